@@ -1,0 +1,34 @@
+# Two commands, each enough by itself on a machine with Python >= 3.11, make and git:
+#   make demo   sweep this device, realign a misaligned model, measure, write a page
+#   make test   lint, type check, tests
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint types unit setup clean
+demo: $(READY)
+	@$(BIN)/gacprof demo --out runs/demo
+
+test: lint types unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/python -m pytest -q
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gacprof needs Python 3.11 or newer (make PYTHON=python3.12 …)")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf .venv runs build dist *.egg-info

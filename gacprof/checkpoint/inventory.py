@@ -1,0 +1,163 @@
+"""What a checkpoint holds, as plain values: the language between layouts and everyone else.
+
+A layout (``layouts/``) turns tensor headers and a config into an :class:`Inventory`;
+diagnosis, planning, realigning and loading read nothing else. The two ideas that carry it:
+
+* a :class:`Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ`` that a weight takes
+  part in at run time; only ``M`` (tokens) is left open;
+* a :class:`Dim` is one dimension that may be changed without changing the model's interface
+  (a rank, an MLP width, a group's rank), with *every* place where its size is written and
+  every GEMM axis that it feeds. Resizing a dim means resizing all of its places together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One stored tensor, from its header. ``dtype`` is torch's name (``float16``).
+
+    ``file`` is relative to the checkpoint's folder; ``offset`` and ``nbytes`` locate the
+    bytes within it (``offset`` is None for containers that do not store tensors flat).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: str
+    offset: int | None
+    nbytes: int
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """One matrix product: ``weight`` is the tensor's name, ``N`` out and ``K`` in features."""
+
+    weight: str
+    N: int
+    K: int
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One scaled-dot-product attention per layer; head_dim as SDPA sees it, never a rank."""
+
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``."""
+
+    tensor: str
+    axis: int
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A GEMM axis that a dim feeds: the axis ``N`` or ``K`` of the GEMM of ``weight``.
+
+    Where several dims share the axis (PaLU groups), the GEMM's size is their sum.
+    """
+
+    weight: str
+    axis: Literal["N", "K"]
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One adjustable dimension.
+
+    ``name`` is unique in the checkpoint (``model.layers.0.self_attn.q_proj:rank``).
+    ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether
+    zero padding preserves the function in real arithmetic; where it does not, ``why`` says
+    so. ``ordered`` is true where the trailing entries are the least important, so that
+    cutting them is the best cut.
+    """
+
+    name: str
+    kind: Literal["rank", "width", "hidden"]
+    size: int
+    places: tuple[Place, ...]
+    feeds: tuple[Feed, ...]
+    params_per_unit: int
+    layer: int | None = None
+    role: str = ""
+    dense_size: int | None = None
+    padding: Literal["exact", "refused"] = "exact"
+    why: str = ""
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class Module:
+    """One linear layer of the model as its author names it, dense or as a chain of factors.
+
+    ``gemms`` are in the order of execution. ``dims`` names the adjustable dims it takes
+    part in. ``role`` is one of q, k, v, o, gate, up, down, expert_*, embedding, head, other.
+    """
+
+    name: str
+    role: str
+    layer: int | None
+    kind: Literal["dense", "factored", "grouped", "embedding"]
+    in_features: int
+    out_features: int
+    dtype: str
+    gemms: tuple[Gemm, ...]
+    dims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A checkpoint as its headers tell it. No tensor data was read to make one.
+
+    ``fingerprint`` is a digest over every tensor's name, dtype and shape: a plan is bound
+    to it. ``notes`` are things a user should know (what a plain loader would do silently
+    wrong, a config that disagrees with its tensors).
+    """
+
+    path: str
+    layout: str
+    container: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    modules: tuple[Module, ...]
+    dims: tuple[Dim, ...]
+    attentions: tuple[Attention, ...]
+    fingerprint: str
+    side_files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def parameters(self) -> int:
+        return sum(t.numel for t in self.tensors.values())
+
+    def dim(self, name: str) -> Dim:
+        for dim in self.dims:
+            if dim.name == name:
+                return dim
+        raise KeyError(name)
+
+    def gemm(self, weight: str) -> Gemm:
+        for module in self.modules:
+            for gemm in module.gemms:
+                if gemm.weight == weight:
+                    return gemm
+        raise KeyError(weight)

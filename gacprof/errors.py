@@ -1,0 +1,41 @@
+"""What can go wrong, as one small family.
+
+Every message says what was wrong, where, and what to do; the command line prints it as one
+line and exits with :attr:`GacprofError.exit_code`. Anything else that escapes is a bug.
+"""
+
+from __future__ import annotations
+
+
+class GacprofError(Exception):
+    """Base of all errors that are the user's to mend. Exit code 2."""
+
+    exit_code = 2
+
+
+class SuiteError(GacprofError):
+    """A suite names an unknown operator, an empty axis, a non-positive dim, …"""
+
+
+class MeasurementError(GacprofError):
+    """A device, timer or samples file cannot do what was asked."""
+
+
+class MapError(GacprofError):
+    """A cliff map is malformed, foreign, stale, or lacks what was asked of it."""
+
+
+class CheckpointError(GacprofError):
+    """A checkpoint cannot be read, recognised, changed or loaded."""
+
+
+class PlanError(GacprofError):
+    """A plan does not fit its checkpoint, its map or its budget."""
+
+
+class SolverError(GacprofError):
+    """A knapsack is malformed or infeasible."""
+
+
+class ReportError(GacprofError):
+    """A figure, table or page cannot be written."""

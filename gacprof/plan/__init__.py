@@ -1,0 +1,1 @@
+"""Inventory + cliff map + budget → one chosen size per dim."""

@@ -1,0 +1,112 @@
+"""The plan as a file: ``gacprof.plan/1``. One chosen size per adjustable dim, and the proof.
+
+A plan is bound to one checkpoint by the fingerprint of its headers; realigning refuses any
+other. Costs are parameters, latencies microseconds per pass over the workload.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gacprof.errors import PlanError
+from gacprof.files import write_json
+
+SCHEMA = "gacprof.plan/1"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Choice(_Strict):
+    """What becomes of one dim. ``action`` follows from the sizes; ``window`` is what was on offer.
+
+    ``latency_before_us`` and ``latency_after_us`` are the workload's predicted time in the
+    GEMMs that this dim feeds, null where the map does not hold them.
+    """
+
+    dim: str
+    kind: str
+    before: Annotated[int, Field(gt=0)]
+    after: Annotated[int, Field(gt=0)]
+    action: Literal["keep", "pad", "truncate"]
+    cost: int
+    latency_before_us: float | None = None
+    latency_after_us: float | None = None
+    window: tuple[int, int] | None = None
+    candidates: list[int] = Field(default_factory=list)
+
+
+class Budget(_Strict):
+    """``limit`` parameters over the planned dims; ``used`` by the plan; where it came from."""
+
+    limit: int | None
+    used: int
+    before: int
+    basis: str
+
+
+class Certificate(_Strict):
+    """What the solver proved: value ≤ bound, cost ≤ limit; ``gap`` is bound − value."""
+
+    solver: str
+    value: float
+    bound: float | None
+    gap: float | None
+    proved: bool
+    notes: list[str] = Field(default_factory=list)
+
+
+class Workload(_Strict):
+    """Token counts and their weights: what the predicted latency adds up."""
+
+    tokens: dict[int, float]
+    dtype: str
+
+
+class Plan(_Strict):
+    schema_: Literal["gacprof.plan/1"] = Field(alias="schema", default=SCHEMA)
+    checkpoint: str
+    fingerprint: str
+    layout: str
+    map: str
+    device: str
+    objective: str
+    workload: Workload
+    budget: Budget
+    choices: list[Choice]
+    certificate: Certificate
+    predicted_before_us: float | None = None
+    predicted_after_us: float | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """Dim name → new size, for the dims that change."""
+        return {c.dim: c.after for c in self.choices if c.after != c.before}
+
+    def save(self, path: str | Path) -> None:
+        write_json(Path(path), self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read and validate. Raises :class:`PlanError` naming the first thing wrong."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"cannot read the plan {path}: {error}") from None
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise PlanError(
+                f"{path} is not a plan this version reads: {where}: {first['msg']}"
+            ) from None

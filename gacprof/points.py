@@ -1,0 +1,135 @@
+"""Points, samples, environments: the plain values that every room speaks in.
+
+A *point* is one thing to measure. A *sample* is what one visit to a point gave. An
+*environment* is the device and software stack that the visit happened on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8_e4m3", "int8")
+"""Compute types a point may ask for. ``tf32`` is float32 storage with TF32 tensor cores."""
+
+BYTES_PER_ELEMENT = {
+    "float64": 8,
+    "float32": 4,
+    "tf32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3": 1,
+    "int8": 1,
+}
+
+Flag = str | int | bool
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure: an operator at given dims, in a dtype, under given flags.
+
+    ``dims`` are positive integers by their field name (``M``, ``N``, ``K``, ``head_dim`` …);
+    ``flags`` are everything else that selects a code path (``bias``, ``causal``, ``mask``,
+    ``cache``). Both are kept sorted by name so that equal points are equal values.
+    """
+
+    operator: str
+    dims: tuple[tuple[str, int], ...]
+    dtype: str
+    flags: tuple[tuple[str, Flag], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        operator: str,
+        dims: Mapping[str, int],
+        dtype: str,
+        flags: Mapping[str, Flag] | None = None,
+    ) -> Point:
+        return cls(
+            operator, tuple(sorted(dims.items())), dtype, tuple(sorted((flags or {}).items()))
+        )
+
+    @cached_property
+    def dim(self) -> dict[str, int]:
+        return dict(self.dims)
+
+    @cached_property
+    def flag(self) -> dict[str, Flag]:
+        return dict(self.flags)
+
+    @cached_property
+    def id(self) -> str:
+        """Sixteen hex digits, stable across processes and versions."""
+        text = json.dumps([self.operator, self.dims, self.dtype, self.flags])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def with_dim(self, axis: str, size: int) -> Point:
+        return Point.of(self.operator, self.dim | {axis: size}, self.dtype, self.flag)
+
+    def __str__(self) -> str:
+        dims = " ".join(f"{name}={size}" for name, size in self.dims)
+        flags = " ".join(f"{name}={value}" for name, value in self.flags)
+        return f"{self.operator} {dims} {self.dtype} {flags}".strip()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one visit to a point gave. Raw timings are kept; statistics are derived.
+
+    ``timings_us`` are microseconds, in the order taken. ``status`` is ``ok``, ``failed``
+    (``reason`` says why) or ``throttled``. ``duplicate`` marks a hidden A/A visit: the same
+    point measured as if it were another, from which the noise floor comes. ``axes`` names
+    the swept axes that the point belongs to.
+    """
+
+    point: Point
+    axes: tuple[str, ...]
+    timings_us: tuple[float, ...]
+    timer: str
+    visit: int = 0
+    duplicate: bool = False
+    status: str = "ok"
+    reason: str = ""
+    kernels: tuple[str, ...] = ()
+    sm_clock_mhz: int | None = None
+    taken_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A device and the software stack that drives it, as plain strings.
+
+    ``device`` identifies the chip (``kind``, ``name``, ``arch``, sizes in its ``facts``);
+    ``stack`` holds versions by component name, ``None`` where a component is absent.
+    """
+
+    kind: str
+    name: str
+    arch: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    stack: Mapping[str, str | None] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "arch": self.arch,
+            "facts": dict(self.facts),
+            "stack": dict(self.stack),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Environment:
+        return cls(
+            str(data["kind"]),
+            str(data["name"]),
+            str(data["arch"]),
+            dict(data.get("facts", {})),
+            dict(data.get("stack", {})),
+        )
