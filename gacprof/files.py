@@ -24,9 +24,9 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 is not what a user expects
+        temporary.chmod(0o666 & ~_umask())  # mkstemp's 0600 is not what a user expects
         sync(temporary)
-        os.replace(temporary, path)
+        temporary.replace(path)
         sync(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
