@@ -1,0 +1,29 @@
+"""Where tests find real files: small ones in tests/fixtures, the full set where it is at hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def fixtures() -> Path:
+    """Small real files that travel with the repository."""
+    return HERE / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def original_checkpoints() -> Path:
+    """The full set of checkpoints written by the original tools; skips where it is absent.
+
+    Looked for in ``$GACPROF_SHARED`` and in a folder ``shared`` beside the checkout.
+    """
+    shared = Path(os.environ.get("GACPROF_SHARED", HERE.parent.parent / "shared"))
+    folder = shared / "fixtures" / "checkpoints"
+    if not folder.is_dir():
+        pytest.skip("the full fixture set is not at hand (set GACPROF_SHARED)")
+    return folder
