@@ -1,1 +1,47 @@
+"""What is measured: one file an operator, one line of registration each."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gacprof.errors import SuiteError
+from gacprof.operators.attention import Attention
+from gacprof.operators.base import Operator, canonical
+from gacprof.operators.linear import Linear
+from gacprof.points import Flag, Point
+
+OPERATORS: dict[str, Operator] = {
+    operator.name: operator
+    for operator in (
+        Linear(),
+        Attention(),
+    )
+}
+
+
+def get(name: str) -> Operator:
+    """The operator of that name. Raises :class:`SuiteError` listing those there are."""
+    try:
+        return OPERATORS[name]
+    except KeyError:
+        raise SuiteError(
+            f"unknown operator '{name}' (there are {', '.join(sorted(OPERATORS))})"
+        ) from None
+
+
+def point(
+    operator: str,
+    dims: Mapping[str, int],
+    dtype: str,
+    flags: Mapping[str, Flag] | None = None,
+) -> Point:
+    """A valid point with every dim and flag spelt out. Raises :class:`SuiteError`."""
+    kind = get(operator)
+    made = canonical(kind, dims, dtype, flags or {})
+    problem = kind.problem(made)
+    if problem:
+        raise SuiteError(f"{made}: {problem}")
+    return made
+
+
+__all__ = ["OPERATORS", "Operator", "get", "point"]

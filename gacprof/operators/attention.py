@@ -1,0 +1,82 @@
+"""Scaled-dot-product attention as PyTorch dispatches it, over head_dim and sequence lengths.
+
+The mask is a flag because it decides the backend: with an explicit mask FlashAttention is
+out, and a head_dim that is no multiple of 8 then falls to the math path. A rank of a
+compressed projection is never a head_dim: the width is restored before attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gacprof.operators.base import itemsize, random_tensor
+from gacprof.points import Flag, Point
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Attention:
+    name = "attention"
+    dims: tuple[str, ...] = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
+    default_dims: Mapping[str, int | str] = {"batch": 1, "kv_heads": "heads", "kv_len": "q_len"}
+    flags: Mapping[str, tuple[Flag, ...]] = {
+        "causal": (False, True),
+        "mask": ("none", "float", "bool"),
+        "cache": ("warm", "cold"),
+    }
+    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+
+    def flops(self, point: Point) -> int:
+        """Both matrix products; a causal mask halves them where the lengths are equal."""
+        d = point.dim
+        full = 4 * d["batch"] * d["heads"] * d["q_len"] * d["kv_len"] * d["head_dim"]
+        return full // 2 if point.flag["causal"] else full
+
+    def bytes_moved(self, point: Point) -> int:
+        d = point.dim
+        queries = 2 * d["heads"] * d["q_len"]  # read q, write the output
+        keys = 2 * d["kv_heads"] * d["kv_len"]
+        return d["batch"] * (queries + keys) * d["head_dim"] * itemsize(point)
+
+    def problem(self, point: Point) -> str | None:
+        d = point.dim
+        if d["heads"] % d["kv_heads"]:
+            return f"heads ({d['heads']}) is not a multiple of kv_heads ({d['kv_heads']})"
+        if point.flag["causal"] and point.flag["mask"] != "none":
+            return "PyTorch takes either 'causal' or a mask, not both"
+        return None
+
+    def prepare(self, point: Point, device: torch.device) -> Callable[[], Any]:
+        from torch.nn.functional import scaled_dot_product_attention
+
+        d = point.dim
+
+        def operand(heads: str, length: str, seed: int) -> torch.Tensor:
+            shape = (d["batch"], d[heads], d[length], d["head_dim"])
+            return random_tensor(shape, point, device, seed)
+
+        q = operand("heads", "q_len", 1)
+        k, v = operand("kv_heads", "kv_len", 2), operand("kv_heads", "kv_len", 3)
+        mask = self._mask(point, device)
+        causal = bool(point.flag["causal"])
+        grouped = d["kv_heads"] != d["heads"]
+        return lambda: scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+        )
+
+    @staticmethod
+    def _mask(point: Point, device: torch.device) -> torch.Tensor | None:
+        """A mask that hides a random tenth of the keys from each query, never all of them."""
+        import torch
+
+        if point.flag["mask"] == "none":
+            return None
+        shape = (1, 1, point.dim["q_len"], point.dim["kv_len"])
+        visible = random_tensor(shape, Point.of("mask", {}, "float32"), device, seed=4) < 1.28
+        visible[..., 0] = True
+        if point.flag["mask"] == "bool":
+            return visible
+        hidden = torch.zeros(shape, device=device).masked_fill(~visible, float("-inf"))
+        return hidden.to(getattr(torch, point.dtype))

@@ -1,0 +1,135 @@
+"""What an operator is: a name, its dims and flags, its work, and how to set it up on a device.
+
+A new operator is one file with one class that satisfies :class:`Operator`, and one line in
+``operators/__init__.py``. Nothing here imports torch: suites are validated without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gacprof.errors import SuiteError
+from gacprof.points import BYTES_PER_ELEMENT, Flag, Point
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_DIM = 2**31 - 1
+"""cuBLAS and oneDNN take dims as 32-bit signed integers."""
+
+
+class Operator(Protocol):
+    """One kind of work whose speed depends on its dims."""
+
+    name: str
+    dims: tuple[str, ...]
+    """Names of all dims, in the order a reader expects them."""
+    default_dims: Mapping[str, int | str]
+    """Dims that may be left out: a number, or the name of the dim whose size they take."""
+    flags: Mapping[str, tuple[Flag, ...]]
+    """Allowed values by flag; the first is the default."""
+    dtypes: tuple[str, ...]
+
+    def flops(self, point: Point) -> int:
+        """Floating-point operations of one call."""
+        ...
+
+    def bytes_moved(self, point: Point) -> int:
+        """Bytes that one call must at least read and write."""
+        ...
+
+    def prepare(self, point: Point, device: torch.device) -> Callable[[], Any]:
+        """Allocate seeded random operands and return the call to be timed.
+
+        Called several times for one point where the cache is to be cold: each call then
+        works on operands of its own.
+        """
+        ...
+
+    def problem(self, point: Point) -> str | None:
+        """Why this operator cannot take such a point (a reason), or None if it can."""
+        ...
+
+
+def canonical(
+    operator: Operator, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag]
+) -> Point:
+    """The point with every dim and flag spelt out. Raises :class:`SuiteError` naming the key."""
+    return Point.of(
+        operator.name,
+        _complete_dims(operator, dims),
+        _checked_dtype(operator, dtype),
+        _complete_flags(operator, flags),
+    )
+
+
+def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int]:
+    for name in dims:
+        if name not in operator.dims:
+            raise SuiteError(
+                f"operator '{operator.name}' has no dim '{name}' "
+                f"(it has {', '.join(operator.dims)})"
+            )
+    full: dict[str, int] = {}
+    for name in operator.dims:
+        size: int | str | None = dims.get(name, operator.default_dims.get(name))
+        if isinstance(size, str):
+            size = full[size]
+        if size is None:
+            raise SuiteError(f"operator '{operator.name}' needs a size for its dim '{name}'")
+        if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= MAX_DIM:
+            raise SuiteError(
+                f"dim '{name}' of operator '{operator.name}' is {size!r}: "
+                f"it must be an integer from 1 to {MAX_DIM}"
+            )
+        full[name] = size
+    return full
+
+
+def _checked_dtype(operator: Operator, dtype: str) -> str:
+    if dtype not in operator.dtypes:
+        raise SuiteError(
+            f"operator '{operator.name}' has no dtype '{dtype}' "
+            f"(it has {', '.join(operator.dtypes)})"
+        )
+    return dtype
+
+
+def _complete_flags(operator: Operator, flags: Mapping[str, Flag]) -> dict[str, Flag]:
+    for name, value in flags.items():
+        if name not in operator.flags:
+            raise SuiteError(
+                f"operator '{operator.name}' has no flag '{name}' "
+                f"(it has {', '.join(operator.flags)})"
+            )
+        allowed = operator.flags[name]
+        if not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
+            raise SuiteError(
+                f"flag '{name}' of operator '{operator.name}' is {value!r}: "
+                f"it must be one of {', '.join(map(repr, allowed))}"
+            )
+    return {name: flags.get(name, allowed[0]) for name, allowed in operator.flags.items()}
+
+
+def itemsize(point: Point) -> int:
+    """Bytes of one element of the point's dtype."""
+    return BYTES_PER_ELEMENT[point.dtype]
+
+
+def random_tensor(
+    shape: tuple[int, ...], point: Point, device: torch.device, seed: int
+) -> torch.Tensor:
+    """Seeded standard-normal operands: zeros would run 13–15 % faster than real data does."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed)
+    full = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+    return full.to(torch_dtype(point.dtype))
+
+
+def torch_dtype(dtype: str) -> torch.dtype:
+    """The storage type of a compute dtype (``tf32`` is stored as float32)."""
+    import torch
+
+    return torch.float32 if dtype == "tf32" else getattr(torch, dtype)
