@@ -24,6 +24,7 @@ class Attention:
     flags: Mapping[str, tuple[Flag, ...]] = {
         "causal": (False, True),
         "mask": ("none", "float", "bool"),
+        "backend": ("auto", "flash", "efficient", "math", "cudnn"),
         "cache": ("warm", "cold"),
     }
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
@@ -62,9 +63,15 @@ class Attention:
         mask = self._mask(point, device)
         causal = bool(point.flag["causal"])
         grouped = d["kv_heads"] != d["heads"]
-        return lambda: scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
-        )
+
+        def attend() -> torch.Tensor:
+            return scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+            )
+
+        if point.flag["backend"] == "auto":
+            return attend
+        return _forced(attend, str(point.flag["backend"]))
 
     @staticmethod
     def _mask(point: Point, device: torch.device) -> torch.Tensor | None:
@@ -80,3 +87,25 @@ class Attention:
             return visible
         hidden = torch.zeros(shape, device=device).masked_fill(~visible, float("-inf"))
         return hidden.to(getattr(torch, point.dtype))
+
+
+BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+    "cudnn": "CUDNN_ATTENTION",
+}
+"""Our flag's values as torch.nn.attention.SDPBackend names them."""
+
+
+def _forced(attend: Callable[[], Any], backend: str) -> Callable[[], Any]:
+    """``attend`` on one backend only; PyTorch raises where that backend refuses the point."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    only = getattr(SDPBackend, BACKENDS[backend])
+
+    def call() -> Any:
+        with sdpa_kernel(only):
+            return attend()
+
+    return call

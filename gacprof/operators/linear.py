@@ -3,6 +3,7 @@
 With PyTorch's ``Linear`` both leading dimensions are K and that of the result is N; the
 token count M only quantises. ``bias`` matters because it selects another path: ``addmm``
 may go to cuBLASLt where the bias-free product goes to cuBLAS, and M = 1 takes a GEMV kernel.
+``layout`` is ``tn`` for a stored Wᵀ as in ``Linear``, ``nn`` for ``x @ W`` with W[K, N].
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ class Linear:
     name = "linear"
     dims: tuple[str, ...] = ("M", "N", "K")
     default_dims: Mapping[str, int | str] = {}
-    flags: Mapping[str, tuple[Flag, ...]] = {"bias": (False, True), "cache": ("warm", "cold")}
+    flags: Mapping[str, tuple[Flag, ...]] = {
+        "bias": (False, True),
+        "cache": ("warm", "cold"),
+        "layout": ("tn", "nn"),
+    }
     dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
@@ -38,10 +43,14 @@ class Linear:
         return None
 
     def prepare(self, point: Point, device: torch.device) -> Callable[[], Any]:
+        import torch
         from torch.nn.functional import linear
 
         d = point.dim
         x = random_tensor((d["M"], d["K"]), point, device, seed=1)
-        w = random_tensor((d["N"], d["K"]), point, device, seed=2)
+        stored = (d["N"], d["K"]) if point.flag["layout"] == "tn" else (d["K"], d["N"])
+        w = random_tensor(stored, point, device, seed=2)
         b = random_tensor((d["N"],), point, device, seed=3) if point.flag["bias"] else None
-        return lambda: linear(x, w, b)
+        if point.flag["layout"] == "tn":
+            return lambda: linear(x, w, b)
+        return (lambda: torch.mm(x, w)) if b is None else (lambda: torch.addmm(b, x, w))

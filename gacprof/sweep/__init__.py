@@ -1,1 +1,19 @@
+"""Suite → points → order, passes, store, resume."""
 
+from __future__ import annotations
+
+from gacprof.sweep.run import RunSummary, environment_of, run_sweep, suite_of
+from gacprof.sweep.store import read_frame, read_samples
+from gacprof.sweep.suite import Suite, load_suite, shipped_suites
+
+__all__ = [
+    "RunSummary",
+    "Suite",
+    "environment_of",
+    "load_suite",
+    "read_frame",
+    "read_samples",
+    "run_sweep",
+    "shipped_suites",
+    "suite_of",
+]

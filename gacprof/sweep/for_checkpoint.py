@@ -1,0 +1,114 @@
+"""A suite made from a checkpoint: its own shapes, and what its dims could become.
+
+For every adjustable dim the sizes around it are measured in every GEMM that it feeds, at the
+layer's true shapes and the token counts that the user serves; everything else in the model
+is measured once as it is, so that a diagnosis can add up the whole.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gacprof.errors import SuiteError
+from gacprof.sweep.suite import Suite, parse_suite
+
+if TYPE_CHECKING:
+    from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
+
+STEP = 8
+"""Candidates are multiples of this: 16 bytes of a 16-bit type, which TMA, cp.async and vector
+loads ask for. The dim itself is always measured too."""
+
+Key = tuple[str, tuple[tuple[str, int], ...], bool]  # swept axis, other dims, bias
+
+
+def suite_for(
+    inventory: Inventory,
+    tokens: Sequence[int],
+    *,
+    dtype: str = "auto",
+    window: float = 0.25,
+    cache: str = "cold",
+    timing: dict[str, Any] | None = None,
+) -> Suite:
+    """Every GEMM of the checkpoint at ``tokens`` rows, and candidates within ±``window``.
+
+    Weights are measured ``cold`` by default: a model's weights do not stay in cache from one
+    layer's turn to the next. Raises :class:`SuiteError` for token counts that are no counts.
+    """
+    if not tokens or any(count <= 0 for count in tokens):
+        raise SuiteError(f"token counts must be positive, not {list(tokens)}")
+    swept: dict[Key, set[int]] = defaultdict(set)
+    for m in tokens:
+        for dim in inventory.dims:
+            for key, sizes in _around(inventory, dim, m, window):
+                swept[key] |= sizes
+        for module in inventory.modules:
+            for gemm in module.gemms:
+                swept[_key("N", m, gemm)].add(gemm.N)
+    tables = [
+        {
+            "operator": "linear",
+            "axis": axis,
+            "values": sorted(sizes),
+            "dims": dict(others),
+            "dtype": dtype,
+            "flags": {"bias": bias, "cache": cache},
+        }
+        for (axis, others, bias), sizes in sorted(swept.items())
+    ]
+    tables += _attention(inventory, tokens, dtype)
+    data = {
+        "name": "for-checkpoint",
+        "description": f"{inventory.layout} checkpoint {inventory.fingerprint}",
+        "timing": timing or {},
+        "sweep": tables,
+    }
+    return parse_suite(data, "the suite made for the checkpoint")
+
+
+def sizes_near(size: int, window: float, step: int = STEP) -> set[int]:
+    """``size`` itself and the multiples of ``step`` within ±``window``, at least one each way."""
+    low = min(size * (1 - window), size - step)
+    high = max(size * (1 + window), size + step)
+    first = max(step, -(-int(low) // step) * step)
+    return {size, *range(first, int(high) + 1, step)}
+
+
+def _around(
+    inventory: Inventory, dim: Dim, m: int, window: float
+) -> Iterable[tuple[Key, set[int]]]:
+    """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have."""
+    sizes = sizes_near(dim.size, window)
+    if dim.dense_size is not None:
+        sizes = {s for s in sizes if s <= dim.dense_size or s == dim.size}
+    for feed in dim.feeds:
+        gemm = inventory.gemm(feed.weight)
+        shared = getattr(gemm, feed.axis) - dim.size  # what other dims add to the same axis
+        yield _key(feed.axis, m, gemm), {shared + s for s in sizes}
+
+
+def _key(axis: str, m: int, gemm: Gemm) -> Key:
+    dims = {"M": m, "N": gemm.N, "K": gemm.K}
+    dims.pop(axis)
+    return axis, tuple(sorted(dims.items())), gemm.bias
+
+
+def _attention(inventory: Inventory, tokens: Sequence[int], dtype: str) -> list[dict[str, Any]]:
+    """Prefill attention at the model's head_dim and the multiples of 8 just above it."""
+    shapes = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
+    return [
+        {
+            "operator": "attention",
+            "axis": "head_dim",
+            "values": sorted({head_dim, *range(-(-head_dim // 8) * 8, head_dim + 33, 8)}),
+            "dims": {"heads": heads, "kv_heads": kv_heads, "q_len": m},
+            "dtype": dtype,
+            "flags": {"causal": True},
+        }
+        for heads, kv_heads, head_dim in sorted(shapes)
+        for m in sorted(tokens)
+        if m > 1
+    ]

@@ -1,0 +1,236 @@
+"""One sweep from beginning to end: visit every point, keep every timing, lose nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gacprof.errors import GacprofError, MeasurementError
+from gacprof.measure.device import Device, Work
+from gacprof.measure.stopping import StoppingRule
+from gacprof.points import Environment, Point, Sample
+from gacprof.sweep.order import Visit, visits
+from gacprof.sweep.store import RunFolder, read_header, read_samples
+from gacprof.sweep.suite import Suite, Timing, parse_suite
+
+Progress = Callable[[int, int, Point], None]
+"""Called before each visit with (visits done, visits in all, the point about to be measured)."""
+
+THROTTLED_RETRIES = 2
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a sweep left behind. ``seconds`` counts this call only, not what it resumed."""
+
+    folder: Path
+    points: int
+    visits: int
+    failed: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "points": self.points,
+            "visits": self.visits,
+            "failed": self.failed,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def run_sweep(
+    suite: Suite,
+    device: Device,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> RunSummary:
+    """Measure every point of ``suite`` on ``device``, keeping samples in ``folder``.
+
+    A folder that holds a sweep already is refused unless ``resume`` is true, and then only if
+    it holds the same suite on the same device and stack; visits already taken are not taken
+    again. ``KeyboardInterrupt`` passes through after the samples are safe.
+
+    Raises :class:`SuiteError` for an unusable suite, :class:`MeasurementError` for an
+    unusable folder. A point that fails is recorded with its reason and the sweep goes on.
+    """
+    axes = suite.points(device.environment.kind)
+    store = RunFolder(Path(folder))
+    header = {
+        "suite": suite.model_dump(mode="json", by_alias=True),
+        "suite_hash": suite.hash,
+        "environment": device.environment.as_dict(),
+        "timer": device.timer,
+    }
+    with _opened(store, header, resume):
+        taken = read_samples(store.path)
+        done = {(s.point.id, s.visit, s.duplicate) for s in taken}
+        todo = [v for v in _all_visits(axes, suite.timing) if v.key not in done]
+        started = time.monotonic()
+        failed = sum(s.status == "failed" for s in taken)
+        if todo:
+            device.burn_in()
+        for number, visit in enumerate(todo):
+            if progress:
+                progress(len(done) + number, len(done) + len(todo), visit.point)
+            sample = measure_visit(device, visit, axes[visit.point], suite.timing)
+            failed += sample.status == "failed"
+            store.append(sample)
+        store.fold()
+    total = len(done) + len(todo)
+    return RunSummary(store.path, len(axes), total, failed, time.monotonic() - started)
+
+
+def measure_visit(device: Device, visit: Visit, axes: tuple[str, ...], timing: Timing) -> Sample:
+    """Prepare, warm, time until the stopping rule is content; a failure becomes the sample."""
+    try:
+        work = device.prepare(visit.point)
+        for _ in range(timing.warm_up):
+            work.time(1)
+        work.warm_up()
+        timings, throttled = _unthrottled(work, timing.rule())
+        _check(timings)
+        kernels = tuple(work.kernels()) if visit.number == 0 else ()
+    except (GacprofError, RuntimeError, ValueError, NotImplementedError) as error:
+        return _sample(device, visit, axes, (), status="failed", reason=_one_line(error))
+    return _sample(
+        device,
+        visit,
+        axes,
+        tuple(timings),
+        status="throttled" if throttled else "ok",
+        reason=throttled,
+        kernels=kernels,
+        sm_clock_mhz=work.clock_mhz(),
+    )
+
+
+def environment_of(folder: str | Path) -> Environment:
+    """The device and stack that a run folder was measured on."""
+    return Environment.from_dict(read_header(Path(folder))["environment"])
+
+
+def suite_of(folder: str | Path) -> Suite:
+    """The suite that a run folder was measured with."""
+    return parse_suite(read_header(Path(folder))["suite"], str(folder))
+
+
+def _all_visits(axes: dict[Point, tuple[str, ...]], timing: Timing) -> list[Visit]:
+    return visits(axes, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
+
+
+def _unthrottled(work: Work, rule: StoppingRule) -> tuple[list[float], str]:
+    """Timings taken while the device held its clock; after some retries, as they are."""
+    work.throttled()  # forget what happened before this visit
+    reason = ""
+    for _ in range(1 + THROTTLED_RETRIES):
+        rule.start()
+        timings: list[float] = []
+        while not rule.finished():
+            batch = work.time(rule.batch())
+            timings += batch
+            rule.add(batch)
+        reason = work.throttled()
+        if not reason:
+            break
+    return timings, reason
+
+
+def _check(timings: list[float]) -> None:
+    bad = [t for t in timings if not 0 < t < float("inf")]
+    if bad:
+        raise MeasurementError(f"the timer gave {bad[0]} µs, which is no duration")
+
+
+def _sample(
+    device: Device, visit: Visit, axes: tuple[str, ...], timings: tuple[float, ...], **rest: Any
+) -> Sample:
+    return Sample(
+        visit.point,
+        axes,
+        timings,
+        device.timer,
+        visit.number,
+        visit.duplicate,
+        taken_at=time.time(),
+        **rest,
+    )
+
+
+@contextmanager
+def _opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Hold the folder; refuse one that holds another sweep; fold what is there on the way out."""
+    if store.path.exists() and not store.path.is_dir():
+        raise MeasurementError(f"{store.path} is a file; --out names a folder")
+    try:
+        store.lock()
+    except OSError as error:
+        raise MeasurementError(f"cannot write to {store.path}: {error.strerror}") from None
+    try:
+        if store.started:
+            _check_resumable(store.path, header, resume)
+        else:
+            store.write_header(header)
+        try:
+            yield
+        except KeyboardInterrupt:
+            store.fold()
+            raise
+    except OSError as error:
+        raise MeasurementError(
+            f"writing to {store.path} failed: {error.strerror or error}; "
+            "what was measured is kept, mend it and use --resume"
+        ) from None
+    finally:
+        store.close()
+
+
+def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
+    if not resume:
+        raise MeasurementError(
+            f"{path} holds a sweep already: use --resume to go on with it, or another --out"
+        )
+    old = read_header(path)
+    if old["suite_hash"] != header["suite_hash"]:
+        raise MeasurementError(
+            f"{path} holds another suite: {_difference(old['suite'], header['suite'])}; "
+            "use another --out"
+        )
+    for key in ("kind", "name", "arch", "stack"):
+        was, now = old["environment"][key], header["environment"][key]
+        if was != now:
+            raise MeasurementError(
+                f"{path} was measured elsewhere: {key} was {was}, here it is {now}; "
+                "use another --out"
+            )
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """The first key that differs, as 'timing.passes was 2, now 3'."""
+    for key in sorted(old.keys() | new.keys()):
+        was, now = old.get(key), new.get(key)
+        if was == now:
+            continue
+        if isinstance(was, dict) and isinstance(now, dict):
+            return f"{key}.{_difference(was, now)}"
+        if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+            number = next(i for i, (a, b) in enumerate(zip(was, now, strict=True)) if a != b)
+            if isinstance(was[number], dict) and isinstance(now[number], dict):
+                return f"{key}[{number}].{_difference(was[number], now[number])}"
+        return f"{key} was {_short(was)}, now {_short(now)}"
+    return "an unnamed difference"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _one_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -1,0 +1,200 @@
+"""Suites: what to sweep, as TOML, checked before anything is measured.
+
+A suite is a list of ``[[sweep]]`` tables, each one axis of one operator::
+
+    name = "quick"
+
+    [timing]                      # all optional
+    passes = 2                    # every point is visited this often, in shuffled order
+    half_width = 0.01             # stop when the median is known to ±1 % …
+    cap_ms = 25                   # … or after this much time per visit
+
+    [[sweep]]
+    operator = "linear"
+    axis = "K"
+    values = [107, { from = 96, to = 128, step = 8 }]
+    dims = { M = [1, 1024], N = 1024 }     # lists multiply out
+    dtype = "auto"                # float16 on a GPU, float32 on a CPU
+    flags = { bias = false }
+    device = "cuda"               # optional: only there
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gacprof import operators
+from gacprof.errors import SuiteError
+from gacprof.measure.stopping import Confidence, FixedCount, StoppingRule
+from gacprof.points import Flag, Point
+
+AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
+MAX_POINTS = 1_000_000
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Range(_Strict):
+    """Dims ``from`` … ``to``, both included, in steps."""
+
+    first: Annotated[int, Field(alias="from", gt=0)]
+    last: Annotated[int, Field(alias="to", gt=0)]
+    step: Annotated[int, Field(gt=0)] = 1
+
+    def __iter__(self) -> Iterator[int]:  # type: ignore[override]
+        return iter(range(self.first, self.last + 1, self.step))
+
+
+class Timing(_Strict):
+    """How each point is timed. ``count`` selects a fixed number of timings a visit."""
+
+    passes: Annotated[int, Field(ge=1, le=100)] = 2
+    duplicates: Annotated[float, Field(ge=0, le=1)] = 0.05
+    least_duplicates: Annotated[int, Field(ge=0)] = 12
+    least: Annotated[int, Field(ge=10)] = 10
+    half_width: Annotated[float, Field(gt=0, lt=1)] = 0.01
+    cap_ms: Annotated[float, Field(gt=0)] = 25.0
+    count: Annotated[int | None, Field(ge=1)] = None
+    warm_up: Annotated[int, Field(ge=0)] = 0
+    seed: int = 0
+
+    def rule(self) -> StoppingRule:
+        if self.count is not None:
+            return FixedCount(self.count)
+        return Confidence(self.half_width, self.least, self.cap_ms * 1e3)
+
+
+class Sweep(_Strict):
+    """One axis of one operator, at every combination of the other settings."""
+
+    operator: str
+    axis: str
+    values: list[Annotated[int, Field(gt=0)] | Range]
+    dims: dict[str, int | list[int]] = Field(default_factory=dict)
+    dtype: str | list[str] = "auto"
+    flags: dict[str, Flag | list[Flag]] = Field(default_factory=dict)
+    device: Literal["cpu", "cuda"] | None = None
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Sweep:
+        kind = operators.get(self.operator)
+        if self.axis not in kind.dims:
+            raise SuiteError(
+                f"axis '{self.axis}' is no dim of '{self.operator}' (it has {', '.join(kind.dims)})"
+            )
+        if self.axis in self.dims:
+            raise SuiteError(f"axis '{self.axis}' stands in 'dims' too; give it in 'values' only")
+        if not self.axis_values:
+            raise SuiteError(f"axis '{self.axis}' has no values")
+        return self
+
+    @property
+    def axis_values(self) -> list[int]:
+        return sorted({d for v in self.values for d in (v if isinstance(v, Range) else (v,))})
+
+    def points(self, device_kind: str) -> Iterator[Point]:
+        """Every point of this sweep on such a device. Raises :class:`SuiteError`."""
+        dtypes = self.dtype if isinstance(self.dtype, list) else [self.dtype]
+        for dtype in dtypes:
+            real = AUTO_DTYPE.get(device_kind, "float32") if dtype == "auto" else dtype
+            for dims in _combinations(self.dims):
+                for flags in _combinations(self.flags):
+                    for d in self.axis_values:
+                        yield operators.point(self.operator, dims | {self.axis: d}, real, flags)
+
+
+class Suite(_Strict):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    description: str = ""
+    timing: Timing = Field(default_factory=Timing)
+    sweep: Annotated[list[Sweep], Field(min_length=1)]
+
+    @property
+    def hash(self) -> str:
+        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def points(self, device_kind: str) -> dict[Point, tuple[str, ...]]:
+        """Each distinct point with the axes that it is swept on. Raises :class:`SuiteError`."""
+        found: dict[Point, tuple[str, ...]] = {}
+        for number, sweep in enumerate(self.sweep):
+            if sweep.device not in (None, device_kind):
+                continue
+            try:
+                for point in sweep.points(device_kind):
+                    axes = found.get(point, ())
+                    found[point] = axes if sweep.axis in axes else (*axes, sweep.axis)
+                    if len(found) > MAX_POINTS:
+                        raise SuiteError(f"more than {MAX_POINTS} points; split the suite")
+            except SuiteError as error:
+                raise SuiteError(f"suite '{self.name}': sweep[{number}]: {error}") from None
+        if not found:
+            raise SuiteError(f"suite '{self.name}' holds nothing for a {device_kind} device")
+        return found
+
+
+def load_suite(name: str | Path) -> Suite:
+    """A suite by path, or by the name of one that ships with the package (``quick``).
+
+    Raises :class:`SuiteError` that names the file and the key at fault.
+    """
+    source, text = _find(str(name))
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SuiteError(f"{source} is not valid TOML: {error}") from None
+    return parse_suite(data, source)
+
+
+def parse_suite(data: Mapping[str, Any], source: str) -> Suite:
+    try:
+        return Suite.model_validate(data)
+    except ValidationError as error:
+        raise SuiteError(f"{source}: {_first_problem(error)}") from None
+
+
+def shipped_suites() -> list[str]:
+    folder = resources.files("gacprof") / "suites"
+    return sorted(f.name[: -len(".toml")] for f in folder.iterdir() if f.name.endswith(".toml"))
+
+
+def _find(name: str) -> tuple[str, str]:
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        try:
+            return str(path), path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SuiteError(f"cannot read the suite {path}: {error}") from None
+    if name not in shipped_suites():
+        raise SuiteError(
+            f"no suite '{name}': give a .toml file or one of {', '.join(shipped_suites())}"
+        )
+    text = (resources.files("gacprof") / "suites" / f"{name}.toml").read_text(encoding="utf-8")
+    return f"suite '{name}'", text
+
+
+def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    names = list(settings)
+    choices = [value if isinstance(value, list) else [value] for value in settings.values()]
+    for values in itertools.product(*choices):
+        yield dict(zip(names, values, strict=True))
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ""
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
