@@ -1,0 +1,106 @@
+"""A suite is checked before anything is measured, and the message names the key at fault."""
+
+import re
+import tomllib
+
+import pytest
+
+from gacprof.errors import SuiteError
+from gacprof.sweep.suite import load_suite, parse_suite, shipped_suites
+
+GOOD = """
+name = "t"
+[[sweep]]
+operator = "linear"
+axis = "K"
+values = [107, { from = 96, to = 112, step = 8 }]
+dims = { M = [1, 64], N = 32 }
+flags = { bias = [false, true] }
+"""
+
+
+def parsed(text: str):
+    return parse_suite(tomllib.loads(text), "t.toml")
+
+
+def test_lists_multiply_out_and_ranges_include_both_ends():
+    points = parsed(GOOD).points("cpu")
+    assert {p.dim["K"] for p in points} == {96, 104, 107, 112}
+    assert len(points) == 4 * 2 * 2
+    assert all(axes == ("K",) for axes in points.values())
+
+
+def test_auto_dtype_is_half_on_a_gpu_and_single_on_a_cpu():
+    assert {p.dtype for p in parsed(GOOD).points("cuda")} == {"float16"}
+    assert {p.dtype for p in parsed(GOOD).points("cpu")} == {"float32"}
+
+
+def test_a_point_on_two_axes_is_one_point():
+    both = (
+        GOOD
+        + """
+[[sweep]]
+operator = "linear"
+axis = "N"
+values = [32, 40]
+dims = { M = 1, K = 107 }
+flags = { bias = false }
+"""
+    )
+    points = parsed(both).points("cpu")
+    shared = [axes for p, axes in points.items() if p.dim == {"M": 1, "N": 32, "K": 107}]
+    assert ("K", "N") in shared
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"linear"', '"linaer"', "unknown operator 'linaer'"),
+        ('axis = "K"', 'axis = "Q"', "axis 'Q' is no dim of 'linear'"),
+        ("values = [107, { from = 96, to = 112, step = 8 }]", "values = []", "has no values"),
+        ("values = [107,", "values = [0,", "values[0]"),
+        ("values = [107,", "values = [-3,", "values[0]"),
+        ("N = 32", "N = 0", "dim 'N' of operator 'linear' is 0"),
+        ("N = 32", "P = 32", "has no dim 'P'"),
+        (", N = 32", "", "needs a size for its dim 'N'"),
+        ("bias = [false, true]", "bias = 3", "flag 'bias'"),
+        ("bias = [false, true]", "colour = 3", "no flag 'colour'"),
+        ("[[sweep]]", "[timing]\npasses = 0\n[[sweep]]", "timing.passes"),
+        ("[[sweep]]", "surprise = 1\n[[sweep]]", "surprise"),
+        ('name = "t"', 'name = "../t"', "name"),
+    ],
+)
+def test_what_is_wrong_is_named(old: str, new: str, told: str):
+    text = GOOD.replace(old, new)
+    assert text != GOOD
+    with pytest.raises(SuiteError, match=re.escape(told)):
+        parsed(text).points("cpu")
+
+
+def test_an_empty_range_alone_is_an_empty_axis():
+    with pytest.raises(SuiteError, match="has no values"):
+        parsed(GOOD.replace("[107, { from = 96, to = 112, step = 8 }]", "[{ from = 9, to = 8 }]"))
+
+
+def test_unreadable_suites(tmp_path):
+    with pytest.raises(SuiteError, match=r"no suite 'nonesuch'.*quick"):
+        load_suite("nonesuch")
+    with pytest.raises(SuiteError, match="cannot read"):
+        load_suite(tmp_path / "missing.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("name = ")
+    with pytest.raises(SuiteError, match="not valid TOML"):
+        load_suite(broken)
+
+
+def test_every_shipped_suite_holds_points():
+    assert {"quick", "paper", "cpu"} <= set(shipped_suites())
+    for name in shipped_suites():
+        suite = load_suite(name)
+        kind = "cpu" if all(s.device == "cpu" for s in suite.sweep) else "cuda"
+        assert suite.points(kind)
+
+
+def test_the_hash_follows_the_content():
+    assert parsed(GOOD).hash == parsed(GOOD).hash
+    assert parsed(GOOD).hash != parsed(GOOD.replace("107", "108")).hash
