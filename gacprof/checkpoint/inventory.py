@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 
@@ -23,6 +24,9 @@ class TensorInfo:
 
     ``file`` is relative to the checkpoint's folder; ``offset`` and ``nbytes`` locate the
     bytes within it (``offset`` is None for containers that do not store tensors flat).
+    ``stride`` is given, in elements, where a pickled tensor is a view that is not contiguous:
+    element ``i`` then lies at ``offset + itemsize · Σ iₐ·strideₐ``, and ``nbytes`` still counts
+    the tensor's own elements.
     """
 
     name: str
@@ -31,6 +35,7 @@ class TensorInfo:
     file: str
     offset: int | None
     nbytes: int
+    stride: tuple[int, ...] | None = None
 
     @property
     def numel(self) -> int:
@@ -62,7 +67,11 @@ class Attention:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``."""
+    """Where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``.
+
+    Growing a dim inserts at ``start + size``, shrinking it takes away before that; where
+    several dims share an axis (PaLU groups in VT), the starts of the later ones move along.
+    """
 
     tensor: str
     axis: int
@@ -73,7 +82,9 @@ class Place:
 class Feed:
     """A GEMM axis that a dim feeds: the axis ``N`` or ``K`` of the GEMM of ``weight``.
 
-    Where several dims share the axis (PaLU groups), the GEMM's size is their sum.
+    Where several dims share the axis (PaLU groups), the GEMM's size is their sum; where a
+    dim feeds the axis twice (gate and up fused in one weight), it is listed twice. So a GEMM's
+    axis after resizing is its old size plus, over all feeds of it, the new minus the old size.
     """
 
     weight: str
@@ -110,7 +121,8 @@ class Module:
     """One linear layer of the model as its author names it, dense or as a chain of factors.
 
     ``gemms`` are in the order of execution. ``dims`` names the adjustable dims it takes
-    part in. ``role`` is one of q, k, v, o, gate, up, down, expert_*, embedding, head, other.
+    part in. ``role`` is one of q, k, v, o, qkv, gate, up, down, gate_up, expert_*, embedding,
+    head, other.
     """
 
     name: str
@@ -131,6 +143,14 @@ class Inventory:
     ``fingerprint`` is a digest over every tensor's name, dtype and shape: a plan is bound
     to it. ``notes`` are things a user should know (what a plain loader would do silently
     wrong, a config that disagrees with its tensors).
+
+    ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``config`` is
+    the folder's config.json, else the config that a pickled model carries, else empty.
+    ``side`` holds other JSON files that the layout reads and must keep true (SliceGPT's slicing
+    config), by file name. ``side_files`` are files that belong to the checkpoint besides its
+    weights (config, tokenizer, remote code), to be copied along. ``attributes`` are what a
+    pickled model's modules say of themselves (``class``, ``num_heads``, ``eps``), by module
+    name; empty for other containers.
     """
 
     path: str
@@ -144,6 +164,14 @@ class Inventory:
     fingerprint: str
     side_files: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """The folder that ``TensorInfo.file`` and ``side_files`` are relative to."""
+        path = Path(self.path)
+        return str(path.parent) if path.is_file() else self.path
 
     @property
     def parameters(self) -> int:

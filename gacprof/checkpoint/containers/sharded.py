@@ -1,0 +1,79 @@
+"""Several files under one index: ``*.safetensors.index.json``, ``pytorch_model.bin.index.json``.
+
+An index comes from strangers: its file names may not leave the folder, every shard it names
+must be there, and every tensor it promises must be in the shard it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from ...errors import CheckpointError
+from ..folder import Folder, LocalFolder, is_inside, read_json
+from ..inventory import TensorInfo
+from .base import Stored
+
+ReadShard = Callable[[Folder, str], Stored]
+
+
+def read_sharded(folder: Folder, index: str, read_shard: ReadShard) -> Stored:
+    """The tensors of all shards that ``index`` names. Raises :class:`CheckpointError`."""
+    where = f"{folder.location}/{index}"
+    weight_map = parse_index(read_json(folder, index), where)
+    shards = sorted(set(weight_map.values()))
+    present = set(folder.names())
+    for shard in shards:
+        _check_name(folder, shard, where)
+        if "/" not in shard and shard not in present:
+            raise CheckpointError(f"{where}: shard {shard!r} is missing; fetch it")
+    stored = {shard: read_shard(folder, shard) for shard in shards}
+    tensors = _collect(weight_map, stored, where)
+    first = next(iter(stored.values()), None)
+    extra = sum(len(s.tensors) for s in stored.values()) - len(tensors)
+    notes = [note for s in stored.values() for note in s.notes]
+    if extra:
+        notes.append(f"{extra} tensors in the shards are not in {index} and are left out")
+    return Stored(first.container if first else "safetensors", tensors, notes=tuple(notes))
+
+
+def parse_index(index: Mapping[str, Any], where: str) -> dict[str, str]:
+    """The ``weight_map`` of an index, tensor name to file name."""
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{where}: has no weight_map")
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str):
+            raise CheckpointError(f"{where}: the file of tensor {name[:120]!r} is not a name")
+    return weight_map
+
+
+def _check_name(folder: Folder, shard: str, where: str) -> None:
+    """A shard's name stays inside the folder, links followed."""
+    posix, windows = PurePosixPath(shard), PureWindowsPath(shard)
+    if (
+        not shard
+        or "\0" in shard
+        or "\\" in shard
+        or posix.is_absolute()
+        or windows.drive
+        or ".." in posix.parts
+    ):
+        raise CheckpointError(f"{where}: shard {shard[:120]!r} is not a file of this folder")
+    if isinstance(folder, LocalFolder) and not is_inside(Path(folder.path), shard):
+        raise CheckpointError(f"{where}: shard {shard[:120]!r} leads outside this folder")
+
+
+def _collect(
+    weight_map: Mapping[str, str], stored: Mapping[str, Stored], where: str
+) -> dict[str, TensorInfo]:
+    tensors = {}
+    for name, shard in weight_map.items():
+        info = stored[shard].tensors.get(name)
+        if info is None:
+            raise CheckpointError(
+                f"{where}: tensor {name[:120]!r} is not in {shard!r}; index and shards disagree"
+            )
+        tensors[name] = info
+    return tensors

@@ -1,0 +1,51 @@
+"""What names and shapes mean: one file per layout, the first that recognises wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import CheckpointError
+from ..inventory import Inventory
+from .asvd import Asvd
+from .base import Contents, Findings, Layout, Sizes
+from .plain import Plain
+from .svdllm import SvdLlm
+
+__all__ = [
+    "LAYOUTS",
+    "Contents",
+    "Findings",
+    "Layout",
+    "Sizes",
+    "layout_named",
+    "mirrored_files",
+    "recognise",
+]
+
+LAYOUTS: tuple[Layout, ...] = (
+    Asvd(),
+    SvdLlm(),
+    Plain(),
+)
+"""In order of asking; ``Plain`` recognises everything and comes last."""
+
+
+def recognise(contents: Contents) -> Layout:
+    """The layout of a checkpoint."""
+    return next(layout for layout in LAYOUTS if layout.recognise(contents))
+
+
+def layout_named(name: str) -> Layout:
+    for layout in LAYOUTS:
+        if layout.name == name:
+            return layout
+    raise CheckpointError(f"layout {name!r} is not known; this inventory is of a newer gacprof")
+
+
+def mirrored_files(inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    """The JSON files that must change when dims are resized, by file name.
+
+    ``sizes`` maps dim names to new sizes; a dim not named keeps its size, and ``None`` says
+    that it is gone. Unknown keys of every file are kept. A file not in the result is unchanged.
+    """
+    return layout_named(inventory.layout).mirror(inventory, sizes)

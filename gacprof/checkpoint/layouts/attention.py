@@ -1,0 +1,82 @@
+"""Heads and head_dim of each attention, from shapes first and the config second.
+
+A rank is never a head_dim: factored q, k, v are counted by what they give out, which is what
+SDPA sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..inventory import Attention
+from .base import Contents
+from .linear import Linear
+from .names import layer_of, parent_of, role_of
+
+
+def find_attentions(
+    contents: Contents, linears: Sequence[Linear]
+) -> tuple[tuple[Attention, ...], list[str]]:
+    """One attention per layer that has q and k (or a fused qkv), and notes on doubts."""
+    layers: dict[str, dict[str, Linear]] = {}
+    for linear in linears:
+        role = role_of(linear.name)
+        if role in ("q", "k", "v", "qkv") and layer_of(linear.name) is not None:
+            layers.setdefault(parent_of(linear.name), {})[role] = linear
+    found, notes = [], []
+    for name, parts in layers.items():
+        if not {"q", "k"} <= parts.keys() and "qkv" not in parts:
+            continue
+        attention, note = _attention(contents, name, parts)
+        if attention is not None:
+            found.append(attention)
+        if note:
+            notes.append(note)
+    return tuple(found), notes
+
+
+def _attention(
+    contents: Contents, name: str, parts: Mapping[str, Linear]
+) -> tuple[Attention | None, str]:
+    layer = layer_of(name) or 0
+    config = language_config(contents.config) | dict(contents.attributes.get(name, {}))
+    heads = _count(config, "num_heads", "num_attention_heads", "n_head")
+    kv_heads = _count(config, "num_key_value_heads", "num_kv_heads") or heads
+    head_dim = declared_head_dim(config, contents)
+    if "qkv" in parts:
+        if not heads or not head_dim or not kv_heads:
+            return None, f"{name}: heads unknown: the config names none"
+        return Attention(layer, heads, kv_heads, head_dim), ""
+    q, k = parts["q"].out_features(contents), parts["k"].out_features(contents)
+    if head_dim and q % head_dim == 0 and k % head_dim == 0 and q and k:
+        return Attention(layer, q // head_dim, k // head_dim, head_dim), ""
+    if heads and kv_heads and q % heads == 0 and k == q // heads * kv_heads:
+        note = f"{name}: head_dim {q // heads} by shape, the config's {head_dim} does not divide"
+        return Attention(layer, heads, kv_heads, q // heads), note
+    return None, f"{name}: q gives {q} and k {k} entries, which no head count in the config fits"
+
+
+def declared_head_dim(config: Mapping[str, Any], contents: Contents) -> int | None:
+    """head_dim as the config has it, else hidden size over heads (transformers' default)."""
+    given = _count(config, "head_dim")
+    if given:
+        return given
+    whole = language_config(contents.config)
+    hidden = _count(whole, "hidden_size", "n_embd", "d_model")
+    heads = _count(whole, "num_attention_heads", "n_head", "num_heads")
+    return hidden // heads if hidden and heads else None
+
+
+def language_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a multimodal config that describes the language model."""
+    inner = config.get("text_config")
+    return dict(inner) if isinstance(inner, Mapping) else dict(config)
+
+
+def _count(config: Mapping[str, Any], *keys: str) -> int | None:
+    for key in keys:
+        value = config.get(key)
+        if type(value) is int and value > 0:
+            return value
+    return None

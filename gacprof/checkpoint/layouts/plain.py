@@ -1,0 +1,37 @@
+"""Plain Hugging Face names: dense weights, widths uniform or different per layer.
+
+The fallback: whatever no other layout recognises. Torch-Pruning's example, LLM-Shearing and
+Minitron write this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..inventory import Inventory
+from .assemble import assemble
+from .base import Contents, Findings, Sizes
+from .linear import dense_linears
+from .width import mirror_widths
+
+
+class Plain:
+    name = "plain"
+
+    def recognise(self, contents: Contents) -> bool:
+        return True
+
+    def describe(self, contents: Contents) -> Findings:
+        return assemble(contents, list(dense_linears(contents)))
+
+    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+        return mirror_config(inventory, sizes)
+
+
+def mirror_config(inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    """config.json with a width that has become, or stayed, uniform."""
+    if not inventory.config:
+        return {}
+    config = dict(inventory.config)
+    mirror_widths(inventory, sizes, config)
+    return {"config.json": config}

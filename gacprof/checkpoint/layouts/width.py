@@ -1,0 +1,138 @@
+"""The width of an MLP: one dim, written in gate, up and down at once.
+
+Padding it with zeros is exact for every activation that is finite at zero: the new hidden
+units are multiplied by down's zero columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..inventory import Dim, Feed, Inventory, Place
+from .base import Contents, Sizes
+from .linear import Linear
+from .names import is_expert, layer_of, parent_of, role_of
+
+_WIDTH_KEYS = {
+    "mlp": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
+    "expert": ("moe_intermediate_size", "intermediate_size"),
+    "shared_expert": ("shared_expert_intermediate_size",),
+}
+"""Where configs of transformers write the width, by what the MLP is."""
+
+
+def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim], list[str]]:
+    """One dim per MLP, and notes on those whose sizes disagree."""
+    mlps: dict[str, dict[str, Linear]] = {}
+    for linear in linears:
+        role = role_of(linear.name).removeprefix("expert_")
+        if role in ("gate", "up", "gate_up", "down"):
+            mlps.setdefault(_mlp_of(linear.name), {})[role] = linear
+    dims, notes = [], []
+    for mlp, parts in mlps.items():
+        if "down" not in parts or not parts.keys() & {"up", "gate_up", "gate"}:
+            continue
+        dim = _width(contents, mlp, parts)
+        if dim is None:
+            notes.append(f"{mlp}: widths of {', '.join(sorted(parts))} do not fit each other")
+        else:
+            dims.append(dim)
+    return dims, notes
+
+
+def _mlp_of(module: str) -> str:
+    parent = parent_of(module)
+    if parent.endswith((".intermediate", ".output")):  # BERT: intermediate.dense, output.dense
+        return parent_of(parent)
+    return parent
+
+
+def _width(contents: Contents, mlp: str, parts: dict[str, Linear]) -> Dim | None:
+    down = parts["down"]
+    size = down.in_features(contents)
+    places, feeds = [], []
+    for role, linear in parts.items():
+        if role == "down":
+            continue
+        copies = 2 if role == "gate_up" else 1
+        if linear.out_features(contents) != size * copies or len(linear.outer) != 1:
+            return None
+        for i in range(copies):
+            places.append(Place(linear.outer[0], linear.out_axis, i * size))
+            places.extend(Place(bias, 0, i * size) for bias in linear.biases)
+            feeds.append(Feed(linear.outer[0], "N"))
+    reads = down.inner or down.outer[0]
+    places.append(Place(reads, 1 - down.out_axis))
+    feeds.append(Feed(reads, "K"))
+    why = _refusal(contents, mlp, size, parts, places)
+    return Dim(
+        name=f"{mlp}:width",
+        kind="width",
+        size=size,
+        places=tuple(places),
+        feeds=tuple(feeds),
+        params_per_unit=_params_per_unit(contents, parts),
+        layer=layer_of(mlp),
+        role=_kind_of(mlp),
+        dense_size=_declared(contents, mlp, size),
+        padding="refused" if why else "exact",
+        why=why,
+    )
+
+
+def _kind_of(mlp: str) -> str:
+    if is_expert(f"{mlp}."):
+        return "expert"
+    return "shared_expert" if mlp.endswith(("shared_expert", "shared_experts")) else "mlp"
+
+
+def _refusal(
+    contents: Contents, mlp: str, size: int, parts: dict[str, Linear], places: Sequence[Place]
+) -> str:
+    """Why this width may not change: a packed weight, or a stranger that has it too."""
+    for linear in parts.values():
+        if linear.frozen:
+            return linear.frozen
+    if _kind_of(mlp) == "mlp" and not mlp.endswith(("mlp", "feed_forward", "ffn")):
+        return ""  # fc1 and fc2 stand beside norms of the layer: nothing to conclude from sizes
+    known = {p.tensor for p in places} | {t for p in parts.values() for t in p.tensors}
+    for name, info in contents.tensors.items():
+        if name.startswith(f"{mlp}.") and name not in known and info.shape == (size,):
+            return f"{name} has the same width and is not known to allow zeros"
+    return ""
+
+
+def _params_per_unit(contents: Contents, parts: dict[str, Linear]) -> int:
+    total = 0
+    for role, linear in parts.items():
+        if role == "down":
+            reads = linear.inner or linear.outer[0]
+            total += linear.packed[0] if linear.packed else contents.shape(reads)[linear.out_axis]
+        else:
+            one = linear.packed[1] if linear.packed else _fan_in(contents, linear)
+            total += (one + len(linear.biases)) * (2 if role == "gate_up" else 1)
+    return total
+
+
+def _fan_in(contents: Contents, linear: Linear) -> int:
+    return contents.shape(linear.outer[0])[1 - linear.out_axis]
+
+
+def _declared(contents: Contents, mlp: str, size: int) -> int | None:
+    """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one)."""
+    for key in _WIDTH_KEYS[_kind_of(mlp)]:
+        value = contents.config.get(key)
+        if type(value) is int and value >= size:
+            return value
+    return None
+
+
+def mirror_widths(inventory: Inventory, sizes: Sizes, config: dict[str, Any]) -> None:
+    """Write the width into ``config`` where all MLPs of a kind now have the same one."""
+    for kind, keys in _WIDTH_KEYS.items():
+        dims = [d for d in inventory.dims if d.kind == "width" and d.role == kind]
+        new = {sizes.get(d.name, d.size) for d in dims}
+        key = next((k for k in keys if k in config), None)
+        if key is not None and len(new) == 1 and any(d.name in sizes for d in dims):
+            config[key] = new.pop()
