@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-SCHEMA = "gacprof.cliffmap/1"
+SCHEMA: Literal["gacprof.cliffmap/1"] = "gacprof.cliffmap/1"
 
-Fraction = Annotated[float, Field(ge=0.0)]
+Fraction = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+Size = Annotated[int, Field(gt=0)]
 
 
 class _Strict(BaseModel):
@@ -57,86 +59,163 @@ class Noise(_Strict):
     reason: str = ""
 
 
-class Tier(_Strict):
-    """Dims served by the same mechanism, as one stretch of the axis: first to last, in steps.
+class ResidueClass(_Strict):
+    """Dims with ``d % modulus`` in ``remainders``, and how they fare against the best class.
 
-    ``mechanism`` is the kernel or backend identity where it is known. ``residue`` is set
-    where the tier holds only the dims of one residue class (``modulus``, ``remainder``).
+    ``ratio`` is the class's latency over that of the fastest class, 1.0 for the fastest,
+    each judged against its neighbours on the axis.
+    """
+
+    remainders: list[int]
+    ratio: Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
+
+
+class Period(_Strict):
+    """A repeating structure found in the data: which modulus, which residues together.
+
+    ``classes`` are fastest first; a remainder that no measured dim has is in none of them.
+    ``explained`` is how much better a dim's latency is foretold by its neighbours of the
+    same residue than by those next to it: 1 is perfectly, 0 is no better.
+    """
+
+    modulus: Annotated[int, Field(ge=2)]
+    classes: list[ResidueClass]
+    explained: float
+
+    @model_validator(mode="after")
+    def _remainders_are_told_apart(self) -> Period:
+        named = [r for c in self.classes for r in c.remainders]
+        if len(set(named)) != len(named) or not all(0 <= r < self.modulus for r in named):
+            raise ValueError(f"the classes of modulus {self.modulus} overlap or leave its range")
+        return self
+
+    def members(self, d: int) -> list[int] | None:
+        """The remainders of the class that ``d`` belongs to; None where none was measured."""
+        found = (c.remainders for c in self.classes if d % self.modulus in c.remainders)
+        return next(found, None)
+
+
+class Tier(_Strict):
+    """Dims served by the same mechanism, as one stretch of the axis: first to last.
+
+    Where the tier holds only some residue classes, ``modulus`` and ``remainders`` say which.
+    ``mechanism`` is the kernel or backend identity where it is known.
     """
 
     name: str
-    first: int
-    last: int
-    modulus: int = 1
+    first: Size
+    last: Size
+    modulus: Size = 1
     remainders: list[int] = Field(default_factory=lambda: [0])
     mechanism: str | None = None
-    median_us: float | None = None
+    median_us: Positive | None = None
+
+    def holds(self, d: int) -> bool:
+        return self.first <= d <= self.last and d % self.modulus in self.remainders
 
 
 class Cliff(_Strict):
     """An edge between two neighbouring measured dims where latency jumps.
 
     ``jump`` is latency(after) / latency(before) − 1, negative where the larger dim is
-    faster. ``low`` and ``high`` bound it by the intervals of both medians.
+    faster. ``low`` and ``high`` bound it by the intervals of both medians. Where the curve
+    has a period, neighbours are taken within a residue class (``modulus``, ``remainders``):
+    the jumps between classes are what the period says.
     """
 
-    before: int
-    after: int
+    before: Size
+    after: Size
     jump: float
     low: float
     high: float
+    modulus: Size = 1
+    remainders: list[int] = Field(default_factory=lambda: [0])
     cause: str | None = None
 
 
 class Points(_Strict):
-    """Parallel columns, ascending in ``d``, one entry a measured dim."""
+    """Parallel columns, ascending in ``d``, one entry a measured dim.
+
+    ``low_us`` and ``high_us`` bound the median (order-statistic interval, 95 %), null where
+    the source gives none; ``count`` is the number of timings. ``mechanism`` is empty or
+    holds for each dim an index into the curve's ``mechanisms``.
+    """
 
     d: list[int]
     median_us: list[float]
     low_us: list[float | None]
     high_us: list[float | None]
     count: list[int]
-    mechanism: list[str | None] = Field(default_factory=list)
+    mechanism: list[int | None] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Points:
         n = len(self.d)
-        columns = [self.median_us, self.low_us, self.high_us, self.count]
-        if any(len(column) != n for column in columns) or len(self.mechanism) not in (0, n):
+        lengths = {len(self.median_us), len(self.low_us), len(self.high_us), len(self.count)}
+        if lengths != {n} or len(self.mechanism) not in (0, n):
             raise ValueError("the columns of 'points' differ in length")
-        if any(d <= 0 for d in self.d):
-            raise ValueError("a dim is not positive")
-        if any(b <= a for a, b in zip(self.d, self.d[1:], strict=False)):
-            raise ValueError("dims are not strictly ascending (a duplicate, or out of order)")
-        for d, latency in zip(self.d, self.median_us, strict=True):
-            if not math.isfinite(latency) or latency <= 0:
-                raise ValueError(f"latency at d={d} is {latency}, not a positive number")
+        if n < 2:
+            raise ValueError(f"an axis needs two dims at least, this one has {n}")
+        if self.d[0] <= 0:
+            raise ValueError(f"the dim {self.d[0]} is not positive")
+        for before, after in zip(self.d, self.d[1:], strict=False):
+            if after == before:
+                raise ValueError(f"d={after} is there twice")
+            if after < before:
+                raise ValueError(f"d={after} stands after d={before}: dims must ascend")
+        for d, latency, low, high in zip(
+            self.d, self.median_us, self.low_us, self.high_us, strict=True
+        ):
+            _check_latency(d, latency, low, high)
         return self
 
 
-class Coverage(_Strict):
-    """Which dims were asked for and which could not be measured, each with its reason."""
+def _check_latency(d: int, latency: float, low: float | None, high: float | None) -> None:
+    if not math.isfinite(latency) or latency <= 0:
+        raise ValueError(f"the latency at d={d} is {latency}, not a positive number")
+    # A bound that is NaN fails both comparisons, hence "not <=" rather than ">".
+    if low is not None and not 0 < low <= latency:
+        raise ValueError(f"low_us at d={d} is {low}, not between 0 and the median {latency}")
+    if high is not None and not latency <= high < math.inf:
+        raise ValueError(f"high_us at d={d} is {high}, below the median {latency} or no number")
 
-    first: int
-    last: int
+
+class Coverage(_Strict):
+    """Which dims were asked for and which could not be measured, each with its reason.
+
+    Dims above ``settled`` have no dim of the best residue class above them in the sweep:
+    their penalty is a lower bound, so they are never called safe.
+    """
+
+    first: Size
+    last: Size
     measured: int
+    settled: Size
     failed: dict[int, str] = Field(default_factory=dict)
 
 
 class Curve(_Strict):
-    """One axis of one operator, everything else held fixed."""
+    """One axis of one operator, everything else held fixed.
+
+    ``floor`` is the relative difference below which nothing is called a cliff: the map's
+    noise floor, or what was assumed where there is none. ``tolerance`` is the penalty up to
+    which a dim is safe.
+    """
 
     operator: str
     axis: str
-    fixed: dict[str, int]
+    fixed: dict[str, Size]
     dtype: str
-    flags: dict[str, str | int | bool] = Field(default_factory=dict)
+    flags: dict[str, bool | int | str] = Field(default_factory=dict)
     timer: str
     points: Points
+    mechanisms: list[str] = Field(default_factory=list)
+    period: Period | None = None
     tiers: list[Tier] = Field(default_factory=list)
     cliffs: list[Cliff] = Field(default_factory=list)
     frontier: list[int] = Field(default_factory=list)
     safe: list[int] = Field(default_factory=list)
+    floor: Fraction
     tolerance: Fraction
     coverage: Coverage
 
@@ -147,14 +226,42 @@ class Curve(_Strict):
             ("frontier", self.frontier),
             ("safe", self.safe),
             ("cliffs", [d for cliff in self.cliffs for d in (cliff.before, cliff.after)]),
+            ("tiers", [d for tier in self.tiers for d in (tier.first, tier.last)]),
         ):
-            stray = [d for d in listed if d not in dims]
-            if stray:
-                raise ValueError(
-                    f"{self.operator}.{self.axis}: '{where}' names {stray[0]}, "
-                    "which is not among the curve's points"
-                )
+            for d in listed:
+                if d not in dims:
+                    raise ValueError(f"'{where}' names {d}, which is not among the curve's points")
+        for cliff in self.cliffs:
+            if cliff.after <= cliff.before:
+                raise ValueError(f"a cliff runs from {cliff.before} to {cliff.after}")
+        if self.axis in self.fixed:
+            raise ValueError(f"the swept axis {self.axis} is also fixed")
+        for index in self.points.mechanism:
+            if index is not None and not 0 <= index < len(self.mechanisms):
+                raise ValueError(f"mechanism {index} is not among the {len(self.mechanisms)} named")
         return self
+
+    @property
+    def identity(self) -> str:
+        """What tells this curve from others, for people: ``linear K (M=1 N=4096) float16``."""
+        fixed = " ".join(f"{name}={size}" for name, size in self.fixed.items())
+        flags = " ".join(f"{name}={value}" for name, value in self.flags.items())
+        return f"{self.operator} {self.axis} ({fixed}) {self.dtype} {flags}".strip()
+
+
+class LonePoint(_Strict):
+    """A measured point that lies on no swept axis: good for look-ups, not for findings."""
+
+    operator: str
+    dims: dict[str, Size]
+    dtype: str
+    flags: dict[str, bool | int | str] = Field(default_factory=dict)
+    timer: str
+    median_us: Positive
+    low_us: Positive | None = None
+    high_us: Positive | None = None
+    count: int
+    mechanism: str | None = None
 
 
 class MapFile(_Strict):
@@ -166,5 +273,15 @@ class MapFile(_Strict):
     provenance: Provenance
     noise: Noise
     curves: list[Curve]
+    lone: list[LonePoint] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="after")
+    def _curves_differ(self) -> MapFile:
+        seen = set()
+        for curve in self.curves:
+            if curve.identity in seen:
+                raise ValueError(f"two curves are the same one: {curve.identity}")
+            seen.add(curve.identity)
+        return self

@@ -1,0 +1,99 @@
+"""Safe dims near a wish, on both sides: of one curve, or of several uses of one dim together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gacprof.cliffmap import detect
+from gacprof.cliffmap.schema import Curve
+from gacprof.points import Flag
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A measured dim and what it costs. ``latency_us`` is summed over the uses where there
+    are several; ``penalty`` is the fraction that padding to a larger dim would recover."""
+
+    d: int
+    latency_us: float
+    penalty: float
+    safe: bool
+    on_frontier: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Use:
+    """One operator that a dim takes part in: its shape, and the axis whose size the dim is.
+
+    ``dims`` are the operator's dims at the layer's real shape; the size given there for
+    ``axis``, if any, is ignored. ``weight`` is how often the use runs (tokens' share, calls).
+    """
+
+    operator: str
+    dims: Mapping[str, int]
+    axis: str
+    dtype: str
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    weight: float = 1.0
+
+
+def of_curve(curve: Curve) -> list[Candidate]:
+    """Every measured dim of the curve, judged; ascending."""
+    penalties = detect.penalty(curve.points.median_us)
+    safe, frontier = set(curve.safe), set(curve.frontier)
+    return [
+        Candidate(d, latency, penalty, d in safe, d in frontier)
+        for d, latency, penalty in zip(
+            curve.points.d, curve.points.median_us, penalties, strict=True
+        )
+    ]
+
+
+def of_sums(
+    d: Sequence[int], latency: Sequence[float], floor: float, settled: int
+) -> list[Candidate]:
+    """Dims judged on a latency that was summed over several uses. Ascending ``d``."""
+    penalties = detect.penalty(latency)
+    allowed = detect.tolerance(floor)
+    sure = sum(size <= settled for size in d)
+    frontier = set(detect.frontier(d[:sure], latency[:sure], floor))
+    return [
+        Candidate(size, t, p, p <= allowed and size <= settled, size in frontier)
+        for size, t, p in zip(d, latency, penalties, strict=True)
+    ]
+
+
+def choose(
+    judged: Iterable[Candidate],
+    near: int,
+    *,
+    below: int | None = None,
+    above: int | None = None,
+    window: int | tuple[int, int] | None = None,
+    count: int | None = None,
+    safe_only: bool = True,
+) -> list[Candidate]:
+    """Those near a dim, ascending. ``near`` itself is among them if it is one.
+
+    ``below`` and ``above`` cap how many are taken on each side (None: all); ``window`` is a
+    half-width, or the first and last dim allowed; ``count`` keeps that many of the nearest.
+    """
+    kept = [c for c in judged if c.safe or not safe_only]
+    if window is not None:
+        first, last = (near - window, near + window) if isinstance(window, int) else window
+        kept = [c for c in kept if first <= c.d <= last]
+    lower = [c for c in kept if c.d < near]
+    upper = [c for c in kept if c.d > near]
+    kept = [
+        *(lower if below is None else lower[len(lower) - min(below, len(lower)) :]),
+        *(c for c in kept if c.d == near),
+        *(upper if above is None else upper[:above]),
+    ]
+    if count is not None:
+        kept = sorted(kept, key=lambda c: (abs(c.d - near), -c.d))[:count]
+    return sorted(kept, key=lambda c: c.d)

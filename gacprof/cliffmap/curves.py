@@ -1,0 +1,193 @@
+"""From the measured columns of one axis to a :class:`~gacprof.cliffmap.schema.Curve`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from gacprof.cliffmap import detect
+from gacprof.cliffmap.periods import find_period
+from gacprof.cliffmap.residues import label
+from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Period, Points, Tier
+from gacprof.points import Flag
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a curve is of. ``fixed`` are the operator's other dims."""
+
+    operator: str
+    axis: str
+    fixed: Mapping[str, int]
+    dtype: str
+    flags: Mapping[str, Flag]
+    timer: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One dim's statistics. Latencies in microseconds, ``mechanism`` the kernels that ran."""
+
+    d: int
+    median_us: float
+    low_us: float | None = None
+    high_us: float | None = None
+    count: int = 1
+    mechanism: str | None = None
+
+
+@dataclass(frozen=True)
+class _Class:
+    """Dims judged as neighbours: one residue class of a period, or the whole curve."""
+
+    modulus: int
+    remainders: list[int]
+    members: list[Measured] = field(default_factory=list)
+
+
+def make_curve(
+    axis: Axis,
+    measured: list[Measured],
+    floor: float | None,
+    failed: Mapping[int, str] | None = None,
+) -> Curve:
+    """Everything the columns tell: period, tiers, cliffs, frontier, safe dims.
+
+    ``floor`` is the map's noise floor; None takes :data:`detect.ASSUMED_FLOOR`. ``failed``
+    are dims that could not be measured, with the reason. Raises ``ValueError`` (pydantic's)
+    for fewer than two dims, a dim twice, or a latency that is no positive number.
+    """
+    measured = sorted(measured, key=lambda m: m.d)
+    failed = dict(failed or {})
+    floor = detect.ASSUMED_FLOOR if floor is None else floor
+    points, mechanisms = _columns(measured)
+    period = find_period(points.d, points.median_us, floor)
+    classes = _classes(measured, period)
+    cliffs_by_class = [_cliffs(c, floor) for c in classes]
+    settled = _settled(points.d, period)
+    # Beyond the last dim of the best class nothing can be said to be safe: what it would be
+    # padded to was not measured.
+    sure = sum(d <= settled for d in points.d)
+    asked = [*points.d, *failed]
+    return Curve(
+        operator=axis.operator,
+        axis=axis.axis,
+        fixed=dict(sorted(axis.fixed.items())),
+        dtype=axis.dtype,
+        flags=dict(sorted(axis.flags.items())),
+        timer=axis.timer,
+        points=points,
+        mechanisms=mechanisms,
+        period=period,
+        tiers=[
+            tier
+            for c, cliffs in zip(classes, cliffs_by_class, strict=True)
+            for tier in _tiers(axis.axis, c, cliffs)
+        ],
+        cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
+        frontier=detect.frontier(points.d[:sure], points.median_us[:sure], floor),
+        safe=detect.safe(points.d, points.median_us, floor)[: _count_safe(points, floor, settled)],
+        floor=floor,
+        tolerance=detect.tolerance(floor),
+        coverage=Coverage(
+            first=min(asked), last=max(asked), measured=len(measured), settled=settled,
+            failed=failed,
+        ),
+    )  # fmt: skip
+
+
+def _count_safe(points: Points, floor: float, settled: int) -> int:
+    return sum(d <= settled for d in detect.safe(points.d, points.median_us, floor))
+
+
+def _columns(measured: list[Measured]) -> tuple[Points, list[str]]:
+    mechanisms = sorted({m.mechanism for m in measured if m.mechanism})
+    index = {name: i for i, name in enumerate(mechanisms)}
+    points = Points(
+        d=[m.d for m in measured],
+        median_us=[_rounded(m.median_us) for m in measured],
+        low_us=[None if m.low_us is None else _rounded(m.low_us) for m in measured],
+        high_us=[None if m.high_us is None else _rounded(m.high_us) for m in measured],
+        count=[m.count for m in measured],
+        mechanism=[index.get(m.mechanism or "") for m in measured] if mechanisms else [],
+    )
+    return points, mechanisms
+
+
+def _rounded(latency_us: float) -> float:
+    """Six significant digits: far below any timer's resolution, and half the file's size."""
+    return float(f"{latency_us:.6g}")
+
+
+def _classes(measured: list[Measured], period: Period | None) -> list[_Class]:
+    if period is None:
+        return [_Class(1, [0], measured)]
+    return [
+        _Class(
+            period.modulus,
+            c.remainders,
+            [m for m in measured if m.d % period.modulus in c.remainders],
+        )
+        for c in period.classes
+    ]
+
+
+def _settled(d: list[int], period: Period | None) -> int:
+    if period is None:
+        return d[-1]
+    best = period.classes[0].remainders
+    return max(size for size in d if size % period.modulus in best)
+
+
+def _cliffs(c: _Class, floor: float) -> list[Cliff]:
+    found = detect.edges(
+        [m.d for m in c.members],
+        [m.median_us for m in c.members],
+        [m.low_us for m in c.members],
+        [m.high_us for m in c.members],
+        floor,
+    )
+    mechanism = {m.d: m.mechanism for m in c.members}
+    return [
+        Cliff(
+            before=edge.before,
+            after=edge.after,
+            jump=round(edge.jump, 4),
+            low=round(edge.low, 4),
+            high=round(edge.high, 4),
+            modulus=c.modulus,
+            remainders=c.remainders,
+            cause=_cause(mechanism[edge.before], mechanism[edge.after]),
+        )
+        for edge in found
+    ]
+
+
+def _cause(before: str | None, after: str | None) -> str | None:
+    if before is None or after is None:
+        return None
+    return "same kernel" if before == after else f"{before} → {after}"
+
+
+def _tiers(axis: str, c: _Class, cliffs: list[Cliff]) -> list[Tier]:
+    """Stretches of the class between cliffs and between changes of the kernel."""
+    edges = {cliff.after for cliff in cliffs}
+    stretches: list[list[Measured]] = []
+    for m in c.members:
+        if not stretches or m.d in edges or m.mechanism != stretches[-1][-1].mechanism:
+            stretches.append([])
+        stretches[-1].append(m)
+    name = label(axis, c.modulus, c.remainders)
+    return [
+        Tier(
+            name=name,
+            first=stretch[0].d,
+            last=stretch[-1].d,
+            modulus=c.modulus,
+            remainders=c.remainders,
+            mechanism=stretch[0].mechanism,
+            median_us=_rounded(median(m.median_us for m in stretch)),
+        )
+        for stretch in stretches
+    ]

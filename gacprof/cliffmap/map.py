@@ -1,0 +1,253 @@
+"""The cliff map as others use it: load, look up, ask for candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gacprof.cliffmap import candidates as near_by
+from gacprof.cliffmap import detect
+from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.cliffmap.lookup import Index, Lookup
+from gacprof.cliffmap.miss import MapMiss
+from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.cliffmap.selection import complete_dims, matching, nearest
+from gacprof.cliffmap.storage import read_map, write_map
+from gacprof.errors import MapError
+from gacprof.points import Environment, Flag
+
+
+class CliffMap:
+    """Which dims one device serves well, as measured or published.
+
+    >>> m = CliffMap.load("a100-published")
+    >>> [c.d for c in m.candidates("attention", axis="head_dim", near=107, below=1, above=1)]
+    [96, 128]
+    """
+
+    def __init__(self, file: MapFile) -> None:
+        self.file = file
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> CliffMap:
+        """A shipped map by name (``gacprof map list``) or a file by path.
+
+        Raises :class:`MapError` with the place and the reason for anything malformed.
+        """
+        return cls(read_map(name_or_path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the map, atomically. Raises :class:`MapError` where that cannot be done."""
+        try:
+            write_map(self.file, Path(path))
+        except OSError as error:
+            raise MapError(f"cannot write the map {path}: {error.strerror}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.file.model_dump(mode="json", by_alias=True)
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def environment(self) -> Environment:
+        """The device and stack that the map holds for."""
+        d = self.file.device
+        return Environment(d.kind, d.name, d.arch, d.facts, self.file.provenance.stack)
+
+    @property
+    def floor(self) -> float:
+        """The noise floor, or what is assumed where none was measured."""
+        measured = self.file.noise.floor
+        return detect.ASSUMED_FLOOR if measured is None else measured
+
+    @property
+    def curves(self) -> list[Curve]:
+        return self.file.curves
+
+    def select(
+        self,
+        operator: str,
+        axis: str | None = None,
+        dtype: str | None = None,
+        flags: Mapping[str, Flag] | None = None,
+        **fixed: int,
+    ) -> list[Curve]:
+        """All curves that agree with what is given, those of the default flags first."""
+        return matching(self.curves, operator, axis, dtype, flags, fixed)
+
+    def curve(
+        self,
+        operator: str,
+        axis: str,
+        dtype: str | None = None,
+        flags: Mapping[str, Flag] | None = None,
+        *,
+        near: int | None = None,
+        **fixed: int,
+    ) -> Curve:
+        """The one curve that answers best: nearest fixed dims, default flags where left out.
+
+        Raises :class:`MapMiss` where the map has none over that axis.
+        """
+        wanted = complete_dims(operator, fixed)
+        found = nearest(matching(self.curves, operator, axis, dtype, flags), wanted, near)
+        if found is None:
+            raise MapMiss(
+                f"the map '{self.name}' has no curve of {operator} over {axis}"
+                + self._held(operator),
+                operator=operator,
+                dims=fixed,
+                dtype=dtype,
+                flags=flags,
+                axis=axis,
+            )
+        return found
+
+    def latency(
+        self,
+        operator: str,
+        dims: Mapping[str, int],
+        dtype: str,
+        flags: Mapping[str, Flag] | None = None,
+    ) -> Lookup:
+        """The latency at these dims, exact or within its tier (:mod:`gacprof.cliffmap.lookup`).
+
+        Raises :class:`MapMiss`, naming the sweep that would fill it.
+        """
+        return self._index.find(operator, dims, dtype, flags)
+
+    def penalty(
+        self,
+        operator: str,
+        axis: str,
+        d: int,
+        dtype: str | None = None,
+        flags: Mapping[str, Flag] | None = None,
+        **fixed: int,
+    ) -> float:
+        """latency / envelope − 1 of a measured dim. Raises :class:`MapMiss` for any other."""
+        curve = self.curve(operator, axis, dtype, flags, near=d, **fixed)
+        for candidate in self._judged(curve):
+            if candidate.d == d:
+                return candidate.penalty
+        raise MapMiss(
+            f"{axis}={d} was not measured on {curve.identity}",
+            operator=operator,
+            dims={**curve.fixed, axis: d},
+            dtype=curve.dtype,
+            flags=curve.flags,
+        )
+
+    def candidates(
+        self,
+        operator: str,
+        *,
+        axis: str,
+        near: int,
+        dtype: str | None = None,
+        flags: Mapping[str, Flag] | None = None,
+        below: int | None = None,
+        above: int | None = None,
+        window: int | tuple[int, int] | None = None,
+        count: int | None = None,
+        safe_only: bool = True,
+        **fixed: int,
+    ) -> list[Candidate]:
+        """Safe dims near one, on both sides, with latency and penalty; ascending.
+
+        ``below``/``above`` cap each side, ``window`` is a half-width or (first, last),
+        ``count`` keeps the nearest. Judged on the curve at the nearest fixed dims.
+        Raises :class:`MapMiss` where the map has no such axis.
+        """
+        curve = self.curve(operator, axis, dtype, flags, near=near, **fixed)
+        return near_by.choose(
+            self._judged(curve), near,
+            below=below, above=above, window=window, count=count, safe_only=safe_only,
+        )  # fmt: skip
+
+    def joint_candidates(
+        self,
+        uses: Sequence[Use],
+        near: int,
+        *,
+        below: int | None = None,
+        above: int | None = None,
+        window: int | tuple[int, int] | None = None,
+        count: int | None = None,
+        safe_only: bool = True,
+    ) -> list[Candidate]:
+        """Safe sizes of one dim that several operators share, as a rank is N of one GEMM and K
+        of the next: judged on their summed latency at the layer's real shapes.
+
+        Only sizes at which the map can tell every use's latency are judged. Raises
+        :class:`MapMiss` of the first use for which it can tell none.
+        """
+        judged = self.judge_jointly(uses)
+        return near_by.choose(
+            judged, near,
+            below=below, above=above, window=window, count=count, safe_only=safe_only,
+        )  # fmt: skip
+
+    def judge_jointly(self, uses: Sequence[Use]) -> list[Candidate]:
+        """Every size that all uses can be looked up at, judged on the weighted sum."""
+        if not uses:
+            raise MapError("joint candidates of no uses: name at least one operator and axis")
+        settled, sizes = [], set[int]()
+        for use in uses:
+            curve = self.curve(use.operator, use.axis, use.dtype, use.flags, **self._fixed(use))
+            sizes.update(curve.points.d)
+            settled.append(curve.coverage.settled)
+        rows = [(d, self._total(uses, d)) for d in sorted(sizes)]
+        known = [(d, total) for d, total in rows if total is not None]
+        if not known:
+            self._explain(uses, min(sizes))
+        d, latency = [d for d, _ in known], [total for _, total in known]
+        return near_by.of_sums(d, latency, self.floor, min(settled))
+
+    @staticmethod
+    def _fixed(use: Use) -> dict[str, int]:
+        return {name: size for name, size in use.dims.items() if name != use.axis}
+
+    def _total(self, uses: Sequence[Use], d: int) -> float | None:
+        total = 0.0
+        for use in uses:
+            try:
+                found = self.latency(use.operator, {**use.dims, use.axis: d}, use.dtype, use.flags)
+            except MapMiss:
+                return None
+            total += use.weight * found.latency_us
+        return total
+
+    def _explain(self, uses: Sequence[Use], d: int) -> None:
+        """Raise the miss of the first use that cannot be looked up, as a miss of its axis."""
+        use = uses[0]
+        raise MapMiss(
+            f"the map '{self.name}' holds no size at which all {len(uses)} uses can be told",
+            operator=use.operator,
+            dims=self._fixed(use),
+            dtype=use.dtype,
+            flags=use.flags,
+            axis=use.axis,
+        )
+
+    def _held(self, operator: str) -> str:
+        axes = sorted({f"{c.axis} {c.dtype}" for c in self.curves if c.operator == operator})
+        return f" as asked (it has {', '.join(axes)})" if axes else ""
+
+    def _judged(self, curve: Curve) -> list[Candidate]:
+        known = self._judgements.get(id(curve))
+        if known is None:
+            known = self._judgements[id(curve)] = near_by.of_curve(curve)
+        return known
+
+    @cached_property
+    def _judgements(self) -> dict[int, list[Candidate]]:
+        return {}
+
+    @cached_property
+    def _index(self) -> Index:
+        return Index(self.file)

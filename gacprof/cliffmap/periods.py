@@ -1,0 +1,164 @@
+"""Find what repeats along an axis: which modulus, and which residues fare alike.
+
+No modulus is preferred for being a power of two. For each one, a dim's latency is compared
+with the mean of one whole period around it, and the comparison is foretold from the *other*
+dims of the same residue. What is foretold is explained; noise cannot be foretold, a ramp is
+its own mean, and a cliff happens once, so none of them passes for a period.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import exp, log1p
+from statistics import median
+from typing import TYPE_CHECKING
+
+from gacprof.cliffmap.residues import finest_step
+from gacprof.cliffmap.schema import Period, ResidueClass
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+LARGEST_MODULUS = 256
+"""The largest tile edge among the kernels of cuBLAS and FlashAttention-2."""
+
+REPEATS = 3
+"""A modulus must fit this often into the axis before anything is said of it."""
+
+LEAST_EXPLAINED = 0.3
+"""Pure noise reaches 0.1 by chance (twenty dims), the published curves with a period 0.4–0.96."""
+
+TIE = 0.01
+"""Moduli that explain the curve this nearly as well tie: the one with more classes is taken."""
+
+
+def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Period | None:
+    """The modulus that explains the curve best, with its residue classes; None if none does.
+
+    Classes differ by more than ``floor``, and the modulus is the smallest that tells them
+    apart. Dims may have any spacing; a modulus is a multiple of the sweep's finest step.
+    """
+    import numpy as np
+
+    step = finest_step(d)
+    places = (np.asarray(d) - d[0]) // step
+    if places[-1] >= 64 * len(d):  # too sparse for any period to show, and a huge array
+        return None
+    logs = np.full(int(places[-1]) + 1, np.nan)
+    logs[places] = np.log(latency)
+    moduli = range(2, min(LARGEST_MODULUS // step, len(logs) // REPEATS) + 1)
+    explained = {modulus: _explained(logs, modulus) for modulus in moduli}
+    best = max(explained.values(), default=0.0)
+    if best < LEAST_EXPLAINED:
+        return None
+    found = [
+        _period(logs, modulus, d[0], step, floor, share)
+        for modulus, share in explained.items()
+        if share >= best - TIE
+    ]
+    period = max(found, key=lambda p: (len(p.classes), -p.modulus))
+    return period if len(period.classes) > 1 else None
+
+
+def _period(
+    logs: Array, modulus: int, first: int, step: int, floor: float, explained: float
+) -> Period:
+    effects = _effects(logs, modulus)
+    groups = _grouped(effects, floor)
+    levels = [median(effects[place] for place in group) for group in groups]
+    classes = [
+        ResidueClass(
+            remainders=sorted((first + place * step) % (modulus * step) for place in group),
+            ratio=round(exp(level - levels[0]), 4),
+        )
+        for group, level in zip(groups, levels, strict=True)
+    ]
+    smallest, classes = _reduced(modulus * step, classes)
+    return Period(modulus=smallest, classes=classes, explained=round(explained, 4))
+
+
+def _against_period(logs: Array, modulus: int) -> Array:
+    """Each log latency minus the mean over one period centred on it; by rows of a period.
+
+    An even period has no middle: its two ends count half each. Missing dims are left out of
+    the mean, and the result is padded with NaN to whole rows.
+    """
+    import numpy as np
+
+    half = modulus // 2
+    weights = np.ones(2 * half + 1)
+    if modulus % 2 == 0:
+        weights[[0, -1]] = 0.5
+    known = ~np.isnan(logs)
+    total = np.convolve(np.where(known, logs, 0.0), weights)[half : half + len(logs)]
+    count = np.convolve(known.astype(float), weights)[half : half + len(logs)]
+    relative = logs - total / np.maximum(count, 0.5)
+    padded = np.full(-(-len(logs) // modulus) * modulus, np.nan)
+    padded[: len(logs)] = relative
+    return padded.reshape(-1, modulus)
+
+
+def _explained(logs: Array, modulus: int) -> float:
+    """1 − Σ|relative − median of the others of its residue| / Σ|relative|."""
+    import numpy as np
+
+    relative = _against_period(logs, modulus)
+    total = np.nansum(np.abs(relative))
+    if total == 0:
+        return 0.0
+    return float(1 - np.nansum(np.abs(relative - _median_of_others(relative))) / total)
+
+
+def _median_of_others(table: Array) -> Array:
+    """For each entry the median of its column without it; 0 where it is alone."""
+    import numpy as np
+
+    order = np.argsort(table, axis=0)  # NaN last
+    rank = np.argsort(order, axis=0)
+    ordered = np.take_along_axis(table, order, axis=0)
+    n = np.sum(~np.isnan(table), axis=0)
+    others = n - 1
+    # Of the n-1 others in order, the middle ones; those at or after the entry's own rank
+    # stand one further down in the full column.
+    lower, upper = np.maximum((others - 1) // 2, 0), others // 2
+    picked = [
+        np.take_along_axis(ordered, np.minimum(m + (m >= rank), len(table) - 1), axis=0)
+        for m in (np.broadcast_to(lower, table.shape), np.broadcast_to(upper, table.shape))
+    ]
+    return np.where(others > 0, (picked[0] + picked[1]) / 2, 0.0)
+
+
+def _effects(logs: Array, modulus: int) -> dict[int, float]:
+    """Place on the axis (mod the period) → median log effect; places never measured are absent."""
+    import numpy as np
+
+    relative = _against_period(logs, modulus)
+    columns = {i: column[~np.isnan(column)] for i, column in enumerate(relative.T)}
+    return {i: float(np.median(column)) for i, column in columns.items() if len(column)}
+
+
+def _grouped(effects: dict[int, float], floor: float) -> list[list[int]]:
+    """Places in groups whose effects follow one another within the floor, fastest first."""
+    ordered = sorted(effects, key=lambda place: effects[place])
+    groups = [[ordered[0]]]
+    for before, place in itertools.pairwise(ordered):
+        if effects[place] - effects[before] > log1p(floor):
+            groups.append([])
+        groups[-1].append(place)
+    return groups
+
+
+def _reduced(modulus: int, classes: list[ResidueClass]) -> tuple[int, list[ResidueClass]]:
+    """The same classes by the smallest divisor of the modulus that tells them apart."""
+    for smaller in (m for m in range(2, modulus) if modulus % m == 0):
+        merged = [{r % smaller for r in c.remainders} for c in classes]
+        if sum(len(m) for m in merged) == len(set().union(*merged)):
+            return smaller, [
+                ResidueClass(remainders=sorted(m), ratio=c.ratio)
+                for m, c in zip(merged, classes, strict=True)
+            ]
+    return modulus, classes
