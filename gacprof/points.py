@@ -26,6 +26,9 @@ BYTES_PER_ELEMENT = {
     "int8": 1,
 }
 
+MAX_DIM = 2**31 - 1
+"""cuBLAS and oneDNN take dims as 32-bit signed integers."""
+
 Flag = str | int | bool
 
 

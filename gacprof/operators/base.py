@@ -10,14 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gacprof.errors import SuiteError
-from gacprof.points import BYTES_PER_ELEMENT, Flag, Point
+from gacprof.points import BYTES_PER_ELEMENT, MAX_DIM, Flag, Point
 
 if TYPE_CHECKING:
     import torch
-
-MAX_DIM = 2**31 - 1
-"""cuBLAS and oneDNN take dims as 32-bit signed integers."""
-
 
 class Operator(Protocol):
     """One kind of work whose speed depends on its dims."""

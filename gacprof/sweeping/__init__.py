@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gacprof.sweep.run import RunSummary, environment_of, run_sweep, suite_of
-from gacprof.sweep.store import read_frame, read_samples
-from gacprof.sweep.suite import Suite, load_suite, shipped_suites
+from gacprof.sweeping.run import RunSummary, environment_of, run_sweep, suite_of
+from gacprof.sweeping.store import read_frame, read_samples
+from gacprof.sweeping.suite import Suite, load_suite, shipped_suites
 
 __all__ = [
     "RunSummary",

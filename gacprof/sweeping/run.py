@@ -13,9 +13,9 @@ from gacprof.errors import GacprofError, MeasurementError
 from gacprof.measure.device import Device, Work
 from gacprof.measure.stopping import StoppingRule
 from gacprof.points import Environment, Point, Sample
-from gacprof.sweep.order import Visit, visits
-from gacprof.sweep.store import RunFolder, read_header, read_samples
-from gacprof.sweep.suite import Suite, Timing, parse_suite
+from gacprof.sweeping.order import Visit, visits
+from gacprof.sweeping.store import RunFolder, read_header, read_samples
+from gacprof.sweeping.suite import Suite, Timing, parse_suite
 
 Progress = Callable[[int, int, Point], None]
 """Called before each visit with (visits done, visits in all, the point about to be measured)."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gacprof.errors import SuiteError
-from gacprof.sweep.suite import Suite, parse_suite
+from gacprof.sweeping.suite import Suite, parse_suite
 
 if TYPE_CHECKING:
     from gacprof.checkpoint.inventory import Dim, Gemm, Inventory

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from gacprof.errors import SuiteError
-from gacprof.sweep.suite import load_suite, parse_suite, shipped_suites
+from gacprof.sweeping.suite import load_suite, parse_suite, shipped_suites
 
 GOOD = """
 name = "t"

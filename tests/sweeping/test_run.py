@@ -14,9 +14,9 @@ import pytest
 from gacprof.errors import MeasurementError
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.points import Environment
-from gacprof.sweep.run import environment_of, run_sweep, suite_of
-from gacprof.sweep.store import JOURNAL, PARQUET, RunFolder, read_frame, read_samples
-from gacprof.sweep.suite import parse_suite
+from gacprof.sweeping.run import environment_of, run_sweep, suite_of
+from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder, read_frame, read_samples
+from gacprof.sweeping.suite import parse_suite
 
 
 def suite(values=(96, 104, 107, 112), **timing):
@@ -112,7 +112,7 @@ def test_sigkill_loses_at_most_the_point_being_measured(tmp_path):
         import sys, time
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from test_run import device, suite
-        from gacprof.sweep.run import run_sweep
+        from gacprof.sweeping.run import run_sweep
         done = 0
         def progress(visits, total, point):
             print(visits, flush=True)

@@ -1,0 +1,30 @@
+"""Inventory × cliff map → per-weight cost, penalty, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gacprof.checkpoint import scan
+from gacprof.cliffmap import CliffMap
+from gacprof.diagnosing.diagnosis import Diagnosis, DimFinding, WeightFinding, diagnose_inventory
+
+
+def diagnose(
+    checkpoint: str | Path,
+    cliff_map: CliffMap | str | Path,
+    *,
+    tokens: Mapping[int, float] | None = None,
+    dtype: str | None = None,
+) -> Diagnosis:
+    """Judge a checkpoint's dims by a map. Reads headers only; imports no torch.
+
+    ``tokens`` maps token counts to weights (default: one decode step, one prefill of 1024).
+    Raises :class:`CheckpointError`, :class:`MapError` or :class:`PlanError`.
+    """
+    if not isinstance(cliff_map, CliffMap):
+        cliff_map = CliffMap.load(cliff_map)
+    return diagnose_inventory(scan(checkpoint), cliff_map, tokens=tokens, dtype=dtype)
+
+
+__all__ = ["Diagnosis", "DimFinding", "WeightFinding", "diagnose", "diagnose_inventory"]

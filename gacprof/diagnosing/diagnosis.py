@@ -1,0 +1,271 @@
+"""Inventory × map → what each weight's dims cost, and what to do about them.
+
+Penalties come from measurements, never from a rule about multiples of 8; the papers' rule
+(d % 8) is counted beside them so that both can be read. What the map does not hold is
+``unknown``, with the sweep that would fill it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Module
+from gacprof.cliffmap import CliffMap
+from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor, around, landscape
+
+WINDOW = 0.25
+"""How far around a dim's size better sizes are looked for, as a fraction."""
+
+
+@dataclass(frozen=True)
+class DimFinding:
+    """One adjustable dim: what it costs as it is, and the best it could be padded to.
+
+    ``verdict`` is ``safe``, ``misaligned`` (penalty above the map's tolerance) or
+    ``unknown``. Latencies are µs over the workload, in all GEMMs that the dim feeds.
+    """
+
+    name: str
+    kind: str
+    size: int
+    layer: int | None
+    role: str
+    feeds: tuple[str, ...]
+    divisible_by_8: bool
+    verdict: str
+    penalty: float | None
+    latency_us: float | None
+    best_size: int | None
+    best_latency_us: float | None
+    tier: str | None
+    advice: str
+    scaled: bool = False
+
+    @property
+    def lost_us(self) -> float:
+        """Time that padding this dim would recover."""
+        if self.latency_us is None or self.best_latency_us is None:
+            return 0.0
+        return max(0.0, self.latency_us - self.best_latency_us)
+
+
+@dataclass(frozen=True)
+class WeightFinding:
+    """One linear layer: its matrix products, their predicted time, and its adjustable dims."""
+
+    name: str
+    role: str
+    layer: int | None
+    kind: str
+    dtype: str
+    gemms: tuple[str, ...]
+    latency_us: float | None
+    dims: tuple[str, ...]
+    divisible_by_8: bool
+    verdict: str
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The whole answer. Times are µs over ``tokens`` (token count → weight)."""
+
+    checkpoint: str
+    layout: str
+    map: str
+    device: str
+    dtype: str
+    tokens: dict[int, float]
+    tolerance: float
+    parameters: int
+    weights: tuple[WeightFinding, ...]
+    dims: tuple[DimFinding, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def misaligned(self) -> int:
+        """Weights with a dim whose measured penalty is above the tolerance."""
+        return sum(w.verdict == "misaligned" for w in self.weights)
+
+    @property
+    def unknown(self) -> int:
+        return sum(w.verdict == "unknown" for w in self.weights)
+
+    @property
+    def not_divisible_by_8(self) -> int:
+        """Weights with a dim that is no multiple of 8: the papers' count."""
+        return sum(not w.divisible_by_8 for w in self.weights)
+
+    @property
+    def predicted_us(self) -> float | None:
+        """All matrix products of one pass, or None if the map lacks any of them."""
+        known = [w.latency_us for w in self.weights]
+        return None if any(t is None for t in known) else sum(t for t in known if t is not None)
+
+    @property
+    def lost_us(self) -> float:
+        """Time lost to penalties, over the dims that the map knows."""
+        return sum(dim.lost_us for dim in self.dims)
+
+    @property
+    def recoverable_us(self) -> float:
+        """The part of it that exact padding recovers."""
+        return sum(dim.lost_us for dim in self.dims if dim.advice.startswith("pad"))
+
+    def totals(self) -> dict[str, Any]:
+        count = len(self.weights) or 1
+        return {
+            "weights": len(self.weights),
+            "parameters": self.parameters,
+            "misaligned": self.misaligned,
+            "misaligned_share": self.misaligned / count,
+            "unknown": self.unknown,
+            "not_divisible_by_8": self.not_divisible_by_8,
+            "not_divisible_by_8_share": self.not_divisible_by_8 / count,
+            "predicted_us": self.predicted_us,
+            "lost_us": self.lost_us,
+            "recoverable_us": self.recoverable_us,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "schema": "gacprof.diagnosis/1",
+            "checkpoint": self.checkpoint,
+            "layout": self.layout,
+            "map": self.map,
+            "device": self.device,
+            "dtype": self.dtype,
+            "tokens": {str(m): weight for m, weight in self.tokens.items()},
+            "tolerance": self.tolerance,
+            "totals": self.totals(),
+            "weights": [asdict(w) for w in self.weights],
+            "dims": [asdict(d) | {"lost_us": d.lost_us} for d in self.dims],
+            "notes": list(self.notes),
+        }
+
+
+def diagnose_inventory(
+    inventory: Inventory,
+    cliff_map: CliffMap,
+    *,
+    tokens: Mapping[int, float] | None = None,
+    dtype: str | None = None,
+    window: float = WINDOW,
+) -> Diagnosis:
+    """Judge every weight of ``inventory`` by ``cliff_map`` at the token counts served.
+
+    Raises :class:`PlanError` for a workload that is none, or a dtype the map does not hold.
+    """
+    predictor = Predictor(cliff_map, inventory, tokens, dtype)
+    dims = {dim.name: _judge_dim(predictor, dim, window) for dim in inventory.dims}
+    weights = tuple(
+        _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
+    )
+    notes = [*inventory.notes]
+    if predictor.dtype_note:
+        notes.append(predictor.dtype_note)
+    notes += _remarks(dims.values(), weights)
+    return Diagnosis(
+        inventory.path,
+        inventory.layout,
+        cliff_map.name,
+        cliff_map.device.name,
+        predictor.dtype,
+        predictor.tokens,
+        cliff_map.tolerance,
+        inventory.parameters,
+        weights,
+        tuple(dims.values()),
+        tuple(notes),
+    )
+
+
+def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
+    land = landscape(predictor, dim, *around([dim], window))
+    here, best = land.at(dim.size), land.best_padding(dim.size)
+    feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
+    common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
+    if here is None or best is None:
+        missing = land.missing or "the map holds no size near this one"
+        return DimFinding(*common, "unknown", None, None, None, None, None, missing)
+    latency, penalty = here
+    safe = penalty <= land.tolerance
+    best_size, best_latency = (dim.size, latency) if safe else best
+    return DimFinding(
+        *common,
+        "safe" if safe else "misaligned",
+        penalty,
+        latency,
+        best_size,
+        best_latency,
+        _tier(predictor, dim),
+        _advice(dim, safe, best_size),
+        land.scaled,
+    )
+
+
+def _advice(dim: Dim, safe: bool, best_size: int) -> str:
+    if safe:
+        return "keep"
+    if dim.padding == "refused":
+        return f"cannot be padded: {dim.why}"
+    return f"pad to {best_size}"
+
+
+def _tier(predictor: Predictor, dim: Dim) -> str | None:
+    """The mechanism behind the dim's first product at the largest token count, if known."""
+    gemm = predictor.resized(dim, dim.size)[0]
+    dims = {"M": max(predictor.tokens), "N": gemm.N, "K": gemm.K}
+    return predictor.map.mechanism("linear", dims, predictor.dtype, {"bias": gemm.bias})
+
+
+def _judge_weight(
+    predictor: Predictor, module: Module, dims: Mapping[str, DimFinding]
+) -> WeightFinding:
+    total: Estimate = NOTHING
+    for gemm in module.gemms:
+        total += predictor.gemm(gemm.N, gemm.K, gemm.bias)
+    own = [dims[name] for name in module.dims]
+    sizes = [s for gemm in module.gemms for s in (gemm.N, gemm.K)] + [d.size for d in own]
+    verdicts = {d.verdict for d in own}
+    verdict = next((v for v in ("misaligned", "unknown") if v in verdicts), "safe")
+    if not own:  # nothing adjustable: the time is known or it is not
+        verdict = "unknown" if total.latency_us is None else "fixed"
+    return WeightFinding(
+        module.name,
+        module.role,
+        module.layer,
+        module.kind,
+        module.dtype,
+        tuple(f"{gemm.N}×{gemm.K}" for gemm in module.gemms),
+        total.latency_us,
+        module.dims,
+        all(size % 8 == 0 for size in sizes),
+        verdict,
+        total.missing,
+    )
+
+
+def _remarks(dims: Sequence[DimFinding] | Any, weights: Sequence[WeightFinding]) -> list[str]:
+    """What a user should know besides the numbers."""
+    judged = [d for d in dims if d.verdict != "unknown"]
+    remarks = []
+    if judged and all(d.verdict == "safe" for d in judged):
+        remarks.append(
+            "every dim that the map knows is safe: if this model is slow, its dims are not why "
+            "(two small products in place of one, launch-bound or memory-bound decode)"
+        )
+    surprising = [d for d in judged if d.divisible_by_8 and d.verdict == "misaligned"]
+    if surprising:
+        remarks.append(
+            f"{len(surprising)} dims are multiples of 8 and still penalised: being a multiple "
+            "of 8 does not make a dim safe"
+        )
+    if any(w.verdict == "unknown" for w in weights):
+        remarks.append(
+            "some weights are unknown to this map: "
+            "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
+        )
+    return remarks

@@ -1,0 +1,231 @@
+"""What the map says a model's matrix products cost, at the token counts that will be served.
+
+The only place where an inventory meets a map. Everything is a look-up; what the map does not
+hold stays None and keeps the reason, which names the sweep that would fill it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
+from gacprof.cliffmap import CliffMap, MapMiss, detect
+from gacprof.errors import PlanError
+from gacprof.points import MAX_DIM
+
+DEFAULT_TOKENS: Mapping[int, float] = {1: 1.0, 1024: 1.0}
+"""One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A predicted time, or why there is none. ``scaled`` if any part was not measured exactly."""
+
+    latency_us: float | None
+    missing: str = ""
+    scaled: bool = False
+
+    def __add__(self, other: Estimate) -> Estimate:
+        if self.latency_us is None or other.latency_us is None:
+            return Estimate(None, self.missing or other.missing)
+        return Estimate(self.latency_us + other.latency_us, "", self.scaled or other.scaled)
+
+    def times(self, weight: float) -> Estimate:
+        known = self.latency_us is not None
+        return Estimate(self.latency_us * weight, "", self.scaled) if known else self  # type: ignore[operator]
+
+
+NOTHING = Estimate(0.0)
+
+
+class Predictor:
+    """Predicted latency of GEMMs and dims on one map, summed over a workload.
+
+    ``tokens`` maps token counts (rows of x) to weights; a latency is Σ weight · latency(M).
+    ``dtype`` defaults to the checkpoint's where the map holds it, else to the map's only one;
+    ``dtype_note`` then says so.
+    """
+
+    def __init__(
+        self,
+        cliff_map: CliffMap,
+        inventory: Inventory,
+        tokens: Mapping[int, float] | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        self.map = cliff_map
+        self.inventory = inventory
+        self.tokens = dict(tokens or DEFAULT_TOKENS)
+        if any(m <= 0 or not 0 < weight < float("inf") for m, weight in self.tokens.items()):
+            raise PlanError(f"the workload {self.tokens} needs positive token counts and weights")
+        self.dtype, self.dtype_note = _choose_dtype(cliff_map, inventory, dtype)
+        self._gemms = {g.weight: g for module in inventory.modules for g in module.gemms}
+        self._known: dict[tuple[int, int, bool], Estimate] = {}
+
+    def gemm(self, n: int, k: int, bias: bool) -> Estimate:
+        """One pass of the workload through ``y[M, n] = x[M, k] · Wᵀ``."""
+        key = (n, k, bias)
+        if key not in self._known:
+            total = NOTHING
+            for m, weight in self.tokens.items():
+                total += self._one(m, n, k, bias).times(weight)
+            self._known[key] = total
+        return self._known[key]
+
+    def _one(self, m: int, n: int, k: int, bias: bool) -> Estimate:
+        dims = {"M": m, "N": n, "K": k}
+        try:
+            found = self.map.latency("linear", dims, self.dtype, {"bias": bias})
+        except MapMiss as miss:
+            return Estimate(None, str(miss))
+        return Estimate(found.latency_us, "", found.kind != "exact")
+
+    def dim(self, dim: Dim, size: int) -> Estimate:
+        """All GEMMs that ``dim`` feeds, were its size ``size`` and every other as it is."""
+        total = NOTHING
+        for gemm in self.resized(dim, size):
+            total += self.gemm(gemm.N, gemm.K, gemm.bias)
+        return total
+
+    def resized(self, dim: Dim, size: int) -> list[Gemm]:
+        """The GEMMs that ``dim`` feeds, as they would be at ``size``."""
+        extra: dict[str, dict[str, int]] = {}
+        for feed in dim.feeds:
+            axes = extra.setdefault(feed.weight, {"N": 0, "K": 0})
+            axes[feed.axis] += size - dim.size
+        gemms = [(self._gemms[weight], grown) for weight, grown in extra.items()]
+        return [Gemm(g.weight, g.N + d["N"], g.K + d["K"], g.bias) for g, d in gemms]
+
+    def weights(self, changes: Mapping[str, int]) -> Estimate:
+        """All products of the weights that have adjustable dims, with these dims resized."""
+        grown: dict[tuple[str, str], int] = {}
+        for dim in self.inventory.dims:
+            delta = changes.get(dim.name, dim.size) - dim.size
+            for feed in dim.feeds:
+                key = (feed.weight, feed.axis)
+                grown[key] = grown.get(key, 0) + delta
+        total = NOTHING
+        for module in self.inventory.modules:
+            for gemm in module.gemms if module.dims else ():
+                n = gemm.N + grown.get((gemm.weight, "N"), 0)
+                k = gemm.K + grown.get((gemm.weight, "K"), 0)
+                total += self.gemm(n, k, gemm.bias)
+        return total
+
+    def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
+        """Sizes within [low, high] that the map has measured for every GEMM of ``dim``."""
+        common: set[int] | None = None
+        for feed in dim.feeds:
+            gemm = self._gemms[feed.weight]
+            others = getattr(gemm, feed.axis) - dim.size
+            for m in self.tokens:
+                fixed = {"M": m, "N": gemm.N, "K": gemm.K}
+                fixed.pop(feed.axis)
+                here = self._measured(feed.axis, fixed, gemm.bias)
+                sizes = {d - others for d in here}
+                common = sizes if common is None else common & sizes
+        return sorted(size for size in common or () if low <= size <= high)
+
+    def _measured(self, axis: str, fixed: dict[str, int], bias: bool) -> list[int]:
+        return self.map.measured("linear", axis, fixed, self.dtype, {"bias": bias})
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """What one dim could become: sizes, their predicted latency and penalty, all known.
+
+    ``penalty[i]`` is latency(i) / min over sizes ≥ i − 1, on the sum over all GEMMs that the
+    dim feeds: a size that suits one product and not the other is judged by what both cost.
+    """
+
+    sizes: tuple[int, ...]
+    latency_us: tuple[float, ...]
+    penalty: tuple[float, ...]
+    tolerance: float
+    scaled: bool
+    missing: str = ""
+
+    def at(self, size: int) -> tuple[float, float] | None:
+        """(latency in µs, penalty) at ``size``, or None where it is not known."""
+        if size not in self.sizes:
+            return None
+        i = self.sizes.index(size)
+        return self.latency_us[i], self.penalty[i]
+
+    @property
+    def safe(self) -> tuple[int, ...]:
+        pairs = zip(self.sizes, self.penalty, strict=True)
+        return tuple(size for size, penalty in pairs if penalty <= self.tolerance)
+
+    def best_padding(self, size: int) -> tuple[int, float] | None:
+        """The fastest size ≥ ``size`` and its latency; the smallest within the tolerance of it."""
+        above = [
+            (s, t) for s, t in zip(self.sizes, self.latency_us, strict=True) if s >= size
+        ]
+        if not above:
+            return None
+        fastest = min(latency for _, latency in above)
+        return next((s, t) for s, t in above if t <= fastest * (1 + self.tolerance))
+
+
+STEP = 8
+"""Sizes looked at besides the measured ones are multiples of this (16 bytes of fp16)."""
+
+
+def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
+    """The sizes within ±``window`` (a fraction) of any of these dims, one step at least."""
+    low = min(min(round(d.size * (1 - window)), d.size - STEP) for d in dims)
+    high = max(max(round(d.size * (1 + window)), d.size + STEP) for d in dims)
+    return max(1, low), high
+
+
+def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
+    """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
+
+    Sizes measured beyond ``high`` still count for the envelope, so that the last sizes are
+    not called safe for want of a neighbour.
+    """
+    limit = max(dim.dense_size or MAX_DIM, dim.size)
+    high = min(high, limit)
+    wanted = {dim.size, *range(-(-low // STEP) * STEP, high + 1, STEP)}
+    wanted |= set(predictor.measured_sizes(dim, low, limit))
+    known: list[tuple[int, float]] = []
+    scaled, missing = False, ""
+    for size in sorted(wanted):
+        estimate = predictor.dim(dim, size)
+        if estimate.latency_us is None:
+            missing = missing or estimate.missing
+            continue
+        known.append((size, estimate.latency_us))
+        scaled = scaled or estimate.scaled
+    lowest = detect.envelope([latency for _, latency in known])
+    offered = [(s, t, t / e - 1) for (s, t), e in zip(known, lowest, strict=True) if s <= high]
+    return Landscape(
+        tuple(size for size, _, _ in offered),
+        tuple(latency for _, latency, _ in offered),
+        tuple(penalty for _, _, penalty in offered),
+        predictor.map.tolerance,
+        scaled,
+        missing,
+    )
+
+
+def _choose_dtype(
+    cliff_map: CliffMap, inventory: Inventory, asked: str | None
+) -> tuple[str, str]:
+    held = cliff_map.dtypes("linear")
+    if asked is not None:
+        if held and asked not in held:
+            raise PlanError(
+                f"the map '{cliff_map.name}' holds no {asked}; it holds {', '.join(held)}"
+            )
+        return asked, ""
+    counts: dict[str, int] = {}
+    for module in inventory.modules:
+        counts[module.dtype] = counts.get(module.dtype, 0) + 1
+    stored = max(counts, key=lambda d: counts[d], default="float16")
+    if stored in held or not held:
+        return stored, ""
+    return held[0], f"stored as {stored}; predicted in {held[0]}, the only dtype of this map"
+
