@@ -55,7 +55,7 @@ def of_curve(curve: Curve) -> list[Candidate]:
 
 
 def of_sums(
-    d: Sequence[int], latency: Sequence[float], floor: float, settled: int
+    d: Sequence[int], latency: Sequence[float], floor: float | None, settled: int
 ) -> list[Candidate]:
     """Dims judged on a latency that was summed over several uses. Ascending ``d``."""
     penalties = detect.penalty(latency)

@@ -60,11 +60,11 @@ def make_curve(
     """
     measured = sorted(measured, key=lambda m: m.d)
     failed = dict(failed or {})
-    floor = detect.ASSUMED_FLOOR if floor is None else floor
+    cliff_floor = detect.ASSUMED_FLOOR if floor is None else floor
     points, mechanisms = _columns(measured)
-    period = find_period(points.d, points.median_us, floor)
+    period = find_period(points.d, points.median_us, cliff_floor)
     classes = _classes(measured, period)
-    cliffs_by_class = [_cliffs(c, floor) for c in classes]
+    cliffs_by_class = [_cliffs(c, cliff_floor) for c in classes]
     settled = _settled(points.d, period)
     # Beyond the last dim of the best class nothing can be said to be safe: what it would be
     # padded to was not measured.
@@ -87,18 +87,14 @@ def make_curve(
         ],
         cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
         frontier=detect.frontier(points.d[:sure], points.median_us[:sure], floor),
-        safe=detect.safe(points.d, points.median_us, floor)[: _count_safe(points, floor, settled)],
-        floor=floor,
+        safe=[d for d in detect.safe(points.d, points.median_us, floor) if d <= settled],
+        floor=cliff_floor,
         tolerance=detect.tolerance(floor),
         coverage=Coverage(
             first=min(asked), last=max(asked), measured=len(measured), settled=settled,
             failed=failed,
         ),
     )  # fmt: skip
-
-
-def _count_safe(points: Points, floor: float, settled: int) -> int:
-    return sum(d <= settled for d in detect.safe(points.d, points.median_us, floor))
 
 
 def _columns(measured: list[Measured]) -> tuple[Points, list[str]]:

@@ -15,7 +15,8 @@ SAFE_PENALTY = 0.02
 
 ASSUMED_FLOOR = 0.05
 """What is no cliff where a map has no A/A pairs, as published data has none. Twice the
-largest wobble of the published A100 GEMM plateaus (2.2 %), a third of their smallest cliff."""
+largest wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff.
+It only keeps cliffs from being claimed: it makes no dim safe."""
 
 Bounds = Sequence[float | None]
 
@@ -44,13 +45,15 @@ def penalty(latency: Sequence[float]) -> list[float]:
     return [t / e - 1 for t, e in zip(latency, envelope(latency), strict=True)]
 
 
-def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[int]:
+def frontier(d: Sequence[int], latency: Sequence[float], floor: float | None) -> list[int]:
     """Dims that no larger dim undercuts: the Pareto set of (more width, less time).
 
     Seen from the largest dim downwards, a dim joins when it is faster by more than the floor
     than the last one that joined. So a plateau is represented by its widest dim, and noise
-    on a plateau adds nothing. Every dim returned has a penalty of exactly zero.
+    on a plateau adds nothing. Every dim returned has a penalty of exactly zero. An unknown
+    floor (None) is taken as the safe penalty.
     """
+    floor = SAFE_PENALTY if floor is None else floor
     kept: list[int] = []
     last = float("inf")
     for size, t in zip(reversed(d), reversed(latency), strict=True):
@@ -60,12 +63,12 @@ def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[i
     return kept[::-1]
 
 
-def tolerance(floor: float) -> float:
-    """The penalty up to which a dim is safe: the larger of 2 % and the noise floor."""
-    return max(SAFE_PENALTY, floor)
+def tolerance(floor: float | None) -> float:
+    """The penalty up to which a dim is safe: the larger of 2 % and the measured noise floor."""
+    return max(SAFE_PENALTY, floor or 0.0)
 
 
-def safe(d: Sequence[int], latency: Sequence[float], floor: float) -> list[int]:
+def safe(d: Sequence[int], latency: Sequence[float], floor: float | None) -> list[int]:
     """Dims whose penalty is within the tolerance."""
     allowed = tolerance(floor)
     return [size for size, p in zip(d, penalty(latency), strict=True) if p <= allowed]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.cliffmap import candidates as near_by
-from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.miss import MapMiss
@@ -59,10 +58,9 @@ class CliffMap:
         return Environment(d.kind, d.name, d.arch, d.facts, self.file.provenance.stack)
 
     @property
-    def floor(self) -> float:
-        """The noise floor, or what is assumed where none was measured."""
-        measured = self.file.noise.floor
-        return detect.ASSUMED_FLOOR if measured is None else measured
+    def floor(self) -> float | None:
+        """The measured noise floor; None where the map has none."""
+        return self.file.noise.floor
 
     @property
     def curves(self) -> list[Curve]:

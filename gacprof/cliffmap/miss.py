@@ -8,7 +8,7 @@ from gacprof.errors import MapError
 from gacprof.points import Flag
 
 
-class MapMiss(MapError):  # noqa: N818 - a miss is an answer, and reads as one  # noqa: N818 - a miss is an answer, and reads as one
+class MapMiss(MapError):  # noqa: N818 - a miss is an answer, and reads as one
     """The map lacks what was asked; the message names the sweep that would fill it.
 
     The attributes say what was asked, so that a caller can gather misses into a suite.
