@@ -1,0 +1,188 @@
+"""The map of an A100 from the published figures of the GAC paper.
+
+``python -m gacprof.cliffmap.published DATA_DIR OUT`` regenerates the shipped
+``a100-published`` from the digitised figure data (CC BY 4.0). Every number is the authors';
+what is done here is to drop points that were not recoverable exactly (``src = interp``), to
+turn rates into latencies where the figure's settings state all dims, and to detect.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gacprof.cliffmap.curves import Axis, Measured, make_curve
+from gacprof.cliffmap.map import CliffMap
+from gacprof.cliffmap.schema import Curve, Device, MapFile, Noise, Provenance
+from gacprof.errors import MapError
+from gacprof.points import Flag
+
+NAME = "a100-published"
+
+CITATION = (
+    "J. Xin, T. Lyu, Q. Pan, K. Wang, M. Canini: Why Smaller Is Slower? Dimensional "
+    "Misalignment in Compressed LLMs. EuroMLSys '26, arXiv 2604.09595, "
+    "doi 10.1145/3805621.3807608"
+)
+LICENCE = "CC BY 4.0 (https://creativecommons.org/licenses/by/4.0/)"
+SOURCE = (
+    "points read back from the vector figures of github sands-lab/GAC at 13b3aba, "
+    "the files of 2026-04-29"
+)
+NOTES = [
+    "Figures 5–8 of the paper and the coarse GEMV sweep of its repository. Latencies are means "
+    "of CUDA-event timings without an L2 flush; no repeats were published, hence no noise "
+    "floor: nothing under 5 % is called a cliff.",
+    "The curves of linear at M = N = 2048 or K = 128 (Fig. 7) were median-filtered by the "
+    "authors, apart for d % 8 = 0 and the rest: plateaus and cliffs hold, single dims and "
+    "finer periods do not.",
+    "linear here is torch.mm with row-major A(M, K) and B(K, N) (layout nn), or a matrix-vector "
+    "product A(N, K) x (layout mv), not nn.Linear.",
+    "Fig. 8 gives rates. Latency = 2·M·N·K / rate with M = 512 and the other dim 4096; for the "
+    "row sum latency = 2 bytes · 1024 · K / rate.",
+    "Points that the figures do not determine exactly are left out. So is Fig. 10: it times a "
+    "whole model, not an operator.",
+]
+WARMING = "taken while the clock was still rising (all residue classes are slower below 4008)"
+
+Rate = Callable[[int, float], float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One file of the data set and what its rows are curves of.
+
+    ``to_us`` turns (d, value) into microseconds. ``axes`` gives the fixed dims by swept
+    axis. ``series`` limits the rows; ``not_before`` drops an axis's first dims, for a reason.
+    """
+
+    file: str
+    operator: str
+    axes: Mapping[str, Mapping[str, int]]
+    flags: Mapping[str, Flag]
+    timer: str
+    count: int
+    to_us: Rate = lambda d, value: value
+    not_before: Mapping[str, int] = field(default_factory=dict)
+
+
+def _linear(layout: str) -> dict[str, Flag]:
+    return {"bias": False, "cache": "warm", "layout": layout}
+
+
+def _from_tflops(d: int, value: float) -> float:
+    return 2 * 512 * 4096 * d / (value * 1e6)
+
+
+FIGURES = [
+    Figure(
+        "fig2_sdpa_latency.csv", "attention",
+        {"head_dim": {"batch": 4, "heads": 32, "kv_heads": 32, "q_len": 2048, "kv_len": 2048}},
+        {"cache": "warm", "causal": False, "mask": "none"},
+        "cuda events, mean", 600, lambda d, value: value * 1000,
+    ),
+    Figure(
+        "fig_gemm_alignment.csv", "linear",
+        {"M": {"N": 2048, "K": 128}, "N": {"M": 2048, "K": 128}, "K": {"M": 2048, "N": 2048}},
+        _linear("nn"), "cuda events, mean of 200, median-filtered over dims", 200,
+    ),
+    Figure(
+        "fig_gemv_alignment.csv", "linear",
+        {"K": {"M": 1, "N": 4096}, "N": {"M": 1, "K": 4096}},
+        _linear("mv"), "cuda events, mean", 50,
+    ),
+    Figure(
+        "extra_gemv_coarse_sweep.csv", "linear",
+        {"K": {"M": 1, "N": 4096}, "N": {"M": 1, "K": 4096}},
+        {**_linear("mv"), "session": "coarse"}, "cuda events, mean", 100,
+    ),
+    Figure(
+        "fig_tc_k_alignment.csv", "linear", {"K": {"M": 512, "N": 4096}},
+        _linear("nn"), "cuda events, mean", 100, _from_tflops, {"K": 4008},
+    ),
+    Figure(
+        "fig_tc_n_alignment.csv", "linear", {"N": {"M": 512, "K": 4096}},
+        _linear("nn"), "cuda events, mean", 100, _from_tflops,
+    ),
+    Figure(
+        "fig_l2_alignment.csv", "row_sum", {"K": {"rows": 1024}},
+        {}, "cuda events, mean", 50, lambda d, value: 2 * 1024 * d / (value * 1000),
+    ),
+]  # fmt: skip
+
+
+def published_map(folder: Path) -> CliffMap:
+    """The map of the data set's A100 files in ``folder`` (or its ``a100`` subfolder).
+
+    Files that are absent are left out. Raises :class:`MapError` where none is there, or one
+    cannot be read as the data set's README describes.
+    """
+    folder = folder / "a100" if (folder / "a100").is_dir() else folder
+    present = [figure for figure in FIGURES if (folder / figure.file).is_file()]
+    if not present:
+        raise MapError(f"{folder} holds none of the A100 files, {FIGURES[0].file} to begin with")
+    return CliffMap(
+        MapFile(
+            name=NAME,
+            device=Device(kind="cuda", name="NVIDIA A100 80GB", arch="sm80"),
+            provenance=Provenance(
+                kind="published",
+                created="2026-04-29",
+                source=SOURCE,
+                citation=CITATION,
+                licence=LICENCE,
+                stack={"torch": "2.9.1", "cuda": "12.8"},
+                notes=NOTES,
+            ),
+            noise=Noise(floor=None, reason="published without repeats"),
+            curves=[curve for figure in present for curve in _curves(folder, figure)],
+        )
+    )
+
+
+def _curves(folder: Path, figure: Figure) -> list[Curve]:
+    rows: dict[str, list[Measured]] = {axis: [] for axis in figure.axes}
+    failed: dict[str, dict[int, str]] = {axis: {} for axis in figure.axes}
+    with (folder / figure.file).open(newline="") as text:
+        for line, row in enumerate(csv.DictReader(text), start=2):
+            try:
+                axis, d, value = row["axis"], int(row["d"]), float(row["value"])
+                exact = row["src"] != "interp"
+                latency = figure.to_us(d, value)
+                members = rows[axis]
+            except (KeyError, ValueError, ZeroDivisionError) as error:
+                raise MapError(
+                    f"{figure.file}, line {line}: not a row of the published data ({error!r})"
+                ) from None
+            if d < figure.not_before.get(axis, 0):
+                failed[axis][d] = WARMING
+            elif exact:
+                members.append(Measured(d, latency, count=figure.count))
+    return [
+        make_curve(
+            Axis(figure.operator, axis, fixed, "float16", figure.flags, figure.timer),
+            rows[axis],
+            None,
+            failed[axis],
+        )
+        for axis, fixed in figure.axes.items()
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        print("usage: python -m gacprof.cliffmap.published DATA_DIR OUT.json", file=sys.stderr)
+        return 2
+    try:
+        published_map(Path(arguments[0])).save(arguments[1])
+    except MapError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
