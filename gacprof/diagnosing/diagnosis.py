@@ -171,10 +171,10 @@ def diagnose_inventory(
         inventory.path,
         inventory.layout,
         cliff_map.name,
-        cliff_map.device.name,
+        cliff_map.environment.name,
         predictor.dtype,
         predictor.tokens,
-        cliff_map.tolerance,
+        predictor.tolerance,
         inventory.parameters,
         weights,
         tuple(dims.values()),
@@ -200,7 +200,7 @@ def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
         latency,
         best_size,
         best_latency,
-        _tier(predictor, dim),
+        predictor.mechanism(dim),
         _advice(dim, safe, best_size),
         land.scaled,
     )
@@ -212,13 +212,6 @@ def _advice(dim: Dim, safe: bool, best_size: int) -> str:
     if dim.padding == "refused":
         return f"cannot be padded: {dim.why}"
     return f"pad to {best_size}"
-
-
-def _tier(predictor: Predictor, dim: Dim) -> str | None:
-    """The mechanism behind the dim's first product at the largest token count, if known."""
-    gemm = predictor.resized(dim, dim.size)[0]
-    dims = {"M": max(predictor.tokens), "N": gemm.N, "K": gemm.K}
-    return predictor.map.mechanism("linear", dims, predictor.dtype, {"bias": gemm.bias})
 
 
 def _judge_weight(

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapMiss, detect
+from gacprof.cliffmap.schema import Curve
 from gacprof.errors import PlanError
-from gacprof.points import MAX_DIM
+from gacprof.points import MAX_DIM, Flag
 
 DEFAULT_TOKENS: Mapping[int, float] = {1: 1.0, 1024: 1.0}
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
@@ -60,8 +61,13 @@ class Predictor:
         if any(m <= 0 or not 0 < weight < float("inf") for m, weight in self.tokens.items()):
             raise PlanError(f"the workload {self.tokens} needs positive token counts and weights")
         self.dtype, self.dtype_note = _choose_dtype(cliff_map, inventory, dtype)
+        self.tolerance = detect.tolerance(cliff_map.floor or 0.0)
         self._gemms = {g.weight: g for module in inventory.modules for g in module.gemms}
         self._known: dict[tuple[int, int, bool], Estimate] = {}
+        curves = cliff_map.select("linear", dtype=self.dtype)
+        cold = any(curve.flags.get("cache") == "cold" for curve in curves)
+        self._regime: dict[str, Flag] = {"cache": "cold"} if cold else {}
+        self._curves = _by_fixed_dims(curves, self._regime)
 
     def gemm(self, n: int, k: int, bias: bool) -> Estimate:
         """One pass of the workload through ``y[M, n] = x[M, k] · Wᵀ``."""
@@ -76,10 +82,24 @@ class Predictor:
     def _one(self, m: int, n: int, k: int, bias: bool) -> Estimate:
         dims = {"M": m, "N": n, "K": k}
         try:
-            found = self.map.latency("linear", dims, self.dtype, {"bias": bias})
+            found = self.map.latency("linear", dims, self.dtype, self._regime | {"bias": bias})
         except MapMiss as miss:
-            return Estimate(None, str(miss))
+            if not bias:
+                return Estimate(None, str(miss))
+            # Adding a bias costs little beside the product, but it is not the point asked for.
+            without = self._one(m, n, k, bias=False)
+            return Estimate(without.latency_us, without.missing, scaled=True)
         return Estimate(found.latency_us, "", found.kind != "exact")
+
+    def mechanism(self, dim: Dim) -> str | None:
+        """What serves the dim's first product at the largest token count, where it is known."""
+        gemm, feed = self.resized(dim, dim.size)[0], dim.feeds[0]
+        curve = self._curve(feed.axis, max(self.tokens), gemm)
+        if curve is None or not curve.points.mechanism:
+            return None
+        named = dict(zip(curve.points.d, curve.points.mechanism, strict=True))
+        number = named.get(getattr(gemm, feed.axis))
+        return None if number is None else curve.mechanisms[number]
 
     def dim(self, dim: Dim, size: int) -> Estimate:
         """All GEMMs that ``dim`` feeds, were its size ``size`` and every other as it is."""
@@ -120,15 +140,29 @@ class Predictor:
             gemm = self._gemms[feed.weight]
             others = getattr(gemm, feed.axis) - dim.size
             for m in self.tokens:
-                fixed = {"M": m, "N": gemm.N, "K": gemm.K}
-                fixed.pop(feed.axis)
-                here = self._measured(feed.axis, fixed, gemm.bias)
-                sizes = {d - others for d in here}
+                curve = self._curve(feed.axis, m, gemm)
+                sizes = {d - others for d in curve.points.d} if curve else set()
                 common = sizes if common is None else common & sizes
         return sorted(size for size in common or () if low <= size <= high)
 
-    def _measured(self, axis: str, fixed: dict[str, int], bias: bool) -> list[int]:
-        return self.map.measured("linear", axis, fixed, self.dtype, {"bias": bias})
+    def _curve(self, axis: str, m: int, gemm: Gemm) -> Curve | None:
+        fixed = {"M": m, "N": gemm.N, "K": gemm.K}
+        fixed.pop(axis)
+        key = axis, tuple(sorted(fixed.items()))
+        return self._curves.get((*key, gemm.bias)) or self._curves.get((*key, False))
+
+
+_CurveKey = tuple[str, tuple[tuple[str, int], ...], bool]
+
+
+def _by_fixed_dims(curves: Sequence[Curve], regime: Mapping[str, Flag]) -> dict[_CurveKey, Curve]:
+    """The curves of one regime by axis, fixed dims and bias; default layouts come first."""
+    found: dict[_CurveKey, Curve] = {}
+    for curve in curves:
+        if all(curve.flags.get(name) == value for name, value in regime.items()):
+            bias = bool(curve.flags.get("bias", False))
+            found.setdefault((curve.axis, tuple(sorted(curve.fixed.items())), bias), curve)
+    return found
 
 
 @dataclass(frozen=True)
@@ -160,9 +194,7 @@ class Landscape:
 
     def best_padding(self, size: int) -> tuple[int, float] | None:
         """The fastest size ≥ ``size`` and its latency; the smallest within the tolerance of it."""
-        above = [
-            (s, t) for s, t in zip(self.sizes, self.latency_us, strict=True) if s >= size
-        ]
+        above = [(s, t) for s, t in zip(self.sizes, self.latency_us, strict=True) if s >= size]
         if not above:
             return None
         fastest = min(latency for _, latency in above)
@@ -205,16 +237,14 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
         tuple(size for size, _, _ in offered),
         tuple(latency for _, latency, _ in offered),
         tuple(penalty for _, _, penalty in offered),
-        predictor.map.tolerance,
+        predictor.tolerance,
         scaled,
         missing,
     )
 
 
-def _choose_dtype(
-    cliff_map: CliffMap, inventory: Inventory, asked: str | None
-) -> tuple[str, str]:
-    held = cliff_map.dtypes("linear")
+def _choose_dtype(cliff_map: CliffMap, inventory: Inventory, asked: str | None) -> tuple[str, str]:
+    held = sorted({curve.dtype for curve in cliff_map.select("linear")})
     if asked is not None:
         if held and asked not in held:
             raise PlanError(
@@ -225,7 +255,6 @@ def _choose_dtype(
     for module in inventory.modules:
         counts[module.dtype] = counts.get(module.dtype, 0) + 1
     stored = max(counts, key=lambda d: counts[d], default="float16")
-    if stored in held or not held:
+    if stored in held or not held:  # an empty map answers with misses, which say what to sweep
         return stored, ""
     return held[0], f"stored as {stored}; predicted in {held[0]}, the only dtype of this map"
-

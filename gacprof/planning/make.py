@@ -12,7 +12,7 @@ from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
 from gacprof.planning.classes import Constraints, DimClass, Option, build_classes
 from gacprof.planning.objectives import Objective, objective
-from gacprof.planning.schema import Budget, Certificate, Choice, Plan, Workload
+from gacprof.planning.schema import Budget, Choice, Plan, Workload
 from gacprof.planning.solving import Outcome, solve_classes
 from gacprof.planning.spectra import energy_kept
 
@@ -146,7 +146,7 @@ def _account(
         fingerprint=inventory.fingerprint,
         layout=inventory.layout,
         map=predictor.map.name,
-        device=predictor.map.device.name,
+        device=predictor.map.environment.name,
         objective=goal.name,
         workload=Workload(tokens=predictor.tokens, dtype=predictor.dtype),
         budget=Budget(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gacprof.errors import PlanError
 from gacprof.files import write_json
 
-SCHEMA = "gacprof.plan/1"
+SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 
 
 class _Strict(BaseModel):

@@ -23,9 +23,7 @@ def energy_kept(inventory: Inventory, dims: Iterable[Dim]) -> dict[str, list[flo
     Reads the factors' data, one tensor at a time. Raises :class:`CheckpointError`.
     """
     reader = open_tensors(inventory)
-    return {
-        dim.name: _kept(reader, dim) for dim in dims if dim.kind == "rank" and dim.ordered
-    }
+    return {dim.name: _kept(reader, dim) for dim in dims if dim.kind == "rank" and dim.ordered}
 
 
 def _kept(reader: TensorReader, dim: Dim) -> list[float]:
