@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gacprof.errors import CheckpointError
-from gacprof.realign import elements
-from gacprof.realign.pieces import Copy, Mix, Stretch, Take, Zeros, apply, compose, size_of
-from gacprof.realign.rows import new_shape, rows
+from gacprof.realigning import elements
+from gacprof.realigning.pieces import Copy, Mix, Stretch, Take, Zeros, apply, compose, size_of
+from gacprof.realigning.rows import new_shape, rows
 
 
 @st.composite

@@ -1,0 +1,15 @@
+"""Plan → new weights, streamed tensor by tensor. Needs numpy only."""
+
+from __future__ import annotations
+
+from .result import RealignResult, Resized
+from .run import Progress, realign, realign_by_strategy, realign_uniform
+
+__all__ = [
+    "Progress",
+    "RealignResult",
+    "Resized",
+    "realign",
+    "realign_by_strategy",
+    "realign_uniform",
+]

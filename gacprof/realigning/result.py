@@ -1,0 +1,55 @@
+"""What realigning did, as a value: printed, given to ``--json``, and kept with the output."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+EXACT = "mathematically exact: only zeros were added, so only rounding can differ"
+CUT = "entries were cut: the function changes by what the losses say"
+
+
+@dataclass(frozen=True)
+class Resized:
+    """One dim and what became of it.
+
+    ``how`` is ``zeros`` for padding; for cuts ``order`` (trailing entries), ``svd`` (best
+    rank-k factors) or ``magnitude`` (smallest products of norms; a stand-in where no importance
+    is stored). ``loss`` is the relative Frobenius error of the factors' product, for
+    ``magnitude`` the share of the summed products given up, None for padding.
+    """
+
+    dim: str
+    kind: str
+    before: int
+    after: int
+    how: str
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class RealignResult:
+    """``parameters_*`` count all stored elements; ``bytes_written`` is what the weights take.
+
+    ``resumed`` lists weight files that an earlier, killed run had finished.
+    """
+
+    source: str
+    out: str
+    layout: str
+    container: str
+    resized: tuple[Resized, ...]
+    parameters_before: int
+    parameters_after: int
+    bytes_written: int
+    files: tuple[str, ...]
+    resumed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def exact(self) -> bool:
+        """Whether the function is the same in real arithmetic."""
+        return all(change.how == "zeros" for change in self.resized)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"exact": self.exact, "meaning": EXACT if self.exact else CUT}

@@ -1,0 +1,247 @@
+"""Changing a checkpoint's dims: from sizes to a new folder, streamed and all or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gacprof
+from gacprof.checkpoint import mirrored_files, open_tensors, scan
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.errors import CheckpointError, PlanError
+from gacprof.files import write_json
+from gacprof.planning.schema import Plan
+
+from . import targets
+from .destination import WeightsFile, index_of, parameters_after, weights_files
+from .edits import Change, changes_of, edits_of
+from .resolve import Resolver
+from .result import RealignResult, Resized
+from .safetensors_file import write_safetensors
+from .torch_file import write_torch
+from .workspace import CUTS, refuse_existing, require_space, workspace
+
+Progress = Callable[[int, int], None]
+"""Told the bytes of weights written so far and in all."""
+
+PROVENANCE = "gacprof.json"
+
+
+def realign(
+    checkpoint: str | Path,
+    plan: Plan | str | Path,
+    out: str | Path,
+    *,
+    progress: Progress | None = None,
+) -> RealignResult:
+    """Write ``checkpoint`` to the new folder ``out`` with the sizes that ``plan`` chose.
+
+    Padding adds zeros and is exact in real arithmetic; cuts drop the entries that matter least
+    (see :class:`Resized`). The source is never changed; ``out`` appears whole or not at all; a
+    killed run goes on where it was. Peak memory is about the largest tensor.
+
+    Raises :class:`PlanError` for a plan of another checkpoint, :class:`CheckpointError` for a
+    dim that may not change, an ``out`` that exists, or a full disk.
+    """
+    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    inventory = scan(checkpoint)
+    _check_binding(plan, inventory)
+    digest = _digest(plan.as_dict())
+    return write_resized(inventory, plan.changes, out, origin={"plan": digest}, progress=progress)
+
+
+def realign_by_strategy(
+    checkpoint: str | Path,
+    strategy: targets.Strategy,
+    out: str | Path,
+    *,
+    progress: Progress | None = None,
+) -> RealignResult:
+    """Zero-pad every dim that zeros may pad to a multiple of 8 (``minimal``) or 16 (``optimal``).
+
+    Dims that may not be padded stay as they are and are named in the result's notes.
+    """
+    if strategy not in targets.MULTIPLES:
+        raise PlanError(f"unknown strategy '{strategy}': use {' or '.join(targets.MULTIPLES)}")
+    inventory = scan(checkpoint)
+    sizes, notes = targets.padded(inventory, targets.MULTIPLES[strategy])
+    origin = {"strategy": strategy}
+    return write_resized(inventory, sizes, out, origin=origin, notes=notes, progress=progress)
+
+
+def realign_uniform(
+    checkpoint: str | Path,
+    out: str | Path,
+    multiple: int = 8,
+    *,
+    progress: Progress | None = None,
+) -> RealignResult:
+    """Zero-pad per-layer widths to one common size: a plain config that any server loads.
+
+    The common size is the largest, rounded up to ``multiple``; what that costs is the result's
+    ``parameters_after`` − ``parameters_before``. Raises :class:`CheckpointError` where the
+    result would not be a plain model (factor pairs, sliced hidden size, unequal heads).
+    """
+    if multiple < 1:
+        raise PlanError(f"a multiple of {multiple} makes no sense; use 8")
+    inventory = scan(checkpoint)
+    sizes = targets.uniform(inventory, multiple)
+    origin = {"uniform": multiple}
+    return write_resized(inventory, sizes, out, origin=origin, progress=progress)
+
+
+def write_resized(
+    inventory: Inventory,
+    sizes: Mapping[str, int],
+    out: str | Path,
+    *,
+    origin: Mapping[str, Any],
+    notes: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> RealignResult:
+    """Write a checkpoint with new ``sizes`` (dim name → size). ``origin`` says who asked."""
+    out = Path(out)
+    refuse_existing(out)
+    _refuse_inside(out, inventory)
+    changes = changes_of(inventory, sizes)
+    reader = open_tensors(inventory)
+    edits = edits_of(inventory, changes)
+    files = weights_files(inventory, edits)
+    with workspace(out, _key(inventory, sizes, files)) as folder:
+        resolver = Resolver(reader, changes, folder / CUTS)
+        resumed = _write_weights(folder, files, reader, resolver, progress)
+        result = RealignResult(
+            source=inventory.path,
+            out=str(out),
+            layout=inventory.layout,
+            container=files[0].kind,
+            resized=tuple(_resized(change, resolver) for change in changes),
+            parameters_before=inventory.parameters,
+            parameters_after=parameters_after(edits.values()),
+            bytes_written=sum(file.nbytes for file in files),
+            files=tuple(file.name for file in files),
+            resumed=resumed,
+            notes=notes,
+        )
+        _write_side_files(folder, inventory, sizes, files)
+        _write_provenance(folder, inventory, result, origin)
+    return result
+
+
+def _check_binding(plan: Plan, inventory: Inventory) -> None:
+    if plan.fingerprint != inventory.fingerprint:
+        raise PlanError(
+            f"the plan was made for another checkpoint ({plan.checkpoint}, fingerprint "
+            f"{plan.fingerprint[:12]}); {inventory.path} has {inventory.fingerprint[:12]}"
+        )
+    sizes = {dim.name: dim.size for dim in inventory.dims}
+    for choice in plan.choices:
+        if choice.dim in sizes and sizes[choice.dim] != choice.before:
+            raise PlanError(
+                f"the plan says that '{choice.dim}' is {choice.before}, it is {sizes[choice.dim]}"
+            )
+
+
+def _refuse_inside(out: Path, inventory: Inventory) -> None:
+    if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
+        raise CheckpointError(f"{out} lies in the checkpoint {inventory.folder}: name another")
+
+
+def _write_weights(
+    folder: Path,
+    files: tuple[WeightsFile, ...],
+    reader: TensorReader,
+    resolver: Resolver,
+    progress: Progress | None,
+) -> tuple[str, ...]:
+    """Write every weights file; returns the names of those that were already there."""
+    total, done = sum(file.nbytes for file in files), 0
+    require_space(folder, sum(f.nbytes for f in files if not (folder / f.name).exists()))
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(min(done, total), total)
+
+    resumed = []
+    for file in files:
+        path = folder / file.name
+        if file.kind == "torch":
+            found = write_torch(path, file.edits, reader, resolver, advance)
+        else:
+            found = write_safetensors(path, file.edits, file.metadata, reader, resolver, advance)
+        if found:
+            resumed.append(file.name)
+    return tuple(resumed)
+
+
+def _write_side_files(
+    folder: Path, inventory: Inventory, sizes: Mapping[str, int], files: tuple[WeightsFile, ...]
+) -> None:
+    """Mirrored configs, the index, and everything else that belongs to the checkpoint."""
+    written: dict[str, Any] = dict(mirrored_files(inventory, sizes))
+    index = index_of(inventory, files)
+    if index is not None:
+        written[index[0]] = index[1]
+    for name, content in written.items():
+        write_json(folder / name, content)
+    for name in inventory.side_files:
+        if name not in written and name not in (file.name for file in files):
+            shutil.copyfile(Path(inventory.folder) / name, folder / name)
+
+
+def _write_provenance(
+    folder: Path, inventory: Inventory, result: RealignResult, origin: Mapping[str, Any]
+) -> None:
+    """What was done, beside the weights; an earlier record of the source goes along."""
+    record: dict[str, Any] = {
+        "schema": "gacprof.realigned/1",
+        "gacprof": gacprof.__version__,
+        "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
+        "origin": dict(origin),
+        "layout": result.layout,
+        "exact": result.exact,
+        "parameters": {"before": result.parameters_before, "after": result.parameters_after},
+        "resized": [asdict(change) for change in result.resized],
+        "notes": list(result.notes),
+    }
+    earlier = Path(inventory.folder) / PROVENANCE
+    if earlier.is_file():
+        try:
+            record["earlier"] = json.loads(earlier.read_text(encoding="utf-8"))
+        except ValueError:
+            record["earlier"] = None
+    write_json(folder / PROVENANCE, record)
+
+
+def _resized(change: Change, resolver: Resolver) -> Resized:
+    dim = change.dim
+    loss = resolver.loss(change)
+    return Resized(dim.name, dim.kind, dim.size, change.after, change.how, loss)
+
+
+def _key(inventory: Inventory, sizes: Mapping[str, int], files: tuple[WeightsFile, ...]) -> str:
+    """What the output follows from: the source's files as they are now, and the sizes."""
+    sources = sorted({edit.info.file for file in files for edit in file.edits})
+    stats = [(Path(inventory.folder) / name).stat() for name in sources]
+    identity = [[name, s.st_size, s.st_mtime_ns] for name, s in zip(sources, stats, strict=True)]
+    return _digest(
+        [
+            gacprof.__version__,
+            str(Path(inventory.folder).resolve()),
+            inventory.fingerprint,
+            identity,
+            sorted(sizes.items()),
+        ]
+    )
+
+
+def _digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
