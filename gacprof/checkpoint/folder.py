@@ -73,13 +73,17 @@ class LocalFolder:
         return CheckpointError(f"{self.path / name}: cannot be read: {reason}")
 
 
-def read_json(folder: Folder, name: str) -> dict[str, Any]:
-    """The JSON object in a file of ``folder``; duplicate keys and NaN are refused."""
+def read_json(folder: Folder, name: str, *, constants: bool = False) -> dict[str, Any]:
+    """The JSON object in a file of ``folder``; see :func:`parse_json` for what is refused.
+
+    ``constants`` allows Infinity and NaN, which some public configs contain (Mamba-2's
+    ``time_step_limit``).
+    """
     where = f"{folder.location}/{name}"
     size = folder.size(name)
     if size > MAX_JSON_BYTES:
         raise CheckpointError(f"{where}: {size} bytes is too large for a JSON file")
-    return parse_json(folder.read(name, 0, size), where)
+    return parse_json(folder.read(name, 0, size), where, constants=constants)
 
 
 def is_inside(root: Path, name: str) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -175,17 +176,25 @@ class Inventory:
 
     @property
     def parameters(self) -> int:
-        return sum(t.numel for t in self.tensors.values())
+        """Stored parameters; a tensor stored once under two names counts once, and the rotary
+        tables that old checkpoints keep do not count."""
+        seen = {
+            (t.file, t.offset, t.shape, t.stride) if t.offset is not None else t.name: t.numel
+            for t in self.tensors.values()
+            if not t.name.endswith("rotary_emb.inv_freq")
+        }
+        return sum(seen.values())
 
     def dim(self, name: str) -> Dim:
-        for dim in self.dims:
-            if dim.name == name:
-                return dim
-        raise KeyError(name)
+        return self._dims[name]
 
     def gemm(self, weight: str) -> Gemm:
-        for module in self.modules:
-            for gemm in module.gemms:
-                if gemm.weight == weight:
-                    return gemm
-        raise KeyError(weight)
+        return self._gemms[weight]
+
+    @cached_property
+    def _dims(self) -> dict[str, Dim]:
+        return {dim.name: dim for dim in self.dims}
+
+    @cached_property
+    def _gemms(self) -> dict[str, Gemm]:
+        return {gemm.weight: gemm for module in self.modules for gemm in module.gemms}

@@ -93,7 +93,7 @@ def inventory_of(
 
 def _config(folder: Folder, names: tuple[str, ...], stored: Stored) -> Mapping[str, Any]:
     if "config.json" in names:
-        return read_json(folder, "config.json")
+        return read_json(folder, "config.json", constants=True)
     return stored.config
 
 

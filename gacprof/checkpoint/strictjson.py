@@ -8,15 +8,17 @@ from typing import Any
 from ..errors import CheckpointError
 
 
-def parse_json(data: bytes, where: str) -> dict[str, Any]:
+def parse_json(data: bytes, where: str, *, constants: bool = False) -> dict[str, Any]:
     """Parse one JSON object. ``where`` names the source in the error message.
 
     Raises :class:`CheckpointError` for anything else: broken JSON, another top-level type,
-    a key given twice, NaN or Infinity, nesting too deep to parse.
+    a key given twice, nesting too deep to parse, and NaN or Infinity unless ``constants``.
     """
     try:
         value = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+            data.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=float if constants else _refuse_constant,
         )
     except RecursionError:
         raise CheckpointError(f"{where}: JSON nested too deep") from None

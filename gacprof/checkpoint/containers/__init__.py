@@ -7,6 +7,8 @@ from ..folder import Folder
 from .base import Stored
 from .safetensors import read_safetensors
 from .sharded import read_sharded
+from .torchlegacy import MAGIC, read_torch_legacy
+from .torchzip import read_torch_zip
 
 __all__ = ["Stored", "find_container", "read_container"]
 
@@ -52,6 +54,17 @@ def read_container(folder: Folder, name: str) -> Stored:
 
 
 def _read_file(folder: Folder, name: str) -> Stored:
-    if name.endswith(".safetensors"):
+    """One file, by what it begins with: names lie (LLM-Pruner pickles into pytorch_model.bin)."""
+    where = f"{folder.location}/{name}"
+    head = folder.read(name, 0, min(folder.size(name), 16))
+    if head.startswith(b"PK\x03\x04"):
+        return read_torch_zip(folder, name)
+    if head.startswith(MAGIC[:13]):
+        return read_torch_legacy(folder, name)
+    if name.endswith(".safetensors") or head[8:9] == b"{":
         return read_safetensors(folder, name)
-    raise CheckpointError(f"{folder.location}/{name}: pickled checkpoints are not read yet")
+    if head.startswith(b"GGUF"):
+        raise CheckpointError(f"{where}: GGUF files are not read; use the model they came from")
+    if not head:
+        raise CheckpointError(f"{where}: is empty")
+    raise CheckpointError(f"{where}: neither safetensors nor a torch.save file; or truncated")

@@ -8,7 +8,13 @@ from ...errors import CheckpointError
 from ..inventory import Inventory
 from .asvd import Asvd
 from .base import Contents, Findings, Layout, Sizes
+from .generic import Generic
+from .llmpruner import LlmPruner
+from .moe import Moe
+from .palu import Palu
 from .plain import Plain
+from .quantised import Quantised
+from .slicegpt import SliceGpt
 from .svdllm import SvdLlm
 
 __all__ = [
@@ -23,15 +29,23 @@ __all__ = [
 ]
 
 LAYOUTS: tuple[Layout, ...] = (
+    Palu(),
     Asvd(),
     SvdLlm(),
+    SliceGpt(),
+    Quantised(),
+    LlmPruner(),
+    Generic(),
+    Moe(),
     Plain(),
 )
 """In order of asking; ``Plain`` recognises everything and comes last."""
 
 
 def recognise(contents: Contents) -> Layout:
-    """The layout of a checkpoint."""
+    """The layout of a checkpoint; the user's own factor patterns go before all else."""
+    if contents.factors:
+        return layout_named(Generic.name)
     return next(layout for layout in LAYOUTS if layout.recognise(contents))
 
 

@@ -57,16 +57,16 @@ def _order(layer: int | None, role: str, name: str) -> tuple[int, int, list[tupl
     """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
     first = -1 if layer is None and role == "embedding" else _LAST if layer is None else layer
     place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    pieces = re.split(r"(\d+)", name)
-    return first, place, [(int(p), "") if p.isdecimal() else (0, p) for p in pieces]
+    pieces = re.split(r"([0-9]+)", name)  # numbers compare by length first: 9 before 10
+    return first, place, [(len(p) if p[:1].isdecimal() else 0, p) for p in pieces]
 
 
 def _check_chains(contents: Contents, linears: Sequence[Linear]) -> None:
     for linear in linears:
         if linear.inner is None:
             continue
-        rank = contents.shape(linear.inner)[linear.out_axis]
-        total = sum(contents.shape(u)[1 - linear.out_axis] for u in linear.outer)
+        rank = contents.shape(linear.inner)[linear.axes[0]]
+        total = sum(contents.shape(u)[linear.axes[1]] for u in linear.outer)
         if rank != total:
             raise CheckpointError(
                 f"{linear.name}: factors do not fit: {linear.inner} gives {rank} entries, "
@@ -81,16 +81,16 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> list[Dim]:
     start, found = 0, []
     n_in = linear.in_features(contents)
     for i, outer in enumerate(linear.outer):
-        n_out = contents.shape(outer)[linear.out_axis]
-        size = contents.shape(outer)[1 - linear.out_axis]
+        n_out = contents.shape(outer)[linear.axes[0]]
+        size = contents.shape(outer)[linear.axes[1]]
         found.append(
             Dim(
                 name=f"{linear.name}:rank" + (f".{i}" if len(linear.outer) > 1 else ""),
                 kind="rank",
                 size=size,
                 places=(
-                    Place(linear.inner, linear.out_axis, start),
-                    Place(outer, 1 - linear.out_axis),
+                    Place(linear.inner, linear.axes[0], start),
+                    Place(outer, linear.axes[1]),
                 ),
                 feeds=(Feed(linear.inner, "N"), Feed(outer, "K")),
                 params_per_unit=n_in + n_out,
@@ -112,11 +112,11 @@ def _module(contents: Contents, linear: Linear) -> Module:
     if linear.packed or linear.inner is None:
         gemms = [Gemm(linear.outer[0], n_out, n_in, biased)]
     else:
-        out, rank = linear.out_axis, contents.shape(linear.inner)[linear.out_axis]
-        gemms = [Gemm(linear.inner, rank, n_in)]
+        out_axis, in_axis = linear.axes
+        gemms = [Gemm(linear.inner, contents.shape(linear.inner)[out_axis], n_in)]
         for outer in linear.outer:
             shape = contents.shape(outer)
-            gemms.append(Gemm(outer, shape[out], shape[1 - out], biased))
+            gemms.append(Gemm(outer, shape[out_axis], shape[in_axis], biased))
     grouped = len(linear.outer) > 1
     return Module(
         name=linear.name,
@@ -125,7 +125,7 @@ def _module(contents: Contents, linear: Linear) -> Module:
         kind="grouped" if grouped else "factored" if linear.inner else "dense",
         in_features=n_in,
         out_features=n_out,
-        dtype=contents.tensors[linear.outer[0]].dtype,
+        dtype=linear.dtype(contents),
         gemms=tuple(gemms),
     )
 

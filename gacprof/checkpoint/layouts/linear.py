@@ -14,44 +14,70 @@ from ..dtypes import FLOATING
 from .base import Contents
 from .names import is_embedding, is_transposed
 
-_PACKING = (".weight_scale", ".weight_scale_inv", ".weight_packed", ".weight.absmax")
+_SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A weight whose stored shape is not its true one: true sizes, and what it is packed in."""
+
+    out_features: int
+    in_features: int
+    dtype: str
 
 
 @dataclass(frozen=True)
 class Linear:
-    """``name`` is the module's; the rest are tensor names.
+    """``name`` is the module's; ``outer``, ``inner`` and ``biases`` are tensor names.
 
-    ``biases`` are as many as outer, or none. ``packed`` is the true (out, in) where the weight
-    is stored packed. ``frozen`` says why no dim of this layer may change, if so.
-    ``transposed`` weights are stored as [in, out].
+    ``axes`` are the out and in axis of its weights (nn.Linear: 0 and 1). ``biases`` are as
+    many as outer, or none. ``frozen`` says why no dim of this layer may change, if so.
     """
 
     name: str
     outer: tuple[str, ...]
     inner: str | None = None
     biases: tuple[str, ...] = ()
-    transposed: bool = False
-    packed: tuple[int, int] | None = None
+    axes: tuple[int, int] = (0, 1)
+    packed: Packed | None = None
     frozen: str = ""
-
-    @property
-    def out_axis(self) -> int:
-        return 1 if self.transposed else 0
 
     @property
     def tensors(self) -> tuple[str, ...]:
         inner = (self.inner,) if self.inner else ()
         return inner + self.outer + self.biases
 
+    @property
+    def reads(self) -> str:
+        """The weight that the layer's input meets first."""
+        return self.inner or self.outer[0]
+
     def out_features(self, contents: Contents) -> int:
         if self.packed:
-            return self.packed[0]
-        return sum(contents.shape(t)[self.out_axis] for t in self.outer)
+            return self.packed.out_features
+        return sum(contents.shape(t)[self.axes[0]] for t in self.outer)
 
     def in_features(self, contents: Contents) -> int:
         if self.packed:
-            return self.packed[1]
-        return contents.shape(self.inner or self.outer[0])[1 - self.out_axis]
+            return self.packed.in_features
+        return contents.shape(self.reads)[self.axes[1]]
+
+    def dtype(self, contents: Contents) -> str:
+        return self.packed.dtype if self.packed else contents.tensors[self.outer[0]].dtype
+
+    def parameters_per_output(self, contents: Contents) -> int:
+        """Stored parameters per entry of the output, bias included."""
+        if self.packed:
+            return self.packed.in_features + len(self.biases)
+        info = contents.tensors[self.outer[0]]
+        return info.numel // max(1, info.shape[self.axes[0]]) + len(self.biases)
+
+    def parameters_per_input(self, contents: Contents) -> int:
+        """Stored parameters per entry of the input."""
+        if self.packed:
+            return self.packed.out_features
+        info = contents.tensors[self.reads]
+        return info.numel // max(1, info.shape[self.axes[1]])
 
 
 def bias_of(contents: Contents, module: str) -> tuple[str, ...]:
@@ -69,13 +95,11 @@ def dense_linears(contents: Contents, taken: Iterable[Linear] = ()) -> Iterator[
         module = name.removesuffix(".weight")
         if is_embedding(module) or info.dtype not in FLOATING:
             continue
-        scaled = any(f"{module}{suffix}" in contents.tensors for suffix in _PACKING)
+        scaled = any(f"{module}{suffix}" in contents.tensors for suffix in _SCALES)
         yield Linear(
             module,
             (name,),
             biases=bias_of(contents, module),
-            transposed=is_transposed(module),
-            frozen="its weight is scaled block by block, and the scales are not resized"
-            if scaled
-            else "",
+            axes=(1, 0) if is_transposed(module) else (0, 1),
+            frozen="its weight is quantised with scales, which are not resized" if scaled else "",
         )

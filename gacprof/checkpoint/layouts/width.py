@@ -29,16 +29,44 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
         role = role_of(linear.name).removeprefix("expert_")
         if role in ("gate", "up", "gate_up", "down"):
             mlps.setdefault(_mlp_of(linear.name), {})[role] = linear
+    vectors = _vectors(contents)
     dims, notes = [], []
     for mlp, parts in mlps.items():
         if "down" not in parts or not parts.keys() & {"up", "gate_up", "gate"}:
             continue
-        dim = _width(contents, mlp, parts)
+        dim = _width(contents, mlp, parts, vectors.get(mlp, ()))
         if dim is None:
             notes.append(f"{mlp}: widths of {', '.join(sorted(parts))} do not fit each other")
         else:
             dims.append(dim)
-    return dims, notes
+    return dims, [*notes, *_against_config(contents, dims)]
+
+
+def _vectors(contents: Contents) -> dict[str, list[str]]:
+    """The one-dimensional tensors below each module."""
+    below: dict[str, list[str]] = {}
+    for name, info in contents.tensors.items():
+        if len(info.shape) == 1:
+            parent = parent_of(name)
+            while parent:
+                below.setdefault(parent, []).append(name)
+                parent = parent_of(parent)
+    return below
+
+
+def _against_config(contents: Contents, dims: Sequence[Dim]) -> list[str]:
+    """Widths that differ from the one that the config says."""
+    notes = []
+    for kind, keys in _WIDTH_KEYS.items():
+        sizes = {dim.size for dim in dims if dim.role == kind}
+        declared = next((contents.config[k] for k in keys if k in contents.config), None)
+        if sizes and type(declared) is int and sizes != {declared}:
+            found = ", ".join(str(size) for size in sorted(sizes)[:6])
+            notes.append(
+                f"config says {kind} width {declared}, the tensors have {found}; the tensors are "
+                "believed, a plain transformers model refuses them"
+            )
+    return notes
 
 
 def _mlp_of(module: str) -> str:
@@ -48,31 +76,33 @@ def _mlp_of(module: str) -> str:
     return parent
 
 
-def _width(contents: Contents, mlp: str, parts: dict[str, Linear]) -> Dim | None:
+def _width(
+    contents: Contents, mlp: str, parts: dict[str, Linear], vectors: Sequence[str]
+) -> Dim | None:
     down = parts["down"]
     size = down.in_features(contents)
-    places, feeds = [], []
+    places, feeds, cost = [], [], down.parameters_per_input(contents)
     for role, linear in parts.items():
         if role == "down":
             continue
         copies = 2 if role == "gate_up" else 1
         if linear.out_features(contents) != size * copies or len(linear.outer) != 1:
             return None
+        cost += copies * linear.parameters_per_output(contents)
         for i in range(copies):
-            places.append(Place(linear.outer[0], linear.out_axis, i * size))
+            places.append(Place(linear.outer[0], linear.axes[0], i * size))
             places.extend(Place(bias, 0, i * size) for bias in linear.biases)
             feeds.append(Feed(linear.outer[0], "N"))
-    reads = down.inner or down.outer[0]
-    places.append(Place(reads, 1 - down.out_axis))
-    feeds.append(Feed(reads, "K"))
-    why = _refusal(contents, mlp, size, parts, places)
+    places.append(Place(down.reads, down.axes[1]))
+    feeds.append(Feed(down.reads, "K"))
+    why = _refusal(contents, mlp, size, parts, vectors)
     return Dim(
         name=f"{mlp}:width",
         kind="width",
         size=size,
         places=tuple(places),
         feeds=tuple(feeds),
-        params_per_unit=_params_per_unit(contents, parts),
+        params_per_unit=cost,
         layer=layer_of(mlp),
         role=_kind_of(mlp),
         dense_size=_declared(contents, mlp, size),
@@ -88,7 +118,7 @@ def _kind_of(mlp: str) -> str:
 
 
 def _refusal(
-    contents: Contents, mlp: str, size: int, parts: dict[str, Linear], places: Sequence[Place]
+    contents: Contents, mlp: str, size: int, parts: dict[str, Linear], vectors: Sequence[str]
 ) -> str:
     """Why this width may not change: a packed weight, or a stranger that has it too."""
     for linear in parts.values():
@@ -96,27 +126,11 @@ def _refusal(
             return linear.frozen
     if _kind_of(mlp) == "mlp" and not mlp.endswith(("mlp", "feed_forward", "ffn")):
         return ""  # fc1 and fc2 stand beside norms of the layer: nothing to conclude from sizes
-    known = {p.tensor for p in places} | {t for p in parts.values() for t in p.tensors}
-    for name, info in contents.tensors.items():
-        if name.startswith(f"{mlp}.") and name not in known and info.shape == (size,):
+    known = {tensor for linear in parts.values() for tensor in linear.tensors}
+    for name in vectors:
+        if name not in known and contents.shape(name) == (size,):
             return f"{name} has the same width and is not known to allow zeros"
     return ""
-
-
-def _params_per_unit(contents: Contents, parts: dict[str, Linear]) -> int:
-    total = 0
-    for role, linear in parts.items():
-        if role == "down":
-            reads = linear.inner or linear.outer[0]
-            total += linear.packed[0] if linear.packed else contents.shape(reads)[linear.out_axis]
-        else:
-            one = linear.packed[1] if linear.packed else _fan_in(contents, linear)
-            total += (one + len(linear.biases)) * (2 if role == "gate_up" else 1)
-    return total
-
-
-def _fan_in(contents: Contents, linear: Linear) -> int:
-    return contents.shape(linear.outer[0])[1 - linear.out_axis]
 
 
 def _declared(contents: Contents, mlp: str, size: int) -> int | None:

@@ -1,0 +1,244 @@
+"""An unpickler that runs nothing: a small stack machine over the opcodes of a pickle.
+
+``pickle.Unpickler`` imports what a pickle names and calls it; even with ``find_class``
+replaced it sizes its memo by what the stream says and hashes nested keys in C. This machine
+decodes with :mod:`pickletools` (which only parses), keeps a plain stack and a dict as memo,
+and turns every call into an inert record (:mod:`.records`). Work and memory are bounded by
+the length of the stream and by ``MAX_OPERATIONS``.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import CheckpointError
+from .records import Named, Record, StorageRef, dict_key, persistent, reduced
+
+MAX_OPERATIONS = 4_000_000
+"""A 7B whole-model pickle with its tokenizer has about 200 000; a slow tokenizer with
+150 000 words adds up to 2 million."""
+
+_MARK = object()
+
+
+@dataclass(frozen=True)
+class Unpickled:
+    """A pickle's value, where its stream ends, and every storage it names, by key."""
+
+    value: Any
+    end: int
+    storages: dict[str, StorageRef]
+
+
+def unpickle(data: bytes, where: str, start: int = 0) -> Unpickled:
+    """Run the pickle at ``start`` of ``data``.
+
+    Raises :class:`CheckpointError`, naming ``where``, for a stream that is broken or refused.
+    """
+    stream = io.BytesIO(data)
+    stream.seek(start)
+    machine = Machine()
+    try:
+        for count, (opcode, arg, _) in enumerate(pickletools.genops(stream)):
+            if count >= MAX_OPERATIONS:
+                raise CheckpointError(f"pickle: more than {MAX_OPERATIONS} operations")
+            machine.step(opcode.name, arg)
+        return Unpickled(machine.pop(), stream.tell(), machine.storages)
+    except CheckpointError as error:
+        raise CheckpointError(f"{where}: {error}") from None
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError) as error:
+        # What pickletools and a stack that runs empty raise for a broken stream.
+        raise CheckpointError(f"{where}: broken pickle: {str(error)[:200]}") from None
+
+
+class Machine:
+    """The pickle machine: a stack, a memo, and one method per kind of operation."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.storages: dict[str, StorageRef] = {}
+
+    def step(self, name: str, arg: Any) -> None:
+        if name in _LITERALS:
+            self.stack.append(arg)
+        elif name in _CONSTANTS:
+            self.stack.append(_CONSTANTS[name]())
+        elif name not in _IGNORED:
+            handler = _HANDLERS.get(name)
+            if handler is None:
+                raise CheckpointError(f"pickle: operation {name} is refused")
+            handler(self, arg)
+
+    def pop(self) -> Any:
+        value = self.stack.pop()
+        if value is _MARK:
+            raise CheckpointError("pickle: a mark where a value was expected")
+        return value
+
+    def pop_to_mark(self) -> list[Any]:
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:
+            at -= 1
+            if at < 0:
+                raise CheckpointError("pickle: no mark on the stack")
+        items = self.stack[at + 1 :]
+        del self.stack[at:]
+        return items
+
+    def top(self) -> Any:
+        if self.stack[-1] is _MARK:
+            raise CheckpointError("pickle: a mark where a value was expected")
+        return self.stack[-1]
+
+    # One method per operation that does more than push a literal.
+
+    def put(self, index: int | None) -> None:
+        self.memo[len(self.memo) if index is None else index] = self.top()
+
+    def get(self, index: int) -> None:
+        if index not in self.memo:
+            raise CheckpointError(f"pickle: memo has no entry {index}")
+        self.stack.append(self.memo[index])
+
+    def named(self, arg: str) -> None:
+        module, _, name = arg.partition(" ")  # pickletools joins the two lines by a blank
+        self.stack.append(Named(module, name))
+
+    def stack_named(self, _: Any) -> None:
+        name, module = self.pop(), self.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise CheckpointError("pickle: a global's name is not text")
+        self.stack.append(Named(module, name))
+
+    def reduce(self, _: Any) -> None:
+        args, of = self.pop(), self.pop()
+        self.stack.append(reduced(of, args))
+
+    def new_object_ex(self, _: Any) -> None:
+        kwargs, args, of = self.pop(), self.pop(), self.pop()
+        self.stack.append(Record(of, (args, kwargs)))
+
+    def instance(self, arg: str) -> None:
+        module, _, name = arg.partition(" ")
+        args = tuple(self.pop_to_mark())
+        self.stack.append(reduced(Named(module, name), args))
+
+    def instance_of(self, _: Any) -> None:
+        items = self.pop_to_mark()
+        self.stack.append(reduced(items[0], tuple(items[1:])))
+
+    def persistent(self, pid: Any) -> None:
+        storage = persistent(pid)
+        self.storages.setdefault(storage.key, storage)
+        self.stack.append(storage)
+
+    def discard(self, _: Any) -> None:
+        self.stack.pop()
+
+    def discard_to_mark(self, _: Any) -> None:
+        self.pop_to_mark()
+
+    def build(self, _: Any) -> None:
+        state, made = self.pop(), self.top()
+        if isinstance(made, Record):
+            made.state = state  # a container's or tensor's extra attributes are not kept
+
+    def tuple_of(self, count: int) -> None:
+        items = [self.pop() for _ in range(count)]
+        self.stack.append(tuple(reversed(items)))
+
+    def append(self, items: list[Any]) -> None:
+        target = self.top()
+        if isinstance(target, Record):
+            target.items.extend(items)
+        elif isinstance(target, list):
+            target.extend(items)
+        else:
+            raise CheckpointError(f"pickle: append to a {type(target).__name__}")
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.top()
+        if len(items) % 2:
+            raise CheckpointError("pickle: a key without a value")
+        pairs = zip(items[::2], items[1::2], strict=True)
+        if isinstance(target, Record):
+            target.items.extend(pairs)
+        elif isinstance(target, dict):
+            target.update((dict_key(key), value) for key, value in pairs)
+        else:
+            raise CheckpointError(f"pickle: set an item of a {type(target).__name__}")
+
+
+_IGNORED = {"PROTO", "FRAME", "STOP"}
+
+_LITERALS = {
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BYTEARRAY8"),
+}
+
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_SET": list,  # sets come out as lists: their elements need not be safe to hash
+    "MARK": lambda: _MARK,
+}
+
+_HANDLERS: dict[str, Callable[[Machine, Any], None]] = {
+    "POP": Machine.discard,
+    "DUP": lambda m, _: m.stack.append(m.top()),
+    "POP_MARK": Machine.discard_to_mark,
+    "PUT": Machine.put,
+    "BINPUT": Machine.put,
+    "LONG_BINPUT": Machine.put,
+    "MEMOIZE": Machine.put,
+    "GET": Machine.get,
+    "BINGET": Machine.get,
+    "LONG_BINGET": Machine.get,
+    "GLOBAL": Machine.named,
+    "STACK_GLOBAL": Machine.stack_named,
+    "EXT1": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
+    "EXT2": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
+    "EXT4": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
+    "REDUCE": Machine.reduce,
+    "NEWOBJ": Machine.reduce,
+    "NEWOBJ_EX": Machine.new_object_ex,
+    "INST": Machine.instance,
+    "OBJ": Machine.instance_of,
+    "BUILD": Machine.build,
+    "PERSID": Machine.persistent,
+    "BINPERSID": lambda m, _: m.persistent(m.pop()),
+    "TUPLE": lambda m, _: m.stack.append(tuple(m.pop_to_mark())),
+    "TUPLE1": lambda m, _: m.tuple_of(1),
+    "TUPLE2": lambda m, _: m.tuple_of(2),
+    "TUPLE3": lambda m, _: m.tuple_of(3),
+    "LIST": lambda m, _: m.stack.append(m.pop_to_mark()),
+    "DICT": lambda m, _: _dict(m),
+    "FROZENSET": lambda m, _: m.stack.append(m.pop_to_mark()),
+    "APPEND": lambda m, _: m.append([m.pop()]),
+    "APPENDS": lambda m, _: m.append(m.pop_to_mark()),
+    "ADDITEMS": lambda m, _: m.append(m.pop_to_mark()),
+    "SETITEM": lambda m, _: _set_item(m),
+    "SETITEMS": lambda m, _: m.set_items(m.pop_to_mark()),
+}
+"""NEXT_BUFFER and READONLY_BUFFER (out-of-band data) are missing: there is no such data."""
+
+
+def _dict(machine: Machine) -> None:
+    items = machine.pop_to_mark()
+    machine.stack.append({})
+    machine.set_items(items)
+
+
+def _set_item(machine: Machine) -> None:
+    value, key = machine.pop(), machine.pop()
+    machine.set_items([key, value])

@@ -1,0 +1,36 @@
+"""LLM-Pruner: a whole model pickled as ``{'model', 'tokenizer'}``, plain names, widths and
+heads different per layer.
+
+The model's own config keeps the sizes from before pruning; the modules' ``num_heads`` and the
+shapes are right (horseee/LLM-Pruner, hf_prune.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..inventory import Inventory
+from .assemble import assemble
+from .base import Contents, Findings, Sizes
+from .linear import dense_linears
+from .plain import mirror_config
+from .width import find_widths
+
+
+class LlmPruner:
+    name = "llm-pruner"
+
+    def recognise(self, contents: Contents) -> bool:
+        """A pickled model of LLM-Pruner's own class, or of any class with uneven widths."""
+        if not contents.attributes:
+            return False
+        if any(str(a.get("class")).startswith("LLMPruner.") for a in contents.attributes.values()):
+            return True
+        widths, _ = find_widths(contents, list(dense_linears(contents)))
+        return len({dim.size for dim in widths if dim.role == "mlp"}) > 1
+
+    def describe(self, contents: Contents) -> Findings:
+        return assemble(contents, list(dense_linears(contents)))
+
+    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+        return mirror_config(inventory, sizes)
