@@ -12,7 +12,7 @@ from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.miss import MapMiss
 from gacprof.cliffmap.schema import Curve, MapFile
-from gacprof.cliffmap.selection import complete_dims, matching, nearest
+from gacprof.cliffmap.selection import best, complete_dims, matching, nearest
 from gacprof.cliffmap.storage import read_map, write_map
 from gacprof.errors import MapError
 from gacprof.points import Environment, Flag
@@ -87,22 +87,14 @@ class CliffMap:
         near: int | None = None,
         **fixed: int,
     ) -> Curve:
-        """The one curve that answers best: nearest fixed dims, default flags where left out.
+        """The one curve that answers best among those that agree with what is given.
 
+        It covers ``near`` if any does, and has the default flags where flags are left out.
         Raises :class:`MapMiss` where the map has none over that axis.
         """
-        wanted = complete_dims(operator, fixed)
-        found = nearest(matching(self.curves, operator, axis, dtype, flags), wanted, near)
+        found = best(matching(self.curves, operator, axis, dtype, flags, fixed), near)
         if found is None:
-            raise MapMiss(
-                f"the map '{self.name}' has no curve of {operator} over {axis}"
-                + self._held(operator),
-                operator=operator,
-                dims=fixed,
-                dtype=dtype,
-                flags=flags,
-                axis=axis,
-            )
+            raise self._no_curve(operator, axis, dtype, flags, fixed)
         return found
 
     def latency(
@@ -158,7 +150,7 @@ class CliffMap:
         """Safe dims near one, on both sides, with latency and penalty; ascending.
 
         ``below``/``above`` cap each side, ``window`` is a half-width or (first, last),
-        ``count`` keeps the nearest. Judged on the curve at the nearest fixed dims.
+        ``count`` keeps the nearest. ``fixed`` are the operator's other dims, where they matter.
         Raises :class:`MapMiss` where the map has no such axis.
         """
         curve = self.curve(operator, axis, dtype, flags, near=near, **fixed)
@@ -196,7 +188,11 @@ class CliffMap:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
         settled, sizes = [], set[int]()
         for use in uses:
-            curve = self.curve(use.operator, use.axis, use.dtype, use.flags, **self._fixed(use))
+            fixed = complete_dims(use.operator, self._fixed(use))
+            curves = matching(self.curves, use.operator, use.axis, use.dtype, use.flags)
+            curve = nearest(curves, fixed)
+            if curve is None:
+                raise self._no_curve(use.operator, use.axis, use.dtype, use.flags, fixed)
             sizes.update(curve.points.d)
             settled.append(curve.coverage.settled)
         rows = [(d, self._total(uses, d)) for d in sorted(sizes)]
@@ -232,9 +228,24 @@ class CliffMap:
             axis=use.axis,
         )
 
-    def _held(self, operator: str) -> str:
-        axes = sorted({f"{c.axis} {c.dtype}" for c in self.curves if c.operator == operator})
-        return f" as asked (it has {', '.join(axes)})" if axes else ""
+    def _no_curve(
+        self,
+        operator: str,
+        axis: str,
+        dtype: str | None,
+        flags: Mapping[str, Flag] | None,
+        fixed: Mapping[str, int],
+    ) -> MapMiss:
+        held = [c.identity for c in self.curves if (c.operator, c.axis) == (operator, axis)]
+        there = f" with these settings (it has {'; '.join(held[:3])})" if held else ""
+        return MapMiss(
+            f"the map '{self.name}' has no curve of {operator} over {axis}{there}",
+            operator=operator,
+            dims=fixed,
+            dtype=dtype,
+            flags=flags,
+            axis=axis,
+        )
 
     def _judged(self, curve: Curve) -> list[Candidate]:
         known = self._judgements.get(id(curve))

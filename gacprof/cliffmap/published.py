@@ -39,8 +39,8 @@ NOTES = [
     "The curves of linear at M = N = 2048 or K = 128 (Fig. 7) were median-filtered by the "
     "authors, apart for d % 8 = 0 and the rest: plateaus and cliffs hold, single dims and "
     "finer periods do not.",
-    "linear here is torch.mm with row-major A(M, K) and B(K, N) (layout nn), or a matrix-vector "
-    "product A(N, K) x (layout mv), not nn.Linear.",
+    "linear with layout nn is torch.mm with row-major A(M, K) and B(K, N); at M = 1 (layout tn) "
+    "it is the matrix-vector product A(N, K) x, taken for that of nn.Linear.",
     "Fig. 8 gives rates. Latency = 2·M·N·K / rate with M = 512 and the other dim 4096; for the "
     "row sum latency = 2 bytes · 1024 · K / rate.",
     "Points that the figures do not determine exactly are left out. So is Fig. 10: it times a "
@@ -81,7 +81,7 @@ FIGURES = [
     Figure(
         "fig2_sdpa_latency.csv", "attention",
         {"head_dim": {"batch": 4, "heads": 32, "kv_heads": 32, "q_len": 2048, "kv_len": 2048}},
-        {"cache": "warm", "causal": False, "mask": "none"},
+        {"backend": "auto", "cache": "warm", "causal": False, "mask": "none"},
         "cuda events, mean", 600, lambda d, value: value * 1000,
     ),
     Figure(
@@ -92,12 +92,12 @@ FIGURES = [
     Figure(
         "fig_gemv_alignment.csv", "linear",
         {"K": {"M": 1, "N": 4096}, "N": {"M": 1, "K": 4096}},
-        _linear("mv"), "cuda events, mean", 50,
+        _linear("tn"), "cuda events, mean", 50,
     ),
     Figure(
         "extra_gemv_coarse_sweep.csv", "linear",
         {"K": {"M": 1, "N": 4096}, "N": {"M": 1, "K": 4096}},
-        {**_linear("mv"), "session": "coarse"}, "cuda events, mean", 100,
+        {**_linear("tn"), "session": "coarse"}, "cuda events, mean", 100,
     ),
     Figure(
         "fig_tc_k_alignment.csv", "linear", {"K": {"M": 512, "N": 4096}},

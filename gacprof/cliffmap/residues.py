@@ -13,13 +13,13 @@ def label(axis: str, modulus: int, remainders: Collection[int]) -> str:
     if len(wanted) == modulus:
         return f"all {axis}"
     divisors = [m for m in range(2, modulus + 1) if modulus % m == 0]
-    for m in divisors:
-        for r in range(m):
-            members = set(range(r, modulus, m))
-            if wanted == members:
-                return f"{axis} % {m} = {r}"
-            if wanted == set(range(modulus)) - members:
-                return f"{axis} % {m} ≠ {r}"
+    single = {(m, r): set(range(r, modulus, m)) for m in divisors for r in range(m)}
+    for (m, r), members in single.items():
+        if wanted == members:
+            return f"{axis} % {m} = {r}"
+    for (m, r), members in single.items():
+        if wanted == set(range(modulus)) - members:
+            return f"{axis} % {m} ≠ {r}"
     for m in divisors:
         for n in (n for n in divisors if n > m and n % m == 0):
             if wanted == set(range(0, modulus, m)) - set(range(0, modulus, n)):

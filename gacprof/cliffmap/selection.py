@@ -80,18 +80,22 @@ def matching(
     return [curve for _, _, curve in sorted(found, key=lambda entry: entry[:2])]
 
 
-def nearest(curves: list[Curve], fixed: Mapping[str, int], near: int | None = None) -> Curve | None:
-    """The curve at the nearest fixed dims; among equals the one that covers ``near``, then the
-    one with most dims. ``curves`` come best flags first, and only those are considered.
-    """
-    if not curves:
-        return None
-    best = flag_distance(curves[0].operator, curves[0].flags, {})
-    same = [c for c in curves if flag_distance(c.operator, c.flags, {}) == best]
+def best(curves: list[Curve], near: int | None = None) -> Curve | None:
+    """The curve that covers ``near``; among equals the plainest flags, then the most dims."""
 
-    def order(curve: Curve) -> tuple[bool, float, bool, int]:
-        known = {name: size for name, size in fixed.items() if name != curve.axis}
+    def order(curve: Curve) -> tuple[bool, tuple[int, int], int, str]:
         covers = near is None or curve.points.d[0] <= near <= curve.points.d[-1]
-        return not covers, dims_distance(curve.fixed, known), False, -len(curve.points.d)
+        flags = flag_distance(curve.operator, curve.flags, {}) or (0, 0)
+        return not covers, flags, -len(curve.points.d), curve.identity
 
-    return min(same, key=order)
+    return min(curves, key=order, default=None)
+
+
+def nearest(curves: list[Curve], fixed: Mapping[str, int]) -> Curve | None:
+    """The curve at the nearest fixed dims; among equals the one with the plainest flags."""
+
+    def order(curve: Curve) -> tuple[float, tuple[int, int], str]:
+        flags = flag_distance(curve.operator, curve.flags, {}) or (0, 0)
+        return dims_distance(curve.fixed, fixed), flags, curve.identity
+
+    return min(curves, key=order, default=None)

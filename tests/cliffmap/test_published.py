@@ -100,7 +100,7 @@ def test_the_row_sum_repeats_every_sixteen(a100):
 
 
 def test_gemv_needs_k_a_multiple_of_eight(a100):
-    curve = a100.curve("linear", "K", M=1, flags={"layout": "mv"})
+    curve = a100.curve("linear", "K", M=1)
     assert (curve.period.modulus, curve.period.classes[0].remainders) == (8, [0])
 
 

@@ -1,0 +1,176 @@
+"""The definitions, on curves whose answer is known, and on noise, where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gacprof.cliffmap import detect
+from gacprof.cliffmap.periods import find_period
+from gacprof.cliffmap.residues import finest_step, label
+
+DIMS = list(range(64, 320))
+NONE = [None] * len(DIMS)
+
+
+def noisy(latency, spread, seed):
+    return [float(t) for t in latency * np.random.default_rng(seed).normal(1, spread, len(latency))]
+
+
+def edges(d, latency, floor):
+    return [
+        (e.before, e.after)
+        for e in detect.edges(d, latency, [None] * len(d), [None] * len(d), floor)
+    ]
+
+
+def test_envelope_and_penalty_are_what_padding_would_give():
+    assert detect.envelope([3.0, 5.0, 2.0, 4.0]) == [2.0, 2.0, 2.0, 4.0]
+    assert detect.penalty([3.0, 5.0, 2.0, 4.0]) == pytest.approx([0.5, 1.5, 0.0, 0.0])
+
+
+def test_the_frontier_of_a_staircase_is_the_last_dim_of_each_step():
+    latency = [10.0 if d < 128 else 20.0 if d < 256 else 30.0 for d in DIMS]
+    assert detect.frontier(DIMS, latency, 0.01) == [127, 255, 319]
+
+
+def test_noise_on_a_plateau_adds_nothing_to_the_frontier():
+    latency = noisy(np.full(len(DIMS), 10.0), 0.002, seed=1)
+    assert detect.frontier(DIMS, latency, 0.02) == [319]
+
+
+def test_safe_is_two_percent_or_the_noise_floor_if_that_is_larger():
+    latency = [1.03, 1.01, 1.0]
+    assert detect.safe([1, 2, 3], latency, 0.001) == [2, 3]
+    assert detect.safe([1, 2, 3], latency, 0.04) == [1, 2, 3]
+    assert detect.safe([1, 2, 3], latency, None) == [2, 3]
+
+
+def test_a_smooth_ramp_swept_in_large_steps_has_no_cliff():
+    d = [256, 512, 1024, 2048, 4096]
+    assert edges(d, [float(x) for x in d], 0.02) == []
+    assert edges(d, [100 + x / 40 for x in d], 0.02) == []
+
+
+def test_more_than_the_work_explains_is_a_cliff_even_in_large_steps():
+    assert edges([256, 512, 1024], [1.0, 2.0, 4.5], 0.05) == [(512, 1024)]
+
+
+def test_a_larger_dim_that_is_faster_is_a_cliff_downwards():
+    assert edges([120, 128], [1.60, 1.48], 0.05) == [(120, 128)]
+
+
+def test_overlapping_intervals_are_no_cliff():
+    found = detect.edges([96, 97], [10.0, 12.0], [9.0, 9.8], [12.5, 13.0], 0.02)
+    assert found == []
+    (edge,) = detect.edges([96, 97], [10.0, 12.0], [9.9, 11.8], [10.1, 12.2], 0.02)
+    assert edge.low < edge.jump < edge.high
+
+
+@given(
+    floor=st.floats(0.01, 0.1),
+    at=st.integers(65, 318),
+    jump=st.floats(0.15, 3.0),
+    up=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_planted_cliff_is_found_and_it_alone(floor, at, jump, up, seed):
+    step = np.where(np.array(DIMS) >= at, 1 + jump, 1.0)
+    if not up:
+        step = 1 / step
+    latency = noisy(50 * step, floor / 12, seed)  # an A/A floor lies well outside the spread
+    assert edges(DIMS, latency, floor) == [(at - 1, at)]
+
+
+@given(n=st.integers(20, 400), spread=st.floats(0.0005, 0.03), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_pure_noise_has_no_cliff_and_no_period(n, spread, seed):
+    d = list(range(64, 64 + n))
+    latency = noisy(np.full(n, 20.0), spread, seed)
+    # The 95 % quantile of |a / b − 1| of two medians; a cliff here is a difference of 6 σ√2.
+    floor = 6 * 2**0.5 * spread
+    assert edges(d, latency, floor) == []
+    assert find_period(d, latency, floor) is None
+
+
+@given(seed=st.integers(0, 2**32 - 1), slope=st.floats(0.0, 2.0), n=st.integers(30, 300))
+@settings(max_examples=40, deadline=None)
+def test_a_noisy_ramp_has_no_period(seed, slope, n):
+    d = np.arange(64, 64 + n)
+    latency = noisy(10 + slope * d, 0.003, seed)
+    assert find_period([int(x) for x in d], latency, 0.02) is None
+
+
+@given(
+    modulus=st.integers(2, 40),
+    data=st.data(),
+    start=st.integers(1, 5000),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_planted_period_is_recovered_whatever_its_modulus(modulus, data, start, seed):
+    slow = data.draw(st.sets(st.integers(0, modulus - 1), min_size=1, max_size=modulus - 1))
+    smallest = min(
+        m
+        for m in range(1, modulus + 1)
+        if modulus % m == 0
+        and all(((r + m) % modulus in slow) == (r in slow) for r in range(modulus))
+    )
+    d = list(range(start, start + 6 * modulus + 20))
+    latency = noisy(np.array([13.0 if x % modulus in slow else 10.0 for x in d]), 0.004, seed)
+    period = find_period(d, latency, 0.05)
+    assert period is not None and period.modulus == smallest
+    fast, slower = period.classes
+    assert slower.remainders == sorted({r % smallest for r in slow})
+    assert fast.ratio == 1.0 and slower.ratio == pytest.approx(1.3, rel=0.03)
+
+
+def test_three_nested_classes_are_told_apart():
+    d = list(range(4000, 4101))
+    latency = [1.0 if x % 16 == 0 else 1.1 if x % 8 == 0 else 1.6 if x % 2 == 0 else 3.0 for x in d]
+    period = find_period(d, latency, 0.02)
+    assert period.modulus == 16
+    assert [label("K", 16, c.remainders) for c in period.classes] == [
+        "K % 16 = 0",
+        "K % 16 = 8",
+        "K % 2 = 0, K % 8 ≠ 0",
+        "K % 2 = 1",
+    ]
+
+
+def test_a_period_survives_cliffs_and_growth():
+    d = list(range(64, 320))
+    latency = [
+        (1.0 if x % 8 == 0 else 1.4) * (1 + x / 300) * (1 + (x > 128) + (x > 192)) for x in d
+    ]
+    assert find_period(d, latency, 0.05).modulus == 8
+
+
+def test_a_sweep_in_steps_sees_only_multiples_of_its_step():
+    d = list(range(64, 1024, 8))
+    period = find_period(d, [1.0 if x % 32 == 0 else 1.3 for x in d], 0.05)
+    assert period.modulus == 32
+    assert [c.remainders for c in period.classes] == [[0], [8, 16, 24]]
+
+
+def test_finest_step():
+    assert finest_step([64, 128, 256]) == 64
+    assert finest_step([96, 104, 107]) == 1
+
+
+@pytest.mark.parametrize(
+    ("modulus", "remainders", "words"),
+    [
+        (8, [0], "K % 8 = 0"),
+        (8, [1, 2, 3, 4, 5, 6, 7], "K % 8 ≠ 0"),
+        (16, [1, 3, 5, 7, 9, 11, 13, 15], "K % 2 = 1"),
+        (8, [2, 4, 6], "K % 2 = 0, K % 8 ≠ 0"),
+        (8, [0, 3], "K % 8 in 0, 3"),
+        (4, [0, 1, 2, 3], "all K"),
+    ],
+)
+def test_residue_classes_in_words(modulus, remainders, words):
+    assert label("K", modulus, remainders) == words
