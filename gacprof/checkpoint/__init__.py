@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .inventory import Attention, Dim, Feed, Gemm, Inventory, Module, Place, TensorInfo
 from .layouts import mirrored_files
+from .memory import inventory_of_model
 from .scan import scan
 from .tensors import TensorReader, open_tensors
 
@@ -17,6 +18,7 @@ __all__ = [
     "Place",
     "TensorInfo",
     "TensorReader",
+    "inventory_of_model",
     "mirrored_files",
     "open_tensors",
     "scan",

@@ -7,6 +7,7 @@ Containers read through a :class:`Folder` only, so a folder on disk and a reposi
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +29,10 @@ class Folder(Protocol):
 
     def size(self, name: str) -> int:
         """The size of a file in bytes."""
+        ...
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """A hint that the headers of these files will be read next."""
         ...
 
     def read(self, name: str, offset: int, length: int) -> bytes:
@@ -53,6 +58,9 @@ class LocalFolder:
             return (self.path / name).stat().st_size
         except (OSError, ValueError) as error:
             raise self._unreadable(name, error) from None
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Nothing to do: local files are read at once."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import CheckpointError
 from .containers import Stored, find_container, read_container
 from .folder import Folder, LocalFolder, read_json
+from .hub import HubFolder, is_hub_id
 from .inventory import Inventory, TensorInfo
 from .layouts import Contents, recognise
 
@@ -40,7 +41,8 @@ _SIDE_FILES = (
 def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Inventory:
     """The inventory of the checkpoint at ``path``, from headers only.
 
-    ``path`` is a folder or a weights file in it. ``factors`` is a pair of tensor name
+    ``path`` is a folder, a weights file in it, or a model on the hub (``org/name`` or
+    ``org/name@revision``) where no such folder exists. ``factors`` is a pair of tensor name
     patterns (outer ``[out, r]``, inner ``[r, in]``) with ``{module}`` in each, for a factored
     layout that is not recognised by itself. Raises :class:`CheckpointError`.
     """
@@ -58,6 +60,9 @@ def _locate(path: Path) -> tuple[Folder, str]:
         return folder, find_container(folder)
     if exists:
         return LocalFolder(path.parent), path.name
+    if is_hub_id(str(path)):
+        hub = HubFolder(str(path))
+        return hub, find_container(hub)
     raise CheckpointError(f"{path}: there is no such folder or file")
 
 

@@ -28,6 +28,7 @@ def read_sharded(folder: Folder, index: str, read_shard: ReadShard) -> Stored:
         _check_name(folder, shard, where)
         if "/" not in shard and shard not in present:
             raise CheckpointError(f"{where}: shard {shard!r} is missing; fetch it")
+    folder.prepare(shards)
     stored = {shard: read_shard(folder, shard) for shard in shards}
     tensors = _collect(weight_map, stored, where)
     first = next(iter(stored.values()), None)

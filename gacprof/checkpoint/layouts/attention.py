@@ -24,7 +24,7 @@ def find_attentions(
         role = role_of(linear.name)
         if role in ("q", "k", "v", "qkv") and layer_of(linear.name) is not None:
             layers.setdefault(parent_of(linear.name), {})[role] = linear
-    found, notes = [], []
+    found, notes = _latent(contents, linears), []
     for name, parts in layers.items():
         if not {"q", "k"} <= parts.keys() and "qkv" not in parts:
             continue
@@ -34,6 +34,20 @@ def find_attentions(
         if note:
             notes.append(note)
     return tuple(found), notes
+
+
+def _latent(contents: Contents, linears: Sequence[Linear]) -> list[Attention]:
+    """DeepSeek's latent attention: q and k have a rotated and an unrotated part per head."""
+    config = language_config(contents.config)
+    heads = _count(config, "num_attention_heads")
+    plain, rotated = _count(config, "qk_nope_head_dim"), _count(config, "qk_rope_head_dim")
+    if not heads or not plain or not rotated:
+        return []
+    return [
+        Attention(layer_of(linear.name) or 0, heads, heads, plain + rotated)
+        for linear in linears
+        if linear.name.endswith(".kv_b_proj")
+    ]
 
 
 def _attention(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..dtypes import FLOATING
 from .base import Contents
-from .names import is_embedding, is_transposed
+from .names import is_embedding, may_be_conv1d
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 
@@ -89,6 +89,7 @@ def bias_of(contents: Contents, module: str) -> tuple[str, ...]:
 def dense_linears(contents: Contents, taken: Iterable[Linear] = ()) -> Iterator[Linear]:
     """Every two-dimensional ``X.weight`` that is not an embedding and not already ``taken``."""
     known = {tensor for linear in taken for tensor in linear.tensors}
+    transposed = _has_conv1d(contents)
     for name, info in contents.tensors.items():
         if name in known or not name.endswith(".weight") or len(info.shape) != 2:
             continue
@@ -100,6 +101,17 @@ def dense_linears(contents: Contents, taken: Iterable[Linear] = ()) -> Iterator[
             module,
             (name,),
             biases=bias_of(contents, module),
-            axes=(1, 0) if is_transposed(module) else (0, 1),
+            axes=(1, 0) if transposed and may_be_conv1d(module) else (0, 1),
             frozen="its weight is quantised with scales, which are not resized" if scaled else "",
         )
+
+
+def _has_conv1d(contents: Contents) -> bool:
+    """Whether some weight of a Conv1D's name has its bias along axis 1 and not along axis 0."""
+    for name, info in contents.tensors.items():
+        module = name.removesuffix(".weight")
+        if module != name and len(info.shape) == 2 and may_be_conv1d(module):
+            bias = contents.tensors.get(f"{module}.bias")
+            if bias is not None and bias.shape[:1] != info.shape[:1]:
+                return bias.shape == info.shape[1:]
+    return False

@@ -56,6 +56,14 @@ _BY_TWO = {
     "block_sparse_moe.gate": "expert_router",
     "mlp.gate": "expert_router",
     "mlp.router": "expert_router",
+    "feed_forward.router": "expert_router",
+    "DenseReluDense.wi": "up",
+    "DenseReluDense.wi_0": "gate",
+    "DenseReluDense.wi_1": "up",
+    "DenseReluDense.wo": "down",
+    "SelfAttention.q": "q",
+    "SelfAttention.k": "k",
+    "SelfAttention.v": "v",
 }
 
 _EMBEDDINGS = (
@@ -100,8 +108,9 @@ def is_expert(module: str) -> bool:
     return _EXPERT.search(module) is not None
 
 
-def is_transposed(module: str) -> bool:
-    """GPT-2's Conv1D keeps its weight as [in, out] (transformers/pytorch_utils.py)."""
+def may_be_conv1d(module: str) -> bool:
+    """Whether ``module`` has a name that GPT-2's Conv1D bears, which keeps [in, out]
+    (transformers/pytorch_utils.py). Starcoder2 uses the same names for nn.Linear."""
     return module.rsplit(".", 1)[-1] in ("c_attn", "c_proj", "c_fc")
 
 
