@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gacprof.cliffmap.crossings import disagreement
 from gacprof.cliffmap.schema import SCHEMA, MapFile
 from gacprof.errors import MapError
 from gacprof.files import write_text
@@ -25,9 +26,13 @@ def read_map(name_or_path: str | Path) -> MapFile:
     """
     text, where = _text(name_or_path)
     try:
-        return MapFile.model_validate_json(text)
+        file = MapFile.model_validate_json(text)
     except ValidationError as error:
         raise MapError(f"{where} is no cliff map: {_reason(text, error)}") from None
+    fault = disagreement(file)
+    if fault is not None:
+        raise MapError(f"{where} contradicts itself: {fault}")
+    return file
 
 
 def shipped_maps() -> list[str]:

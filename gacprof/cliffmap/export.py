@@ -1,0 +1,222 @@
+"""What a compressor can be fed: safe dims as a table, and the one number its option takes.
+
+Most compressors round every dim to multiples of a single number. The best such number is
+found from the map, and what it still loses against the full candidate set is told with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any, Literal
+
+from gacprof.cliffmap import detect
+from gacprof.cliffmap.candidates import of_curve
+from gacprof.cliffmap.map import CliffMap
+from gacprof.cliffmap.schema import Curve
+from gacprof.errors import MapError
+
+LARGEST_MODULUS = 256
+
+LEAST_MULTIPLES = 3
+"""A modulus is judged where at least this many of its multiples were measured."""
+
+WORTH = 0.05
+"""A larger modulus leaves a compressor fewer sizes to spend its budget on: it must save this
+much more of the time to be worth that."""
+
+
+@dataclass(frozen=True)
+class Modulus:
+    """A modulus as a rounding rule on one curve.
+
+    ``penalty`` and ``worst_penalty`` are the mean and largest penalty left at its multiples;
+    ``safe_share`` is how many of them are safe. ``loses`` is the mean of latency at the next
+    multiple over the best latency any measured dim ≥ the wish has, minus 1, over all wishes
+    (measured dims, or every dim between them): what rounding up to it costs against the full
+    candidate set. ``unreached`` counts the safe dims that are no multiple of it.
+    """
+
+    modulus: int
+    multiples: int
+    penalty: float
+    worst_penalty: float
+    safe_share: float
+    loses: float
+    unreached: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One option of one tool. ``rounds`` says which way the tool moves a dim."""
+
+    tool: str
+    option: str
+    axes: tuple[str, ...]
+    rounds: Literal["up", "down", "nearest"]
+    default: int
+
+
+TOOLS = (
+    # ASVD rounds the rank up and does not charge the overshoot to the budget; default 1.
+    Setting("ASVD", "rank_align", ("K", "N"), "up", 1),
+    # PaLU: max(1, round(r / block)) * block; default block 32.
+    Setting("PaLU", "block size", ("K", "N"), "nearest", 32),
+    # Torch-Pruning keeps a multiple of round_to; default None.
+    Setting("Torch-Pruning", "round_to", ("K", "N"), "down", 1),
+    # LLM-Pruner's pruner has it, its command line has not; it rounds the number pruned.
+    Setting("LLM-Pruner", "round_to", ("K", "N"), "down", 1),
+    # SliceGPT: 8 on the command line, 1 in the library.
+    Setting("SliceGPT", "--round-interval", ("K", "N"), "down", 8),
+    # ModelOpt Minitron: hidden 256, ffn 512 by default.
+    Setting("ModelOpt Minitron", "hidden_size / ffn_hidden_size divisor", ("K", "N"), "down", 256),
+)
+"""Options by tool, from their sources (docs/feed-your-compressor.md)."""
+
+
+def moduli(curve: Curve) -> list[Modulus]:
+    """Every modulus that the curve can judge, ascending. 1 stands for no rounding at all."""
+    found = (_judge(curve, modulus) for modulus in range(1, LARGEST_MODULUS + 1))
+    return [modulus for modulus in found if modulus is not None]
+
+
+def best_modulus(curve: Curve) -> Modulus:
+    """The smallest modulus than which no larger one loses less by more than :data:`WORTH`.
+
+    1 means that rounding gains nothing here. Raises :class:`MapError` where no modulus has
+    three measured multiples.
+    """
+    return together([curve])
+
+
+def together(curves: Sequence[Curve]) -> Modulus:
+    """The best modulus where several curves must share one (a rank's K and N): judged on the
+    worst of them, as :func:`best_modulus` does. Raises :class:`MapError` as there."""
+    tables = [{m.modulus: m for m in moduli(curve)} for curve in curves]
+    common = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
+    if not common:
+        raise MapError("too few dims were measured to judge any modulus here: sweep more of them")
+    joint = [_worst([table[modulus] for table in tables]) for modulus in common]
+    least = min(m.loses for m in joint)
+    return next(m for m in joint if m.loses <= least + WORTH)
+
+
+def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Ready values for each tool, judged on these curves together, with what they lose.
+
+    Each entry names tool, option, value, the tool's default, and the loss of both against
+    the full candidate set (None where the default cannot be judged).
+    """
+    best = together(curves)
+    rows = []
+    for tool in TOOLS:
+        default = [_judge(curve, tool.default) for curve in curves]
+        known = [m for m in default if m is not None]
+        rows.append(
+            {
+                "tool": tool.tool,
+                "option": tool.option,
+                "value": best.modulus,
+                "rounds": tool.rounds,
+                "penalty": best.penalty,
+                "loses": best.loses,
+                "unreached": best.unreached,
+                "default": tool.default,
+                "default_penalty": (
+                    max(m.penalty for m in known) if len(known) == len(curves) else None
+                ),
+            }
+        )
+    return rows
+
+
+def export(cliff_map: CliffMap) -> dict[str, Any]:
+    """The whole map for compressors: safe dims and the best modulus of every curve, as JSON."""
+    return {
+        "schema": "gacprof.safedims/1",
+        "map": cliff_map.name,
+        "device": cliff_map.file.device.name,
+        "provenance": cliff_map.file.provenance.kind,
+        "citation": cliff_map.file.provenance.citation,
+        "axes": [_axis(curve) for curve in cliff_map.curves],
+    }
+
+
+def rows(cliff_map: CliffMap) -> list[dict[str, Any]]:
+    """One row a measured dim, for CSV: what it is of, latency, penalty, safe, on the frontier."""
+    return [
+        {
+            "operator": curve.operator,
+            "axis": curve.axis,
+            "dtype": curve.dtype,
+            "fixed": _pairs(curve.fixed),
+            "flags": _pairs(curve.flags),
+            **candidate.as_dict(),
+        }
+        for curve in cliff_map.curves
+        for candidate in of_curve(curve)
+    ]
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _axis(curve: Curve) -> dict[str, Any]:
+    judged = moduli(curve)
+    return {
+        "operator": curve.operator,
+        "axis": curve.axis,
+        "dtype": curve.dtype,
+        "fixed": curve.fixed,
+        "flags": curve.flags,
+        "first": curve.coverage.first,
+        "last": curve.coverage.settled,
+        "safe": curve.safe,
+        "frontier": curve.frontier,
+        "best_modulus": best_modulus(curve).as_dict() if judged else None,
+    }
+
+
+def _judge(curve: Curve, modulus: int) -> Modulus | None:
+    """None where too few multiples of the modulus were measured to say anything."""
+    settled = curve.coverage.settled
+    pairs = list(zip(curve.points.d, curve.points.median_us, strict=True))
+    penalties = dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
+    latency = dict(pairs)
+    multiples = [d for d in latency if d % modulus == 0 and d <= settled]
+    if len(multiples) < LEAST_MULTIPLES:
+        return None
+    best = dict(zip(curve.points.d, detect.envelope(curve.points.median_us), strict=True))
+    losses = [
+        latency[up] / best[wish] - 1
+        for wish in latency
+        if (up := -(-wish // modulus) * modulus) in latency and wish <= settled
+    ]
+    safe = set(curve.safe)
+    return Modulus(
+        modulus=modulus,
+        multiples=len(multiples),
+        penalty=round(mean(penalties[d] for d in multiples), 4),
+        worst_penalty=round(max(penalties[d] for d in multiples), 4),
+        safe_share=round(sum(d in safe for d in multiples) / len(multiples), 4),
+        loses=round(mean(losses), 4),
+        unreached=sum(d % modulus != 0 for d in safe),
+    )
+
+
+def _worst(several: list[Modulus]) -> Modulus:
+    """One modulus on several curves: the worst of each figure."""
+    return Modulus(
+        modulus=several[0].modulus,
+        multiples=min(m.multiples for m in several),
+        penalty=max(m.penalty for m in several),
+        worst_penalty=max(m.worst_penalty for m in several),
+        safe_share=min(m.safe_share for m in several),
+        loses=max(m.loses for m in several),
+        unreached=max(m.unreached for m in several),
+    )
