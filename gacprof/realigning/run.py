@@ -13,6 +13,7 @@ from typing import Any
 import gacprof
 from gacprof.checkpoint import mirrored_files, open_tensors, scan
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.load_config import module_facts
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError, PlanError
 from gacprof.files import write_json
@@ -127,7 +128,7 @@ def write_resized(
             bytes_written=sum(file.nbytes for file in files),
             files=tuple(file.name for file in files),
             resumed=resumed,
-            notes=notes,
+            notes=(*notes, *_notes(inventory)),
         )
         _write_side_files(folder, inventory, sizes, files)
         _write_provenance(folder, inventory, result, origin)
@@ -187,6 +188,9 @@ def _write_side_files(
 ) -> None:
     """Mirrored configs, the index, and everything else that belongs to the checkpoint."""
     written: dict[str, Any] = dict(mirrored_files(inventory, sizes))
+    if "config.json" in written:
+        # what only the pickled modules know goes into the config, now that they are gone
+        written["config.json"] |= module_facts(inventory)
     index = index_of(inventory, files)
     if index is not None:
         written[index[0]] = index[1]
@@ -219,6 +223,13 @@ def _write_provenance(
         except ValueError:
             record["earlier"] = None
     write_json(folder / PROVENANCE, record)
+
+
+def _notes(inventory: Inventory) -> tuple[str, ...]:
+    pickled = bool(inventory.attributes)
+    if pickled and not any(name.startswith("tokenizer") for name in inventory.side_files):
+        return ("a tokenizer inside the pickle was not unpickled: copy the original model's",)
+    return ()
 
 
 def _resized(change: Change, resolver: Resolver) -> Resized:

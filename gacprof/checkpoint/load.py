@@ -1,0 +1,182 @@
+"""A checkpoint of any layout as a transformers model, every weight accounted for.
+
+No code that a checkpoint brings is run and nothing is unpickled by import: the model's class is
+transformers' own, the tensors come through :mod:`gacprof.checkpoint.tensors`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ..errors import CheckpointError
+from .dtypes import FLOATING
+from .inventory import Inventory
+from .load_skeleton import build_skeleton, require_transformers
+from .scan import scan
+from .tensors import TensorReader, open_tensors
+
+_DERIVED = (
+    (
+        re.compile(r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$"),
+        "computed from the config",
+    ),
+    (re.compile(r"\.(attn|attention)\.(bias|masked_bias)$"), "a causal mask, made as needed"),
+    (re.compile(r"(^|\.)position_ids$"), "a counter, made as needed"),
+)
+"""Tensors that old checkpoints store and models make for themselves."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """``ignored`` names tensors of the file that the model does not take, with the reason."""
+
+    model: nn.Module
+    inventory: Inventory
+    dtype: torch.dtype
+    ignored: dict[str, str] = field(default_factory=dict)
+
+
+def load_model(
+    path: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str = "cpu",
+) -> nn.Module:
+    """The model of a checkpoint, in eval mode, factor pairs as modules, per-layer widths right.
+
+    ``dtype`` defaults to the stored one, the widest where several are stored. Raises
+    :class:`CheckpointError` where a parameter would stay without its weights, a tensor would
+    stay unused, or transformers is missing.
+    """
+    return load(path, dtype, device).model
+
+
+def load(
+    path: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str = "cpu",
+) -> Loaded:
+    """As :func:`load_model`, with what was ignored and the dtype chosen."""
+    require_transformers()
+    inventory = scan(path)
+    _refuse_packed(inventory)
+    reader = open_tensors(inventory)
+    chosen = dtype_of(dtype) if dtype is not None else _widest(inventory)
+    model, names = build_skeleton(inventory)
+    ignored = _assign(model, reader, names, chosen, torch.device(device))
+    _make_buffers(model, inventory, torch.device(device))
+    model.eval().requires_grad_(False)
+    return Loaded(model, inventory, chosen, ignored)
+
+
+def dtype_of(name: torch.dtype | str) -> torch.dtype:
+    """A floating-point dtype by torch's name or a common short one (``bf16``, ``fp32``)."""
+    short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+    found = name if isinstance(name, torch.dtype) else getattr(torch, short.get(name, name), None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise CheckpointError(f"dtype '{name}' is unknown: use float32, bfloat16 or float16")
+    return found
+
+
+def _refuse_packed(inventory: Inventory) -> None:
+    scheme = inventory.config.get("quantization_config")
+    if scheme is not None:
+        method = scheme.get("quant_method", "quantised") if isinstance(scheme, dict) else scheme
+        raise CheckpointError(
+            f"{inventory.path} is quantised ({method}): it runs in its own library only; "
+            "scan and diagnose work"
+        )
+
+
+def _widest(inventory: Inventory) -> torch.dtype:
+    stored = {info.dtype for info in inventory.tensors.values() if info.dtype in FLOATING}
+    found = [getattr(torch, name) for name in sorted(stored) if not name.startswith("float8")]
+    if not found:
+        raise CheckpointError(f"{inventory.path}: no floating-point weights to run")
+    return reduce(torch.promote_types, found)
+
+
+def _assign(
+    model: nn.Module,
+    reader: TensorReader,
+    names: dict[str, str],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[str, str]:
+    """Put every tensor in its place. Returns those left out, with reasons."""
+    places = model.state_dict()
+    tied = _tied_names(model)
+    state: dict[str, torch.Tensor] = {}
+    ignored: dict[str, str] = {}
+    for tensor in reader:
+        place = names.get(tensor, tensor)
+        if place not in places:
+            ignored[tensor] = _reason(tensor, reader.inventory, model)
+            continue
+        state[place] = _own_copy(reader.torch(tensor), dtype, device)
+    missing = places.keys() - state.keys() - tied
+    _refuse_missing(missing, reader.inventory, model)
+    model.load_state_dict(state, strict=False, assign=True)
+    if tied:
+        model.tie_weights()  # type: ignore[operator]
+    return ignored
+
+
+def _own_copy(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A contiguous copy in memory that torch allocated, which is aligned as files are not."""
+    target = dtype if tensor.is_floating_point() else tensor.dtype
+    return torch.empty(tensor.shape, dtype=target, device=device).copy_(tensor)
+
+
+def _tied_names(model: nn.Module) -> set[str]:
+    """Parameters that share another's storage by the config's word: the head, mostly."""
+    if not getattr(model.config, "tie_word_embeddings", False):
+        return set()
+    keys = getattr(model, "_tied_weights_keys", None) or ()
+    return set(keys)
+
+
+def _reason(tensor: str, inventory: Inventory, model: nn.Module) -> str:
+    for pattern, reason in _DERIVED:
+        if pattern.search(tensor):
+            return reason
+    raise CheckpointError(
+        f"{inventory.path}: {type(model).__name__} has no place for {tensor}: "
+        "its config names another model than its tensors"
+    )
+
+
+def _refuse_missing(missing: Iterable[str], inventory: Inventory, model: nn.Module) -> None:
+    names = sorted(missing)
+    if names:
+        raise CheckpointError(
+            f"{inventory.path}: the file has no weights for {names[0]}"
+            + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            + f" of {type(model).__name__}; they would be random"
+        )
+
+
+def _make_buffers(model: nn.Module, inventory: Inventory, device: torch.device) -> None:
+    """Buffers that no file holds (rotary frequencies), computed anew from the config."""
+    for name, module in model.named_modules():
+        unmade = [key for key, b in module.named_buffers(recurse=False) if b.is_meta]
+        if not unmade:
+            continue
+        try:
+            fresh = dict(type(module)(config=model.config).named_buffers(recurse=False))
+        except TypeError:
+            fresh = {}
+        for key in unmade:
+            if key not in fresh:
+                raise CheckpointError(
+                    f"{inventory.path}: {name}.{key} of {type(model).__name__} cannot be computed"
+                )
+            module._buffers[key] = fresh[key].to(device)
+    left = [name for name, p in model.named_parameters() if p.is_meta]
+    _refuse_missing(left, inventory, model)

@@ -1,0 +1,181 @@
+"""A transformers model without weights whose layers have the shapes that the file has.
+
+Built on the meta device from the config; then every layer that the checkpoint has differently
+(factored, narrower, sliced) takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import CheckpointError
+from .inventory import Attention, Inventory
+from .load_config import effective_config
+from .load_modules import SlicedNorm, factors_of, parameter_names, sliced_layer
+
+SLICEGPT_EPSILON = 1e-5
+"""SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""
+
+
+def build_skeleton(inventory: Inventory) -> tuple[nn.Module, dict[str, str]]:
+    """The model on the meta device, and parameter names by the file's tensor names.
+
+    Tensors that are not in the mapping keep their name. Raises :class:`CheckpointError` where
+    the config names no model that this transformers has, or a layer does not fit it.
+    """
+    with torch.device("meta"):
+        model = _from_config(inventory)
+        names = _replace_factored(model, inventory)
+        if inventory.layout == "slicegpt":
+            _slice(model, inventory)
+        _fit_shapes(model, inventory, names)
+    for attention in inventory.attentions:
+        _fit_heads(model, inventory, attention)
+    return model, names
+
+
+def require_transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise CheckpointError(
+            "building a model needs transformers: pip install gacprof[models]"
+        ) from None
+    return transformers
+
+
+def _from_config(inventory: Inventory) -> nn.Module:
+    transformers = require_transformers()
+    values = effective_config(inventory)
+    kind = values["model_type"]
+    if kind not in transformers.CONFIG_MAPPING:
+        raise CheckpointError(
+            f"{inventory.path}: transformers {transformers.__version__} has no model type '{kind}'"
+        )
+    try:
+        config = _make_config(transformers.CONFIG_MAPPING[kind], values)
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # what a foreign config raises in transformers has no common type
+        reason = (str(error).splitlines() or [type(error).__name__])[-1].strip()
+        raise CheckpointError(
+            f"{inventory.path}: transformers builds no causal language model from this config: "
+            f"{reason}"
+        ) from None
+    return model
+
+
+def _make_config(kind: Any, values: dict[str, Any]) -> Any:
+    """A config of the class ``kind``.
+
+    transformers 5 refuses a hidden size that is no multiple of the heads even where head_dim is
+    given, as it is in pruned models; such a config gets its heads after it was checked.
+    """
+    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    pruned = isinstance(hidden, int) and isinstance(heads, int) and heads and hidden % heads
+    if not (pruned and values.get("head_dim")):
+        return kind.from_dict(values)
+    late = {k: values[k] for k in ("num_attention_heads", "num_key_value_heads") if k in values}
+    config = kind.from_dict(values | dict.fromkeys(late, 1))
+    for key, value in late.items():
+        setattr(config, key, value)
+    return config
+
+
+def _replace_factored(model: nn.Module, inventory: Inventory) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for module in inventory.modules:
+        if module.kind not in ("factored", "grouped"):
+            continue
+        linear = _submodule(model, module.name, inventory)
+        if not isinstance(linear, nn.Linear):
+            raise CheckpointError(
+                f"{inventory.path}: {module.name} is factored, and {type(linear).__name__} of "
+                f"{type(model).__name__} is not a linear layer"
+            )
+        _put(model, module.name, factors_of(module))
+        names |= parameter_names(module)
+    return names
+
+
+def _slice(model: nn.Module, inventory: Inventory) -> None:
+    """SliceGPT: norms without weights, and shortcut matrices in every layer."""
+    hidden = next(
+        (
+            s["hidden_size"]
+            for s in inventory.side.values()
+            if isinstance(s.get("hidden_size"), int)
+        ),
+        inventory.config.get("hidden_size"),
+    )
+    if not isinstance(hidden, int):
+        raise CheckpointError(f"{inventory.path}: the original hidden size is not in its configs")
+    for name, module in list(model.named_modules()):
+        if type(module).__name__.endswith("RMSNorm"):
+            _put(model, name, SlicedNorm(hidden, SLICEGPT_EPSILON))
+    for tensor, info in inventory.tensors.items():
+        path, _, attribute = tensor.rpartition(".")
+        if attribute in ("attn_shortcut_Q", "mlp_shortcut_Q"):
+            layer: Any = _submodule(model, path, inventory)
+            if not hasattr(layer, "attn_shortcut_Q") and not hasattr(layer, "mlp_shortcut_Q"):
+                layer.__class__ = sliced_layer(layer.__class__)
+            layer.register_parameter(attribute, nn.Parameter(torch.empty(info.shape)))
+
+
+def _fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -> None:
+    """Give every parameter the shape that the file has for it."""
+    for tensor, info in inventory.tensors.items():
+        path, _, attribute = names.get(tensor, tensor).rpartition(".")
+        try:
+            module = model.get_submodule(path)
+            parameter = getattr(module, attribute)
+        except AttributeError:
+            continue  # not in this model: load.py says what becomes of it
+        if not isinstance(parameter, nn.Parameter) or parameter.shape == info.shape:
+            continue
+        if not isinstance(module, nn.Linear | nn.Embedding) or parameter.dim() != len(info.shape):
+            raise CheckpointError(
+                f"{inventory.path}: {tensor} is {list(info.shape)}, the config makes its "
+                f"{type(module).__name__} {list(parameter.shape)}: config and tensors disagree"
+            )
+        setattr(module, attribute, nn.Parameter(torch.empty(info.shape)))
+        if attribute == "weight" and isinstance(module, nn.Linear):
+            module.out_features, module.in_features = info.shape
+        elif attribute == "weight":
+            module.num_embeddings, module.embedding_dim = info.shape
+
+
+def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> None:
+    """Per-layer head counts, where a pruned layer has fewer heads than the config says."""
+    for name, module in model.named_modules():
+        if getattr(module, "layer_idx", None) != attention.layer or not hasattr(module, "head_dim"):
+            continue
+        if module.head_dim != attention.head_dim:
+            raise CheckpointError(
+                f"{inventory.path}: {name} has heads of {attention.head_dim} by its tensors and "
+                f"of {module.head_dim} by its config; set head_dim in config.json"
+            )
+        counts = {
+            "num_heads": attention.heads,
+            "num_key_value_heads": attention.kv_heads,
+            "num_key_value_groups": attention.heads // attention.kv_heads,
+        }
+        for key, value in counts.items():
+            if hasattr(module, key):
+                setattr(module, key, value)
+
+
+def _submodule(model: nn.Module, name: str, inventory: Inventory) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        raise CheckpointError(
+            f"{inventory.path}: {name} is in the file but not in {type(model).__name__}"
+        ) from None
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
