@@ -1,1 +1,14 @@
+"""Which kernel ran, and why.
 
+:func:`parse` reads a kernel's name, :func:`attach` groups the kernels of one call;
+``tiers/`` says what alignment each architecture needs, :mod:`sdpa` which attention backend
+serves a shape, :mod:`fa2` which templates a PyTorch build holds, :mod:`ncu` what counters saw,
+:mod:`static` what a compiler makes of a dimension without a GPU, :mod:`causes` why a dim is
+slow, and :mod:`disputes` settles what the literature disagrees about. Nothing here needs a
+GPU, and nothing imports torch until a live question is asked.
+"""
+
+from gacprof.kernels.kernel import Kernel, Types
+from gacprof.kernels.names import Group, attach, parse
+
+__all__ = ["Group", "Kernel", "Types", "attach", "parse"]

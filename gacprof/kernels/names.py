@@ -1,0 +1,98 @@
+"""Kernel names → identity: the method.
+
+A name is taken apart (:mod:`signature`), the first rule that claims it says what family it is
+of (:mod:`grammar`), and that family's reader fills in what the name tells. A name that no rule
+claims is ``unknown`` and kept. Nothing here raises: names come from libraries not yet written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from gacprof.kernels.grammar import RULES
+from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.signature import take_apart
+
+FINISHES = {
+    "split_k_reduce": ("gemm", "gemv"),
+    "epilogue": ("gemm", "gemv"),
+    "dot_reduce": ("dot",),
+    "attention_combine": ("attention",),
+    "attention_convert": ("attention_backward",),
+}
+"""Roles that complete the work of a kernel before them → the roles that they complete."""
+MOVES = ("fill", "copy", "pad")
+"""Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
+
+
+@lru_cache(maxsize=65536)
+def parse(name: str) -> Kernel:
+    """What ``name`` says. Unknown names give ``provider="unknown"``; never raises."""
+    signature = take_apart(name)
+    for rule in RULES:
+        if rule.claims(signature):
+            fields = {"provider": rule.provider, "family": rule.family, "role": rule.role}
+            return Kernel(name, **(fields | dict(rule.read(signature))))
+    return Kernel(name)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One piece of work: its main kernel, what prepared its operands, what completed it."""
+
+    main: Kernel
+    before: tuple[Kernel, ...] = ()
+    after: tuple[Kernel, ...] = field(default=())
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (*self.before, self.main, *self.after)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "main": self.main.as_dict(),
+            "before": [kernel.as_dict() for kernel in self.before],
+            "after": [kernel.as_dict() for kernel in self.after],
+        }
+
+
+def attach(names: Iterable[str]) -> list[Group]:
+    """Kernels of one call, in launch order, as groups.
+
+    A split-K reduction joins the GEMM before it, which is then marked ``split_k``; likewise
+    combining kernels of attention. Fills and copies right before an attention kernel are its
+    padding if there is a fill or pad among them (a copy alone may be anything).
+    """
+    groups: list[Group] = []
+    for kernel in map(parse, names):
+        completed = FINISHES.get(kernel.role, ())
+        if groups and groups[-1].main.role in completed:
+            groups[-1] = _finish(groups[-1], kernel)
+        elif kernel.role.startswith("attention") and kernel.known:
+            before = _padding(groups)
+            del groups[len(groups) - len(before) :]
+            groups.append(Group(kernel, before))
+        else:
+            groups.append(Group(kernel))
+    return groups
+
+
+def _finish(group: Group, kernel: Kernel) -> Group:
+    from dataclasses import replace
+
+    main = group.main
+    if kernel.role in ("split_k_reduce", "attention_combine"):
+        main = replace(main, split_k=True)
+    return Group(main, group.before, (*group.after, kernel))
+
+
+def _padding(groups: list[Group]) -> tuple[Kernel, ...]:
+    run: list[Kernel] = []
+    for group in reversed(groups):
+        if group.main.role not in MOVES or group.after:
+            break
+        run.insert(0, group.main)
+    return tuple(run) if any(kernel.role != "copy" for kernel in run) else ()

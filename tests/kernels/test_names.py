@@ -1,0 +1,404 @@
+"""Kernel names become identities; what is not understood stays unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.names import attach, parse
+
+FILES = ("gemm_and_attention", "cublas", "flash2", "mem_efficient", "aten")
+
+
+def names(fixtures: Path, file: str) -> list[str]:
+    return (fixtures / "kernel_names" / f"{file}.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_real_name_is_known(fixtures: Path, file: str) -> None:
+    assert [name for name in names(fixtures, file) if not parse(name).known] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_name_itself_is_always_kept(fixtures: Path, file: str) -> None:
+    assert all(parse(name).name == name for name in names(fixtures, file))
+
+
+def test_providers_are_never_mixed_up(fixtures: Path) -> None:
+    expected = {
+        "cublas": {"cublas", "cutlass"},  # cuBLAS ships CUTLASS kernels under CUTLASS's names
+        "flash2": {"flash_attention"},
+        "mem_efficient": {"mem_efficient"},
+        "aten": {"aten"},
+    }
+    for file, providers in expected.items():
+        assert {parse(name).provider for name in names(fixtures, file)} == providers
+
+
+def test_every_gemm_of_a_named_family_tells_its_tile_and_types(fixtures: Path) -> None:
+    for name in names(fixtures, "cublas"):
+        kernel = parse(name)
+        if kernel.family in ("native", "nvjet") and kernel.role == "gemm":
+            assert kernel.tile and kernel.types.a and kernel.layout, name
+
+
+FIELDS = {
+    "nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNN": {
+        "provider": "cublas",
+        "family": "nvjet",
+        "role": "gemm",
+        "tile": (128, 256, 64),
+        "stages": 4,
+        "cluster": (2, 1),
+        "layout": "tnn",
+        "types": {
+            "a": "float16",
+            "b": "float16",
+            "math": "float16",
+            "accumulate": "float32",
+            "out": "float16",
+        },
+        "flags": {"bz": True, "coopA": True, "raster": "v"},
+    },
+    "nvjet_tst_256x96_64x5_2x1_2cta_v_badd_NNT": {"types.a": "bfloat16", "flags.2cta": True},
+    "nvjet_sm90_tst_192x8_64x8_2x1_v_bz_TNT": {"arch": "sm90", "tile": (192, 8, 64)},
+    "nvjet_sm90_hss_64x8_64x16_1x1_h_bz_splitK_NNT": {
+        "split_k": True,
+        "types.out": "float32",
+        "stages": 16,
+    },
+    "nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_bias_TNT": {
+        "arch": "sm100",
+        "types.a": "float8_e4m3",
+        "types.out": "bfloat16",
+        "flags.c_type": "bfloat16",
+    },
+    "nvjet_sm121_tst_mma_128x96x64_2_32x48x64_tmaAB_bz_TNNN": {
+        "arch": "sm121",
+        "tile": (128, 96, 64),
+        "stages": 2,
+        "flags.warp_tile": "32x48x64",
+    },
+    "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn": {
+        "family": "native",
+        "arch": "sm80",
+        "tile": (128, 64, 32),
+        "stages": 6,
+        "mma": (16, 8, 16),
+        "alignment": 8,
+        "layout": "nn",
+        "types.accumulate": "float32",
+        "types.out": "float16",
+    },
+    "ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_f2f_stages_64x5_tn": {"flags.sliced": "1x2"},
+    "ampere_sgemm_128x64_tn": {"types.a": "float32", "types.math": "float32", "mma": None},
+    "turing_int8_i8816gemm_int8_256x128_ldg16_relu_stages_64x3_nt": {
+        "types.a": "int8",
+        "types.accumulate": "int32",
+        "mma": (8, 8, 16),
+        "alignment": 16,
+    },
+    "volta_sgemm_128x64_raggedMn_nn_splitK": {"split_k": True, "arch": "sm70"},
+    "volta_scudnn_128x64_relu_interior_nn_v1": {"provider": "cudnn", "role": "convolution"},
+    "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize96x128x32_stage4_warpsize2x2x1_"
+    "tensor16x8x16_kernel": {
+        "family": "xmma",
+        "arch": "sm80",
+        "tile": (96, 128, 32),
+        "stages": 4,
+        "mma": (16, 8, 16),
+        "alignment": 8,
+        "layout": "tn",
+    },
+    # aligna is bytes: 4 bytes are 2 elements of bf16 (families/xmma.py says why)
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cgasize1x1x1_"
+    "warpgroupsize1x1x1_aligna4_alignc4_execute_segment_k_off_kernel__5x_cublas": {
+        "arch": "sm90",
+        "alignment": 2,
+        "cluster": (1, 1, 1),
+        "flags.align_a_bytes": 4,
+        "flags.segment_k": False,
+    },
+    "sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize64x64x32_stage4_warpsize2x2x1_"
+    "tensor16x8x16_execute_split_k_kernel__5x_cublas": {"types.a": "float64", "split_k": True},
+    "sm89_xmma_gemm_e4m3e5m2f16_e4m3e5m2f32_f32_tn_n_tilesize64x64x64_stage4_warpsize2x2x1_"
+    "tensor16x8x32_bias_f16_execute_kernel__5x_cublas": {
+        "types.a": "float8_e4m3",
+        "types.b": "float8_e5m2",
+        "types.out": "float16",
+        "alignment": 16,
+    },
+    "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x128_64x3_tn_align2>"
+    "(cutlass_80_tensorop_f16_s16816gemm_f16_128x128_64x3_tn_align2::Params)": {
+        "provider": "cutlass",
+        "family": "cutlass2",
+        "arch": "sm80",
+        "tile": (128, 128, 64),
+        "stages": 3,
+        "alignment": 2,
+        "mma": (16, 8, 16),
+    },
+    "cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1": {
+        "arch": "sm75",
+        "alignment": 1,
+        "mma": (16, 8, 8),
+        "stages": None,
+    },
+    "void cutlass::Kernel2<cutlass_75_wmma_tensorop_f16_s161616gemm_f16_32x32_64x2_tn_align1>(x)": {
+        "mma": (16, 16, 16),
+        "flags.unit": "wmma_tensorop",
+    },
+    "cutlass_80_tensorop_s1688gemm_128x128_16x4_nn_align4": {
+        "types.a": "float32",
+        "types.math": "tf32",
+    },
+    "cutlass_80_tensorop_d884gemm_64x128_16x3_tn_align1": {
+        "types.a": "float64",
+        "mma": (8, 8, 4),
+    },
+    "cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn_align8_"
+    "warpspecialized_pingpong_epi_tma": {
+        "family": "cutlass3",
+        "arch": "sm90",
+        "tile": (128, 128, 64),
+        "cluster": (2, 1, 1),
+        "mma": (64, 128, 16),
+        "alignment": 8,
+        "layout": "tnn",
+    },
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, "
+    "int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::"
+    "MainloopSm90TmaGmmaWarpSpecialized<4, cute::tuple<cute::C<2>, cute::C<1>, cute::C<1> >, "
+    "cutlass::gemm::KernelTmaWarpSpecializedCooperative>, cute::tuple<cute::C<128>, "
+    "cute::C<256>, cute::C<64> >, cutlass::half_t, cute::tuple<long, cute::C<1>, long>, "
+    "cutlass::half_t, cute::tuple<long, cute::C<1>, long> > > >(Params)": {
+        "family": "cutlass3",
+        "arch": "sm90",
+        "tile": (128, 256, 64),
+        "cluster": (2, 1, 1),
+        "stages": 4,
+        "types.a": "float16",
+    },
+    "void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4, 4, false, true, "
+    "cublasGemvParamsEx<…>>": {
+        "family": "gemv",
+        "role": "gemv",
+        "types.a": "float16",
+        "types.accumulate": "float32",
+        "layout": "t",
+    },
+    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, __half, …>": {
+        "role": "gemv",
+        "types.a": "float16",
+        "types.out": None,
+    },
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, …>": {"role": "split_k_reduce"},
+    "fmha_cutlassF_f16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<…>)": {
+        "provider": "mem_efficient",
+        "arch": "sm80",
+        "tile": (64, 128),
+        "types.a": "float16",
+    },
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_"
+    "kernel0_0": {
+        "provider": "cudnn",
+        "role": "attention",
+        "arch": "sm90",
+        "tile": (64, 128, 128),
+        "flags.knob": 7,
+    },
+    "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, false, false, "
+    "cutlass::half_t>, true, false, false, false, true, false, true, false>(Flash_fwd_params)": {
+        "template": 128,
+        "tile": (64, 128),
+        "split_k": True,
+        "flags.even_k": True,
+        "flags.causal": True,
+    },
+    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::"
+    "CollectiveMainloopFwdSm90<2, cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<"
+    "cute::C<128>, cute::C<176>, cute::C<128> >, 128, cutlass::bfloat16_t, float, "
+    "cutlass::arch::Sm90, false> > > >(Params)": {
+        "family": "flash3",
+        "arch": "sm90",
+        "tile": (128, 176),
+        "template": 128,
+        "types.a": "bfloat16",
+    },
+    "_ZN7cutlass13device_kernelIN5flash16FlashAttnFwdSm90INS1_25CollectiveMainloopFwdSm90ILi2EN4"
+    "cute5tupleIJNS4_1CILi1EEES7_S7_EEENS5_IJNS6_ILi128EEENS6_ILi176EEES9_EEELi128ENS_10"
+    "bfloat16_tEfEEEEEEvNT_6ParamsE": {"family": "flash3", "tile": (128, 176), "template": 128},
+    "triton_poi_fused_constant_pad_nd_0": {"provider": "triton", "role": "pad"},
+    "triton_red_fused__to_copy_add_mean_1": {"role": "reduction"},
+    "triton_tem_fused_addmm_3": {"role": "gemm"},
+    "matmul_kernel_0d1d2d3de4de5c": {"provider": "triton", "flags.divisible_by_16": 5},
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::Half>, "
+    "std::array<char*, 1ul> >(int, at::native::FillFunctor<c10::Half>)": {
+        "provider": "aten",
+        "role": "fill",
+        "types.a": "float16",
+        "flags.vector": 4,
+    },
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+    "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}::operator()() const::"
+    "{lambda(c10::Half)#1}>(at::TensorIteratorBase&)::{lambda(int)#1}>(int)": {
+        "role": "copy",
+        "types.a": "float16",
+    },
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy<c10::Half, unsigned int, 2>(x)": {
+        "role": "cat"
+    },
+    "Memcpy HtoD (Pageable -> Device)": {"role": "memcpy", "flags.direction": "HtoD"},
+    "[CUDA memcpy Device-to-Host]": {"role": "memcpy", "flags.direction": "DtoH"},
+    "Memset (Device)": {"role": "memset"},
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields(name: str) -> None:
+    kernel = parse(name)
+    for path, expected in FIELDS[name].items():
+        part, _, inner = path.partition(".")
+        found = getattr(kernel, part)
+        if part == "types" and not inner:
+            assert kernel.as_dict()["types"] == expected
+        elif part == "flags":
+            assert (kernel.flag if not inner else kernel.flag[inner]) == expected
+        else:
+            assert (getattr(found, inner) if inner else found) == expected
+
+
+FLASH = (
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
+    "cutlass::half_t, Flash_kernel_traits<128, 128, 64, 4, cutlass::half_t> >, "
+    "false, true, false, false, true, false, false, false>(pytorch_flash::Flash_fwd_params)"
+)
+FLASH_CASTS = (
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<(int)128, (int)128, (int)64, "
+    "(int)4, (bool)0, (bool)0, cutlass::half_t, Flash_kernel_traits<(int)128, (int)128, (int)64, "
+    "(int)4, cutlass::half_t>>, (bool)0, (bool)1, (bool)0, (bool)0, (bool)1, (bool)0, (bool)0, "
+    "(bool)0>(pytorch_flash::Flash_fwd_params)"
+)
+FLASH_MANGLED = (
+    "_ZN13pytorch_flash16flash_fwd_kernelI23Flash_fwd_kernel_traitsILi128ELi128ELi64ELi4ELb0ELb0E"
+    "N7cutlass6half_tE19Flash_kernel_traitsILi128ELi128ELi64ELi4ES3_EELb0ELb1ELb0ELb0ELb1ELb0ELb0E"
+    "Lb0EEEvNS_16Flash_fwd_paramsE"
+)
+
+
+@pytest.mark.parametrize("spelling", [FLASH, FLASH_CASTS, FLASH_MANGLED])
+def test_one_kernel_in_three_spellings(spelling: str) -> None:
+    kernel = parse(spelling)
+    assert (kernel.template, kernel.tile, kernel.flag["warps"]) == (128, (128, 64), 4)
+    assert kernel.types.a == "float16"
+    true = {name for name, value in kernel.flags if value is True}
+    assert true == {"causal", "even_mn"}
+    assert kernel.mechanism == "flash2 d128 even_k=false"
+
+
+@pytest.mark.parametrize(
+    "count, even_k_at",
+    [(5, 3), (6, 4), (7, 5), (8, 5)],
+)
+def test_even_k_is_found_in_every_version_of_flash_attention_2(count: int, even_k_at: int) -> None:
+    switches = ", ".join("true" if i == even_k_at else "false" for i in range(count))
+    name = f"void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>, {switches}>(P)"
+    assert parse(name).flag["even_k"] is True
+    assert sum(value is True for _, value in parse(name).flags) == 1
+
+
+def test_a_name_cut_short_keeps_what_it_still_tells() -> None:
+    kernel = parse("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kern...")
+    assert (kernel.provider, kernel.role, kernel.template) == ("flash_attention", "attention", None)
+
+
+@pytest.mark.parametrize(
+    "name", ["some_future_kernel_42", "", "kernel", "_Z3fooi", "my_nvjet_like"]
+)
+def test_an_unknown_name_is_unknown_and_kept(name: str) -> None:
+    assert parse(name) == Kernel(name)
+    assert not parse(name).known
+
+
+@given(st.text(max_size=120))
+def test_no_text_makes_it_fail(name: str) -> None:
+    assert parse(name).name == name
+
+
+@given(st.data())
+def test_no_mutilated_name_makes_it_fail(fixtures: Path, data: st.DataObject) -> None:
+    listed = [name for file in FILES for name in names(fixtures, file)]
+    name = data.draw(st.sampled_from(listed))
+    start = data.draw(st.integers(0, len(name)))
+    end = data.draw(st.integers(start, len(name)))
+    other = data.draw(st.sampled_from(listed))
+    assert parse(name[:start] + name[end:]).name == name[:start] + name[end:]
+    assert parse(name[start:end] + other).name == name[start:end] + other
+
+
+REDUCE = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half>(x)"
+
+
+def test_a_split_k_reduction_belongs_to_its_gemm() -> None:
+    gemm = "nvjet_hsh_64x8_64x16_1x1_h_bz_TNN"
+    reduce = (
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half, false>()"
+    )
+    groups = attach([gemm, REDUCE, gemm])
+    assert [(g.main.name, [k.name for k in g.after], g.main.split_k) for g in groups] == [
+        (gemm, [REDUCE], True),
+        (gemm, [], False),
+    ]
+
+
+def test_a_reduction_without_a_gemm_stands_alone() -> None:
+    reduce = (
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half, false>()"
+    )
+    assert [g.main.name for g in attach([REDUCE])] == [REDUCE]
+
+
+FILL = next(n for n in FIELDS if "FillFunctor" in n)
+COPY = next(n for n in FIELDS if "direct_copy" in n)
+
+
+def test_three_pads_before_attention_are_its_padding() -> None:
+    groups = attach([FILL, COPY] * 3 + [FLASH])
+    assert len(groups) == 1
+    assert [kernel.role for kernel in groups[0].before] == ["fill", "copy"] * 3
+    assert groups[0].main.name == FLASH
+
+
+def test_a_copy_alone_is_not_taken_for_padding() -> None:
+    assert [len(group.before) for group in attach([COPY, FLASH])] == [0, 0]
+
+
+def test_a_combining_kernel_belongs_to_its_attention() -> None:
+    split = next(n for n in FIELDS if "splitkv" in n)
+    combine = (
+        "void flash::flash_fwd_splitkv_combine_kernel"
+        "<Flash_fwd_kernel_traits<128, 64, 128, 4>, 4, 2, true>(P)"
+    )
+    (group,) = attach([split, combine])
+    assert [kernel.role for kernel in group.after] == ["attention_combine"]
+
+
+def test_as_dict_is_plain_and_leaves_out_what_the_name_does_not_say() -> None:
+    assert parse("nvjet_hsh").as_dict() == {
+        "name": "nvjet_hsh",
+        "provider": "cublas",
+        "family": "nvjet",
+        "role": "gemm",
+        "types": {
+            "a": "float16",
+            "b": "float16",
+            "math": "float16",
+            "accumulate": "float32",
+            "out": "float16",
+        },
+        "mechanism": "nvjet float16",
+    }
