@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.schema import Curve, Device, LonePoint, MapFile, Noise, Provenance
+from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
 from gacprof.errors import MapError
 from gacprof.measure.stats import median, median_interval, quantile
 from gacprof.points import Environment, Point, Sample
@@ -83,6 +83,7 @@ def build_map(
             "Run the sweep again (gacprof sweep … --resume)"
         )
     file = MapFile(
+        schema_=SCHEMA,
         name=name,
         device=Device(
             kind=cast(Literal["cuda", "cpu", "recorded"], environment.kind),

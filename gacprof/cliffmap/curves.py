@@ -60,7 +60,7 @@ def make_curve(
     """
     measured = sorted(measured, key=lambda m: m.d)
     failed = dict(failed or {})
-    cliff_floor = detect.ASSUMED_FLOOR if floor is None else floor
+    cliff_floor = round(detect.cliff_floor(floor, len(measured) - 1), 5)
     points, mechanisms = _columns(measured)
     period = find_period(points.d, points.median_us, cliff_floor)
     classes = _classes(measured, period)

@@ -6,9 +6,10 @@ microseconds. Nothing here knows of multiples of 8, of kernels, or of GPUs.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist
 
 SAFE_PENALTY = 0.02
 """A dim is safe up to this penalty even on a quieter device (docs/architecture.md)."""
@@ -63,6 +64,19 @@ def frontier(d: Sequence[int], latency: Sequence[float], floor: float | None) ->
     return kept[::-1]
 
 
+def cliff_floor(floor: float | None, edges: int) -> float:
+    """The jump that none of ``edges`` edges exceeds by noise, in 19 curves out of 20.
+
+    ``floor`` is what 95 % of A/A differences stay within. Looking at many edges, a few differ
+    by more, so it is raised as Bonferroni's correction raises a two-sided 5 % bound, taking
+    the differences for normal: 1.8 times for a hundred edges, 2.1 times for a thousand.
+    """
+    if floor is None:
+        return ASSUMED_FLOOR
+    bound = NormalDist().inv_cdf
+    return floor * bound(1 - 0.025 / max(edges, 1)) / bound(0.975)
+
+
 def tolerance(floor: float | None) -> float:
     """The penalty up to which a dim is safe: the larger of 2 % and the measured noise floor."""
     return max(SAFE_PENALTY, floor or 0.0)
@@ -90,7 +104,7 @@ def edges(
     ``floor`` and, where both medians have intervals, if these exclude it too.
     """
     bounds = list(zip(d, latency, low, high, strict=True))
-    found = (_edge(a, b, floor, growth) for a, b in itertools.pairwise(bounds))
+    found = (_edge(a, b, floor, growth) for a, b in pairwise(bounds))
     return [edge for edge in found if edge is not None]
 
 

@@ -8,8 +8,8 @@ its own mean, and a cliff happens once, so none of them passes for a period.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from itertools import pairwise
 from math import exp, log1p
 from statistics import median
 from typing import TYPE_CHECKING
@@ -145,7 +145,7 @@ def _grouped(effects: dict[int, float], floor: float) -> list[list[int]]:
     """Places in groups whose effects follow one another within the floor, fastest first."""
     ordered = sorted(effects, key=lambda place: effects[place])
     groups = [[ordered[0]]]
-    for before, place in itertools.pairwise(ordered):
+    for before, place in pairwise(ordered):
         if effects[place] - effects[before] > log1p(floor):
             groups.append([])
         groups[-1].append(place)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.schema import Curve, Device, MapFile, Noise, Provenance
+from gacprof.cliffmap.schema import SCHEMA, Curve, Device, MapFile, Noise, Provenance
 from gacprof.errors import MapError
 from gacprof.points import Flag
 
@@ -126,6 +126,7 @@ def published_map(folder: Path) -> CliffMap:
         raise MapError(f"{folder} holds none of the A100 files, {FIGURES[0].file} to begin with")
     return CliffMap(
         MapFile(
+            schema_=SCHEMA,
             name=NAME,
             device=Device(kind="cuda", name="NVIDIA A100 80GB", arch="sm80"),
             provenance=Provenance(

@@ -197,9 +197,9 @@ class Coverage(_Strict):
 class Curve(_Strict):
     """One axis of one operator, everything else held fixed.
 
-    ``floor`` is the relative difference below which nothing is called a cliff: the map's
-    noise floor, or what was assumed where there is none. ``tolerance`` is the penalty up to
-    which a dim is safe.
+    ``floor`` is the relative difference up to which nothing is called a cliff: the map's
+    noise floor, raised for the number of edges looked at, or what was assumed where there is
+    no noise floor. ``tolerance`` is the penalty up to which a dim is safe.
     """
 
     operator: str
@@ -267,7 +267,7 @@ class LonePoint(_Strict):
 class MapFile(_Strict):
     """The whole file."""
 
-    schema_: Literal["gacprof.cliffmap/1"] = Field(alias="schema", default=SCHEMA)
+    schema_: Literal["gacprof.cliffmap/1"] = Field(alias="schema")
     name: str
     device: Device
     provenance: Provenance

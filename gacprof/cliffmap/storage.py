@@ -44,7 +44,6 @@ def shipped_maps() -> list[str]:
 def write_map(file: MapFile, path: Path) -> None:
     """Write atomically: one line a curve, so that maps stay small and differences readable."""
     data = file.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    data = {"schema": SCHEMA, **data}
     lines = [f'"{key}": {_value(value)}' for key, value in data.items()]
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -86,7 +85,7 @@ def _reason(text: str, error: ValidationError) -> str:
     """The first thing wrong, with its place; a version we do not know comes before all else."""
     try:
         data = json.loads(text)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         return f"not JSON ({fault})"
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema is None:

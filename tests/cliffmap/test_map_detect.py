@@ -48,6 +48,12 @@ def test_safe_is_two_percent_or_the_noise_floor_if_that_is_larger():
     assert detect.safe([1, 2, 3], latency, None) == [2, 3]
 
 
+def test_the_floor_is_raised_for_many_edges_and_assumed_where_there_is_none():
+    assert detect.cliff_floor(0.01, 1) == pytest.approx(0.01)
+    assert detect.cliff_floor(0.01, 100) == pytest.approx(0.0178, rel=0.01)
+    assert detect.cliff_floor(None, 100) == detect.ASSUMED_FLOOR
+
+
 def test_a_smooth_ramp_swept_in_large_steps_has_no_cliff():
     d = [256, 512, 1024, 2048, 4096]
     assert edges(d, [float(x) for x in d], 0.02) == []

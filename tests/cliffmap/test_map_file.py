@@ -1,0 +1,152 @@
+"""What is refused on loading, with the place and the reason, and what it costs to load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gacprof.cliffmap import CliffMap, shipped_maps
+from gacprof.cliffmap.jsonschema import json_schema
+from gacprof.errors import MapError
+
+
+@pytest.fixture
+def data(a100) -> dict:
+    return json.loads(json.dumps(a100.as_dict()))
+
+
+@pytest.fixture
+def refused(tmp_path):
+    def load(content) -> str:
+        path = tmp_path / "map.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        with pytest.raises(MapError) as error:
+            CliffMap.load(path)
+        assert str(path) in str(error.value) and "\n" not in str(error.value)
+        return str(error.value)
+
+    return load
+
+
+def test_a_newer_version_asks_for_an_upgrade(data, refused):
+    data["schema"] = "gacprof.cliffmap/2"
+    data["galaxies"] = []
+    assert "newer than the gacprof.cliffmap/1" in refused(data)
+
+
+def test_another_schema_and_none_at_all(data, refused):
+    data["schema"] = "gacprof.plan/1"
+    assert "'gacprof.plan/1', not gacprof.cliffmap/1" in refused(data)
+    del data["schema"]
+    assert "'schema' is missing" in refused(data)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "not json", '{"schema": [1]}'])
+def test_what_is_no_map_at_all(text, refused):
+    refused(text)
+
+
+def test_a_cliff_outside_the_axis(data, refused):
+    data["curves"][0]["cliffs"][0]["after"] = 1000
+    message = refused(data)
+    assert "curves[0] (attention head_dim" in message and "names 1000" in message
+
+
+def test_a_cliff_that_runs_backwards(data, refused):
+    cliff = data["curves"][0]["cliffs"][0]
+    cliff["before"], cliff["after"] = cliff["after"], cliff["before"]
+    assert "a cliff runs from" in refused(data)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -3.0, 0.0])
+def test_a_latency_that_is_no_positive_number(bad, data, refused):
+    data["curves"][1]["points"]["median_us"][4] = bad
+    message = refused(data)
+    assert "curves[1] (linear M" in message and "not a positive number" in message
+
+
+def test_an_interval_that_does_not_hold_its_median(data, refused):
+    data["curves"][0]["points"]["low_us"][0] = 1e9
+    assert "low_us at d=64" in refused(data)
+
+
+def test_an_axis_with_one_point(data, refused):
+    curve = data["curves"][0]
+    curve["points"] = {name: column[:1] for name, column in curve["points"].items()}
+    assert "needs two dims at least" in refused(data)
+
+
+def test_a_dim_twice_and_dims_out_of_order(data, refused):
+    d = data["curves"][0]["points"]["d"]
+    d[3] = d[2]
+    assert "d=66 is there twice" in refused(data)
+    d[3] = 60
+    assert "d=60 stands after d=66" in refused(data)
+
+
+def test_columns_of_different_length(data, refused):
+    data["curves"][0]["points"]["count"].pop()
+    assert "differ in length" in refused(data)
+
+
+def test_an_unknown_field(data, refused):
+    data["curves"][0]["speed"] = 1
+    assert "curves[0]" in refused(data)
+
+
+def test_the_same_curve_twice(data, refused):
+    data["curves"].append(data["curves"][0])
+    assert "two curves are the same one" in refused(data)
+
+
+def test_curves_that_disagree_where_they_cross(data, refused):
+    over_k = next(c for c in data["curves"] if c["axis"] == "K" and c["fixed"].get("M") == 512)
+    over_k["points"]["median_us"][over_k["points"]["d"].index(4096)] *= 1.5
+    assert "two curves disagree at linear K=4096 M=512 N=4096" in refused(data)
+
+
+def test_a_name_that_is_neither_file_nor_shipped():
+    with pytest.raises(MapError, match=r"no map 'h900'.*a100-published"):
+        CliffMap.load("h900")
+
+
+def test_a_missing_file_a_folder_and_bytes(tmp_path):
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "none.json", tmp_path, tmp_path / "bytes.json"):
+        with pytest.raises(MapError, match="cannot read the map"):
+            CliffMap.load(path)
+
+
+def test_saving_where_it_cannot_be_saved(a100, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MapError, match="cannot write the map"):
+        a100.save(tmp_path / "file" / "map.json")
+
+
+@pytest.mark.parametrize("name", shipped_maps())
+def test_shipped_maps_load_and_are_small(name):
+    loaded = CliffMap.load(name)
+    assert loaded.name == name and loaded.curves
+    path = Path(sys.modules["gacprof.maps"].__file__).parent / f"{name}.json"
+    assert path.stat().st_size < 2_000_000
+
+
+def test_loading_and_looking_up_imports_nothing_heavy():
+    code = (
+        "import sys; from gacprof.cliffmap import CliffMap; m = CliffMap.load('a100-published');"
+        "m.candidates('linear', axis='K', near=107, dtype='float16');"
+        "m.latency('linear', {'M': 1, 'N': 4096, 'K': 4000}, 'float16');"
+        "heavy = ('torch', 'numpy', 'pandas', 'pyarrow', 'matplotlib');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_published_json_schema_is_current(pytestconfig):
+    path = Path(pytestconfig.rootpath) / "docs" / "cliffmap.schema.json"
+    assert json.loads(path.read_text()) == json.loads(json.dumps(json_schema()))
