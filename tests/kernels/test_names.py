@@ -345,9 +345,6 @@ REDUCE = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, 
 
 def test_a_split_k_reduction_belongs_to_its_gemm() -> None:
     gemm = "nvjet_hsh_64x8_64x16_1x1_h_bz_TNN"
-    reduce = (
-        "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half, false>()"
-    )
     groups = attach([gemm, REDUCE, gemm])
     assert [(g.main.name, [k.name for k in g.after], g.main.split_k) for g in groups] == [
         (gemm, [REDUCE], True),
@@ -356,9 +353,6 @@ def test_a_split_k_reduction_belongs_to_its_gemm() -> None:
 
 
 def test_a_reduction_without_a_gemm_stands_alone() -> None:
-    reduce = (
-        "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half, false>()"
-    )
     assert [g.main.name for g in attach([REDUCE])] == [REDUCE]
 
 
