@@ -67,7 +67,7 @@ def load(
     inventory = scan(path)
     _refuse_packed(inventory)
     reader = open_tensors(inventory)
-    chosen = dtype_of(dtype) if dtype is not None else _widest(inventory)
+    chosen = dtype_of(dtype) if dtype is not None else stored_dtype(inventory)
     model, names = build_skeleton(inventory)
     ignored = _assign(model, reader, names, chosen, torch.device(device))
     _make_buffers(model, inventory, torch.device(device))
@@ -94,7 +94,8 @@ def _refuse_packed(inventory: Inventory) -> None:
         )
 
 
-def _widest(inventory: Inventory) -> torch.dtype:
+def stored_dtype(inventory: Inventory) -> torch.dtype:
+    """The widest floating-point dtype that the checkpoint stores."""
     stored = {info.dtype for info in inventory.tensors.values() if info.dtype in FLOATING}
     found = [getattr(torch, name) for name in sorted(stored) if not name.startswith("float8")]
     if not found:

@@ -1,1 +1,9 @@
+"""Is it still the same function, and is it faster: the two proofs of a changed checkpoint."""
 
+from __future__ import annotations
+
+from .benchmark import BenchResult, Timing, bench
+from .perplexity import Perplexity
+from .verification import Verification, verify
+
+__all__ = ["BenchResult", "Perplexity", "Timing", "Verification", "bench", "verify"]

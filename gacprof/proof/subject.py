@@ -1,0 +1,76 @@
+"""What is put to the proof: a checkpoint's path or a model in memory, as a model ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.load import dtype_of, load
+from gacprof.errors import CheckpointError, MeasurementError
+
+Model = str | Path | nn.Module
+"""A checkpoint's folder or file, or a transformers causal language model."""
+
+Inputs = Any
+"""Token ids [batch, tokens]: a tensor, an array, or nested lists."""
+
+
+def name_of(model: Model) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else str(model)
+
+
+def ready(model: Model, dtype: torch.dtype | None, device: torch.device) -> nn.Module:
+    """The model in ``dtype`` on ``device``, in eval mode.
+
+    A path is loaded. A model in memory is used as it is, and has to be there and in that dtype
+    already: what belongs to the caller is not converted.
+    """
+    if not isinstance(model, nn.Module):
+        return load(model, dtype, device).model
+    parameter = next(model.parameters())
+    if parameter.device != device or (dtype is not None and parameter.dtype != dtype):
+        raise CheckpointError(
+            f"{name_of(model)} is {parameter.dtype} on {parameter.device}, {dtype} on {device} is "
+            "asked for: move it there, or give its path"
+        )
+    return model.eval()
+
+
+def device_of(name: torch.device | str | None) -> torch.device:
+    """The named device; by default the first GPU, else the CPU. An index is always given."""
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise MeasurementError(f"unknown device '{name}': use cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        index = device.index or 0
+        if index >= torch.cuda.device_count():
+            raise MeasurementError(f"there is no device '{name}' here")
+        return torch.device("cuda", index)
+    if device.type != "cpu":
+        raise MeasurementError(f"device '{name}' is not supported: use cpu or cuda")
+    return torch.device("cpu")
+
+
+def chosen_dtype(name: torch.dtype | str | None) -> torch.dtype | None:
+    return None if name is None else dtype_of(name)
+
+
+def vocabulary(models: Sequence[nn.Module]) -> int:
+    """How many token ids all the models know."""
+    return min(int(_text_config(model).vocab_size) for model in models)
+
+
+def layers(model: nn.Module) -> int:
+    return int(_text_config(model).num_hidden_layers)
+
+
+def _text_config(model: nn.Module) -> Any:
+    config: Any = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config

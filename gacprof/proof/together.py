@@ -1,0 +1,54 @@
+"""Several models in memory at once, or a clear word that they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint.load import stored_dtype
+from gacprof.checkpoint.scan import scan
+from gacprof.errors import MeasurementError
+
+from .subject import Model, ready
+
+
+def common_dtype(models: Sequence[Model]) -> torch.dtype:
+    own = [
+        next(model.parameters()).dtype
+        if isinstance(model, nn.Module)
+        else stored_dtype(scan(model))
+        for model in models
+    ]
+    return reduce(torch.promote_types, own)
+
+
+def load_together(
+    models: Sequence[Model], dtype: torch.dtype, device: torch.device
+) -> list[nn.Module]:
+    """All models on the device. Raises :class:`MeasurementError` where they do not fit."""
+    needed = sum(
+        scan(model).parameters * dtype.itemsize
+        for model in models
+        if not isinstance(model, nn.Module)
+    )
+    free = _free_bytes(device)
+    if free is not None and needed > free:
+        raise MeasurementError(
+            f"the {len(models)} models need {needed / 1e9:.1f} GB together in {dtype}, {device} "
+            f"has {free / 1e9:.1f} GB free: measure fewer at once, or in a smaller dtype"
+        )
+    return [ready(model, dtype, device) for model in models]
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
