@@ -119,12 +119,18 @@ def _atom(key: Any) -> Any:
     raise CheckpointError(f"pickle: a {type(key).__name__} as a dict key is refused")
 
 
-def persistent(pid: Any) -> Any:
+def persistent(pid: Any) -> StorageRef | Named:
     """The storage that a persistent id of ``torch.save`` means.
 
     Zip files: ``('storage', class, key, location, numel)``; legacy files add a sixth entry,
     a view into another storage, which torch has not written since 0.4 and which is refused.
+    Legacy whole-model pickles also keep classes this way, with the text of their source file:
+    ``('module', class, file, source)`` gives the class's name.
     """
+    if isinstance(pid, tuple) and len(pid) == 4 and pid[0] == "module":
+        if isinstance(pid[1], Named):
+            return pid[1]
+        raise CheckpointError("pickle: a persistent id of a class names none")
     if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
         raise CheckpointError("pickle: a persistent id is not a torch storage")
     of, key, numel = pid[1], pid[2], pid[4]

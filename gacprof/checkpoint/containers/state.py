@@ -17,7 +17,7 @@ from ...errors import CheckpointError
 from .records import Named, Record, TensorRef
 
 _WRAPPERS = ("model", "state_dict", "model_state_dict", "module", "net")
-_MAX_ENTRIES = 1_000_000
+_MAX_ENTRIES = 250_000
 _MAX_NAME = 1000
 _MAX_DEPTH = 64
 _MAX_CONFIG_VALUES = 100_000

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,10 +44,12 @@ def unpickle(data: bytes, where: str, start: int = 0) -> Unpickled:
     stream.seek(start)
     machine = Machine()
     try:
-        for count, (opcode, arg, _) in enumerate(pickletools.genops(stream)):
-            if count >= MAX_OPERATIONS:
-                raise CheckpointError(f"pickle: more than {MAX_OPERATIONS} operations")
-            machine.step(opcode.name, arg)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of pickletools about odd escapes in the stream
+            for count, (opcode, arg, _) in enumerate(pickletools.genops(stream)):
+                if count >= MAX_OPERATIONS:
+                    raise CheckpointError(f"pickle: more than {MAX_OPERATIONS} operations")
+                machine.step(opcode.name, arg)
         return Unpickled(machine.pop(), stream.tell(), machine.storages)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
@@ -133,9 +136,10 @@ class Machine:
         self.stack.append(reduced(items[0], tuple(items[1:])))
 
     def persistent(self, pid: Any) -> None:
-        storage = persistent(pid)
-        self.storages.setdefault(storage.key, storage)
-        self.stack.append(storage)
+        value = persistent(pid)
+        if isinstance(value, StorageRef):
+            self.storages.setdefault(value.key, value)
+        self.stack.append(value)
 
     def discard(self, _: Any) -> None:
         self.stack.pop()

@@ -1,0 +1,47 @@
+"""A witness for hostile input: what the interpreter did while it was being read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_ACTS = (
+    "os.",
+    "subprocess.",
+    "socket.",
+    "shutil.",
+    "ctypes.",
+    "pickle.",
+    "exec",
+    "pty.",
+    "webbrowser.",
+)
+_seen: list[str] | None = None
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if _seen is None or "PYTEST_CURRENT_TEST" in str(args[:1]):
+        return
+    writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+    if event == "import" or event.startswith(_ACTS) or writes:
+        _seen.append(f"{event} {args[:2]}"[:200])
+
+
+sys.addaudithook(_hook)  # cannot be removed again, hence the switch
+
+
+@pytest.fixture
+def nothing_happens() -> Iterator[None]:
+    """Fails the test if, within it, anything is imported, run, connected to or written."""
+    global _seen
+    modules = set(sys.modules)
+    _seen = []
+    try:
+        yield
+    finally:
+        acts, _seen = _seen, None
+    assert acts == []
+    assert set(sys.modules) == modules

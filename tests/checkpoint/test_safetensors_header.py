@@ -1,0 +1,157 @@
+"""A safetensors header is believed only where every byte of the file agrees with it."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from typing import Any
+
+import pytest
+from checkpoint_making import MemoryFolder, header_of, write_header
+
+from gacprof.checkpoint import scan
+from gacprof.checkpoint.containers import read_container
+from gacprof.checkpoint.containers.safetensors import read_safetensors
+from gacprof.errors import CheckpointError
+
+
+def framed(header: bytes, data: int = 0, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(header) if length is None else length) + header + bytes(data)
+
+
+def read(file: bytes) -> dict[str, Any]:
+    return dict(read_safetensors(MemoryFolder({"m.safetensors": file}), "m.safetensors").tensors)
+
+
+def entry(**changes: Any) -> bytes:
+    """A header with one float16 tensor [2, 3] of 12 bytes, some of it changed."""
+    fields: dict[str, Any] = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
+    return json.dumps({"w": fields | changes}).encode()
+
+
+def test_a_sound_header_gives_names_shapes_dtypes_and_offsets() -> None:
+    header, length = header_of({"a": (2, 3), "b": ("bfloat16", (4,)), "c": ("int64", ())})
+    found = read(framed(header, length))
+    assert {n: (t.shape, t.dtype, t.nbytes) for n, t in found.items()} == {
+        "a": ((2, 3), "float16", 12),
+        "b": ((4,), "bfloat16", 8),
+        "c": ((), "int64", 8),
+    }
+    start = 8 + len(header)
+    assert [found[n].offset for n in "abc"] == [start, start + 12, start + 20]
+
+
+def test_metadata_is_not_a_tensor() -> None:
+    header = json.dumps({"__metadata__": {"format": "pt"}}).encode()
+    assert read(framed(header)) == {}
+
+
+REFUSED = {
+    "an empty file": b"",
+    "a file shorter than its length field": b"\x10\0\0",
+    "a header longer than the file": framed(entry(), 12, length=10_000),
+    "a header of 2^64-1 bytes": framed(entry(), 12, length=2**64 - 1),
+    "a header above the format's limit": framed(b"{}", 0, length=100_000_001),
+    "a header that is not JSON": framed(b"hello"),
+    "a header that is not UTF-8": framed(b'{"\xff": 1}'),
+    "a header that is a list": framed(b"[]"),
+    "JSON nested without end": framed(b'{"a":' * 50_000),
+    "a tensor given twice": framed(b"{" + entry()[1:-1] + b"," + entry()[1:], 12),
+    "NaN as a dim": framed(b'{"w":{"dtype":"F16","shape":[NaN],"data_offsets":[0,0]}}'),
+    "a negative dim": framed(entry(shape=[-2, -3]), 12),
+    "a dim that is true": framed(entry(shape=[True, 6]), 12),
+    "a dim that is a float": framed(entry(shape=[2.0, 3]), 12),
+    "a dim that is text": framed(entry(shape="23"), 12),
+    "dims whose product passes 2^64": framed(entry(shape=[2**33, 2**33]), 12),
+    "a dim of 2^60": framed(entry(shape=[2**60, 0]), 12),
+    "a thousand dims": framed(entry(shape=[1] * 1000), 12),
+    "a shape larger than its bytes": framed(entry(shape=[2, 4]), 12),
+    "a shape smaller than its bytes": framed(entry(shape=[2, 2]), 12),
+    "an unknown dtype": framed(entry(dtype="F99"), 12),
+    "a dtype that is a list": framed(entry(dtype=["F16"]), 12),
+    "offsets in reverse": framed(entry(data_offsets=[12, 0]), 12),
+    "offsets beyond the file": framed(entry(), 4),
+    "bytes after the last tensor": framed(entry(), 16),
+    "a gap before the first tensor": framed(entry(data_offsets=[4, 16]), 16),
+    "offsets that are not two": framed(entry(data_offsets=[0]), 12),
+    "an entry with a further key": framed(entry(extra=1), 12),
+    "an entry that is a number": framed(b'{"w": 1}'),
+    "metadata that is not text": framed(b'{"__metadata__": {"a": 1}}'),
+    "a number of 5000 digits": framed(b'{"w": ' + b"9" * 5000 + b"}"),
+}
+
+
+@pytest.mark.parametrize("file", REFUSED.values(), ids=REFUSED.keys())
+def test_refused_with_one_clear_line(file: bytes) -> None:
+    with pytest.raises(CheckpointError) as refusal:
+        read(file)
+    assert "memory/m.safetensors" in str(refusal.value)
+    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
+
+
+def test_overlapping_tensors_are_refused() -> None:
+    one = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
+    header = json.dumps({"a": one, "b": one | {"data_offsets": [6, 18]}}).encode()
+    with pytest.raises(CheckpointError, match="overlaps"):
+        read(framed(header, 18))
+
+
+def test_two_names_for_the_same_bytes_are_refused() -> None:
+    one = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
+    with pytest.raises(CheckpointError, match="overlaps"):
+        read(framed(json.dumps({"a": one, "b": one}).encode(), 12))
+
+
+def test_a_truncated_file_on_disk_is_refused_and_left_as_it_was(tmp_path: Any) -> None:
+    header, length = header_of({"model.layers.0.mlp.up_proj.weight": (8, 4)})
+    path = write_header(tmp_path / "model.safetensors", header, length - 1)
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError, match="truncated"):
+        scan(tmp_path)
+    assert path.read_bytes() == before
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    """A few random edits: flip, overwrite, cut, insert, repeat."""
+    out = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(out) + 1) if out else 0
+        kind = rng.randrange(6)
+        if kind == 0 and at < len(out):
+            out[at] ^= 1 << rng.randrange(8)
+        elif kind == 1 and at < len(out):
+            out[at] = rng.randrange(256)
+        elif kind == 2:
+            del out[at : at + rng.randint(1, 20)]
+        elif kind == 3:
+            out[at:at] = rng.choice([b"9" * 30, b"-", b"[", b"{", b'"', b"NaN", b"\0", b"1e999"])
+        elif kind == 4:
+            out[at:at] = out[at : at + rng.randint(1, 60)]
+        else:
+            del out[at:]
+    return bytes(out)
+
+
+@pytest.mark.usefixtures("nothing_happens")
+def test_five_thousand_mutated_headers() -> None:
+    """Each gives tensors that lie within the file, or a CheckpointError; nothing else."""
+    rng = random.Random(6)
+    shapes = {f"model.layers.{i}.mlp.up_proj.weight": (i + 2, 4) for i in range(4)}
+    header, length = header_of({**shapes, "b": ("int64", (3,)), "s": ("float32", ())})
+    sound = framed(header, length)
+    refused = 0
+    for i in range(5000):
+        if i % 2:
+            file = framed(mutated(rng, header), length)  # the length field still fits
+        else:
+            file = mutated(rng, sound[: 8 + len(header)]) + bytes(length)
+        try:
+            stored = read_container(MemoryFolder({"m.safetensors": file}), "m.safetensors")
+        except CheckpointError:
+            refused += 1
+        else:
+            for tensor in stored.tensors.values():
+                assert tensor.offset is not None
+                assert 8 <= tensor.offset <= tensor.offset + tensor.nbytes <= len(file)
+    assert 0 < refused < 5000  # some mutations only rename a tensor, and are fine

@@ -1,0 +1,221 @@
+"""torch.save files, zipped and legacy, read without torch and compared with what torch reads."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_making import MemoryFolder, write_torch_zip
+from test_safetensors_header import mutated
+from torch import nn
+
+from gacprof.checkpoint import open_tensors, scan
+from gacprof.checkpoint.containers import read_container
+from gacprof.errors import CheckpointError
+
+BASE = torch.arange(48, dtype=torch.float32).reshape(6, 8)
+STATE = {
+    "plain": BASE,
+    "sliced": BASE[:, :5],
+    "offset": BASE[2:, 1:],
+    "transposed": BASE.t(),
+    "expanded": BASE[:1].expand(4, 8),
+    "scalar": torch.tensor(3.5),
+    "empty": torch.empty(0, 4),
+    "bfloat16": torch.randn(3, 3).bfloat16(),
+    "float8": torch.randn(4).to(torch.float8_e4m3fn),
+    "bool": torch.tensor([True, False]),
+    "int64": torch.arange(3),
+    "parameter": nn.Parameter(torch.randn(2, 2)),
+}
+
+
+class Tiny(nn.Module):
+    """A whole model to pickle: nested modules, a kept and a passing buffer, a tied weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(10, 4)
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.register_buffer("kept", torch.ones(2))
+        self.register_buffer("passing", torch.ones(3), persistent=False)
+        self.lm_head = nn.Linear(4, 10, bias=False)
+        self.lm_head.weight = self.embed_tokens.weight
+        self.num_heads = 2
+        self.cache = torch.zeros(5)
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_every_kind_of_tensor_reads_as_torch_reads_it(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "state.pt"
+    # Legacy files cannot hold float8: torch writes no typed storage for it.
+    state = {k: v for k, v in STATE.items() if zipped or k != "float8"}
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    reader = open_tensors(path)
+    assert set(reader) == set(state)
+    for name, expected in state.items():
+        found = reader.torch(name)
+        assert found.dtype == expected.dtype and tuple(found.shape) == tuple(expected.shape)
+        assert torch.equal(found.float(), expected.detach().float()), name
+
+
+def test_views_keep_their_strides(tmp_path: Path) -> None:
+    torch.save({"view": BASE[:, :5], "whole": BASE}, tmp_path / "state.pt")
+    tensors = scan(tmp_path / "state.pt").tensors
+    assert tensors["view"].stride == (8, 1) and tensors["whole"].stride is None
+    assert tensors["view"].offset == tensors["whole"].offset
+    assert tensors["view"].nbytes == 6 * 5 * 4
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: {"model": m, "tokenizer": None}])
+def test_a_whole_model_gives_its_state_dict(tmp_path: Path, zipped: bool, wrap: Any) -> None:
+    model = Tiny()
+    torch.save(wrap(model), tmp_path / "m.bin", _use_new_zipfile_serialization=zipped)
+    reader = open_tensors(tmp_path / "m.bin")
+    expected = model.state_dict()
+    assert set(reader) == set(expected)
+    assert all(torch.equal(reader.torch(name), expected[name]) for name in expected)
+    assert reader.inventory.attributes[""]["num_heads"] == 2
+    assert reader.inventory.attributes["layers.1"]["class"] == "torch.nn.modules.linear.Linear"
+    assert reader.inventory.parameters == sum(p.numel() for p in model.parameters()) + 2
+
+
+def test_a_tied_weight_is_seen_to_be_one(tmp_path: Path) -> None:
+    torch.save(Tiny(), tmp_path / "m.pt")
+    notes = scan(tmp_path / "m.pt").notes
+    assert any("embed_tokens.weight" in n and "lm_head.weight" in n for n in notes)
+
+
+@pytest.mark.parametrize("key", ["model", "state_dict", "module", "anything"])
+def test_a_state_dict_inside_a_dict_is_found(tmp_path: Path, key: str) -> None:
+    torch.save({"step": 3, key: {"w": torch.ones(2)}}, tmp_path / "m.pt")
+    assert set(scan(tmp_path / "m.pt").tensors) == {"w"}
+
+
+def test_two_state_dicts_are_not_chosen_between(tmp_path: Path) -> None:
+    value = {"student": {"w": torch.ones(2)}, "teacher": {"w": torch.ones(2)}}
+    torch.save(value, tmp_path / "m.pt")
+    with pytest.raises(CheckpointError, match="no state dict"):
+        scan(tmp_path / "m.pt")
+
+
+def test_shards_of_torch_files_are_read_by_their_index(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model-00001-of-00002.bin")
+    torch.save({"b": torch.ones(3)}, tmp_path / "pytorch_model-00002-of-00002.bin")
+    index = (
+        '{"weight_map": {"a": "pytorch_model-00001-of-00002.bin",'
+        ' "b": "pytorch_model-00002-of-00002.bin"}}'
+    )
+    (tmp_path / "pytorch_model.bin.index.json").write_text(index)
+    reader = open_tensors(tmp_path)
+    assert reader.torch("b").tolist() == [1, 1, 1]
+
+
+def test_zip64_directories_are_read(tmp_path: Path) -> None:
+    """The 64-bit end record, as written above 4 GiB, here with sizes that would not need it."""
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    data = bytearray(path.read_bytes())
+    end = data.rindex(b"PK\x05\x06")
+    count, length, start = struct.unpack_from("<HII", data, end + 10)
+    record = struct.pack(
+        "<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, length, start
+    )
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1)
+    short = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
+    path.write_bytes(bytes(data[:end]) + record + locator + short)
+    assert open_tensors(path).torch("w").tolist() == [1, 1]
+
+
+def test_a_compressed_zip_is_refused_unread(tmp_path: Path) -> None:
+    """So no zip bomb is ever inflated."""
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb/data.pkl", bytes(50_000_000))
+    with pytest.raises(CheckpointError, match="compressed"):
+        scan(path)
+
+
+def test_a_pickle_of_hundreds_of_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    with zipfile.ZipFile(path, "w") as archive, archive.open("m/data.pkl", "w") as entry:
+        for _ in range(65):
+            entry.write(bytes(1 << 20))
+    with pytest.raises(CheckpointError, match="too large"):
+        scan(path)
+
+
+def test_other_zips_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(CheckpointError, match="not one that torch"):
+        scan(tmp_path / "a.bin")
+
+
+def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("a/data.pkl", b"N.")
+        archive.writestr("a/constants.pkl", b"N.")
+    with pytest.raises(CheckpointError, match="TorchScript"):
+        scan(tmp_path / "a.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_record_given_twice_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        archive.writestr("a/data.pkl", b"N.")
+        archive.writestr("a/data.pkl", b"N.")
+    with pytest.raises(CheckpointError, match="twice"):
+        scan(tmp_path / "a.pt")
+
+
+def test_a_missing_storage_is_named(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "sound.pt")
+    with zipfile.ZipFile(tmp_path / "sound.pt") as archive:
+        pickled = archive.read("sound/data.pkl")
+    path = write_torch_zip(tmp_path / "bad.pt", "bad", pickled, {})
+    with pytest.raises(CheckpointError, match="storage '0' is missing"):
+        scan(path)
+    path = write_torch_zip(tmp_path / "bad.pt", "bad", pickled, {"0": 7})
+    with pytest.raises(CheckpointError, match="beyond its storage"):
+        scan(path)
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_truncated_files_are_refused(tmp_path: Path, zipped: bool, keep: float) -> None:
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.ones(500)}, path, _use_new_zipfile_serialization=zipped)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(CheckpointError):
+        scan(path)
+
+
+@pytest.mark.usefixtures("nothing_happens")
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_mutated_torch_files(zipped: bool) -> None:
+    """1,000 each: sound tensors within the file, or a CheckpointError."""
+    stream = io.BytesIO()
+    state = {f"w{i}": torch.ones(i + 1, 3) for i in range(4)}
+    torch.save(state, stream, _use_new_zipfile_serialization=zipped)
+    sound = stream.getvalue()
+    rng = random.Random(7)
+    refused = 0
+    for _ in range(1000):
+        file = mutated(rng, sound)
+        try:
+            stored = read_container(MemoryFolder({"m.pt": file}), "m.pt")
+        except CheckpointError:
+            refused += 1
+        else:
+            for tensor in stored.tensors.values():
+                assert 0 <= (tensor.offset or 0) + tensor.nbytes <= len(file)
+    assert 0 < refused < 1000
