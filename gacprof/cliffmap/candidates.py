@@ -61,7 +61,8 @@ def of_sums(
     penalties = detect.penalty(latency)
     allowed = detect.tolerance(floor)
     sure = sum(size <= settled for size in d)
-    frontier = set(detect.frontier(d[:sure], latency[:sure], floor))
+    raised = detect.cliff_floor(floor, len(d))
+    frontier = set(detect.frontier(d[:sure], latency[:sure], raised))
     return [
         Candidate(size, t, p, p <= allowed and size <= settled, size in frontier)
         for size, t, p in zip(d, latency, penalties, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import log1p
 from statistics import median
 from typing import Any, Literal
 
@@ -163,7 +164,7 @@ def _judge(cliff: Cliff, there: Mapping[int, _Bounds], floor: float) -> CliffCha
     low, high = low_1 / high_0 - 1, high_1 / low_0 - 1
     significant = low - floor > cliff.high or high + floor < cliff.low
     verdict: Verdict = "larger" if abs(jump) > abs(cliff.jump) else "smaller"
-    if abs(jump) <= floor / 2 or jump * cliff.jump < 0:
+    if abs(log1p(jump)) <= log1p(floor / 2) or jump * cliff.jump < 0:
         verdict = "gone"
     return CliffChange(verdict, cliff.before, cliff.after, cliff.jump, round(jump, 4), significant)
 

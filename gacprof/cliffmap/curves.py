@@ -86,7 +86,7 @@ def make_curve(
             for tier in _tiers(axis.axis, c, cliffs)
         ],
         cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
-        frontier=detect.frontier(points.d[:sure], points.median_us[:sure], floor),
+        frontier=detect.frontier(points.d[:sure], points.median_us[:sure], cliff_floor),
         safe=[d for d in detect.safe(points.d, points.median_us, floor) if d <= settled],
         floor=cliff_floor,
         tolerance=detect.tolerance(floor),

@@ -46,15 +46,13 @@ def penalty(latency: Sequence[float]) -> list[float]:
     return [t / e - 1 for t, e in zip(latency, envelope(latency), strict=True)]
 
 
-def frontier(d: Sequence[int], latency: Sequence[float], floor: float | None) -> list[int]:
+def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[int]:
     """Dims that no larger dim undercuts: the Pareto set of (more width, less time).
 
     Seen from the largest dim downwards, a dim joins when it is faster by more than the floor
     than the last one that joined. So a plateau is represented by its widest dim, and noise
-    on a plateau adds nothing. Every dim returned has a penalty of exactly zero. An unknown
-    floor (None) is taken as the safe penalty.
+    on a plateau adds nothing. Every dim returned has a penalty of exactly zero.
     """
-    floor = SAFE_PENALTY if floor is None else floor
     kept: list[int] = []
     last = float("inf")
     for size, t in zip(reversed(d), reversed(latency), strict=True):

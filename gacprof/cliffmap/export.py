@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import mean
+from statistics import fmean as mean
 from typing import Any, Literal
 
 from gacprof.cliffmap import detect
@@ -80,7 +80,8 @@ TOOLS = (
 
 def moduli(curve: Curve) -> list[Modulus]:
     """Every modulus that the curve can judge, ascending. 1 stands for no rounding at all."""
-    found = (_judge(curve, modulus) for modulus in range(1, LARGEST_MODULUS + 1))
+    judged = _Judged.of(curve)
+    found = (judged.modulus(modulus) for modulus in range(1, LARGEST_MODULUS + 1))
     return [modulus for modulus in found if modulus is not None]
 
 
@@ -114,7 +115,7 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     best = together(curves)
     rows = []
     for tool in TOOLS:
-        default = [_judge(curve, tool.default) for curve in curves]
+        default = [_Judged.of(curve).modulus(tool.default) for curve in curves]
         known = [m for m in default if m is not None]
         rows.append(
             {
@@ -182,31 +183,46 @@ def _axis(curve: Curve) -> dict[str, Any]:
     }
 
 
-def _judge(curve: Curve, modulus: int) -> Modulus | None:
-    """None where too few multiples of the modulus were measured to say anything."""
-    settled = curve.coverage.settled
-    pairs = list(zip(curve.points.d, curve.points.median_us, strict=True))
-    penalties = dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
-    latency = dict(pairs)
-    multiples = [d for d in latency if d % modulus == 0 and d <= settled]
-    if len(multiples) < LEAST_MULTIPLES:
-        return None
-    best = dict(zip(curve.points.d, detect.envelope(curve.points.median_us), strict=True))
-    losses = [
-        latency[up] / best[wish] - 1
-        for wish in latency
-        if (up := -(-wish // modulus) * modulus) in latency and wish <= settled
-    ]
-    safe = set(curve.safe)
-    return Modulus(
-        modulus=modulus,
-        multiples=len(multiples),
-        penalty=round(mean(penalties[d] for d in multiples), 4),
-        worst_penalty=round(max(penalties[d] for d in multiples), 4),
-        safe_share=round(sum(d in safe for d in multiples) / len(multiples), 4),
-        loses=round(mean(losses), 4),
-        unreached=sum(d % modulus != 0 for d in safe),
-    )
+@dataclass(frozen=True)
+class _Judged:
+    """A curve's columns by dim, computed once for all moduli."""
+
+    latency: dict[int, float]
+    penalty: dict[int, float]
+    best: dict[int, float]
+    safe: frozenset[int]
+    settled: int
+
+    @classmethod
+    def of(cls, curve: Curve) -> _Judged:
+        d, latency = curve.points.d, curve.points.median_us
+        return cls(
+            dict(zip(d, latency, strict=True)),
+            dict(zip(d, detect.penalty(latency), strict=True)),
+            dict(zip(d, detect.envelope(latency), strict=True)),
+            frozenset(curve.safe),
+            curve.coverage.settled,
+        )
+
+    def modulus(self, modulus: int) -> Modulus | None:
+        """None where too few of its multiples were measured to say anything."""
+        multiples = [d for d in self.latency if d % modulus == 0 and d <= self.settled]
+        if len(multiples) < LEAST_MULTIPLES:
+            return None
+        losses = [
+            self.latency[up] / self.best[wish] - 1
+            for wish in self.latency
+            if (up := -(-wish // modulus) * modulus) in self.latency and wish <= self.settled
+        ]
+        return Modulus(
+            modulus=modulus,
+            multiples=len(multiples),
+            penalty=round(mean(self.penalty[d] for d in multiples), 4),
+            worst_penalty=round(max(self.penalty[d] for d in multiples), 4),
+            safe_share=round(sum(d in self.safe for d in multiples) / len(multiples), 4),
+            loses=round(mean(losses), 4),
+            unreached=sum(d % modulus != 0 for d in self.safe),
+        )
 
 
 def _worst(several: list[Modulus]) -> Modulus:

@@ -1,0 +1,150 @@
+"""Candidates: on both sides, by window, by count; for one dim of several operators; for maps."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+
+import pytest
+
+from gacprof.cliffmap import CliffMap, MapMiss, Use
+from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.intersect import intersect
+from gacprof.errors import MapError
+from gacprof.points import Environment, Point, Sample
+
+DEVICE = Environment("recorded", "planted", "none")
+
+
+def dims(candidates):
+    return [c.d for c in candidates]
+
+
+def test_three_lines_are_enough():
+    m = CliffMap.load("a100-published")
+    found = m.candidates("linear", axis="K", near=107, dtype="float16")
+    assert dims(found) == [64, 72, 80, 88, 96, 104, 112, 120, 128]
+    assert all(c.safe and c.penalty <= 0.02 and c.latency_us > 0 for c in found)
+
+
+def test_both_sides_window_and_count(a100):
+    def near(**options):
+        return dims(a100.candidates("attention", axis="head_dim", near=107, **options))
+
+    assert near() == [64, 96, 128, 160, 192, 256]
+    assert near(below=1, above=2) == [96, 128, 160]
+    assert near(below=0) == [128, 160, 192, 256]
+    assert near(window=30) == [96, 128]
+    assert near(window=(100, 170)) == [128, 160]
+    assert near(count=1) == [96]
+    assert near(window=(97, 100)) == []
+
+
+def test_the_dim_itself_is_a_candidate_if_it_is_safe(a100):
+    assert dims(a100.candidates("attention", axis="head_dim", near=128, below=1, above=1)) == [
+        96, 128, 160,
+    ]  # fmt: skip
+
+
+def test_unsafe_dims_can_be_seen_with_their_penalty(a100):
+    found = a100.candidates("attention", axis="head_dim", near=107, window=1, safe_only=False)
+    assert [(c.d, c.safe) for c in found] == [(106, False), (107, False), (108, False)]
+    assert found[1].penalty == pytest.approx(a100.penalty("attention", "head_dim", 107))
+
+
+def test_the_penalty_of_an_unmeasured_dim_is_a_miss(a100):
+    with pytest.raises(MapMiss, match="head_dim=161 was not measured"):
+        a100.penalty("attention", "head_dim", 161)
+
+
+def test_a_candidate_prints_as_json(a100):
+    (c,) = a100.candidates("attention", axis="head_dim", near=128, count=1)
+    assert json.loads(json.dumps(c.as_dict())) == {
+        "d": 128, "latency_us": 1484.74, "penalty": 0.0, "safe": True, "on_frontier": True,
+    }  # fmt: skip
+
+
+def pair(latency_k, latency_n, name="planted"):
+    """A rank: K of the second product and N of the first, at a layer of 1024 × 2048."""
+
+    def samples():
+        for d in range(96, 145):
+            second = Point.of("linear", {"M": 8, "N": 2048, "K": d}, "float16", {"bias": False})
+            first = Point.of("linear", {"M": 8, "N": d, "K": 1024}, "float16", {"bias": False})
+            yield Sample(second, ("K",), (latency_k(d),) * 6, "recorded")
+            yield Sample(first, ("N",), (latency_n(d),) * 6, "recorded")
+
+    return build_map(samples(), DEVICE, name=name)
+
+
+USES = [
+    Use("linear", {"M": 8, "N": 2048}, "K", "float16"),
+    Use("linear", {"M": 8, "K": 1024, "N": 107}, "N", "float16"),
+]
+
+
+def test_a_rank_is_judged_on_both_products_together():
+    """K wants multiples of 8 and N, where far more time goes, wants multiples of 12."""
+    m = pair(
+        lambda d: 10.0 if d % 8 == 0 else 20.0,
+        lambda d: 100.0 if d % 12 == 0 else 150.0,
+    )
+    assert dims(m.candidates("linear", axis="K", near=107, below=1, above=1)) == [104, 112]
+    assert dims(m.joint_candidates(USES, 107, below=1, above=1)) == [96, 120]
+    (best,) = m.joint_candidates(USES, 120, count=1)
+    assert (best.d, best.latency_us, best.on_frontier) == (120, 110.0, False)
+
+
+def test_weights_say_how_often_each_use_runs():
+    m = pair(lambda d: 10.0 if d % 8 == 0 else 12.0, lambda d: 5.0 if d % 12 == 0 else 7.5)
+    heavy = [USES[0], Use("linear", USES[1].dims, "N", "float16", weight=0.001)]
+    assert {104, 112} <= set(dims(m.joint_candidates(heavy, 107)))
+
+
+def test_joint_candidates_only_where_every_use_can_be_told():
+    m = pair(lambda d: 10.0, lambda d: 10.0)
+    elsewhere = Use("linear", {"M": 8, "N": 999}, "K", "float16")
+    with pytest.raises(MapMiss, match="no size at which all 2 uses"):
+        m.joint_candidates([USES[0], elsewhere], 107)
+    with pytest.raises(MapMiss, match="no curve of linear over M"):
+        m.joint_candidates([Use("linear", {"N": 1, "K": 1}, "M", "float16")], 107)
+    with pytest.raises(MapError, match="no uses"):
+        m.joint_candidates([], 107)
+
+
+def test_an_intersection_is_safe_on_every_map():
+    a = pair(lambda d: 10.0 if d % 8 == 0 else 12.0, lambda d: 1.0, "a")
+    b = pair(lambda d: 10.0 if d % 12 == 0 else 13.0, lambda d: 1.0, "b")
+    both = intersect([a, b], "linear", "K")
+    assert both.safe == [96, 120, 144]
+    assert [d.d for d in both.near(107)] == [96, 120, 144]
+    worst = {d.d: d for d in both.dims}[104]
+    assert worst.penalties == {"a": 0.0, "b": pytest.approx(0.3)} and not worst.safe
+    assert json.dumps(both.as_dict())
+
+
+def test_where_nothing_is_safe_on_all_the_least_worst_case_is_offered():
+    a = pair(lambda d: 10.0 if d in (96, 144) else 12.0, lambda d: 1.0, "a")
+    b = pair(lambda d: 10.0 if d == 144 else 15.0 if d > 100 else 14.0, lambda d: 1.0, "b")
+    both = intersect([a, b], "linear", "K")
+    assert both.safe == [144]
+    assert [(d.d, d.safe) for d in both.near(107)] == [(100, False), (144, True)]
+
+
+def test_intersections_that_make_no_sense_are_refused(a100):
+    with pytest.raises(MapError, match="two maps of different names"):
+        intersect([a100], "linear", "K")
+    with pytest.raises(MapError, match="two maps of different names"):
+        intersect([a100, a100], "linear", "K")
+    with pytest.raises(MapMiss, match="no curve"):
+        intersect([a100, pair(lambda d: 1.0, lambda d: 1.0)], "attention", "head_dim")
+
+
+def test_maps_without_a_common_dim_are_refused():
+    def over(dims, name):
+        points = (Point.of("linear", {"M": 8, "N": 8, "K": d}, "float16", {}) for d in dims)
+        visits = chain.from_iterable([Sample(p, ("K",), (1.0,) * 6, "recorded")] for p in points)
+        return build_map(visits, DEVICE, name=name)
+
+    with pytest.raises(MapError, match="no K of linear in common"):
+        intersect([over([8, 16], "a"), over([24, 32], "b")], "linear", "K")

@@ -1,0 +1,136 @@
+"""Two maps: what changed, with significance; and whether a map fits the machine at hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.catalogue import list_maps, summarise
+from gacprof.cliffmap.compare import diff
+from gacprof.cliffmap.fit import check
+from gacprof.points import Environment, Point, Sample
+
+STACK = {"torch": "2.13.0+cu130", "cublas": "13.1.0.3", "cudnn": "91501", "driver": "580.65"}
+H200 = Environment("cuda", "NVIDIA H200", "sm90", {}, STACK)
+
+
+def measured(latency, name, dims=range(64, 192), noise=0.002, seed=0):
+    rng = np.random.default_rng(seed)
+
+    def visit(d, **options):
+        point = Point.of("linear", {"M": 64, "N": 512, "K": d}, "float16", {"bias": False})
+        timings = tuple(float(t) for t in latency(d) * rng.normal(1, noise, 12))
+        return Sample(point, ("K",), timings, "recorded", **options)
+
+    visits = [visit(d, visit=v) for v in (0, 1) for d in dims]
+    disguised = [visit(d, duplicate=True) for d in dims if d % 4 == 0]
+    return build_map(visits + disguised, H200, name=name)
+
+
+def step(at, height=1.5):
+    return lambda d: 10.0 * (height if d >= at else 1.0)
+
+
+def changes(a, b):
+    (curve,) = diff(a, b).curves
+    return [(c.verdict, c.before, c.after, c.significant) for c in curve.cliffs]
+
+
+def test_the_same_map_does_not_differ(a100):
+    found = diff(a100, a100)
+    assert not found.differs and found.only_a == found.only_b == []
+    assert all(c.ratio == 1.0 and c.cliffs == [] for c in found.curves)
+
+
+def test_two_runs_of_one_device_do_not_differ():
+    assert changes(measured(step(128), "a", seed=1), measured(step(128), "b", seed=2)) == []
+
+
+def test_a_cliff_that_is_gone_and_one_that_is_new():
+    flat, stepped = measured(lambda d: 10.0, "a"), measured(step(128), "b")
+    assert changes(stepped, flat) == [("gone", 127, 128, True)]
+    assert changes(flat, stepped) == [("new", 127, 128, True)]
+
+
+def test_a_cliff_that_moved():
+    found = diff(measured(step(128), "a"), measured(step(136), "b"))
+    (change,) = found.curves[0].cliffs
+    assert (change.verdict, change.to, change.significant) == ("moved", (135, 136), True)
+    assert found.differs
+
+
+def test_a_cliff_that_grew():
+    assert changes(measured(step(128, 1.3), "a"), measured(step(128, 2.0), "b")) == [
+        ("larger", 127, 128, True)
+    ]
+
+
+def test_what_the_other_map_did_not_measure_is_unknown_not_gone():
+    a = measured(step(128), "a")
+    b = measured(step(128), "b", dims=[d for d in range(64, 192) if d != 127])
+    assert ("unknown", 127, 128, False) in changes(a, b)
+
+
+def test_the_overall_ratio_and_the_frontiers_are_told():
+    a, b = measured(step(128), "a"), measured(lambda d: step(136)(d) / 2, "b")
+    (curve,) = diff(a, b).curves
+    assert curve.ratio == pytest.approx(0.5, rel=0.05)
+    assert curve.frontier_lost == [127] and curve.frontier_gained == [135]
+    assert json.dumps(diff(a, b).as_dict())
+
+
+def test_curves_that_only_one_map_has_are_named(a100):
+    found = diff(a100, measured(step(128), "b"))
+    assert len(found.only_a) == len(a100.curves) and len(found.only_b) == 1
+
+
+def test_a_map_fits_the_machine_it_was_made_on():
+    fit = check(measured(step(128), "a"), H200)
+    assert not fit.stale and fit.lines == []
+
+
+@pytest.mark.parametrize(
+    ("component", "version", "stale"),
+    [
+        ("torch", "2.13.1+cu130", False),
+        ("torch", "2.14.0", True),
+        ("cublas", "13.2.0.1", True),
+        ("cublas", None, True),
+        ("cudnn", "91599", False),
+        ("cudnn", "92000", True),
+        ("driver", "590.10", False),
+    ],
+)
+def test_another_minor_version_of_what_chooses_kernels_makes_it_stale(component, version, stale):
+    here = replace(H200, stack={**STACK, component: version})
+    fit = check(measured(step(128), "a"), here)
+    assert fit.stale is stale
+    if version not in ("2.13.1+cu130", "91599"):
+        assert any(component in line for line in fit.lines)
+
+
+def test_another_device_makes_it_stale(a100):
+    fit = check(a100, H200)
+    assert fit.stale and "device: the map is of NVIDIA A100 80GB, here is NVIDIA H200" in fit.lines
+    assert json.dumps(fit.as_dict())
+
+
+def test_the_list_of_maps_tells_provenance_and_age(tmp_path):
+    measured(step(128), "mine").save(tmp_path / "mine.json")
+    today = datetime(2026, 5, 9, tzinfo=UTC)
+    infos = {info.name: info for info in list_maps(tmp_path / "mine.json", today=today)}
+    assert infos["a100-published"].provenance == "published"
+    assert infos["a100-published"].age_days == 10
+    assert infos["mine"].provenance == "measured" and infos["mine"].points == 128
+
+
+def test_a_curve_in_one_line(a100):
+    line = next(s for s in summarise(a100) if s.curve.startswith("linear K (M=512"))
+    assert line.period == 16 and line.classes[0] == ("K % 16 = 0", 1.0)
+    assert [words for words, _ in line.classes][-1] == "K % 2 = 1"
+    assert line.failed == 8 and json.dumps(line.as_dict())

@@ -1,0 +1,78 @@
+"""What compressors are fed: safe dims, and the one number their option takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gacprof.cliffmap.curves import Axis, Measured, make_curve
+from gacprof.cliffmap.export import best_modulus, export, moduli, rows, settings
+from gacprof.errors import MapError
+
+
+def curve(latency, dims=range(64, 321)):
+    what = Axis("linear", "K", {"M": 64, "N": 512}, "float16", {}, "recorded")
+    return make_curve(what, [Measured(d, latency(d)) for d in dims], 0.01)
+
+
+@pytest.mark.parametrize("modulus", [2, 8, 12, 16, 32])
+def test_the_planted_modulus_is_the_best_one(modulus):
+    best = best_modulus(curve(lambda d: 10.0 if d % modulus == 0 else 13.0))
+    assert best.modulus == modulus
+    assert (best.penalty, best.safe_share, best.unreached) == (0.0, 1.0, 0)
+
+
+def test_where_nothing_is_gained_by_rounding_the_best_modulus_is_one():
+    assert best_modulus(curve(lambda d: 10.0 + d / 100)).modulus == 1
+
+
+def test_what_no_single_modulus_can_give_is_told():
+    """Full speed at multiples of 32 and at 72: rounding up to 32 never finds 72."""
+    c = curve(lambda d: (10.0 if d % 32 == 0 or d == 72 else 15.0) * (2 if d > 72 else 1))
+    best = best_modulus(c)
+    assert best.modulus == 32 and best.unreached == 1 and best.loses > 0
+
+
+def test_doubling_a_modulus_must_be_worth_it():
+    c = curve(lambda d: 10.0 if d % 16 == 0 else 10.3 if d % 8 == 0 else 14.0)
+    assert best_modulus(c).modulus == 8
+    c = curve(lambda d: 10.0 if d % 16 == 0 else 12.0 if d % 8 == 0 else 14.0)
+    assert best_modulus(c).modulus == 16
+
+
+def test_the_published_a100_gives_16_for_k_and_8_for_n(a100):
+    k, n = a100.curve("linear", "K", M=512), a100.curve("linear", "N", M=512)
+    assert best_modulus(k).modulus == 16 and best_modulus(n).modulus == 8
+    assert {m.modulus: m.penalty for m in moduli(k)}[1] > 1
+
+
+def test_settings_name_every_tool_with_its_default_and_what_is_lost(a100):
+    table = settings([a100.curve("linear", "K", M=512), a100.curve("linear", "N", M=512)])
+    assert {row["option"] for row in table} >= {"rank_align", "round_to", "--round-interval"}
+    asvd = next(row for row in table if row["tool"] == "ASVD")
+    assert asvd["value"] == 16 and asvd["loses"] < 0.02
+    assert asvd["default"] == 1 and asvd["default_penalty"] > 1
+    minitron = next(row for row in table if "Minitron" in row["tool"])
+    assert minitron["default_penalty"] is None  # 4008–4100 holds no three multiples of 256
+
+
+def test_too_few_dims_are_refused():
+    with pytest.raises(MapError, match="too few dims"):
+        best_modulus(curve(lambda d: 1.0, dims=[64, 65]))
+
+
+def test_the_export_is_plain_json_with_the_citation(a100):
+    data = json.loads(json.dumps(export(a100)))
+    assert data["schema"] == "gacprof.safedims/1" and "2604.09595" in data["citation"]
+    attention = next(axis for axis in data["axes"] if axis["operator"] == "attention")
+    assert attention["safe"] == [64, 96, 128, 160, 192, 256]
+
+
+def test_rows_for_csv_hold_every_measured_dim(a100):
+    table = rows(a100)
+    assert len(table) == sum(len(c.points.d) for c in a100.curves)
+    assert set(table[0]) == {
+        "operator", "axis", "dtype", "fixed", "flags",
+        "d", "latency_us", "penalty", "safe", "on_frontier",
+    }  # fmt: skip

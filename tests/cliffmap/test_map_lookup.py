@@ -1,0 +1,175 @@
+"""Any shape: exact, else within its tier, else a miss that names the sweep."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+from statistics import median
+
+import pytest
+
+from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.curves import Axis, Measured, make_curve
+from gacprof.cliffmap.lookup import between
+from gacprof.errors import MapError
+from gacprof.points import Environment, Point, Sample
+
+DEVICE = Environment("recorded", "planted", "none")
+
+
+def device(dims, n_values=(512,), latency=None, flags=({"bias": False},)) -> CliffMap:
+    """Curves over K at several N, and one over N, of a device without noise."""
+
+    def visit(k, n, axis, flag):
+        point = Point.of("linear", {"M": 64, "N": n, "K": k}, "float16", flag)
+        return Sample(point, (axis,), (latency(k, n),) * 6, "recorded")
+
+    over_k = (visit(k, n, "K", f) for k in dims for n in n_values for f in flags)
+    over_n = (visit(96, n, "N", f) for n in range(256, 1025, 32) for f in flags)
+    return build_map(chain(over_k, over_n), DEVICE, name="planted")
+
+
+def staircase(k, n):
+    """Slow where K % 8, a cliff at K = 128, one in N at 768; otherwise proportional to N."""
+    slow = 1.0 if k % 8 == 0 else 1.5
+    return 10 * slow * (2 if k > 128 else 1) * n / 512 * (1.6 if n > 768 else 1)
+
+
+@pytest.fixture(scope="module")
+def planted() -> CliffMap:
+    return device([k for k in range(64, 193) if k not in (112, 113)], latency=staircase)
+
+
+def shape(k, n=512, m=64):
+    return {"M": m, "N": n, "K": k}
+
+
+def test_a_measured_point_is_exact_and_has_its_interval(planted):
+    found = planted.latency("linear", shape(107), "float16")
+    assert (found.kind, found.latency_us, found.low_us, found.high_us) == ("exact", 15, 15, 15)
+    assert "linear K" in found.source
+
+
+def test_an_unmeasured_dim_is_taken_from_its_own_residue_class(planted):
+    aligned = planted.latency("linear", shape(112), "float16")
+    other = planted.latency("linear", shape(113), "float16")
+    assert (aligned.kind, aligned.latency_us) == ("scaled", pytest.approx(10))
+    assert other.latency_us == pytest.approx(15)
+    assert "between K=104 and 120" in aligned.source
+
+
+def test_other_fixed_dims_in_the_same_tier_are_scaled_as_measured_along_them(planted):
+    found = planted.latency("linear", shape(107, n=640), "float16")
+    assert found.kind == "scaled"
+    assert found.latency_us == pytest.approx(15 * 640 / 512)
+    assert "N 512 → 640: ×1.250" in found.source
+
+
+def test_nothing_crosses_a_cliff_of_the_fixed_dims(planted):
+    with pytest.raises(MapMiss, match=r"K = 107, M = 64, N = 1024"):
+        planted.latency("linear", shape(107, n=1024), "float16")
+
+
+def test_nothing_crosses_a_cliff_on_the_axis():
+    gap = [k for k in range(64, 193, 8) if k not in (120, 128, 136)]
+    coarse = device(gap, latency=staircase)
+    with pytest.raises(MapMiss):
+        coarse.latency("linear", shape(128), "float16")
+
+
+def test_a_residue_never_measured_is_a_miss_not_a_guess():
+    only_aligned = device(range(64, 193, 8), latency=staircase)
+    with pytest.raises(MapMiss):
+        only_aligned.latency("linear", shape(107), "float16")
+
+
+def test_beyond_the_sweep_is_a_miss(planted):
+    for k in (63, 193, 4096):
+        with pytest.raises(MapMiss):
+            planted.latency("linear", shape(k), "float16")
+
+
+def test_along_a_dim_without_any_curve_only_multiples_of_128_and_twice_at_most():
+    planted = build_map(
+        [
+            Sample(
+                Point.of("linear", {"M": 512, "N": 512, "K": k}, "float16", {}),
+                ("K",), (10.0 + k,) * 6, "recorded",
+            )
+            for k in range(64, 128)
+        ],
+        DEVICE, name="one",
+    )  # fmt: skip
+    found = planted.latency("linear", {"M": 1024, "N": 512, "K": 64}, "float16")
+    assert (found.kind, found.latency_us) == ("scaled", pytest.approx(148))
+    for m in (2048, 513, 640 + 8):
+        with pytest.raises(MapMiss):
+            planted.latency("linear", {"M": m, "N": 512, "K": 64}, "float16")
+
+
+def test_flags_left_out_are_the_defaults_and_asked_ones_are_kept():
+    both = device(
+        range(64, 80), flags=({"bias": False}, {"bias": True}), latency=lambda k, n: 10.0 + k
+    )
+    assert "bias=False" in both.latency("linear", shape(64), "float16").source
+    assert "bias=True" in both.latency("linear", shape(64), "float16", {"bias": True}).source
+    with pytest.raises(MapMiss):
+        both.latency("linear", shape(64), "float16", {"bias": True, "cache": "cold"})
+
+
+def test_a_flag_with_one_value_in_the_map_is_taken_where_left_out(a100):
+    found = a100.latency("linear", {"M": 512, "N": 4096, "K": 4096}, "float16")
+    assert "layout=nn" in found.source
+
+
+def test_attention_fills_in_its_own_dims(a100):
+    dims = {"batch": 4, "heads": 32, "q_len": 2048, "head_dim": 107}
+    assert a100.latency("attention", dims, "float16").latency_us == pytest.approx(2146.75)
+
+
+def test_a_miss_is_a_map_error_that_carries_what_was_asked(a100):
+    with pytest.raises(MapError) as error:
+        a100.latency("linear", {"M": 7, "N": 9, "K": 11}, "bfloat16", {"bias": True})
+    miss = error.value
+    assert isinstance(miss, MapMiss)
+    assert (miss.operator, miss.dtype, miss.axis) == ("linear", "bfloat16", None)
+    assert miss.dims == {"M": 7, "N": 9, "K": 11} and miss.flags == {"bias": True}
+    assert "sweep operator 'linear' at K = 11, M = 7, N = 9" in str(miss)
+
+
+def test_a_missing_axis_names_the_sweep_and_what_there_is(a100):
+    with pytest.raises(MapMiss, match=r"no curve of attention over q_len; .*over q_len"):
+        a100.candidates("attention", axis="q_len", near=100)
+    with pytest.raises(MapMiss, match=r"it has linear K"):
+        a100.curve("linear", "K", M=3)
+
+
+@pytest.mark.parametrize(
+    ("operator", "axis", "fixed", "lone_spikes"),
+    [
+        ("attention", "head_dim", {}, set()),
+        ("linear", "M", {"N": 2048}, {1160}),
+        ("linear", "N", {"M": 2048}, set()),
+        ("linear", "K", {"M": 1}, set()),
+        ("linear", "K", {"M": 512}, set()),
+        ("linear", "N", {"M": 512}, set()),
+        ("row_sum", "K", {}, set()),
+    ],
+)
+def test_held_out_points_of_the_published_curves(a100, operator, axis, fixed, lone_spikes):
+    """A tenth held out, five times: 3 % in the median, a tenth at most, no cliff smoothed."""
+    curve = a100.curve(operator, axis, **fixed)
+    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    what = Axis(operator, axis, curve.fixed, curve.dtype, curve.flags, curve.timer)
+    errors, told = [], 0
+    for seed in range(5):
+        inner = sorted(set(curve.points.d[1:-1]) - lone_spikes)
+        held = set(random.Random(seed).sample(inner, len(inner) // 10))
+        rest = make_curve(what, [Measured(d, t) for d, t in latency.items() if d not in held], None)
+        answers = {d: between(rest, d) for d in held}
+        errors += [abs(a.latency_us / latency[d] - 1) for d, a in answers.items() if a]
+        told += sum(a is not None for a in answers.values())
+    assert told > len(inner) // 4  # of five tenths, at least half are answered at all
+    assert median(errors) <= 0.03
+    assert max(errors) <= 0.1
