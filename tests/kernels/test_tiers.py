@@ -1,0 +1,93 @@
+"""Alignment tiers agree with the kernels that libraries hold, and with what was published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gacprof.errors import MapError
+from gacprof.kernels.names import parse
+from gacprof.kernels.tiers import ARCHITECTURES, predict
+
+
+def needed_bytes(arch: str, dtype: str, k: int) -> int | None:
+    tier = predict(arch, dtype, {"K": k}).tier
+    return tier.bytes if tier else None
+
+
+@pytest.mark.parametrize(
+    "k, expected", [(128, 16), (104, 16), (8, 16), (108, 4), (106, 4), (2, 4), (107, 2), (1, 2)]
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("arch", ["sm80", "sm86", "sm89", "sm90", "sm100", "sm120"])
+def test_half_precision_has_tiers_at_8_2_and_1(
+    arch: str, dtype: str, k: int, expected: int
+) -> None:
+    """A: table A.3 for A100. H100: the published tensor-core data knows full, even and odd."""
+    assert needed_bytes(arch, dtype, k) == expected
+
+
+def test_tf32_has_tiers_at_4_and_1() -> None:
+    assert [needed_bytes("sm80", "tf32", k) for k in (128, 4, 6, 7)] == [16, 16, 4, 4]
+
+
+def test_fp32_has_one_tier() -> None:
+    assert {needed_bytes(arch, "float32", k) for arch in ARCHITECTURES for k in (7, 8)} == {4}
+
+
+def test_rows_without_any_kernel_are_said_to_have_none() -> None:
+    prediction = predict("sm89", "float8_e4m3", {"K": 24})
+    assert prediction.tier is None
+    assert prediction.sentence == "K is no multiple of 16: no kernel is known for it"
+
+
+def test_the_worse_dimension_decides_and_is_named() -> None:
+    prediction = predict("sm80", "float16", {"K": 4096, "N": 107})
+    assert (prediction.limiting, prediction.needs) == ("N", 2)
+    assert "N is no multiple of 2" in prediction.sentence
+    assert predict("sm80", "float16", {"K": 106, "N": 107}).limiting == "N"
+    assert predict("sm80", "float16", {"K": 107, "N": 106}).limiting == "K"
+    assert predict("sm80", "float16", {"K": 104, "N": 112}).limiting is None
+
+
+def test_a_prediction_is_marked_as_rules() -> None:
+    assert predict("sm90", "bfloat16", {"K": 107}).as_dict()["basis"] == "rules"
+
+
+def test_variants_of_a_chip_share_its_rules() -> None:
+    assert predict("sm90a", "float16", {"K": 8}).arch == "sm90"
+    assert predict("sm103", "float16", {"K": 8}).arch == "sm100"
+
+
+@pytest.mark.parametrize(
+    "arch, dtype, rows, message",
+    [
+        ("sm42", "float16", {"K": 8}, "no alignment rules for 'sm42'"),
+        ("avx512", "float16", {"K": 8}, "measure it"),
+        ("sm80", "float8_e4m3", {"K": 8}, "no alignment rules for float8_e4m3 on sm80"),
+        ("sm80", "float16", {"K": 0}, "positive"),
+        ("sm80", "float16", {}, "positive"),
+    ],
+)
+def test_what_has_no_rules_is_refused(
+    arch: str, dtype: str, rows: dict[str, int], message: str
+) -> None:
+    with pytest.raises(MapError, match=message):
+        predict(arch, dtype, rows)
+
+
+def test_every_real_kernel_of_sm80_and_sm90_has_an_alignment_that_is_a_tier(fixtures: Path) -> None:
+    listed = (fixtures / "kernel_names" / "cublas.txt").read_text().splitlines()
+    checked = 0
+    for name in listed:
+        kernel = parse(name)
+        dtype = kernel.types.a
+        known = ARCHITECTURES.get(kernel.arch or "")
+        if known is None or not kernel.alignment or not kernel.mma or kernel.role != "gemm":
+            continue
+        if dtype not in ("float16", "bfloat16"):
+            continue
+        assert kernel.alignment in {tier.elements(dtype) for tier in known.tiers[dtype]}, name
+        checked += 1
+    assert checked > 40
