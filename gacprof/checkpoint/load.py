@@ -18,6 +18,7 @@ from torch import nn
 from ..errors import CheckpointError
 from .dtypes import FLOATING
 from .inventory import Inventory
+from .load_plain import is_plain, load_plain
 from .load_skeleton import build_skeleton, require_transformers
 from .scan import scan
 from .tensors import TensorReader, open_tensors
@@ -68,11 +69,20 @@ def load(
     _refuse_packed(inventory)
     reader = open_tensors(inventory)
     chosen = dtype_of(dtype) if dtype is not None else stored_dtype(inventory)
-    model, names = build_skeleton(inventory)
-    ignored = _assign(model, reader, names, chosen, torch.device(device))
-    _make_buffers(model, inventory, torch.device(device))
-    model.eval().requires_grad_(False)
+    where = torch.device(device)
+    model, names = build_skeleton(inventory, chosen)
+    try:
+        ignored = _assign(model, reader, names, chosen, where)
+    except _MisfitError as misfit:
+        if not is_plain(inventory):
+            raise
+        model, ignored = load_plain(inventory, chosen, misfit), {}
+    model.to(where).eval().requires_grad_(False)
     return Loaded(model, inventory, chosen, ignored)
+
+
+class _MisfitError(CheckpointError):
+    """Names in the file and names in the model differ."""
 
 
 def dtype_of(name: torch.dtype | str) -> torch.dtype:
@@ -121,11 +131,12 @@ def _assign(
             ignored[tensor] = _reason(tensor, reader.inventory, model)
             continue
         state[place] = _own_copy(reader.torch(tensor), dtype, device)
-    missing = places.keys() - state.keys() - tied
-    _refuse_missing(missing, reader.inventory, model)
+    tied -= state.keys()  # a tied weight that was stored by itself stays itself
+    _refuse_missing(places.keys() - state.keys() - tied, reader.inventory, model)
     model.load_state_dict(state, strict=False, assign=True)
     if tied:
         model.tie_weights()  # type: ignore[operator]
+    _refuse_missing([n for n, p in model.named_parameters() if p.is_meta], reader.inventory, model)
     return ignored
 
 
@@ -147,7 +158,7 @@ def _reason(tensor: str, inventory: Inventory, model: nn.Module) -> str:
     for pattern, reason in _DERIVED:
         if pattern.search(tensor):
             return reason
-    raise CheckpointError(
+    raise _MisfitError(
         f"{inventory.path}: {type(model).__name__} has no place for {tensor}: "
         "its config names another model than its tensors"
     )
@@ -156,28 +167,8 @@ def _reason(tensor: str, inventory: Inventory, model: nn.Module) -> str:
 def _refuse_missing(missing: Iterable[str], inventory: Inventory, model: nn.Module) -> None:
     names = sorted(missing)
     if names:
-        raise CheckpointError(
+        raise _MisfitError(
             f"{inventory.path}: the file has no weights for {names[0]}"
             + (f" and {len(names) - 1} more" if len(names) > 1 else "")
             + f" of {type(model).__name__}; they would be random"
         )
-
-
-def _make_buffers(model: nn.Module, inventory: Inventory, device: torch.device) -> None:
-    """Buffers that no file holds (rotary frequencies), computed anew from the config."""
-    for name, module in model.named_modules():
-        unmade = [key for key, b in module.named_buffers(recurse=False) if b.is_meta]
-        if not unmade:
-            continue
-        try:
-            fresh = dict(type(module)(config=model.config).named_buffers(recurse=False))
-        except TypeError:
-            fresh = {}
-        for key in unmade:
-            if key not in fresh:
-                raise CheckpointError(
-                    f"{inventory.path}: {name}.{key} of {type(model).__name__} cannot be computed"
-                )
-            module._buffers[key] = fresh[key].to(device)
-    left = [name for name, p in model.named_parameters() if p.is_meta]
-    _refuse_missing(left, inventory, model)

@@ -1,11 +1,13 @@
 """A transformers model without weights whose layers have the shapes that the file has.
 
-Built on the meta device from the config; then every layer that the checkpoint has differently
-(factored, narrower, sliced) takes its place.
+Built from the config with parameters on the meta device; then every layer that the checkpoint
+has differently (factored, narrower, sliced) takes its place.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,14 +22,15 @@ SLICEGPT_EPSILON = 1e-5
 """SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""
 
 
-def build_skeleton(inventory: Inventory) -> tuple[nn.Module, dict[str, str]]:
-    """The model on the meta device, and parameter names by the file's tensor names.
+def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> tuple[nn.Module, dict[str, str]]:
+    """The model, its parameters on the meta device, and parameter names by tensor names.
 
-    Tensors that are not in the mapping keep their name. Raises :class:`CheckpointError` where
-    the config names no model that this transformers has, or a layer does not fit it.
+    Tensors that are not in the mapping keep their name. Buffers that no file holds (rotary
+    frequencies) are real, on the CPU. Raises :class:`CheckpointError` where the config names no
+    model that this transformers has, or a layer does not fit it.
     """
-    with torch.device("meta"):
-        model = _from_config(inventory)
+    with parameters_on_meta():
+        model = _from_config(inventory, dtype)
         names = _replace_factored(model, inventory)
         if inventory.layout == "slicegpt":
             _slice(model, inventory)
@@ -35,6 +38,27 @@ def build_skeleton(inventory: Inventory) -> tuple[nn.Module, dict[str, str]]:
     for attention in inventory.attentions:
         _fit_heads(model, inventory, attention)
     return model, names
+
+
+@contextlib.contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Modules made inside have parameters without memory, and real buffers.
+
+    ``torch.device("meta")`` would take the buffers too, whose values only the constructors know.
+    """
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        register(module, name, parameter)
+        held = module._parameters.get(name)
+        if held is not None and not held.is_meta:
+            module._parameters[name] = nn.Parameter(held.to("meta"), held.requires_grad)
+
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def require_transformers() -> Any:
@@ -47,9 +71,11 @@ def require_transformers() -> Any:
     return transformers
 
 
-def _from_config(inventory: Inventory) -> nn.Module:
+def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
     transformers = require_transformers()
     values = effective_config(inventory)
+    values.pop("dtype", None)
+    values["torch_dtype"] = str(dtype).removeprefix("torch.")  # the name that all versions read
     kind = values["model_type"]
     if kind not in transformers.CONFIG_MAPPING:
         raise CheckpointError(
