@@ -1,3 +1,71 @@
-"""gacprof: which tensor dimensions your GPU serves well, why, and how to move a model onto them."""
+"""gacprof: which tensor dimensions your GPU serves well, why, and how to move a model onto them.
+
+The chain, one function an arrow::
+
+    samples = gacprof.sweep("quick", device="cpu", out="runs/quick")
+    m = gacprof.build_map("runs/quick")          # or CliffMap.load("a100-published")
+    found = gacprof.diagnose("model/", m)
+    made = gacprof.plan("model/", m, budget=0.85)
+    gacprof.realign("model/", made, "model-aligned/")
+    gacprof.verify("model/", "model-aligned/")
+    gacprof.bench(["model/", "model-aligned/"])
+
+Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "CliffMap": "gacprof.cliffmap",
+    "Plan": "gacprof.planning",
+    "bench": "gacprof.proof",
+    "build_map": "gacprof.chain",
+    "diagnose": "gacprof.diagnosing",
+    "load_model": "gacprof.checkpoint.load",
+    "plan": "gacprof.planning",
+    "realign": "gacprof.realigning",
+    "scan": "gacprof.checkpoint",
+    "sweep": "gacprof.chain",
+    "verify": "gacprof.proof",
+}
+"""Public name → the module that has it; imported on first use."""
+
+__all__ = [
+    "CliffMap",
+    "Plan",
+    "__version__",
+    "bench",
+    "build_map",
+    "diagnose",
+    "load_model",
+    "plan",
+    "realign",
+    "scan",
+    "sweep",
+    "verify",
+]
+
+if TYPE_CHECKING:
+    from gacprof.chain import build_map, sweep
+    from gacprof.checkpoint import scan
+    from gacprof.checkpoint.load import load_model
+    from gacprof.cliffmap import CliffMap
+    from gacprof.diagnosing import diagnose
+    from gacprof.planning import Plan, plan
+    from gacprof.proof import bench, verify
+    from gacprof.realigning import realign
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'gacprof' has no attribute '{name}'")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

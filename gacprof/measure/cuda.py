@@ -76,6 +76,9 @@ class CudaWork:
     def clock_mhz(self) -> int | None:
         return self._device.telemetry.sm_clock_mhz()
 
+    def remark(self) -> str:
+        return ""
+
     def throttled(self) -> str:
         return self._device.telemetry.throttle_reason()
 

@@ -32,6 +32,10 @@ class Work(Protocol):
         """The processor's clock right after timing, where it can be read."""
         ...
 
+    def remark(self) -> str:
+        """What disturbed the timings without spoiling them; empty if nothing did."""
+        ...
+
     def throttled(self) -> str:
         """Why the device ran below its clock since the last call; empty if it did not."""
         ...

@@ -33,6 +33,9 @@ class RecordedWork:
     def clock_mhz(self) -> int | None:
         return None
 
+    def remark(self) -> str:
+        return ""
+
     def throttled(self) -> str:
         return ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gacprof.operators.base import itemsize, random_tensor
+from gacprof.operators.base import Prepared, itemsize, random_tensor
 from gacprof.points import Flag, Point
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Attention:
             return "PyTorch takes either 'causal' or a mask, not both"
         return None
 
-    def prepare(self, point: Point, device: torch.device) -> Callable[[], Any]:
+    def prepare(self, point: Point, device: torch.device) -> Prepared:
         from torch.nn.functional import scaled_dot_product_attention
 
         d = point.dim
@@ -64,14 +64,16 @@ class Attention:
         causal = bool(point.flag["causal"])
         grouped = d["kv_heads"] != d["heads"]
 
-        def attend() -> torch.Tensor:
+        def attend(
+            q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+        ) -> torch.Tensor:
             return scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
             )
 
-        if point.flag["backend"] == "auto":
-            return attend
-        return _forced(attend, str(point.flag["backend"]))
+        backend = str(point.flag["backend"])
+        call = attend if backend == "auto" else _forced(attend, backend)
+        return Prepared(call, (q, k, v, mask))
 
     @staticmethod
     def _mask(point: Point, device: torch.device) -> torch.Tensor | None:
@@ -98,14 +100,14 @@ BACKENDS = {
 """Our flag's values as torch.nn.attention.SDPBackend names them."""
 
 
-def _forced(attend: Callable[[], Any], backend: str) -> Callable[[], Any]:
+def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
     """``attend`` on one backend only; PyTorch raises where that backend refuses the point."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     only = getattr(SDPBackend, BACKENDS[backend])
 
-    def call() -> Any:
+    def call(*operands: Any) -> Any:
         with sdpa_kernel(only):
-            return attend()
+            return attend(*operands)
 
     return call

@@ -7,6 +7,7 @@ A new operator is one file with one class that satisfies :class:`Operator`, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gacprof.errors import SuiteError
@@ -14,6 +15,18 @@ from gacprof.points import BYTES_PER_ELEMENT, MAX_DIM, Flag, Point
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """``call(*operands)`` is what is timed. A device may call it on copies of the operands."""
+
+    call: Callable[..., Any]
+    operands: tuple[torch.Tensor | None, ...]
+
+    def __call__(self) -> Any:
+        return self.call(*self.operands)
+
 
 class Operator(Protocol):
     """One kind of work whose speed depends on its dims."""
@@ -35,12 +48,8 @@ class Operator(Protocol):
         """Bytes that one call must at least read and write."""
         ...
 
-    def prepare(self, point: Point, device: torch.device) -> Callable[[], Any]:
-        """Allocate seeded random operands and return the call to be timed.
-
-        Called several times for one point where the cache is to be cold: each call then
-        works on operands of its own.
-        """
+    def prepare(self, point: Point, device: torch.device) -> Prepared:
+        """Allocate seeded random operands, and say which call is to be timed on them."""
         ...
 
     def problem(self, point: Point) -> str | None:

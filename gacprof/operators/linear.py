@@ -8,10 +8,10 @@ may go to cuBLASLt where the bias-free product goes to cuBLAS, and M = 1 takes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from gacprof.operators.base import itemsize, random_tensor
+from gacprof.operators.base import Prepared, itemsize, random_tensor
 from gacprof.points import Flag, Point
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Linear:
     def problem(self, point: Point) -> str | None:
         return None
 
-    def prepare(self, point: Point, device: torch.device) -> Callable[[], Any]:
+    def prepare(self, point: Point, device: torch.device) -> Prepared:
         import torch
         from torch.nn.functional import linear
 
@@ -52,5 +52,7 @@ class Linear:
         w = random_tensor(stored, point, device, seed=2)
         b = random_tensor((d["N"],), point, device, seed=3) if point.flag["bias"] else None
         if point.flag["layout"] == "tn":
-            return lambda: linear(x, w, b)
-        return (lambda: torch.mm(x, w)) if b is None else (lambda: torch.addmm(b, x, w))
+            return Prepared(linear, (x, w, b))
+        if b is None:
+            return Prepared(torch.mm, (x, w))
+        return Prepared(torch.addmm, (b, x, w))

@@ -1,1 +1,60 @@
 """Inventory + cliff map + budget → one chosen size per dim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gacprof.planning.schema import Plan
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap import CliffMap
+    from gacprof.planning.classes import Constraints
+
+
+def plan(
+    checkpoint: str | Path,
+    cliff_map: CliffMap | str | Path,
+    *,
+    objective: str = "energy",
+    budget: float | None = None,
+    budget_parameters: int | None = None,
+    tokens: Mapping[int, float] | None = None,
+    dtype: str | None = None,
+    window: float = 0.25,
+    constraints: Constraints | None = None,
+    scores: Mapping[str, float] | None = None,
+    quality_floor: float = 0.0,
+    time_limit: float | None = None,
+    progress: Callable[..., None] | None = None,
+) -> Plan:
+    """Choose a size for every adjustable dim of a checkpoint. See :func:`make_plan`.
+
+    Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError` or
+    :class:`SolverError`.
+    """
+    from gacprof.checkpoint import scan
+    from gacprof.cliffmap import CliffMap
+    from gacprof.planning.make import make_plan
+
+    if not isinstance(cliff_map, CliffMap):
+        cliff_map = CliffMap.load(cliff_map)
+    return make_plan(
+        scan(checkpoint),
+        cliff_map,
+        aim=objective,
+        budget=budget,
+        budget_parameters=budget_parameters,
+        tokens=tokens,
+        dtype=dtype,
+        window=window,
+        constraints=constraints,
+        scores=scores,
+        quality_floor=quality_floor,
+        time_limit=time_limit,
+        progress=progress,
+    )
+
+
+__all__ = ["Plan", "plan"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gacprof.checkpoint.factors import Stored, norms
+from gacprof.realigning.cut import Stored, norms
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 

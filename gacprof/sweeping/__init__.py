@@ -5,10 +5,12 @@ from __future__ import annotations
 from gacprof.sweeping.run import RunSummary, environment_of, run_sweep, suite_of
 from gacprof.sweeping.store import read_frame, read_samples
 from gacprof.sweeping.suite import Suite, load_suite, shipped_suites
+from gacprof.sweeping.to_map import build_map_of
 
 __all__ = [
     "RunSummary",
     "Suite",
+    "build_map_of",
     "environment_of",
     "load_suite",
     "read_frame",

@@ -17,9 +17,10 @@ from gacprof.sweeping.suite import Suite, parse_suite
 if TYPE_CHECKING:
     from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 
-STEP = 8
-"""Candidates are multiples of this: 16 bytes of a 16-bit type, which TMA, cp.async and vector
-loads ask for. The dim itself is always measured too."""
+LADDER = ((8, 8), (128, 4))
+"""(multiple, how many each way): the nearest multiples of 8, which is 16 bytes of a 16-bit
+type (what TMA, cp.async and vector loads ask for), and of 128, a GEMM tile's edge. The dim
+itself is always measured too."""
 
 Key = tuple[str, tuple[tuple[str, int], ...], bool]  # swept axis, other dims, bias
 
@@ -69,12 +70,20 @@ def suite_for(
     return parse_suite(data, "the suite made for the checkpoint")
 
 
-def sizes_near(size: int, window: float, step: int = STEP) -> set[int]:
-    """``size`` itself and the multiples of ``step`` within ±``window``, at least one each way."""
-    low = min(size * (1 - window), size - step)
-    high = max(size * (1 + window), size + step)
-    first = max(step, -(-int(low) // step) * step)
-    return {size, *range(first, int(high) + 1, step)}
+def sizes_near(size: int, window: float) -> set[int]:
+    """``size`` and the nearest candidates on either side within ±``window`` (a fraction).
+
+    The nearest multiple of 8 each way is there whatever the window.
+    """
+    sizes = {size}
+    for multiple, count in LADDER:
+        first = size // multiple * multiple
+        below = [first - i * multiple for i in range(count + 1)]
+        above = [first + (i + 1) * multiple for i in range(count)]
+        sizes |= {s for s in below + above if s > 0 and abs(s - size) <= window * size}
+    finest = LADDER[0][0]
+    down = (size - 1) // finest * finest
+    return sizes | {(size // finest + 1) * finest} | ({down} if down else set())
 
 
 def _around(

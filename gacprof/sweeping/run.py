@@ -105,7 +105,7 @@ def measure_visit(device: Device, visit: Visit, axes: tuple[str, ...], timing: T
         axes,
         tuple(timings),
         status="throttled" if throttled else "ok",
-        reason=throttled,
+        reason=throttled or work.remark(),
         kernels=kernels,
         sm_clock_mhz=work.clock_mhz(),
     )

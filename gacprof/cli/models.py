@@ -1,0 +1,230 @@
+"""Verbs about checkpoints: ``diagnose``, ``plan``, ``realign``, ``verify``, ``bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gacprof.cli.parsing import workload
+from gacprof.cli.printing import (
+    Json,
+    microseconds,
+    percent,
+    print_json,
+    print_table,
+    progress,
+    say,
+)
+from gacprof.errors import PlanError
+
+Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder or weights file.")]
+MapOption = Annotated[str, typer.Option("--map", help="A shipped map's name, or a file.")]
+Tokens = Annotated[
+    str,
+    typer.Option(help="Token counts served, with weights: 1:0.9,1024:0.1", metavar="M[:W],…"),
+]
+DEFAULT_TOKENS = "1,1024"
+
+
+def register(app: typer.Typer) -> None:
+    for verb in (diagnose, plan, realign):
+        app.command()(verb)
+
+
+def diagnose(
+    checkpoint: Checkpoint,
+    cliff_map: MapOption,
+    tokens: Tokens = DEFAULT_TOKENS,
+    dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Print safe dims too.")] = False,
+    as_json: bool = Json,
+) -> None:
+    """Say what each weight's dims cost on a device. Exit code 1 if any is misaligned."""
+    from gacprof.diagnosing import diagnose as judge
+
+    found = judge(checkpoint, cliff_map, tokens=workload(tokens), dtype=dtype)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        _print_diagnosis(found, every)
+    if found.misaligned:
+        raise typer.Exit(1)
+
+
+def plan(
+    checkpoint: Checkpoint,
+    cliff_map: MapOption,
+    out: Annotated[Path | None, typer.Option(help="Default: plan.json here.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Parameters, as a share of the dense weights.")
+    ] = None,
+    budget_params: Annotated[
+        int | None, typer.Option(min=1, help="Parameters of the whole checkpoint.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="pad, energy, gac or latency.")] = "energy",
+    tokens: Tokens = DEFAULT_TOKENS,
+    dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
+    window: Annotated[float, typer.Option(min=0.0, max=4.0, help="± share of a dim.")] = 0.25,
+    scores: Annotated[
+        Path | None, typer.Option(help="JSON of importance by dim name, for gac.")
+    ] = None,
+    as_json: bool = Json,
+) -> None:
+    """Choose a size for every adjustable dim, within a budget; the plan is a JSON file."""
+    from gacprof.planning import plan as make
+
+    made = make(
+        checkpoint,
+        cliff_map,
+        objective=objective,
+        budget=budget,
+        budget_parameters=budget_params,
+        tokens=workload(tokens),
+        dtype=dtype,
+        window=window,
+        scores=_scores(scores),
+    )
+    target = out or Path("plan.json")
+    made.save(target)
+    if as_json:
+        print_json(made.as_dict())
+        return
+    _print_plan(made)
+    say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+
+
+def realign(
+    checkpoint: Checkpoint,
+    out: Annotated[Path, typer.Option(help="The new checkpoint's folder; must not exist.")],
+    plan_file: Annotated[Path | None, typer.Option("--plan", help="A plan's file.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Without a map: minimal pads to 8, optimal to 16.")
+    ] = None,
+    uniform: Annotated[
+        bool, typer.Option("--uniform", help="One common width: a plain config.")
+    ] = False,
+    as_json: bool = Json,
+) -> None:
+    """Write the checkpoint anew with the plan's sizes. The input is never changed."""
+    from gacprof import realigning
+
+    if sum((plan_file is not None, strategy is not None, uniform)) != 1:
+        raise PlanError("give one of --plan FILE, --strategy minimal|optimal and --uniform")
+    with progress("realign") as advance:
+
+        def tell(done: int, total: int) -> None:
+            advance(done, total, "")
+
+        if plan_file is not None:
+            result = realigning.realign(checkpoint, plan_file, out, progress=tell)
+        elif strategy is not None:
+            result = realigning.realign_by_strategy(
+                checkpoint,
+                strategy,  # type: ignore[arg-type]  # checked there, with a message
+                out,
+                progress=tell,
+            )
+        else:
+            result = realigning.realign_uniform(checkpoint, out, progress=tell)
+    if as_json:
+        print_json(result.as_dict())
+        return
+    more = result.parameters_after / result.parameters_before - 1
+    say(
+        f"{len(result.resized)} dims resized, {result.parameters_before:,} → "
+        f"{result.parameters_after:,} parameters ({percent(more, signed=True)})"
+    )
+    say(result.as_dict()["meaning"])
+    for note in result.notes:
+        say(f"note: {note}")
+    say(f"checkpoint: {result.out}")
+
+
+def _scores(path: Path | None) -> dict[str, float] | None:
+    import json
+
+    if path is None:
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): float(score) for name, score in data.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise PlanError(f"{path} is no JSON object of numbers by dim name: {error}") from None
+
+
+def _short(dim: str) -> str:
+    """``model.layers.3.self_attn.q_proj:rank`` → ``3.self_attn.q_proj:rank``."""
+    return dim.removeprefix("model.layers.")
+
+
+def _print_diagnosis(found: Any, every: bool) -> None:
+    totals = found.totals()
+    rows = [
+        (
+            _short(d.name),
+            d.size,
+            d.verdict,
+            percent(d.penalty),
+            microseconds(d.latency_us),
+            d.advice,
+            microseconds(d.lost_us) if d.lost_us else None,
+        )
+        for d in sorted(found.dims, key=lambda d: -d.lost_us)
+        if every or d.verdict != "safe"
+    ]
+    columns = ("dim", "size", "verdict", "penalty", "now", "what to do", "recovers")
+    if rows:
+        print_table("", columns, rows)
+    say(
+        f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
+        f"judged in {found.dtype} for {found.device} (map {found.map})"
+    )
+    say(
+        f"misaligned by measurement: {totals['misaligned']} of {totals['weights']} weights "
+        f"({percent(totals['misaligned_share'])}), {totals['unknown']} unknown; "
+        f"not a multiple of 8: {totals['not_divisible_by_8']} "
+        f"({percent(totals['not_divisible_by_8_share'])})"
+    )
+    when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())
+    predicted = microseconds(totals["predicted_us"]) or "unknown"
+    say(
+        f"predicted time in matrix products, {when}: {predicted}; lost to penalties "
+        f"{microseconds(totals['lost_us'])}, recoverable by padding "
+        f"{microseconds(totals['recoverable_us'])}"
+    )
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+def _print_plan(made: Any) -> None:
+    rows = [
+        (
+            _short(c.dim),
+            c.before,
+            c.after,
+            c.action,
+            microseconds(c.latency_before_us),
+            microseconds(c.latency_after_us),
+            " ".join(map(str, c.candidates[:8])) + (" …" if len(c.candidates) > 8 else ""),
+        )
+        for c in made.choices
+    ]
+    columns = ("dim", "now", "plan", "action", "now", "plan", "window")
+    print_table(f"objective {made.objective}", columns, rows)
+    budget = made.budget
+    limit = f"{budget.limit:,}" if budget.limit is not None else "none"
+    say(f"parameters planned: {budget.before:,} → {budget.used:,}; limit {limit} ({budget.basis})")
+    before, after = made.predicted_before_us, made.predicted_after_us
+    if before and after:
+        say(
+            f"predicted: {microseconds(before)} → {microseconds(after)} "
+            f"({percent(after / before - 1, signed=True)})"
+        )
+    proof = made.certificate
+    bound = "no bound" if proof.bound is None else f"bound {proof.bound:.6g}"
+    proved = "proved optimal" if proof.proved else "not proved optimal"
+    say(f"certificate: {proof.solver}, value {proof.value:.6g}, {bound}, {proved}")
+    for note in (*made.warnings, *proof.notes):
+        say(f"note: {note}")

@@ -1,0 +1,38 @@
+"""A run folder's samples as a cliff map."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.build import build_map
+from gacprof.errors import MeasurementError
+from gacprof.points import Environment
+from gacprof.sweeping.store import PARQUET, read_header, read_samples
+
+
+def build_map_of(samples: str | Path, name: str | None = None) -> CliffMap:
+    """The cliff map of a sweep's folder (or of ``samples.parquet`` in it).
+
+    Raises :class:`MeasurementError` for a folder that is none, :class:`MapError` for samples
+    that make no map.
+    """
+    folder = Path(samples)
+    if folder.name == PARQUET:
+        folder = folder.parent
+    if not folder.is_dir():
+        raise MeasurementError(f"{folder} is not a sweep's folder: there is no such folder")
+    header = read_header(folder)
+    try:
+        environment = Environment.from_dict(header["environment"])
+        suite, suite_hash = header["suite"]["name"], header["suite_hash"]
+    except (KeyError, TypeError) as error:
+        raise MeasurementError(f"{folder / 'run.json'} lacks a field: {error!r}") from None
+    return build_map(
+        read_samples(folder),
+        environment,
+        name=name or re.sub(r"[^a-z0-9.]+", "-", environment.name.lower()).strip("-"),
+        suite=suite,
+        suite_hash=suite_hash,
+    )
