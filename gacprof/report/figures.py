@@ -1,0 +1,184 @@
+"""A curve as a picture: the staircase, its tiers, its frontier, its noise floor.
+
+Each function returns a matplotlib ``Figure``; :func:`gacprof.report.figures_style.save` writes
+it as SVG and PNG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gacprof.cliffmap import CliffMap, detect
+from gacprof.cliffmap.residues import label
+from gacprof.cliffmap.schema import Curve, Tier
+from gacprof.errors import ReportError
+from gacprof.points import Flag
+from gacprof.report.figures_style import (
+    INK,
+    MARKERS,
+    OKABE_ITO,
+    TINTS,
+    dim_ticks,
+    latency_unit,
+    new_figure,
+    save,
+    title,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_staircase", "save", "side_by_side", "staircase"]
+
+MOST_BANDS = 16
+"""More tiers than this are not drawn as bands: they would be hatching, not information."""
+
+MOST_LABELS = 14
+
+
+def staircase(cliff_map: CliffMap, curve: Curve, width: float = 10.0) -> Figure:
+    """Latency over the dim, with tiers as bands, the frontier and the noise floor drawn in."""
+    figure, (axes,) = new_figure(width, 4.6)
+    draw_staircase(axes, curve, cliff_map.floor)
+    title(axes, f"{curve.operator}: latency over {curve.axis}", _conditions(cliff_map, curve))
+    _legend(axes)
+    return figure
+
+
+def side_by_side(
+    maps: Sequence[CliffMap],
+    operator: str,
+    axis: str,
+    dtype: str | None = None,
+    flags: Mapping[str, Flag] | None = None,
+    **fixed: int,
+) -> Figure:
+    """The same axis on several devices, one above the other, over the same dims.
+
+    Raises :class:`MapMiss` where a map has no such axis, :class:`ReportError` for no maps.
+    """
+    if not maps:
+        raise ReportError("a comparison of no maps: name two")
+    curves = [m.curve(operator, axis, dtype, flags, **fixed) for m in maps]
+    figure, panels = new_figure(10.0, 0.6 + 3.4 * len(maps), rows=len(maps), sharex=True)
+    for panel, cliff_map, curve in zip(panels, maps, curves, strict=True):
+        draw_staircase(panel, curve, cliff_map.floor)
+        title(panel, cliff_map.file.device.name, _conditions(cliff_map, curve))
+        if panel is not panels[-1]:
+            panel.set_xlabel("")
+        _legend(panel)
+    return figure
+
+
+def draw_staircase(axes: Axes, curve: Curve, floor: float | None) -> None:
+    """Draw one curve into existing axes. ``floor`` is the map's measured one, if it has one."""
+    factor, unit = latency_unit(curve.points.median_us)
+    _draw_classes(axes, curve, factor)
+    _draw_frontier(axes, curve, floor, factor)
+    _draw_bands(axes, curve)
+    axes.set_xlabel(curve.axis, color=INK)
+    axes.set_ylabel(f"latency [{unit}]", color=INK)
+    axes.set_ylim(bottom=0)
+    first, last = curve.points.d[0], curve.points.d[-1]
+    margin = 0.02 * (last - first)
+    axes.set_xlim(first - margin, last + margin)
+    dim_ticks(axes, first, last)
+
+
+def _draw_bands(axes: Axes, curve: Curve) -> None:
+    """The tiers of the best class, as bands that meet halfway between neighbouring dims.
+
+    A known mechanism keeps its colour wherever it returns; unknown ones alternate.
+    """
+    tiers = best_tiers(curve)
+    if not 2 <= len(tiers) <= MOST_BANDS:
+        return
+    edges = [float(tiers[0].first), *((a.last + b.first) / 2 for a, b in pairwise(tiers))]
+    edges.append(float(tiers[-1].last))
+    names = list(dict.fromkeys(tier.mechanism for tier in tiers if tier.mechanism))
+    named = set[str]()
+    for i, (tier, (left, right)) in enumerate(zip(tiers, pairwise(edges), strict=True)):
+        words = tier.mechanism or f"tiers of {tier.name}"
+        number = names.index(tier.mechanism) if tier.mechanism else i % 2
+        axes.axvspan(
+            left, right, color=TINTS[number % len(TINTS)], alpha=0.18, linewidth=0, zorder=0,
+            label=None if words in named else _shortened(words),
+        )  # fmt: skip
+        named.add(words)
+
+
+def _shortened(words: str, most: int = 42) -> str:
+    return words if len(words) <= most else f"{words[: most // 2]}…{words[-most // 2 + 1 :]}"
+
+
+def best_tiers(curve: Curve) -> list[Tier]:
+    """The tiers of the fastest residue class, along the axis."""
+    if curve.period is None:
+        return curve.tiers
+    best = curve.period.classes[0].remainders
+    return [tier for tier in curve.tiers if tier.remainders == best]
+
+
+def _draw_classes(axes: Axes, curve: Curve, factor: float) -> None:
+    """Each residue class in its colour and shape; its line breaks where a tier ends."""
+    classes = [(1, [0])]
+    if curve.period is not None:
+        classes = [(curve.period.modulus, c.remainders) for c in curve.period.classes]
+    size = 4.5 if len(curve.points.d) < 150 else 3.0 if len(curve.points.d) < 600 else 2.0
+    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    for i, (modulus, remainders) in enumerate(classes):
+        colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
+        members = [d for d in latency if d % modulus in remainders]
+        tiers = [t for t in curve.tiers if (t.modulus, t.remainders) == (modulus, remainders)]
+        for tier in tiers:
+            within = [d for d in members if tier.first <= d <= tier.last]
+            axes.plot(
+                within, [latency[d] * factor for d in within],
+                color=colour, linewidth=0.8, alpha=0.45, zorder=2,
+            )  # fmt: skip
+        axes.plot(
+            members, [latency[d] * factor for d in members], linestyle="none", marker=marker,
+            markersize=size, color=colour, markeredgewidth=0, alpha=0.9, zorder=3,
+            label=label(curve.axis, modulus, remainders) if curve.period else "measured",
+        )  # fmt: skip
+
+
+def _draw_frontier(axes: Axes, curve: Curve, floor: float | None, factor: float) -> None:
+    """The envelope as far as it is settled, what noise makes of it, and the frontier's dims."""
+    sure = sum(size <= curve.coverage.settled for size in curve.points.d)
+    d = curve.points.d[:sure]
+    envelope = [t * factor for t in detect.envelope(curve.points.median_us)[:sure]]
+    width = curve.tolerance if floor is None else floor
+    words = f"safe: within {width:.0%} of it" if floor is None else f"noise floor: {width:.1%}"
+    axes.step(d, envelope, where="pre", color=INK, linewidth=1.1, zorder=2.6, label="envelope")
+    axes.fill_between(
+        d, envelope, [t * (1 + width) for t in envelope], step="pre", color=INK, alpha=0.22,
+        linewidth=0, zorder=2.5, label=words,
+    )  # fmt: skip
+    at = dict(zip(d, envelope, strict=True))
+    axes.plot(
+        curve.frontier, [at[x] for x in curve.frontier], linestyle="none", marker="o",
+        markersize=8, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=1.4, zorder=4,
+        label="frontier",
+    )  # fmt: skip
+    for x in curve.frontier if len(curve.frontier) <= MOST_LABELS else ():
+        axes.annotate(
+            str(x), (x, at[x]), xytext=(0, -15), textcoords="offset points", ha="center",
+            fontsize=9, color=INK, fontweight="bold", zorder=5,
+        )  # fmt: skip
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9,
+        labelcolor=INK, handlelength=1.6, borderaxespad=0.0,
+    )  # fmt: skip
+
+
+def _conditions(cliff_map: CliffMap, curve: Curve) -> str:
+    fixed = ", ".join(f"{name}={size}" for name, size in curve.fixed.items())
+    device, provenance = cliff_map.file.device.name, cliff_map.file.provenance.kind
+    return f"{device} ({provenance}) · {curve.dtype} · {fixed} · {curve.timer}"

@@ -1,0 +1,132 @@
+"""Penalty over two dims at once, as K × N of a GEMM: which corner of a shape is worth moving to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gacprof.cliffmap import CliffMap
+from gacprof.errors import ReportError
+from gacprof.points import Flag
+from gacprof.report.figures_style import INK, QUIET, new_figure, title
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_PENALTY = 1.0
+"""Where the colour scale ends: twice the time that padding would need is bad enough."""
+
+Grid = dict[tuple[int, int], float]
+
+
+def heat_map(
+    cliff_map: CliffMap,
+    operator: str = "linear",
+    axes: tuple[str, str] = ("K", "N"),
+    dtype: str | None = None,
+    flags: Mapping[str, Flag] | None = None,
+    **fixed: int,
+) -> Figure:
+    """The penalty of every measured pair: its latency over the least of any pair that is at
+    least as large in both dims, minus 1. Pairs that were not measured stay blank.
+
+    Raises :class:`ReportError` where fewer than two sizes of either dim were measured.
+    """
+    latency = _pairs(cliff_map, operator, axes, dtype, flags, fixed)
+    across, up = sorted({x for x, _ in latency}), sorted({y for _, y in latency})
+    if len(across) < 2 or len(up) < 2:
+        raise ReportError(
+            f"the map '{cliff_map.name}' holds no grid of {operator} over {axes[0]} and {axes[1]}; "
+            f"sweep {axes[0]} at several {axes[1]} (one [[sweep]] with a list in 'dims')"
+        )
+    penalties = grid_penalty(latency)
+    figure, (panel,) = new_figure(7.2, 5.6)
+    _draw(figure, panel, penalties, across, up)
+    panel.set_xlabel(axes[0], color=INK)
+    panel.set_ylabel(axes[1], color=INK)
+    at = ", ".join(f"{name}={size}" for name, size in fixed.items())
+    title(panel, f"{operator}: penalty over {axes[0]} × {axes[1]}",
+          " · ".join(filter(None, [cliff_map.file.device.name, dtype or "", at])))  # fmt: skip
+    return figure
+
+
+def grid_penalty(latency: Grid) -> Grid:
+    """latency(x, y) / min over x' ≥ x, y' ≥ y − 1, over the measured pairs."""
+    across = sorted({x for x, _ in latency}, reverse=True)
+    up = sorted({y for _, y in latency}, reverse=True)
+    least: Grid = {}
+    for i, x in enumerate(across):
+        for j, y in enumerate(up):
+            larger = [latency.get((x, y), float("inf"))]
+            if i:
+                larger.append(least[across[i - 1], y])
+            if j:
+                larger.append(least[x, up[j - 1]])
+            least[x, y] = min(larger)
+    return {pair: t / least[pair] - 1 for pair, t in latency.items()}
+
+
+def _pairs(
+    cliff_map: CliffMap,
+    operator: str,
+    axes: tuple[str, str],
+    dtype: str | None,
+    flags: Mapping[str, Flag] | None,
+    fixed: Mapping[str, int],
+) -> Grid:
+    """Latencies by (size of axes[0], size of axes[1]), from the curves over either.
+
+    All pairs share flags, dtype and other dims: those of the plainest curve are taken.
+    """
+    found: Grid = {}
+    kept = None
+    for swept, other in (axes, axes[::-1]):
+        for curve in cliff_map.select(operator, swept, dtype, flags, **fixed):
+            if other not in curve.fixed:
+                continue
+            rest = {name: size for name, size in curve.fixed.items() if name != other}
+            settings = curve.dtype, curve.flags, rest
+            kept = kept or settings
+            if settings != kept:
+                continue
+            for d, t in zip(curve.points.d, curve.points.median_us, strict=True):
+                pair = (d, curve.fixed[other]) if swept == axes[0] else (curve.fixed[other], d)
+                found[pair] = t
+    return found
+
+
+def _draw(figure, panel, penalties: Grid, across: list[int], up: list[int]) -> None:  # type: ignore[no-untyped-def]
+    import numpy as np
+    from matplotlib import colormaps
+
+    table = np.full((len(up), len(across)), np.nan)
+    for (x, y), penalty in penalties.items():
+        table[up.index(y), across.index(x)] = penalty
+    colours = colormaps["cividis"].with_extremes(bad="#FFFFFF")
+    image = panel.imshow(
+        np.ma.masked_invalid(table), origin="lower", aspect="auto", cmap=colours,
+        vmin=0, vmax=min(MOST_PENALTY, max(0.05, float(np.nanmax(table)))), interpolation="nearest",
+    )  # fmt: skip
+    panel.grid(False)
+    for axis, sizes in ((panel.xaxis, across), (panel.yaxis, up)):
+        step = -(-len(sizes) // 12)
+        axis.set_ticks(range(0, len(sizes), step), [str(size) for size in sizes[::step]])
+    panel.tick_params(axis="x", rotation=90 if len(across) > 8 else 0)
+    bar = figure.colorbar(
+        image, ax=panel, extend="max" if np.nanmax(table) > MOST_PENALTY else "neither"
+    )
+    bar.set_label("penalty: time that padding would save", color=INK)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    bar.ax.tick_params(colors=QUIET, labelsize=9)
+    bar.outline.set_visible(False)
+    if len(penalties) <= 120:
+        _write_values(panel, penalties, across, up)
+
+
+def _write_values(panel, penalties: Grid, across: list[int], up: list[int]) -> None:  # type: ignore[no-untyped-def]
+    """The number in each cell, dark on light and light on dark."""
+    for (x, y), penalty in penalties.items():
+        panel.annotate(
+            f"{penalty:.0%}", (across.index(x), up.index(y)), ha="center", va="center",
+            fontsize=8, color="#FFFFFF" if penalty < 0.5 * MOST_PENALTY else INK,
+        )  # fmt: skip
