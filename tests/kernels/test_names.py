@@ -208,8 +208,10 @@ FIELDS = {
         "provider": "cudnn",
         "role": "attention",
         "arch": "sm90",
-        "tile": (64, 128, 128),
+        "tile": (64, 128),
+        "template": 128,
         "flags.knob": 7,
+        "flags.warps": "4x1x1",
     },
     "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, false, false, "
     "cutlass::half_t>, true, false, false, false, true, false, true, false>(Flash_fwd_params)": {

@@ -110,6 +110,7 @@ def read_efficient(signature: Signature) -> Fields:
 
 _CUDNN = {
     "arch": r"sm\d+[af]?",
+    "cluster": r"cga\d+x\d+x\d+",
     "triple": r"\d+x\d+x\d+",
     "type": r"f16|bf16|f32|e4m3|e5m2|fp8",
     "number": r"\d+",
@@ -120,7 +121,8 @@ _CUDNN = {
 def read_cudnn(signature: Signature) -> Fields:
     """``cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_…``
 
-    What the three sizes of its tile are is undocumented; so is the second triple.
+    Rows of q by rows of k by head_dim, then warps: so in the sources of the two kernels of
+    this name that libtorch_cuda 2.13 carries for run-time compilation.
     """
     tokens = signature.path.split("_")
     tokens = tokens[tokens.index("sdpa") + 1 :] if "sdpa" in tokens else tokens
@@ -131,11 +133,13 @@ def read_cudnn(signature: Signature) -> Fields:
     if "knob" in rest and found["number"]:
         flags["knob"] = int(found["number"][0])
     if len(shapes) > 1:
-        flags["second_shape"] = found["triple"][1]
+        flags["warps"] = found["triple"][1]
     return {
         "arch": found["arch"][0] if found["arch"] else None,
         "types": Types(kind, kind, kind, "float32", None),
-        "tile": shapes[0] if shapes else None,
+        "tile": shapes[0][:2] if shapes else None,
+        "template": shapes[0][2] if shapes else None,
+        "cluster": numbers(found["cluster"][0][3:]) if found["cluster"] else None,
         "flags": tuple(sorted(flags.items())),
     }
 
