@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gacprof.cli.parsing import workload
+from gacprof.cli.parsing import token_counts, workload
 from gacprof.cli.printing import (
     Json,
     microseconds,
@@ -29,7 +29,7 @@ DEFAULT_TOKENS = "1,1024"
 
 
 def register(app: typer.Typer) -> None:
-    for verb in (diagnose, plan, realign):
+    for verb in (diagnose, plan, realign, verify, bench):
         app.command()(verb)
 
 
@@ -140,6 +140,93 @@ def realign(
     for note in result.notes:
         say(f"note: {note}")
     say(f"checkpoint: {result.out}")
+
+
+def verify(
+    a: Annotated[str, typer.Argument(help="The reference checkpoint.")],
+    b: Annotated[str, typer.Argument(help="The checkpoint to compare with it.")],
+    dtype: Annotated[str | None, typer.Option(help="Computed in; default float32.")] = None,
+    text: Annotated[Path | None, typer.Option(help="A text, for perplexity.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    as_json: bool = Json,
+) -> None:
+    """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
+    from gacprof.proof import verify as compare
+
+    check = compare(a, b, dtype=dtype, text=text, device=device)
+    if as_json:
+        print_json(check.as_dict())
+    else:
+        _print_verification(check)
+    if not check.passed:
+        raise typer.Exit(1)
+
+
+def bench(
+    models: Annotated[list[str], typer.Argument(help="Checkpoints; ratios are to the first.")],
+    tokens: Annotated[str, typer.Option(help="Prefill lengths.")] = "128,512,1024",
+    decode_steps: Annotated[int, typer.Option(min=0, help="0 leaves decoding out.")] = 32,
+    batch: Annotated[int, typer.Option(min=1)] = 1,
+    repeats: Annotated[int, typer.Option(min=3, help="Rounds; models take turns in each.")] = 12,
+    device: Annotated[str | None, typer.Option(help="Default: the first GPU, else CPU.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Default: as stored.")] = None,
+    as_json: bool = Json,
+) -> None:
+    """Measure prefill and decode latency of models in turns, on the device at hand."""
+    from gacprof.proof import bench as measure
+
+    with progress("bench") as advance:
+        timed = measure(
+            models,
+            tokens=token_counts(tokens),
+            decode_steps=decode_steps,
+            batch=batch,
+            repeats=repeats,
+            device=device,
+            dtype=dtype,
+            progress=advance,
+        )
+    if as_json:
+        print_json(timed.as_dict())
+        return
+    rows = [
+        (
+            t.workload,
+            t.model,
+            microseconds(t.median_us),
+            f"{microseconds(t.low_us)} – {microseconds(t.high_us)}",
+            percent(t.ratio[1] - 1, signed=True) if t.ratio else None,
+            t.verdict,
+        )
+        for t in sorted(timed.timings, key=lambda t: (t.kind, t.tokens))
+    ]
+    columns = ("workload", "model", "median", "95 % interval", "against first", "verdict")
+    print_table("", columns, rows)
+    say(
+        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds in "
+        f"turns, {timed.timer}; the verdict rests on the paired ratios of the rounds"
+    )
+    for note in timed.notes:
+        say(f"note: {note}")
+
+
+def _print_verification(check: Any) -> None:
+    def shown(value: float | None) -> str:
+        return "not finite" if value is None else f"{value:.3g}"
+
+    rows = [
+        ("largest absolute error", shown(check.max_abs_error)),
+        ("over the largest logit", f"{shown(check.max_rel_error)} (≤ {check.tolerance:g})"),
+        ("root mean square, relative", shown(check.rms_rel_error)),
+        ("KL divergence, mean / max (nats)", f"{shown(check.mean_kl)} / {shown(check.max_kl)}"),
+        ("same most likely token", percent(check.argmax_agreement)),
+    ]
+    for which, ppl in (("a", check.perplexity_a), ("b", check.perplexity_b)):
+        if ppl is not None:
+            rows.append((f"perplexity of {which}", f"{ppl.perplexity:.4f}"))
+    print_table("", ("quantity", "value"), rows)
+    say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
+    say("passed: the same function within tolerance" if check.passed else "failed")
 
 
 def _scores(path: Path | None) -> dict[str, float] | None:

@@ -1,0 +1,57 @@
+"""The command line: parse, call, print. Torch is imported only when a verb needs it.
+
+Exit codes: 0 fine, 1 findings (misaligned, verify failed), 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from gacprof.cli import devices, maps, models, pages
+from gacprof.cli.printing import complain
+from gacprof.errors import GacprofError
+
+app = typer.Typer(
+    name="gacprof",
+    help="Which tensor dimensions your GPU serves well, why, and how to move a model onto them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for room in (devices, models, pages):
+    room.register(app)
+app.add_typer(maps.app, name="map")
+
+
+def main() -> None:
+    """Run the command line; every foreseeable failure is one line on stderr."""
+    try:
+        code = app(standalone_mode=False)
+    except GacprofError as error:
+        complain(str(error))
+        code = error.exit_code
+    except KeyboardInterrupt:
+        complain("interrupted")
+        code = 130
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        code = 2
+    except Exception as error:
+        code = _usage(error)
+    sys.exit(code)
+
+
+def _usage(error: Exception) -> int:
+    """Usage errors are told by their own text, in one line; anything else is a bug of ours."""
+    told = getattr(error, "format_message", None)
+    if told is None:
+        raise error
+    complain(f"{told()} (see 'gacprof --help')")
+    return 2

@@ -1,0 +1,139 @@
+"""One self-contained HTML page from whatever of the chain's artefacts there is.
+
+Every section stands on a file or value that an earlier stage wrote; a stage that was not run
+has no section. Figures are inlined as SVG and written beside the page as SVG and PNG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.cliffmap import CliffMap
+from gacprof.errors import ReportError
+from gacprof.files import write_text
+from gacprof.report.bench_figure import bench_figure, workloads
+from gacprof.report.figures import staircase
+from gacprof.report.figures_style import save, to_svg
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gacprof.cliffmap.schema import Curve
+
+MOST_CURVES = 6
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s."""
+
+    title: str
+    cliff_map: CliffMap | None = None
+    subject: str = ""
+    diagnosis: Mapping[str, Any] | None = None
+    plan: Mapping[str, Any] | None = None
+    realigned: Mapping[str, Any] | None = None
+    verification: Mapping[str, Any] | None = None
+    bench: Mapping[str, Any] | None = None
+    commands: Sequence[str] = ()
+    notes: Sequence[str] = field(default=())
+
+
+def write_page(contents: Contents, folder: str | Path) -> Path:
+    """Write ``index.html`` and ``figures/`` into ``folder``; the page's path.
+
+    Raises :class:`ReportError` where that cannot be done.
+    """
+    from jinja2 import Environment, PackageLoader
+
+    from gacprof.report import wording
+
+    folder = Path(folder)
+    figures = _figures(contents)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "figures").mkdir(exist_ok=True)
+    except OSError as error:
+        raise ReportError(f"cannot write to {folder}: {error.strerror}") from None
+    drawn = []
+    for name, caption, figure in figures:
+        save(figure, folder / "figures" / name)
+        drawn.append({"name": name, "caption": caption, "svg": _inline(to_svg(figure))})
+    environment = Environment(
+        loader=PackageLoader("gacprof.report", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= wording.FILTERS
+    page = environment.get_template("page.html.j2").render(
+        c=contents,
+        figures=drawn,
+        headline=wording.headline(contents),
+        bench_rows=workloads(contents.bench) if contents.bench else [],
+        map_facts=_map_facts(contents.cliff_map),
+    )
+    target = folder / "index.html"
+    try:
+        write_text(target, page)
+    except OSError as error:
+        raise ReportError(f"cannot write {target}: {error.strerror}") from None
+    return target
+
+
+def _figures(contents: Contents) -> list[tuple[str, str, Figure]]:
+    """(file name, caption, figure), the bench first: it is what the reader came for."""
+    made: list[tuple[str, str, Figure]] = []
+    if contents.bench and len(contents.bench["models"]) > 1:
+        made.append(("bench", "Before and after, measured in turns.", bench_figure(contents.bench)))
+    if contents.cliff_map is not None:
+        for i, curve in enumerate(telling_curves(contents.cliff_map)):
+            name = f"{i + 1}-{curve.operator}-{curve.axis}"
+            made.append((name, curve.identity, staircase(contents.cliff_map, curve)))
+    return made
+
+
+def telling_curves(cliff_map: CliffMap, most: int = MOST_CURVES) -> list[Curve]:
+    """The curves worth a picture: many dims and steep penalties, at most two per operator axis."""
+
+    def weight(curve: Curve) -> tuple[int, int]:
+        return len(curve.cliffs) + len(curve.points.d) // 8, len(curve.points.d)
+
+    chosen: list[Curve] = []
+    per_axis: dict[tuple[str, str], int] = {}
+    for curve in sorted(cliff_map.curves, key=weight, reverse=True):
+        axis = (curve.operator, curve.axis)
+        if len(curve.points.d) >= 4 and per_axis.get(axis, 0) < 2:
+            per_axis[axis] = per_axis.get(axis, 0) + 1
+            chosen.append(curve)
+    return chosen[:most]
+
+
+def _map_facts(cliff_map: CliffMap | None) -> dict[str, Any] | None:
+    if cliff_map is None:
+        return None
+    file = cliff_map.file
+    return {
+        "name": file.name,
+        "device": file.device.name,
+        "arch": file.device.arch,
+        "provenance": file.provenance.kind,
+        "source": file.provenance.source,
+        "citation": file.provenance.citation,
+        "created": file.provenance.created,
+        "stack": {k: v for k, v in file.provenance.stack.items() if v},
+        "floor": file.noise.floor,
+        "floor_reason": file.noise.reason,
+        "pairs": file.noise.pairs,
+        "curves": len(file.curves),
+        "points": sum(len(c.points.d) for c in file.curves),
+        "cliffs": sum(len(c.cliffs) for c in file.curves),
+    }
+
+
+def _inline(svg: str) -> str:
+    """The SVG element alone, without XML prologue, as HTML wants it."""
+    return svg[svg.index("<svg") :]

@@ -1,0 +1,97 @@
+"""Numbers and findings as words: what the page says, kept apart from how it looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gacprof.report.page import Contents
+
+
+def headline(contents: Contents) -> list[str]:
+    """The findings in plain sentences, the most important first. No gain is said as such."""
+    sentences = []
+    if contents.bench:
+        sentences += _measured(contents.bench)
+    if contents.verification:
+        sentences.append(_function(contents.verification))
+    if contents.diagnosis:
+        sentences.append(_dims(contents.diagnosis))
+    return sentences
+
+
+def _measured(bench: Mapping[str, Any]) -> list[str]:
+    first, sentences = bench["models"][0], []
+    for model in bench["models"][1:]:
+        of_model = [t for t in bench["timings"] if t["model"] == model]
+        parts = [f"{t['workload']} tokens {_change(t)}" for t in of_model]
+        gained = [t for t in of_model if t["verdict"] == "faster"]
+        lost = [t for t in of_model if t["verdict"] == "slower"]
+        verdict = (
+            "is faster somewhere and slower elsewhere"
+            if gained and lost
+            else "is faster"
+            if gained
+            else "is slower"
+            if lost
+            else "gained nothing that can be shown"
+        )
+        sentences.append(f"Measured here, {model} {verdict} against {first}: {'; '.join(parts)}.")
+    return sentences
+
+
+def _change(timing: Mapping[str, Any]) -> str:
+    low, middle, high = timing["ratio"]
+    if timing["verdict"] == "no difference shown":
+        return f"no difference shown ({_signed(low - 1)} to {_signed(high - 1)})"
+    return f"{_signed(middle - 1)} ({_signed(low - 1)} to {_signed(high - 1)})"
+
+
+def _function(check: Mapping[str, Any]) -> str:
+    if check["max_rel_error"] is None:
+        return "The two models could not be compared: their outputs are not finite."
+    same = "computes the same function" if check["passed"] else "does not compute the same function"
+    return (
+        f"The realigned model {same} within tolerance: largest error "
+        f"{check['max_rel_error']:.1e} of the largest logit (tolerance {check['tolerance']:.0e}), "
+        f"the same most likely token at {check['argmax_agreement']:.1%} of positions."
+    )
+
+
+def _dims(diagnosis: Mapping[str, Any]) -> str:
+    totals = diagnosis["totals"]
+    return (
+        f"{totals['misaligned']} of {totals['weights']} weights are misaligned by measurement "
+        f"({totals['not_divisible_by_8']} by the rule d % 8); padding should recover "
+        f"{microseconds(totals['recoverable_us'])} of {microseconds(totals['predicted_us'])} "
+        "in matrix products."
+    )
+
+
+def microseconds(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    if value < 1e3:
+        return f"{value:.1f} µs"
+    return f"{value / 1e3:.2f} ms" if value < 1e6 else f"{value / 1e6:.2f} s"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1%}".replace("-", "−")
+
+
+def count(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "us": microseconds,
+    "percent": percent,
+    "signed": lambda value: "–" if value is None else _signed(value),
+    "count": count,
+}
