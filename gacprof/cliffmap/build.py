@@ -23,9 +23,16 @@ FLOOR_QUANTILE = 0.95
 MechanismOf = Callable[[Sample], str | None]
 
 
-def kernel_names(sample: Sample) -> str | None:
-    """The kernels of a visit as the mechanism behind its latency; None where none is known."""
-    return " + ".join(sample.kernels) or None
+def mechanism_of_kernels(sample: Sample) -> str | None:
+    """What served a visit, as the kernels' names tell it (:mod:`gacprof.kernels`): family,
+    template, instruction, alignment, without tile and schedule. None where none was seen."""
+    from gacprof.kernels import attach
+
+    parts = []
+    for group in attach(sample.kernels):
+        padded = "padded " if any(kernel.role != "copy" for kernel in group.before) else ""
+        parts.append(padded + group.main.mechanism + (" split-k" if group.main.split_k else ""))
+    return " + ".join(dict.fromkeys(parts)) or None
 
 
 @dataclass
@@ -34,7 +41,7 @@ class _Visits:
 
     own: list[float] = field(default_factory=list)
     disguised: list[float] = field(default_factory=list)
-    mechanisms: Counter[str] = field(default_factory=Counter)
+    served: Counter[tuple[str | None, tuple[str, ...]]] = field(default_factory=Counter)
     troubles: list[str] = field(default_factory=list)
     axes: set[str] = field(default_factory=set)
 
@@ -46,13 +53,18 @@ class _Visits:
             self.disguised.extend(sample.timings_us)
         else:
             self.own.extend(sample.timings_us)
-            if mechanism:
-                self.mechanisms[mechanism] += 1
+            if mechanism or sample.kernels:
+                self.served[mechanism, sample.kernels] += 1
 
     def measured(self, d: int) -> Measured:
         low, middle, high = median_interval(self.own)
-        mechanism = min(self.mechanisms.items(), key=lambda kv: (-kv[1], kv[0]), default=(None,))[0]
-        return Measured(d, middle, low, high, len(self.own), mechanism)
+        mechanism, kernels = self._commonest()
+        return Measured(d, middle, low, high, len(self.own), mechanism, kernels)
+
+    def _commonest(self) -> tuple[str | None, tuple[str, ...]]:
+        if not self.served:
+            return None, ()
+        return min(self.served, key=lambda seen: (-self.served[seen], str(seen)))
 
 
 def build_map(
@@ -64,7 +76,7 @@ def build_map(
     suite_hash: str = "",
     created: str | None = None,
     notes: Iterable[str] = (),
-    mechanism_of: MechanismOf = kernel_names,
+    mechanism_of: MechanismOf = mechanism_of_kernels,
 ) -> CliffMap:
     """The cliff map of these samples.
 
@@ -187,6 +199,7 @@ def _lone(point: Point, visits: _Visits, timer: str) -> LonePoint:
         high_us=m.high_us,
         count=m.count,
         mechanism=m.mechanism,
+        kernels=list(m.kernels),
     )
 
 

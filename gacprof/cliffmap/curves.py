@@ -27,7 +27,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Measured:
-    """One dim's statistics. Latencies in microseconds, ``mechanism`` the kernels that ran."""
+    """One dim's statistics. Latencies in microseconds; ``mechanism`` is what served it."""
 
     d: int
     median_us: float
@@ -35,6 +35,7 @@ class Measured:
     high_us: float | None = None
     count: int = 1
     mechanism: str | None = None
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def make_curve(
     measured = sorted(measured, key=lambda m: m.d)
     failed = dict(failed or {})
     cliff_floor = round(detect.cliff_floor(floor, len(measured) - 1), 5)
-    points, mechanisms = _columns(measured)
+    points, mechanisms, kernels = _columns(measured)
     period = find_period(points.d, points.median_us, cliff_floor)
     classes = _classes(measured, period)
     cliffs_by_class = [_cliffs(c, cliff_floor) for c in classes]
@@ -79,6 +80,7 @@ def make_curve(
         timer=axis.timer,
         points=points,
         mechanisms=mechanisms,
+        kernels=[list(names) for names in kernels],
         period=period,
         tiers=[
             tier
@@ -97,18 +99,21 @@ def make_curve(
     )  # fmt: skip
 
 
-def _columns(measured: list[Measured]) -> tuple[Points, list[str]]:
+def _columns(measured: list[Measured]) -> tuple[Points, list[str], list[tuple[str, ...]]]:
     mechanisms = sorted({m.mechanism for m in measured if m.mechanism})
-    index = {name: i for i, name in enumerate(mechanisms)}
+    kernels = sorted({m.kernels for m in measured if m.kernels})
+    mechanism_at = {name: i for i, name in enumerate(mechanisms)}
+    kernels_at = {names: i for i, names in enumerate(kernels)}
     points = Points(
         d=[m.d for m in measured],
         median_us=[_rounded(m.median_us) for m in measured],
         low_us=[None if m.low_us is None else _rounded(m.low_us) for m in measured],
         high_us=[None if m.high_us is None else _rounded(m.high_us) for m in measured],
         count=[m.count for m in measured],
-        mechanism=[index.get(m.mechanism or "") for m in measured] if mechanisms else [],
+        mechanism=[mechanism_at.get(m.mechanism or "") for m in measured] if mechanisms else [],
+        kernels=[kernels_at.get(m.kernels) for m in measured] if kernels else [],
     )
-    return points, mechanisms
+    return points, mechanisms, kernels
 
 
 def _rounded(latency_us: float) -> float:
@@ -144,7 +149,7 @@ def _cliffs(c: _Class, floor: float) -> list[Cliff]:
         [m.high_us for m in c.members],
         floor,
     )
-    mechanism = {m.d: m.mechanism for m in c.members}
+    at = {m.d: m for m in c.members}
     return [
         Cliff(
             before=edge.before,
@@ -154,20 +159,25 @@ def _cliffs(c: _Class, floor: float) -> list[Cliff]:
             high=round(edge.high, 4),
             modulus=c.modulus,
             remainders=c.remainders,
-            cause=_cause(mechanism[edge.before], mechanism[edge.after]),
+            cause=_cause(at[edge.before], at[edge.after]),
         )
         for edge in found
     ]
 
 
-def _cause(before: str | None, after: str | None) -> str | None:
-    if before is None or after is None:
+def _cause(before: Measured, after: Measured) -> str | None:
+    """Another mechanism, else another kernel of the same one, else none that names can tell."""
+    if before.mechanism is None or after.mechanism is None:
         return None
-    return "same kernel" if before == after else f"{before} → {after}"
+    if before.mechanism != after.mechanism:
+        return f"{before.mechanism} → {after.mechanism}"
+    if before.kernels != after.kernels:
+        return f"another kernel of {before.mechanism}"
+    return "same kernel"
 
 
 def _tiers(axis: str, c: _Class, cliffs: list[Cliff]) -> list[Tier]:
-    """Stretches of the class between cliffs and between changes of the kernel."""
+    """Stretches of the class between cliffs and between changes of mechanism."""
     edges = {cliff.after for cliff in cliffs}
     stretches: list[list[Measured]] = []
     for m in c.members:

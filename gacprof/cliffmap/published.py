@@ -9,6 +9,7 @@ turn rates into latencies where the figure's settings state all dims, and to det
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,9 +44,14 @@ NOTES = [
     "it is the matrix-vector product A(N, K) x, taken for that of nn.Linear.",
     "Fig. 8 gives rates. Latency = 2·M·N·K / rate with M = 512 and the other dim 4096; for the "
     "row sum latency = 2 bytes · 1024 · K / rate.",
+    "The curves of attention with a forced backend are a table of the repository's report.md, to "
+    "be compared with one another rather than with the figure.",
     "Points that the figures do not determine exactly are left out. So is Fig. 10: it times a "
     "whole model, not an operator.",
 ]
+FORCED = "forced_backend_sdpa_A100_ms_from_report_md"
+BACKENDS = {"FLASH": "flash", "MEM_EFFICIENT": "efficient", "MATH": "math"}
+ATTENTION = {"batch": 4, "heads": 32, "kv_heads": 32, "q_len": 2048, "kv_len": 2048}
 WARMING = "taken while the clock was still rising (all residue classes are slower below 4008)"
 
 Rate = Callable[[int, float], float]
@@ -80,7 +86,7 @@ def _from_tflops(d: int, value: float) -> float:
 FIGURES = [
     Figure(
         "fig2_sdpa_latency.csv", "attention",
-        {"head_dim": {"batch": 4, "heads": 32, "kv_heads": 32, "q_len": 2048, "kv_len": 2048}},
+        {"head_dim": ATTENTION},
         {"backend": "auto", "cache": "warm", "causal": False, "mask": "none"},
         "cuda events, mean", 600, lambda d, value: value * 1000,
     ),
@@ -139,7 +145,10 @@ def published_map(folder: Path) -> CliffMap:
                 notes=NOTES,
             ),
             noise=Noise(floor=None, reason="published without repeats"),
-            curves=[curve for figure in present for curve in _curves(folder, figure)],
+            curves=[
+                *(curve for figure in present for curve in _curves(folder, figure)),
+                *_forced_backends(folder),
+            ],
         )
     )
 
@@ -171,6 +180,30 @@ def _curves(folder: Path, figure: Figure) -> list[Curve]:
         )
         for axis, fixed in figure.axes.items()
     ]
+
+
+def _forced_backends(folder: Path) -> list[Curve]:
+    """Attention under each backend, from ``settings.json`` in the folder or the one above."""
+    path = next((p for p in (folder, folder.parent) if (p / "settings.json").is_file()), None)
+    if path is None:
+        return []
+    try:
+        table = json.loads((path / "settings.json").read_text(encoding="utf-8"))[FORCED]
+        columns, rows = table["columns"], table["rows"]
+        cells = [dict(zip(columns, row, strict=True)) for row in rows]
+        dims = [int(row["d"]) for row in cells]
+        times = {tool: [row[tool] for row in cells] for tool in BACKENDS}
+    except (ValueError, KeyError, TypeError) as error:
+        raise MapError(f"{path / 'settings.json'} lacks the table {FORCED}: {error!r}") from None
+    curves = []
+    for tool, backend in BACKENDS.items():
+        known = [(d, ms) for d, ms in zip(dims, times[tool], strict=True) if ms is not None]
+        failed = {d: "the backend refuses it" for d in dims if d not in dict(known)}
+        flags: dict[str, Flag] = {**FIGURES[0].flags, "backend": backend}
+        what = Axis("attention", "head_dim", ATTENTION, "float16", flags, "report.md")
+        measured = [Measured(d, ms * 1000, count=600) for d, ms in known]
+        curves.append(make_curve(what, measured, None, failed))
+    return curves
 
 
 def main(arguments: list[str]) -> int:

@@ -137,8 +137,8 @@ class Points(_Strict):
     """Parallel columns, ascending in ``d``, one entry a measured dim.
 
     ``low_us`` and ``high_us`` bound the median (order-statistic interval, 95 %), null where
-    the source gives none; ``count`` is the number of timings. ``mechanism`` is empty or
-    holds for each dim an index into the curve's ``mechanisms``.
+    the source gives none; ``count`` is the number of timings. ``mechanism`` and ``kernels``
+    are empty or hold for each dim an index into the curve's lists of these names.
     """
 
     d: list[int]
@@ -147,12 +147,13 @@ class Points(_Strict):
     high_us: list[float | None]
     count: list[int]
     mechanism: list[int | None] = Field(default_factory=list)
+    kernels: list[int | None] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Points:
         n = len(self.d)
         lengths = {len(self.median_us), len(self.low_us), len(self.high_us), len(self.count)}
-        if lengths != {n} or len(self.mechanism) not in (0, n):
+        if lengths != {n} or not {len(self.mechanism), len(self.kernels)} <= {0, n}:
             raise ValueError("the columns of 'points' differ in length")
         if n < 2:
             raise ValueError(f"an axis needs two dims at least, this one has {n}")
@@ -200,6 +201,8 @@ class Curve(_Strict):
     ``floor`` is the relative difference up to which nothing is called a cliff: the map's
     noise floor, raised for the number of edges looked at, or what was assumed where there is
     no noise floor. ``tolerance`` is the penalty up to which a dim is safe.
+    ``mechanisms`` name what serves a dim (a tier); ``kernels`` are the kernels themselves, as
+    the driver names them, in the order of launch.
     """
 
     operator: str
@@ -210,6 +213,7 @@ class Curve(_Strict):
     timer: str
     points: Points
     mechanisms: list[str] = Field(default_factory=list)
+    kernels: list[list[str]] = Field(default_factory=list)
     period: Period | None = None
     tiers: list[Tier] = Field(default_factory=list)
     cliffs: list[Cliff] = Field(default_factory=list)
@@ -236,9 +240,13 @@ class Curve(_Strict):
                 raise ValueError(f"a cliff runs from {cliff.before} to {cliff.after}")
         if self.axis in self.fixed:
             raise ValueError(f"the swept axis {self.axis} is also fixed")
-        for index in self.points.mechanism:
-            if index is not None and not 0 <= index < len(self.mechanisms):
-                raise ValueError(f"mechanism {index} is not among the {len(self.mechanisms)} named")
+        for where, column, named in (
+            ("mechanism", self.points.mechanism, len(self.mechanisms)),
+            ("kernels", self.points.kernels, len(self.kernels)),
+        ):
+            for index in column:
+                if index is not None and not 0 <= index < named:
+                    raise ValueError(f"'{where}' {index} is not among the {named} that are named")
         return self
 
     @property
@@ -262,6 +270,7 @@ class LonePoint(_Strict):
     high_us: Positive | None = None
     count: int
     mechanism: str | None = None
+    kernels: list[str] = Field(default_factory=list)
 
 
 class MapFile(_Strict):

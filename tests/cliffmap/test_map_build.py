@@ -92,24 +92,46 @@ def test_a_point_alone_on_its_axis_is_kept_for_look_ups():
     assert (found.latency_us, found.kind) == (35.0, "exact")
 
 
-def test_a_change_of_kernel_is_a_tier_edge_even_where_latency_hides_it(samples_of):
-    curve = only_curve(
-        samples_of(range(64, 128), lambda d: 10.0, kernel=lambda d: "a" if d < 96 else "b")
-    )
-    assert curve.cliffs == []
-    assert [(t.first, t.last, t.mechanism) for t in curve.tiers] == [(64, 95, "a"), (96, 127, "b")]
+NATIVE = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn"
+OTHER_TILE = "ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_f2f_stages_64x5_nn"
+ALIGN1 = "cutlass_75_tensorop_f16_s1688gemm_f16_128x128_tn_align1"
 
 
-def test_kernels_of_a_cliff_are_its_cause(samples_of):
-    curve = only_curve(
+def kernels_from_96(samples_of, kernel, jump=1.0):
+    return only_curve(
         samples_of(
             range(64, 128),
-            lambda d: 10.0 if d < 96 else 15.0,
-            kernel=lambda d: "a" if d < 96 else "b",
+            lambda d: 10.0 * (1.0 if d < 96 else jump),
+            kernel=lambda d: NATIVE if d < 96 else kernel,
         )
     )
-    (cliff,) = curve.cliffs
-    assert (cliff.before, cliff.after, cliff.cause) == (95, 96, "a → b")
+
+
+def test_a_change_of_mechanism_is_a_tier_edge_even_where_latency_hides_it(samples_of):
+    curve = kernels_from_96(samples_of, ALIGN1)
+    assert curve.cliffs == []
+    assert [(t.first, t.last) for t in curve.tiers] == [(64, 95), (96, 127)]
+    assert "align1" in curve.tiers[1].mechanism and "align8" in curve.tiers[0].mechanism
+
+
+def test_another_tile_of_the_same_mechanism_is_the_same_tier(samples_of):
+    curve = kernels_from_96(samples_of, OTHER_TILE)
+    assert len(curve.tiers) == 1 and len(curve.mechanisms) == 1
+    assert [curve.kernels[i] for i in (curve.points.kernels[0], curve.points.kernels[-1])] == [
+        [NATIVE],
+        [OTHER_TILE],
+    ]
+
+
+def test_the_cause_of_a_cliff_is_what_its_kernels_tell(samples_of):
+    def cause(kernel):
+        (cliff,) = kernels_from_96(samples_of, kernel, jump=1.5).cliffs
+        assert (cliff.before, cliff.after) == (95, 96)
+        return cliff.cause
+
+    assert cause(NATIVE) == "same kernel"
+    assert cause(OTHER_TILE).startswith("another kernel of native sm80")
+    assert " → " in cause(ALIGN1) and "align1" in cause(ALIGN1)
 
 
 def test_another_timer_is_left_out_and_said_so(samples_of):
@@ -179,7 +201,7 @@ def test_a_planted_device_is_recovered(modulus, slow, cliff, jump, seed):
 
 def test_a_full_map_stays_small_and_comes_back_the_same(samples_of, tmp_path):
     many = chain.from_iterable(
-        samples_of(range(1, 1500), lambda d: 10.0 + d % 8, axis=axis, kernel=lambda d: "k" * 120)
+        samples_of(range(1, 1500), lambda d: 10.0 + d % 8, axis=axis, kernel=lambda d: NATIVE)
         for axis in ("M", "N", "K")
     )
     built = build_map(many, DEVICE, name="large")
