@@ -5,7 +5,7 @@ from __future__ import annotations
 from .inventory import Attention, Dim, Feed, Gemm, Inventory, Module, Place, TensorInfo
 from .layouts import mirrored_files
 from .memory import inventory_of_model
-from .scan import scan
+from .scanning import scan
 from .tensors import TensorReader, open_tensors
 
 __all__ = [

@@ -20,7 +20,7 @@ from .dtypes import FLOATING
 from .inventory import Inventory
 from .load_plain import is_plain, load_plain
 from .load_skeleton import build_skeleton, require_transformers
-from .scan import scan
+from .scanning import scan
 from .tensors import TensorReader, open_tensors
 
 _DERIVED = (

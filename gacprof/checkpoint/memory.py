@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CheckpointError
 from .inventory import Inventory, TensorInfo
 from .layouts import Contents, recognise
-from .scan import fingerprint
+from .scanning import fingerprint
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import CheckpointError
 from .dtypes import element_type
 from .inventory import Inventory, TensorInfo
-from .scan import scan
+from .scanning import scan
 
 if TYPE_CHECKING:
     import torch

@@ -8,8 +8,8 @@ from functools import reduce
 import torch
 from torch import nn
 
+from gacprof.checkpoint import scan
 from gacprof.checkpoint.load import stored_dtype
-from gacprof.checkpoint.scan import scan
 from gacprof.errors import MeasurementError
 
 from .subject import Model, ready

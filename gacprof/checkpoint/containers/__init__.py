@@ -57,6 +57,8 @@ def _read_file(folder: Folder, name: str) -> Stored:
     """One file, by what it begins with: names lie (LLM-Pruner pickles into pytorch_model.bin)."""
     where = f"{folder.location}/{name}"
     head = folder.read(name, 0, min(folder.size(name), 16))
+    if head.startswith(b"version https://"[: len(head)]) and head:
+        raise CheckpointError(f"{where}: a Git LFS pointer, not the file; run 'git lfs pull'")
     if head.startswith(b"PK\x03\x04"):
         return read_torch_zip(folder, name)
     if head.startswith(MAGIC[:13]):

@@ -79,7 +79,7 @@ def declared_head_dim(config: Mapping[str, Any], contents: Contents) -> int | No
     whole = language_config(contents.config)
     hidden = _count(whole, "hidden_size", "n_embd", "d_model")
     heads = _count(whole, "num_attention_heads", "n_head", "num_heads")
-    return hidden // heads if hidden and heads else None
+    return hidden // heads if hidden and heads and hidden % heads == 0 else None
 
 
 def language_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,18 +52,20 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
 
 def _locate(path: Path) -> tuple[Folder, str]:
     try:
-        is_dir, exists = path.is_dir(), path.exists()
+        is_dir, is_file, exists = path.is_dir(), path.is_file(), path.exists()
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from None
+        raise CheckpointError(f"{str(path)[:200]!r}: cannot be read: {error}") from None
     if is_dir:
         folder = LocalFolder(path)
         return folder, find_container(folder)
-    if exists:
+    if is_file:
         return LocalFolder(path.parent), path.name
+    if exists:
+        raise CheckpointError(f"{path}: is neither a folder nor a file")
     if is_hub_id(str(path)):
         hub = HubFolder(str(path))
         return hub, find_container(hub)
-    raise CheckpointError(f"{path}: there is no such folder or file")
+    raise CheckpointError(f"{str(path)[:200]!r}: there is no such folder or file")
 
 
 def inventory_of(

@@ -1,0 +1,376 @@
+"""Layouts that no fixture shows, in the names and shapes that their tools write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from checkpoint_making import checkpoint, contents
+
+from gacprof.checkpoint import Attention, Place, scan
+from gacprof.checkpoint.layouts import LAYOUTS, Findings, recognise
+from gacprof.errors import CheckpointError
+
+MLP = "model.layers.0.mlp"
+
+
+def found(shapes: Any, config: Any = None, **more: Any) -> tuple[str, Findings]:
+    seen = contents(shapes, config, **more)
+    layout = recognise(seen)
+    return layout.name, layout.describe(seen)
+
+
+def dim(findings: Findings, name: str) -> Any:
+    return next(d for d in findings.dims if d.name == name)
+
+
+def gated(prefix: str, width: int, hidden: int = 8) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{prefix}.gate_proj.weight": (width, hidden),
+        f"{prefix}.up_proj.weight": (width, hidden),
+        f"{prefix}.down_proj.weight": (hidden, width),
+    }
+
+
+def test_every_layout_has_its_own_name_and_the_fallback_is_last() -> None:
+    names = [layout.name for layout in LAYOUTS]
+    assert len(set(names)) == len(names) and names[-1] == "plain"
+
+
+def test_widths_may_differ_per_layer() -> None:
+    shapes = gated("model.layers.0.mlp", 20) | gated("model.layers.1.mlp", 13)
+    name, findings = found(shapes, {"intermediate_size": 20})
+    assert name == "plain"
+    assert [(d.name, d.size, d.layer) for d in findings.dims] == [
+        ("model.layers.0.mlp:width", 20, 0),
+        ("model.layers.1.mlp:width", 13, 1),
+    ]
+    assert any("13, 20" in note for note in findings.notes)
+
+
+def test_biases_belong_to_the_width() -> None:
+    shapes = gated(MLP, 20) | {
+        f"{MLP}.gate_proj.bias": (20,),
+        f"{MLP}.up_proj.bias": (20,),
+        f"{MLP}.down_proj.bias": (8,),
+    }
+    _, findings = found(shapes)
+    width = dim(findings, f"{MLP}:width")
+    assert {p.tensor for p in width.places if p.tensor.endswith("bias")} == {
+        f"{MLP}.gate_proj.bias",
+        f"{MLP}.up_proj.bias",
+    }
+    assert width.params_per_unit == 3 * 8 + 2 and width.padding == "exact"
+
+
+def test_gate_and_up_in_one_weight_are_two_places_of_one_dim() -> None:
+    """Phi-3 and GLM-4: the first half is gate, the second up."""
+    shapes = {f"{MLP}.gate_up_proj.weight": (40, 8), f"{MLP}.down_proj.weight": (8, 20)}
+    _, findings = found(shapes)
+    width = dim(findings, f"{MLP}:width")
+    fused = f"{MLP}.gate_up_proj.weight"
+    assert width.size == 20
+    assert width.places[:2] == (Place(fused, 0, 0), Place(fused, 0, 20))
+    assert [f.weight for f in width.feeds].count(fused) == 2
+
+
+def test_widths_that_disagree_are_told_and_not_adjustable() -> None:
+    shapes = gated(MLP, 20) | {f"{MLP}.down_proj.weight": (8, 19)}
+    _, findings = found(shapes)
+    assert findings.dims == () and any(MLP in note for note in findings.notes)
+
+
+def test_a_norm_inside_the_mlp_refuses_padding() -> None:
+    _, findings = found(gated(MLP, 20) | {f"{MLP}.ffn_layernorm.weight": (20,)})
+    width = dim(findings, f"{MLP}:width")
+    assert width.padding == "refused" and "ffn_layernorm" in width.why
+
+
+def test_opt_has_its_mlp_in_the_layer() -> None:
+    layer = "model.decoder.layers.0"
+    shapes: dict[str, Any] = {f"{layer}.fc1.weight": (20, 8), f"{layer}.fc1.bias": (20,)}
+    shapes |= {f"{layer}.fc2.weight": (8, 20), f"{layer}.fc2.bias": (8,)}
+    shapes |= {f"{layer}.self_attn_layer_norm.weight": (8,)}
+    _, findings = found(shapes, {"ffn_dim": 20})
+    assert dim(findings, f"{layer}:width").params_per_unit == 8 + 8 + 1
+
+
+def test_gpt2_stores_its_weights_the_other_way_round() -> None:
+    mlp = "transformer.h.0.mlp"
+    shapes: dict[str, Any] = {f"{mlp}.c_fc.weight": (8, 32), f"{mlp}.c_fc.bias": (32,)}
+    shapes |= {f"{mlp}.c_proj.weight": (32, 8), f"{mlp}.c_proj.bias": (8,)}
+    _, findings = found(shapes)
+    width = dim(findings, f"{mlp}:width")
+    assert width.size == 32
+    assert {(p.tensor, p.axis) for p in width.places} == {
+        (f"{mlp}.c_fc.weight", 1),
+        (f"{mlp}.c_fc.bias", 0),
+        (f"{mlp}.c_proj.weight", 0),
+    }
+    gemm = next(m for m in findings.modules if m.role == "up").gemms[0]
+    assert (gemm.N, gemm.K, gemm.bias) == (32, 8, True)
+
+
+def test_starcoder2_bears_gpt2_names_but_not_its_order() -> None:
+    mlp = "model.layers.0.mlp"
+    shapes: dict[str, Any] = {f"{mlp}.c_fc.weight": (32, 8), f"{mlp}.c_fc.bias": (32,)}
+    shapes |= {f"{mlp}.c_proj.weight": (8, 32), f"{mlp}.c_proj.bias": (8,)}
+    _, findings = found(shapes)
+    assert dim(findings, f"{mlp}:width").size == 32
+
+
+def test_a_tied_head_is_a_gemm_of_the_embedding() -> None:
+    shapes = {"model.embed_tokens.weight": (50, 8)}
+    _, findings = found(shapes, {"tie_word_embeddings": True})
+    head = next(m for m in findings.modules if m.role == "head")
+    assert [(g.weight, g.N, g.K) for g in head.gemms] == [("model.embed_tokens.weight", 50, 8)]
+    _, untied = found(shapes, {"tie_word_embeddings": False})
+    assert [m.role for m in untied.modules] == ["embedding"]
+
+
+def test_a_head_of_its_own_is_not_doubled() -> None:
+    shapes = {"model.embed_tokens.weight": (50, 8), "lm_head.weight": (50, 8)}
+    _, findings = found(shapes, {"tie_word_embeddings": True})
+    assert [m.name for m in findings.modules if m.role == "head"] == ["lm_head"]
+
+
+def attention(q: int, kv: int) -> dict[str, tuple[int, ...]]:
+    layer = "model.layers.0.self_attn"
+    return {
+        f"{layer}.q_proj.weight": (q, 8),
+        f"{layer}.k_proj.weight": (kv, 8),
+        f"{layer}.v_proj.weight": (kv, 8),
+        f"{layer}.o_proj.weight": (8, q),
+    }
+
+
+HEADS = {"hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("q", "kv", "config", "expected"),
+    [
+        (8, 4, HEADS, Attention(0, 4, 2, 2)),
+        (24, 12, HEADS | {"head_dim": 6}, Attention(0, 4, 2, 6)),
+        (6, 4, HEADS, Attention(0, 3, 2, 2)),  # a head was pruned
+        (20, 10, HEADS | {"hidden_size": 7}, Attention(0, 4, 2, 5)),  # hidden pruned, heads kept
+        (8, 4, {"text_config": HEADS}, Attention(0, 4, 2, 2)),
+    ],
+)
+def test_heads_come_from_shapes_first(q: int, kv: int, config: Any, expected: Attention) -> None:
+    _, findings = found(attention(q, kv), config)
+    assert findings.attentions == (expected,)
+
+
+def test_heads_that_nothing_explains_are_told() -> None:
+    _, findings = found(attention(7, 7), HEADS)
+    assert findings.attentions == () and any("7" in note for note in findings.notes)
+
+
+@pytest.mark.parametrize("names", [("w1", "w3", "w2"), ("gate_proj", "up_proj", "down_proj")])
+@pytest.mark.parametrize("block", ["block_sparse_moe", "mlp"])
+def test_experts(names: tuple[str, ...], block: str) -> None:
+    moe = f"model.layers.1.{block}"
+    shapes: dict[str, Any] = {f"{moe}.gate.weight": (2, 8)}
+    for e, width in enumerate((20, 13)):
+        sizes = ((width, 8), (width, 8), (8, width))
+        shapes |= {f"{moe}.experts.{e}.{n}.weight": s for n, s in zip(names, sizes, strict=True)}
+    shapes |= gated(f"{moe}.shared_expert", 30)
+    name, findings = found(shapes)
+    assert name == "moe"
+    assert {(d.name, d.size, d.role) for d in findings.dims} == {
+        (f"{moe}.experts.0:width", 20, "expert"),
+        (f"{moe}.experts.1:width", 13, "expert"),
+        (f"{moe}.shared_expert:width", 30, "shared_expert"),
+    }
+    roles = {m.name.rsplit(".", 2)[-2] + "." + m.role for m in findings.modules}
+    assert {"0.expert_gate", "1.expert_down", f"{block}.expert_router"} <= roles
+
+
+@pytest.mark.parametrize("inputs_first", [True, False])
+def test_experts_in_one_tensor_are_told_and_not_adjustable(inputs_first: bool) -> None:
+    moe = "model.layers.0.mlp.experts"
+    up, down = ((4, 8, 24), (4, 12, 8)) if inputs_first else ((4, 24, 8), (4, 8, 12))
+    shapes = {f"{moe}.gate_up_proj": up, f"{moe}.down_proj": down}
+    _, findings = found(shapes, {"hidden_size": 8})
+    gemms = {m.role: (m.gemms[0].N, m.gemms[0].K) for m in findings.modules}
+    assert gemms == {"gate_up": (24, 8), "down": (8, 12)}
+    assert [(d.size, d.padding) for d in findings.dims] == [(12, "refused")]
+
+
+def packed(module: str, n_out: int, n_in: int, bits: int, kind: str) -> dict[str, Any]:
+    groups = n_in // 32
+    gptq, awq = (n_in * bits // 32, n_out), (n_in, n_out * bits // 32)
+    return {
+        f"{module}.qweight": ("int32", gptq if kind == "GPTQ" else awq),
+        f"{module}.qzeros": ("int32", (groups, n_out * bits // 32)),
+        f"{module}.scales": (groups, n_out),
+    }
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", ["GPTQ", "AWQ"])
+def test_quantised_weights_have_their_true_sizes_and_are_left_alone(kind: str, bits: int) -> None:
+    shapes = packed(f"{MLP}.gate_proj", 96, 64, bits, kind)
+    shapes |= packed(f"{MLP}.up_proj", 96, 64, bits, kind)
+    shapes |= packed(f"{MLP}.down_proj", 64, 96, bits, kind)
+    shapes |= {"lm_head.weight": (50, 64)}
+    name, findings = found(shapes)
+    assert name == "quantised" and f"{kind} int{bits}" in findings.notes[0]
+    gemms = {m.role: (m.gemms[0].N, m.gemms[0].K, m.dtype) for m in findings.modules}
+    assert gemms["gate"] == (96, 64, f"int{bits}") and gemms["down"] == (64, 96, f"int{bits}")
+    assert gemms["head"] == (50, 64, "float16")
+    (width,) = findings.dims
+    assert (width.size, width.padding) == (96, "refused") and "quantise" in width.why
+
+
+def test_float8_weights_with_block_scales_are_left_alone() -> None:
+    shapes: dict[str, Any] = dict(gated(MLP, 256, 128))
+    for part in ("gate", "up", "down"):
+        shapes[f"{MLP}.{part}_proj.weight_scale_inv"] = ("float32", (2, 1))
+    _, findings = found(shapes)
+    assert dim(findings, f"{MLP}:width").padding == "refused"
+
+
+Q = "model.layers.0.self_attn.q_proj"
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (f"{Q}.U.weight", f"{Q}.V.weight"),
+        (f"{Q}.1.weight", f"{Q}.0.weight"),
+        (f"{Q}.left", f"{Q}.right"),
+        (f"{Q}_b.weight", f"{Q}_a.weight"),
+    ],
+)
+@pytest.mark.parametrize("n_in", [16, 24])
+def test_factor_pairs_of_unknown_tools_are_found_by_shape(
+    outer: str, inner: str, n_in: int
+) -> None:
+    name, findings = found({inner: (5, n_in), outer: (16, 5)})
+    assert name == "factor-pairs"
+    rank = dim(findings, f"{Q}:rank")
+    assert rank.places == (Place(inner, 0), Place(outer, 1))
+    assert (rank.size, rank.dense_size, rank.params_per_unit) == (5, 16, 16 + n_in)
+    assert not rank.ordered
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {f"{Q}.U.weight": (16, 5), f"{Q}.V.weight": (6, 16)},  # do not fit
+        {f"{Q}.U.weight": (16, 20), f"{Q}.V.weight": (20, 24)},  # no low rank
+        {f"{Q}.U.weight": (8, 8), f"{Q}.V.weight": (8, 8)},  # fit in both orders
+        {f"{Q}.lora_A.weight": (5, 16), f"{Q}.lora_B.weight": (16, 5)},  # an adapter
+        {f"{Q}.weight": (16, 16), f"{Q}.U.weight": (16, 5), f"{Q}.V.weight": (5, 16)},
+        {"model.layers.0.fc1.weight": (20, 8), "model.layers.0.fc2.weight": (8, 20)},
+        {"a.q_a_proj.weight": (5, 16), "a.q_b_proj.weight": (16, 5)},  # DeepSeek: norm between
+    ],
+)
+def test_what_only_looks_like_factors_is_not(shapes: Any) -> None:
+    name, findings = found(shapes)
+    assert name == "plain" and not [d for d in findings.dims if d.kind == "rank"]
+
+
+def test_something_between_the_factors_refuses_padding() -> None:
+    shapes = {f"{Q}.V.weight": (5, 16), f"{Q}.U.weight": (16, 5), f"{Q}.norm.weight": (5,)}
+    _, findings = found(shapes)
+    assert findings.dims[0].padding == "refused" and "norm" in findings.dims[0].why
+
+
+def test_the_user_may_name_the_factors() -> None:
+    shapes = {"enc.w.alpha": (5, 16), "enc.w.omega": (16, 5), "enc.b": (3, 3)}
+    name, findings = found(shapes, factors=("{module}.omega", "{module}.alpha"))
+    assert name == "factor-pairs"
+    assert [(d.name, d.size) for d in findings.dims] == [("enc.w:rank", 5)]
+
+
+@pytest.mark.parametrize(
+    ("factors", "complaint"),
+    [
+        (("a.U.weight", "{module}.V"), "needs"),
+        (("{module}.X", "{module}.Y"), "match no pair"),
+        (("{module}.V.weight", "{module}.U.weight"), "do not fit"),
+    ],
+)
+def test_patterns_that_cannot_be_meant(
+    factors: tuple[str, str], complaint: str, tmp_path: Any
+) -> None:
+    shapes = {f"{Q}.V.weight": (5, 16), f"{Q}.U.weight": (24, 5)}
+    with pytest.raises(CheckpointError, match=complaint):
+        scan(checkpoint(tmp_path, shapes), factors=factors)
+
+
+def test_factors_that_do_not_fit_are_refused() -> None:
+    shapes = {f"{Q}.BLinear.weight": (5, 16), f"{Q}.ALinear.weight": (16, 6)}
+    with pytest.raises(CheckpointError, match="do not fit"):
+        found(shapes)
+
+
+def test_asvd_biases_and_a_factored_head() -> None:
+    shapes = {f"{Q}.BLinear.weight": (5, 16), f"{Q}.ALinear.weight": (16, 5)}
+    shapes |= {f"{Q}.ALinear.bias": (16,), "lm_head.BLinear.weight": (9, 16)}
+    shapes |= {"lm_head.ALinear.weight": (50, 9)}
+    _, findings = found(shapes, {"truncation_ranks": {Q: 6, "lm_head": 9}})
+    assert [(d.name, d.role) for d in findings.dims] == [
+        (f"{Q}:rank", "q"),
+        ("lm_head:rank", "head"),
+    ]
+    gemms = next(m for m in findings.modules if m.name == Q).gemms
+    assert [g.bias for g in gemms] == [False, True]
+    assert any("config says rank 6, the tensors have 5" in note for note in findings.notes)
+
+
+def test_svdllm_names_of_opt() -> None:
+    layer = "model.decoder.layers.0"
+    shapes: dict[str, Any] = {}
+    for stem, (n_out, n_in) in {"self_attn.out": (8, 8), "fc1": (20, 8), "fc2": (8, 20)}.items():
+        shapes[f"{layer}.{stem}_v_proj.weight"] = (3, n_in)
+        shapes[f"{layer}.{stem}_u_proj.weight"] = (n_out, 3)
+        shapes[f"{layer}.{stem}_u_proj.bias"] = (n_out,)
+    name, findings = found(shapes)
+    assert name == "svd-llm"
+    assert {d.name.removeprefix(f"{layer}.") for d in findings.dims if d.kind == "rank"} == {
+        "self_attn.out_proj:rank", "fc1:rank", "fc2:rank",
+    }  # fmt: skip
+    width = dim(findings, f"{layer}:width")
+    assert (width.size, width.params_per_unit) == (20, 3 + 1 + 3)
+
+
+def test_palu_with_biases_and_a_config_that_disagrees() -> None:
+    k = "model.layers.0.self_attn.k_proj"
+    shapes: dict[str, Any] = {f"{k}.VT.weight": (7, 8)}
+    for i, rank in enumerate((3, 4)):
+        shapes |= {f"{k}.U.{i}.weight": (4, rank), f"{k}.U.{i}.bias": (4,)}
+    _, findings = found(shapes, {"head_wise_ranks": {k: [3, 3]}})
+    assert [d.size for d in findings.dims] == [3, 4]
+    assert [g.bias for m in findings.modules for g in m.gemms] == [False, True, True]
+    assert any("[3, 3]" in note and "[3, 4]" in note for note in findings.notes)
+
+
+def test_palu_groups_that_do_not_add_up_are_refused() -> None:
+    k = "model.layers.0.self_attn.k_proj"
+    shapes = {f"{k}.VT.weight": (9, 8), f"{k}.U.0.weight": (4, 3), f"{k}.U.1.weight": (4, 4)}
+    with pytest.raises(CheckpointError, match="do not fit"):
+        found(shapes)
+
+
+def test_slicegpt_stretches_that_disagree_are_refused() -> None:
+    layer = "model.layers.0"
+    shapes = {f"{layer}.attn_shortcut_Q": (6, 6), f"{layer}.self_attn.q_proj.weight": (8, 7)}
+    with pytest.raises(CheckpointError, match="should be one"):
+        found(shapes)
+
+
+def test_modules_come_in_the_order_of_the_model() -> None:
+    shapes: dict[str, Any] = {"lm_head.weight": (50, 8)}
+    for i in (10, 9, 2):
+        shapes |= gated(f"model.layers.{i}.mlp", 20)
+    shapes |= {"model.embed_tokens.weight": (50, 8)}
+    _, findings = found(shapes)
+    assert [(m.layer, m.role) for m in findings.modules] == [
+        (None, "embedding"),
+        *((i, role) for i in (2, 9, 10) for role in ("gate", "up", "down")),
+        (None, "head"),
+    ]

@@ -1,0 +1,90 @@
+"""Configs and side files say the new sizes, and keep everything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_making import checkpoint, restored
+from test_layouts import gated
+
+from gacprof.checkpoint import mirrored_files, scan
+
+
+@pytest.fixture
+def inventory_of(fixtures: Path, tmp_path: Path) -> Any:
+    return lambda name: scan(restored(fixtures / "checkpoints" / f"{name}.headers", tmp_path))
+
+
+def test_asvd_truncation_ranks(fixtures: Path) -> None:
+    inventory = scan(fixtures / "checkpoints" / "asvd_mha_r1")
+    v, gate = "model.layers.0.self_attn.v_proj", "model.layers.0.mlp.gate_proj"
+    files = mirrored_files(inventory, {f"{v}:rank": 80, f"{gate}:rank": None})
+    old, new = dict(inventory.config), files["config.json"]
+    ranks = old["truncation_ranks"] | {v: 80}
+    del ranks[gate]  # multiplied out to a dense weight
+    assert new == old | {"truncation_ranks": ranks}
+    assert inventory.config["truncation_ranks"][v] == 76  # the inventory itself is as it was
+
+
+def test_palu_head_wise_ranks(inventory_of: Any) -> None:
+    inventory = inventory_of("palu_mha_gs4_block1")
+    k, v = "model.layers.1.self_attn.k_proj", "model.layers.1.self_attn.v_proj"
+    sizes = {f"{k}:rank.1": 64, f"{v}:rank.0": None, f"{v}:rank.1": None}
+    new = mirrored_files(inventory, sizes)["config.json"]
+    ranks = inventory.config["head_wise_ranks"] | {k: [57, 64]}
+    del ranks[v]
+    assert new == dict(inventory.config) | {"head_wise_ranks": ranks}
+
+
+def test_slicegpt_side_file(inventory_of: Any) -> None:
+    inventory = inventory_of("slicegpt_mha_s0.22_r1")
+    (file,) = inventory.side
+    old = inventory.side[file]
+    sizes = {
+        "embedding:hidden": 208,
+        "model.layers.1.attn:hidden": 200,
+        "model.layers.3.mlp:hidden": 264,
+    }
+    new = mirrored_files(inventory, sizes)[file]
+    expected = json.loads(json.dumps(old))
+    expected["embedding_dimensions"]["0"] = 208
+    expected["attention_input_dimensions"]["0"] = 208
+    expected["attention_output_dimensions"]["1"] = 200
+    expected["mlp_input_dimensions"]["1"] = 200
+    expected["mlp_output_dimensions"]["3"] = 264
+    expected["head_dimension"] = 264
+    assert new == expected
+
+
+def test_slicegpt_without_changes_is_told_as_it_was(inventory_of: Any) -> None:
+    inventory = inventory_of("slicegpt_mha_s0.22_r1")
+    every = {dim.name: dim.size for dim in inventory.dims}
+    (file,) = inventory.side
+    assert mirrored_files(inventory, every)[file] == inventory.side[file]
+
+
+def test_the_width_is_written_where_it_becomes_uniform(inventory_of: Any) -> None:
+    inventory = inventory_of("llmpruner_mha_global_mlp_0.3")
+    widths = {dim.name: 608 for dim in inventory.dims}
+    assert mirrored_files(inventory, widths)["config.json"]["intermediate_size"] == 608
+    first = {inventory.dims[0].name: 608}
+    assert mirrored_files(inventory, first)["config.json"]["intermediate_size"] == 688
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key"),
+    [
+        ("model.layers.0.mlp", "intermediate_size"),
+        ("model.layers.0.mlp.experts.0", "moe_intermediate_size"),
+        ("model.layers.0.mlp.shared_expert", "shared_expert_intermediate_size"),
+    ],
+)
+def test_each_kind_of_width_has_its_own_key(tmp_path: Path, prefix: str, key: str) -> None:
+    config = {"intermediate_size": 20, "moe_intermediate_size": 20, "mine": {"kept": [1]}}
+    config["shared_expert_intermediate_size"] = 20
+    inventory = scan(checkpoint(tmp_path, gated(prefix, 20), config))
+    new = mirrored_files(inventory, {f"{prefix}:width": 24})["config.json"]
+    assert new == config | {key: 24}

@@ -1,0 +1,171 @@
+"""What the original tools wrote is recognised, and the inventory is what they say they wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_making import restored
+
+from gacprof.checkpoint import Attention, Inventory, scan
+
+LAYOUTS = {
+    "base_mha": "plain",
+    "torchpruning_mha_0.3": "plain",
+    "asvd_mha_r1": "asvd",
+    "palu_mha_gs4_block1": "palu",
+    "svdllm_mha_0.6": "svd-llm",
+    "llmpruner_mha_global_mlp_0.3": "llm-pruner",
+    "slicegpt_mha_s0.22_r1": "slicegpt",
+}
+
+
+@pytest.fixture(params=LAYOUTS)
+def written(request: Any, fixtures: Path, tmp_path: Path) -> tuple[Inventory, dict[str, Any]]:
+    """Inventory and manifest; the files restored from their headers where data are not here."""
+    name = request.param
+    folder = fixtures / "checkpoints" / name
+    if not folder.is_dir():
+        folder = restored(fixtures / "checkpoints" / f"{name}.headers", tmp_path)
+    return scan(folder), json.loads((folder / "manifest.json").read_text())
+
+
+@pytest.fixture
+def inventory_of(fixtures: Path, tmp_path: Path) -> Any:
+    return lambda name: scan(restored(fixtures / "checkpoints" / f"{name}.headers", tmp_path))
+
+
+def as_written(inventory: Inventory) -> dict[str, Any]:
+    return {n: [list(t.shape), f"torch.{t.dtype}"] for n, t in inventory.tensors.items()}
+
+
+def test_tensors_are_those_of_the_manifest(written: Any) -> None:
+    inventory, manifest = written
+    assert as_written(inventory) == manifest["state_dict"]
+    assert inventory.parameters == manifest["parameter_count"]
+
+
+def test_the_layout_is_recognised_by_structure(written: Any, request: Any) -> None:
+    inventory, _ = written
+    assert inventory.layout == LAYOUTS[request.node.callspec.params["written"]]
+
+
+def test_every_dim_has_its_size_at_every_place_and_feed(written: Any) -> None:
+    inventory, _ = written
+    assert inventory.dims
+    for dim in inventory.dims:
+        for place in dim.places:
+            whole = inventory.tensors[place.tensor].shape[place.axis]
+            assert place.start + dim.size <= whole
+        for feed in dim.feeds:
+            others = [d.size for d in inventory.dims for f in d.feeds if f == feed]
+            gemm = inventory.gemm(feed.weight)
+            assert sum(others) == (gemm.N if feed.axis == "N" else gemm.K)
+
+
+def test_one_more_unit_costs_what_its_places_say(written: Any) -> None:
+    inventory, _ = written
+    for dim in inventory.dims:
+        cost = sum(
+            inventory.tensors[p.tensor].numel // inventory.tensors[p.tensor].shape[p.axis]
+            for p in dim.places
+        )
+        assert dim.params_per_unit == cost, dim.name
+
+
+def test_every_matrix_is_a_gemm_or_a_table(written: Any) -> None:
+    inventory, _ = written
+    gemms = {gemm.weight for module in inventory.modules for gemm in module.gemms}
+    tables = {f"{m.name}.weight" for m in inventory.modules if m.kind == "embedding"}
+    matrices = {name for name, info in inventory.tensors.items() if len(info.shape) == 2}
+    assert gemms | tables == matrices
+
+
+def test_no_rank_is_taken_for_a_head_dim(written: Any) -> None:
+    inventory, manifest = written
+    heads = 5 if "Torch-Pruning" in manifest["tool"] else 8
+    assert inventory.attentions == tuple(Attention(i, heads, heads, 32) for i in range(4))
+
+
+def test_asvd_ranks(fixtures: Path) -> None:
+    inventory = scan(fixtures / "checkpoints" / "asvd_mha_r1")
+    manifest = json.loads((fixtures / "checkpoints/asvd_mha_r1/manifest.json").read_text())
+    ranks = {d.name.removesuffix(":rank"): d.size for d in inventory.dims if d.kind == "rank"}
+    assert ranks == manifest["ranks_or_widths"] == inventory.config["truncation_ranks"]
+    assert any("random" in note for note in inventory.notes)
+
+
+def test_asvd_factored_mlps_keep_one_width(fixtures: Path) -> None:
+    width = scan(fixtures / "checkpoints" / "asvd_mha_r1").dim("model.layers.0.mlp:width")
+    mlp = "model.layers.0.mlp"
+    assert [(p.tensor.removeprefix(f"{mlp}."), p.axis) for p in width.places] == [
+        ("gate_proj.ALinear.weight", 0),
+        ("up_proj.ALinear.weight", 0),
+        ("down_proj.BLinear.weight", 1),
+    ]
+
+
+def test_palu_groups_and_their_offsets(inventory_of: Any) -> None:
+    inventory = inventory_of("palu_mha_gs4_block1")
+    for module, ranks in inventory.config["head_wise_ranks"].items():
+        start = 0
+        for i, rank in enumerate(ranks):
+            dim = inventory.dim(f"{module}:rank.{i}")
+            inner, outer = dim.places
+            assert (dim.size, inner.tensor, inner.axis) == (rank, f"{module}.VT.weight", 0)
+            assert (inner.start, outer.tensor, outer.axis) == (start, f"{module}.U.{i}.weight", 1)
+            start += rank
+    grouped = [m for m in inventory.modules if m.kind == "grouped"]
+    assert len(grouped) == 8 and all(len(m.gemms) == 3 for m in grouped)
+
+
+def test_svdllm_ranks_are_those_of_the_shapes(inventory_of: Any) -> None:
+    inventory = inventory_of("svdllm_mha_0.6")
+    ranks = {(d.role, d.size) for d in inventory.dims if d.kind == "rank"}
+    assert ranks == {(r, 76) for r in "qkvo"} | {(r, 111) for r in ("gate", "up", "down")}
+    assert {m.dtype for m in inventory.modules} == {"float16", "float32"}
+    assert inventory.config["model_type"] == "llama"  # from the pickled model itself
+
+
+def test_llmpruner_widths_differ_and_the_config_is_not_believed(inventory_of: Any) -> None:
+    inventory = inventory_of("llmpruner_mha_global_mlp_0.3")
+    assert [d.size for d in inventory.dims] == [600, 448, 439, 439]
+    assert {d.dense_size for d in inventory.dims} == {688}
+    assert any("688" in note and "439, 448, 600" in note for note in inventory.notes)
+    assert inventory.attributes["model.layers.0.self_attn"]["num_heads"] == 8
+
+
+def test_slicegpt_residual_stream(inventory_of: Any) -> None:
+    inventory = inventory_of("slicegpt_mha_s0.22_r1")
+    hidden = [d for d in inventory.dims if d.kind == "hidden"]
+    assert {d.name: d.size for d in hidden} == {
+        "embedding:hidden": 199,
+        **{f"model.layers.{i}.attn:hidden": 199 for i in range(4)},
+        **{f"model.layers.{i}.mlp:hidden": 199 if i < 3 else 256 for i in range(4)},
+    }
+    first = inventory.dim("model.layers.0.mlp:hidden")
+    assert {(p.tensor.removeprefix("model.layers."), p.axis) for p in first.places} == {
+        ("0.mlp.down_proj.weight", 0),
+        ("0.mlp_shortcut_Q", 1),
+        ("1.attn_shortcut_Q", 0),
+        ("1.self_attn.q_proj.weight", 1),
+        ("1.self_attn.k_proj.weight", 1),
+        ("1.self_attn.v_proj.weight", 1),
+    }
+    last = inventory.dim("model.layers.3.mlp:hidden")
+    assert ("lm_head.weight", 1) in {(p.tensor, p.axis) for p in last.places}
+    shortcut = inventory.gemm("model.layers.3.mlp_shortcut_Q")  # stored as [in, out]
+    assert (shortcut.K, shortcut.N) == (199, 256)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_files_themselves(original_checkpoints: Path, name: str) -> None:
+    """The whole set where it is at hand: the same from the real files."""
+    folder = original_checkpoints / name
+    inventory = scan(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert inventory.layout == LAYOUTS[name]
+    assert as_written(inventory) == manifest["state_dict"]
+    assert inventory.parameters == manifest["parameter_count"]
