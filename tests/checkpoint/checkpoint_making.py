@@ -13,6 +13,13 @@ from gacprof.checkpoint.dtypes import BY_NAME
 from gacprof.checkpoint.layouts import Contents
 from gacprof.errors import CheckpointError
 
+PEAK_KIB = """
+def peak_kib():
+    with open("/proc/self/status") as status:  # not ru_maxrss: that includes the parent's peak
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+"""
+"""Source of a function for child processes: the most memory they have held, in KiB."""
+
 Shapes = Mapping[str, tuple[int, ...] | tuple[str, tuple[int, ...]]]
 
 
