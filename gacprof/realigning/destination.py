@@ -9,8 +9,9 @@ one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,7 +77,9 @@ def index_of(inventory: Inventory, files: Sequence[WeightsFile]) -> tuple[str, A
     metadata = dict(index.get("metadata") or {})
     metadata["total_size"] = sum(file.nbytes for file in files)
     if "total_parameters" in metadata:
-        metadata["total_parameters"] = parameters_after(edit for f in files for edit in f.edits)
+        metadata["total_parameters"] = parameters_after(
+            inventory, (edit for file in files for edit in file.edits)
+        )
     weight_map = {edit.info.name: file.name for file in files for edit in file.edits}
     kept = name if name and inventory.container == "safetensors" else None
     return kept or "model.safetensors.index.json", {
@@ -86,14 +89,14 @@ def index_of(inventory: Inventory, files: Sequence[WeightsFile]) -> tuple[str, A
     }
 
 
-def parameters_after(edits: Any) -> int:
-    total = 0
+def parameters_after(inventory: Inventory, edits: Iterable[Edit]) -> int:
+    """The checkpoint's parameters after its changes, counted as the inventory counts them: a
+    tensor that is stored once under two names counts once."""
+    grown: dict[object, int] = {}
     for edit in edits:
-        count = 1
-        for size in edit.shape:
-            count *= size
-        total += count
-    return total
+        info = edit.info
+        grown[info.file, info.offset, info.shape, info.stride] = prod(edit.shape) - info.numel
+    return inventory.parameters + sum(grown.values())
 
 
 def _index_name(inventory: Inventory) -> str | None:

@@ -35,13 +35,15 @@ PROVENANCE = "gacprof.json"
 
 
 def realign(
-    checkpoint: str | Path,
+    checkpoint: str | Path | Inventory,
     plan: Plan | str | Path,
     out: str | Path,
     *,
     progress: Progress | None = None,
 ) -> RealignResult:
     """Write ``checkpoint`` to the new folder ``out`` with the sizes that ``plan`` chose.
+
+    ``checkpoint`` is a path or what :func:`gacprof.scan` made of it (with ``factors``, say).
 
     Padding adds zeros and is exact in real arithmetic; cuts drop the entries that matter least
     (see :class:`Resized`). The source is never changed; ``out`` appears whole or not at all; a
@@ -51,14 +53,14 @@ def realign(
     dim that may not change, an ``out`` that exists, or a full disk.
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
-    inventory = scan(checkpoint)
+    inventory = _inventory(checkpoint)
     _check_binding(plan, inventory)
     digest = _digest(plan.as_dict())
     return write_resized(inventory, plan.changes, out, origin={"plan": digest}, progress=progress)
 
 
 def realign_by_strategy(
-    checkpoint: str | Path,
+    checkpoint: str | Path | Inventory,
     strategy: targets.Strategy,
     out: str | Path,
     *,
@@ -70,14 +72,14 @@ def realign_by_strategy(
     """
     if strategy not in targets.MULTIPLES:
         raise PlanError(f"unknown strategy '{strategy}': use {' or '.join(targets.MULTIPLES)}")
-    inventory = scan(checkpoint)
+    inventory = _inventory(checkpoint)
     sizes, notes = targets.padded(inventory, targets.MULTIPLES[strategy])
     origin = {"strategy": strategy}
     return write_resized(inventory, sizes, out, origin=origin, notes=notes, progress=progress)
 
 
 def realign_uniform(
-    checkpoint: str | Path,
+    checkpoint: str | Path | Inventory,
     out: str | Path,
     multiple: int = 8,
     *,
@@ -91,7 +93,7 @@ def realign_uniform(
     """
     if multiple < 1:
         raise PlanError(f"a multiple of {multiple} makes no sense; use 8")
-    inventory = scan(checkpoint)
+    inventory = _inventory(checkpoint)
     sizes = targets.uniform(inventory, multiple)
     origin = {"uniform": multiple}
     return write_resized(inventory, sizes, out, origin=origin, progress=progress)
@@ -124,7 +126,7 @@ def write_resized(
             container=files[0].kind,
             resized=tuple(_resized(change, resolver) for change in changes),
             parameters_before=inventory.parameters,
-            parameters_after=parameters_after(edits.values()),
+            parameters_after=parameters_after(inventory, edits.values()),
             bytes_written=sum(file.nbytes for file in files),
             files=tuple(file.name for file in files),
             resumed=resumed,
@@ -133,6 +135,10 @@ def write_resized(
         _write_side_files(folder, inventory, sizes, files)
         _write_provenance(folder, inventory, result, origin)
     return result
+
+
+def _inventory(checkpoint: str | Path | Inventory) -> Inventory:
+    return checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
 
 
 def _check_binding(plan: Plan, inventory: Inventory) -> None:
