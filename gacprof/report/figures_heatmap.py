@@ -30,11 +30,12 @@ def heat_map(
     """The penalty of every measured pair: its latency over the least of any pair that is at
     least as large in both dims, minus 1. Pairs that were not measured stay blank.
 
-    Raises :class:`ReportError` where fewer than two sizes of either dim were measured.
+    Raises :class:`ReportError` where less than half of the grid was measured: two curves that
+    cross are no grid.
     """
     latency = _pairs(cliff_map, operator, axes, dtype, flags, fixed)
     across, up = sorted({x for x, _ in latency}), sorted({y for _, y in latency})
-    if len(across) < 2 or len(up) < 2:
+    if min(len(across), len(up)) < 2 or 2 * len(latency) < len(across) * len(up):
         raise ReportError(
             f"the map '{cliff_map.name}' holds no grid of {operator} over {axes[0]} and {axes[1]}; "
             f"sweep {axes[0]} at several {axes[1]} (one [[sweep]] with a list in 'dims')"

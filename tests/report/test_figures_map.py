@@ -1,0 +1,173 @@
+"""Figures hold what they promise, in colours that can be told apart, and are written whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap.build import build_map
+from gacprof.errors import ReportError
+from gacprof.points import Environment, Point, Sample
+from gacprof.report.figures import best_tiers, side_by_side, staircase
+from gacprof.report.figures_heatmap import grid_penalty, heat_map
+from gacprof.report.figures_paper import paper_figure
+from gacprof.report.figures_style import OKABE_ITO, save, to_svg
+
+
+@pytest.fixture(scope="module")
+def a100() -> CliffMap:
+    return CliffMap.load("a100-published")
+
+
+@pytest.fixture(scope="module")
+def grid() -> CliffMap:
+    """K × N at M = 512, slower where either is no multiple of 8, with an A/A floor."""
+
+    def visits():
+        for k in range(96, 129, 4):
+            for n in (1000, 1024, 1100, 1152):
+                slow = (1 if k % 8 == 0 else 1.5) * (1 if n % 8 == 0 else 1.2)
+                point = Point.of("linear", {"M": 512, "N": n, "K": k}, "float16", {"bias": False})
+                for options in ({}, {"duplicate": True}):
+                    t = k * n / 4000 * slow * (1.01 if options else 1)
+                    yield Sample(point, ("K", "N"), (t,) * 6, "events", **options)
+
+    return build_map(visits(), Environment("recorded", "grid", "none"), name="grid")
+
+
+def legend(axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_a_staircase_shows_classes_tiers_frontier_and_tolerance(a100):
+    curve = a100.curve("attention", "head_dim")
+    (axes,) = staircase(a100, curve).axes
+    assert legend(axes) == [
+        "head_dim % 8 = 0", "head_dim % 8 ≠ 0", "envelope", "safe: within 2% of it", "frontier",
+        "tiers of head_dim % 8 = 0",
+    ]  # fmt: skip
+    assert [t.get_text() for t in axes.texts if t.get_text().isdigit()] == [
+        "64", "96", "128", "160", "192", "256",
+    ]  # fmt: skip
+    assert len([p for p in axes.patches if p.get_alpha() == 0.18]) == len(best_tiers(curve))
+    assert axes.get_xlabel() == "head_dim" and axes.get_ylabel() == "latency [ms]"
+    assert axes.get_ylim()[0] == 0
+
+
+def test_every_measured_point_is_drawn(a100):
+    curve = a100.curve("attention", "head_dim")
+    (axes,) = staircase(a100, curve).axes
+    drawn = sorted(
+        (int(x), round(float(y) * 1000, 2))
+        for line in axes.lines
+        if line.get_marker() in ("o", "s") and line.get_label().startswith("head_dim %")
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    )
+    assert drawn == sorted(zip(curve.points.d, curve.points.median_us, strict=True))
+
+
+def test_a_measured_noise_floor_is_drawn_as_such(grid):
+    curve = grid.curve("linear", "K", N=1024)
+    assert grid.floor == pytest.approx(0.01)
+    (axes,) = staircase(grid, curve).axes
+    assert "noise floor: 1.0%" in legend(axes)
+
+
+def test_the_envelope_is_drawn_no_further_than_it_is_settled(a100):
+    curve = a100.curve("linear", "K", M=512)
+    (axes,) = staircase(a100, curve).axes
+    (line,) = [line for line in axes.lines if line.get_label() == "envelope"]
+    assert max(line.get_xdata()) == 4096 < curve.points.d[-1]
+
+
+def test_two_devices_share_the_dims_and_keep_their_own_times(a100):
+    device = a100.file.device.model_copy(update={"name": "another"})
+    other = CliffMap(a100.file.model_copy(update={"name": "b", "device": device}))
+    figure = side_by_side([a100, other], "attention", "head_dim")
+    first, second = figure.axes
+    assert first.get_xlim() == second.get_xlim()
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["NVIDIA A100 80GB", "another"]
+    with pytest.raises(MapMiss):
+        side_by_side([a100, other], "attention", "q_len")
+    with pytest.raises(ReportError, match="no maps"):
+        side_by_side([], "attention", "q_len")
+
+
+def test_the_penalty_over_two_dims_looks_at_both():
+    latency = {(1, 1): 4.0, (2, 1): 3.0, (1, 2): 5.0, (2, 2): 2.0}
+    assert grid_penalty(latency) == {(1, 1): 1.0, (2, 1): 0.5, (1, 2): 1.5, (2, 2): 0.0}
+    del latency[2, 2]
+    assert grid_penalty(latency)[1, 1] == pytest.approx(1 / 3)
+
+
+def test_a_heat_map_has_a_cell_a_pair(grid):
+    axes, bar = heat_map(grid, dtype="float16", M=512).axes
+    (image,) = axes.images
+    cells = np.ma.filled(image.get_array(), np.nan)
+    assert cells.shape == (4, 9) and not np.isnan(cells).any()
+    assert image.get_cmap().name == "cividis" and "padding" in bar.get_ylabel()
+
+
+def test_a_map_without_a_grid_says_how_to_get_one(a100):
+    with pytest.raises(ReportError, match="sweep K at several N"):
+        heat_map(a100, M=2048)
+
+
+@pytest.mark.parametrize(("number", "panels"), [(5, 1), (6, 2), (7, 3), (8, 3)])
+def test_the_papers_figures_come_from_the_map(a100, number, panels):
+    assert len(paper_figure(a100, number).axes) == panels
+
+
+def test_a_figure_the_map_cannot_draw(a100, grid):
+    with pytest.raises(MapMiss, match="attention over head_dim"):
+        paper_figure(grid, 5)
+    with pytest.raises(ReportError, match="no figure 9"):
+        paper_figure(a100, 9)
+
+
+def test_svg_and_png_are_written_and_the_same_every_time(a100, tmp_path):
+    curve = a100.curve("attention", "head_dim")
+    svg, png = save(staircase(a100, curve), tmp_path / "figures" / "attention")
+    assert (svg.name, png.name) == ("attention.svg", "attention.png")
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert to_svg(staircase(a100, curve)) == svg.read_text()
+
+
+def test_a_figure_that_cannot_be_written_leaves_nothing_behind(a100, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ReportError, match="cannot write the figure"):
+        save(staircase(a100, a100.curve("attention", "head_dim")), tmp_path / "file" / "figure")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_drawing_leaves_no_global_state_behind():
+    code = (
+        "import matplotlib as m;"  # reading 'backend' would choose one, and import pyplot
+        "now = lambda: {k: m.rcParams[k] for k in m.rcParams if k != 'backend'}; before = now();"
+        "from gacprof.cliffmap import CliffMap; from gacprof.report.figures import staircase;"
+        "from gacprof.report.figures_style import to_svg; a = CliffMap.load('a100-published');"
+        "to_svg(staircase(a, a.curves[0]));"
+        "import sys; print('matplotlib.pyplot' in sys.modules, now() == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
+PROTANOPIA = np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]])
+
+
+@pytest.mark.parametrize("view", [np.eye(3), DEUTERANOPIA, PROTANOPIA])
+def test_class_colours_stay_apart_for_colour_blind_readers(view):
+    """Simulated as Machado et al. (2009) do, severity 1.0, in linear RGB."""
+    linear = [np.array(to_rgb(c)) ** 2.2 for c in OKABE_ITO[:4]]
+    seen = [np.clip(view @ c, 0, 1) ** (1 / 2.2) for c in linear]
+    apart = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
+    assert min(apart) > 0.15
