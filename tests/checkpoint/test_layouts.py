@@ -162,6 +162,28 @@ def test_heads_come_from_shapes_first(q: int, kv: int, config: Any, expected: At
     assert findings.attentions == (expected,)
 
 
+@pytest.mark.parametrize(("rows", "kv_heads"), [(24, 4), (16, 2), (12, 1)])
+def test_fused_q_k_v_tell_their_kv_heads_by_shape(rows: int, kv_heads: int) -> None:
+    """Falcon's config names 71 kv heads where its weights have one."""
+    shapes = {"transformer.h.0.self_attention.query_key_value.weight": (rows, 8)}
+    config = {"hidden_size": 8, "num_attention_heads": 4, "num_kv_heads": 4}
+    _, findings = found(shapes, config)
+    assert findings.attentions == (Attention(0, 4, kv_heads, 2),)
+
+
+def test_a_vision_tower_has_its_own_heads_and_width() -> None:
+    tower = "vision_tower.encoder.layers.0"
+    shapes: dict[str, Any] = gated("language_model.model.layers.0.mlp", 20)
+    shapes |= {f"{tower}.mlp.fc1.weight": (30, 6), f"{tower}.mlp.fc2.weight": (6, 30)}
+    shapes |= {f"{tower}.self_attn.{x}_proj.weight": (6, 6) for x in "qk"}
+    vision = {"hidden_size": 6, "num_attention_heads": 3}
+    config = {"text_config": HEADS | {"intermediate_size": 20}, "vision_config": vision}
+    _, findings = found(shapes, config)
+    assert {d.role: d.size for d in findings.dims} == {"mlp": 20, "tower": 30}
+    assert findings.attentions == (Attention(0, 3, 3, 2),)
+    assert findings.notes == ()
+
+
 def test_heads_that_nothing_explains_are_told() -> None:
     _, findings = found(attention(7, 7), HEADS)
     assert findings.attentions == () and any("7" in note for note in findings.notes)

@@ -90,6 +90,13 @@ def test_refused_with_one_clear_line(file: bytes) -> None:
     assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
 
 
+def test_more_tensors_than_any_model_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gacprof.checkpoint.containers.safetensors.MAX_TENSORS", 3)
+    header, length = header_of({str(i): (1,) for i in range(4)})
+    with pytest.raises(CheckpointError, match="4 tensors"):
+        read(framed(header, length))
+
+
 def test_overlapping_tensors_are_refused() -> None:
     one = {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
     header = json.dumps({"a": one, "b": one | {"data_offsets": [6, 18]}}).encode()

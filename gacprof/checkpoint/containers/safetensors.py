@@ -21,6 +21,9 @@ MAX_HEADER_BYTES = 100_000_000
 
 MAX_DIM = 1 << 48
 
+MAX_TENSORS = 500_000
+"""The largest public models (671B, one tensor per expert and part) have about 92 000."""
+
 
 def read_safetensors(folder: Folder, name: str) -> Stored:
     """The tensors of one file, from its header. Raises :class:`CheckpointError`."""
@@ -47,6 +50,8 @@ def parse_header(
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise CheckpointError(f"{where}: __metadata__ is not a map of strings")
     tensors = {name: _tensor(name, entry, start, file, where) for name, entry in entries.items()}
+    if len(tensors) > MAX_TENSORS:
+        raise CheckpointError(f"{where}: {len(tensors)} tensors are more than any model has")
     _check_tiling(tensors, start, size, where)
     return tensors
 

@@ -99,7 +99,7 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> list[Dim]:
                 dense_size=min(n_in, n_out),
                 padding="refused" if linear.frozen else "exact",
                 why=linear.frozen,
-                ordered=ordered,
+                ordered=ordered and not linear.frozen,
             )
         )
         start += size

@@ -12,7 +12,7 @@ from typing import Any
 from ..inventory import Attention
 from .base import Contents
 from .linear import Linear
-from .names import layer_of, parent_of, role_of
+from .names import in_tower, layer_of, parent_of, role_of
 
 
 def find_attentions(
@@ -38,7 +38,7 @@ def find_attentions(
 
 def _latent(contents: Contents, linears: Sequence[Linear]) -> list[Attention]:
     """DeepSeek's latent attention: q and k have a rotated and an unrotated part per head."""
-    config = language_config(contents.config)
+    config = config_of_part(contents.config)
     heads = _count(config, "num_attention_heads")
     plain, rotated = _count(config, "qk_nope_head_dim"), _count(config, "qk_rope_head_dim")
     if not heads or not plain or not rotated:
@@ -54,14 +54,18 @@ def _attention(
     contents: Contents, name: str, parts: Mapping[str, Linear]
 ) -> tuple[Attention | None, str]:
     layer = layer_of(name) or 0
-    config = language_config(contents.config) | dict(contents.attributes.get(name, {}))
+    whole = config_of_part(contents.config, name)
+    config = whole | dict(contents.attributes.get(name, {}))
     heads = _count(config, "num_heads", "num_attention_heads", "n_head")
     kv_heads = _count(config, "num_key_value_heads", "num_kv_heads") or heads
-    head_dim = declared_head_dim(config, contents)
+    head_dim = declared_head_dim(config, whole)
     if "qkv" in parts:
-        if not heads or not head_dim or not kv_heads:
+        if not heads or not head_dim:
             return None, f"{name}: heads unknown: the config names none"
-        return Attention(layer, heads, kv_heads, head_dim), ""
+        rest = parts["qkv"].out_features(contents) - heads * head_dim
+        if rest <= 0 or rest % (2 * head_dim):
+            return None, f"{name}: fused q, k, v do not fit {heads} heads of {head_dim}"
+        return Attention(layer, heads, rest // (2 * head_dim), head_dim), ""
     q, k = parts["q"].out_features(contents), parts["k"].out_features(contents)
     if head_dim and q % head_dim == 0 and k % head_dim == 0 and q and k:
         return Attention(layer, q // head_dim, k // head_dim, head_dim), ""
@@ -71,20 +75,20 @@ def _attention(
     return None, f"{name}: q gives {q} and k {k} entries, which no head count in the config fits"
 
 
-def declared_head_dim(config: Mapping[str, Any], contents: Contents) -> int | None:
-    """head_dim as the config has it, else hidden size over heads (transformers' default)."""
+def declared_head_dim(config: Mapping[str, Any], whole: Mapping[str, Any]) -> int | None:
+    """head_dim as ``config`` has it, else the model's hidden size over heads (transformers'
+    default)."""
     given = _count(config, "head_dim")
     if given:
         return given
-    whole = language_config(contents.config)
     hidden = _count(whole, "hidden_size", "n_embd", "d_model")
     heads = _count(whole, "num_attention_heads", "n_head", "num_heads")
     return hidden // heads if hidden and heads and hidden % heads == 0 else None
 
 
-def language_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a multimodal config that describes the language model."""
-    inner = config.get("text_config")
+def config_of_part(config: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    """The part of a multimodal config that describes the module ``name``; all of a plain one."""
+    inner = config.get("vision_config" if in_tower(name) else "text_config")
     return dict(inner) if isinstance(inner, Mapping) else dict(config)
 
 

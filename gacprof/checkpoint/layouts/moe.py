@@ -13,7 +13,7 @@ from typing import Any
 from ..dtypes import FLOATING
 from ..inventory import Inventory
 from .assemble import assemble
-from .attention import language_config
+from .attention import config_of_part
 from .base import Contents, Findings, Sizes
 from .linear import Linear, Packed, dense_linears
 from .names import is_expert
@@ -50,7 +50,7 @@ class Moe:
 
 def _batched(contents: Contents) -> Iterator[Linear]:
     """Experts stored as [experts, in, out] or [experts, out, in]; hidden tells which."""
-    hidden = language_config(contents.config).get("hidden_size")
+    hidden = config_of_part(contents.config).get("hidden_size")
     for name, info in contents.tensors.items():
         module = name.removesuffix(".weight")
         if not module.endswith(_BATCHED) or len(info.shape) != 3 or info.dtype not in FLOATING:

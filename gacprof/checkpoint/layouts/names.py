@@ -114,5 +114,10 @@ def may_be_conv1d(module: str) -> bool:
     return module.rsplit(".", 1)[-1] in ("c_attn", "c_proj", "c_fc")
 
 
+def in_tower(module: str) -> bool:
+    """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
+    return any(part in module for part in ("vision", "visual", "audio"))
+
+
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]

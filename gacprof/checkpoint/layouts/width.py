@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..inventory import Dim, Feed, Inventory, Place
+from .attention import config_of_part
 from .base import Contents, Sizes
 from .linear import Linear
-from .names import is_expert, layer_of, parent_of, role_of
+from .names import in_tower, is_expert, layer_of, parent_of, role_of
 
 _WIDTH_KEYS = {
     "mlp": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
     "expert": ("moe_intermediate_size", "intermediate_size"),
     "shared_expert": ("shared_expert_intermediate_size",),
+    "tower": (),
 }
 """Where configs of transformers write the width, by what the MLP is."""
 
@@ -59,7 +61,8 @@ def _against_config(contents: Contents, dims: Sequence[Dim]) -> list[str]:
     notes = []
     for kind, keys in _WIDTH_KEYS.items():
         sizes = {dim.size for dim in dims if dim.role == kind}
-        declared = next((contents.config[k] for k in keys if k in contents.config), None)
+        config = config_of_part(contents.config)
+        declared = next((config[k] for k in keys if k in config), None)
         if sizes and type(declared) is int and sizes != {declared}:
             found = ", ".join(str(size) for size in sorted(sizes)[:6])
             notes.append(
@@ -114,6 +117,8 @@ def _width(
 def _kind_of(mlp: str) -> str:
     if is_expert(f"{mlp}."):
         return "expert"
+    if in_tower(mlp):
+        return "tower"
     return "shared_expert" if mlp.endswith(("shared_expert", "shared_experts")) else "mlp"
 
 
@@ -136,7 +141,7 @@ def _refusal(
 def _declared(contents: Contents, mlp: str, size: int) -> int | None:
     """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one)."""
     for key in _WIDTH_KEYS[_kind_of(mlp)]:
-        value = contents.config.get(key)
+        value = config_of_part(contents.config).get(key)
         if type(value) is int and value >= size:
             return value
     return None
@@ -144,6 +149,10 @@ def _declared(contents: Contents, mlp: str, size: int) -> int | None:
 
 def mirror_widths(inventory: Inventory, sizes: Sizes, config: dict[str, Any]) -> None:
     """Write the width into ``config`` where all MLPs of a kind now have the same one."""
+    if isinstance(config.get("text_config"), dict):
+        inner = dict(config["text_config"])
+        config["text_config"] = inner
+        config = inner
     for kind, keys in _WIDTH_KEYS.items():
         dims = [d for d in inventory.dims if d.kind == "width" and d.role == kind]
         new = {sizes.get(d.name, d.size) for d in dims}
