@@ -58,7 +58,7 @@ def run_demo(
     inventory = scan(model)
     tell(f"checkpoint: {inventory.parameters:,} parameters, {described()}")
 
-    suite = suite_for(inventory, sorted(TOKENS), timing={"cap_ms": 12})
+    suite = suite_for(inventory, sorted(TOKENS), timing={"cap_ms": 10, "passes": 3})
     summary = run_sweep(suite, opened, folder / "sweep", progress=advance)
     tell(f"sweep: {summary.points} points in {summary.seconds:.0f} s on {name}")
 

@@ -187,10 +187,10 @@ def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
     here, best = land.at(dim.size), land.best_padding(dim.size)
     feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
     common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
-    if here is None or best is None:
-        missing = land.missing or "the map holds no size near this one"
-        return DimFinding(*common, "unknown", None, None, None, None, None, missing)
-    latency, penalty = here
+    latency, penalty = here or (None, None)
+    if latency is None or penalty is None or best is None:
+        missing = land.missing or "the map holds no larger size to compare it with"
+        return DimFinding(*common, "unknown", None, latency, None, None, None, missing)
     safe = penalty <= land.tolerance
     best_size, best_latency = (dim.size, latency) if safe else best
     return DimFinding(

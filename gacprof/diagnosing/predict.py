@@ -167,21 +167,23 @@ def _by_fixed_dims(curves: Sequence[Curve], regime: Mapping[str, Flag]) -> dict[
 
 @dataclass(frozen=True)
 class Landscape:
-    """What one dim could become: sizes, their predicted latency and penalty, all known.
+    """What one dim could become: sizes, and their predicted latency and penalty.
 
     ``penalty[i]`` is latency(i) / min over sizes ≥ i − 1, on the sum over all GEMMs that the
     dim feeds: a size that suits one product and not the other is judged by what both cost.
+    It is None for the largest size known, which nothing larger vouches for, unless the dim
+    can become no larger.
     """
 
     sizes: tuple[int, ...]
     latency_us: tuple[float, ...]
-    penalty: tuple[float, ...]
+    penalty: tuple[float | None, ...]
     tolerance: float
     scaled: bool
     missing: str = ""
 
-    def at(self, size: int) -> tuple[float, float] | None:
-        """(latency in µs, penalty) at ``size``, or None where it is not known."""
+    def at(self, size: int) -> tuple[float, float | None] | None:
+        """(latency in µs, penalty) at ``size``, or None where the latency is not known."""
         if size not in self.sizes:
             return None
         i = self.sizes.index(size)
@@ -190,7 +192,7 @@ class Landscape:
     @property
     def safe(self) -> tuple[int, ...]:
         pairs = zip(self.sizes, self.penalty, strict=True)
-        return tuple(size for size, penalty in pairs if penalty <= self.tolerance)
+        return tuple(s for s, penalty in pairs if penalty is not None and penalty <= self.tolerance)
 
     def best_padding(self, size: int) -> tuple[int, float] | None:
         """The fastest size ≥ ``size`` and its latency; the smallest within the tolerance of it."""
@@ -232,7 +234,12 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
         known.append((size, estimate.latency_us))
         scaled = scaled or estimate.scaled
     lowest = detect.envelope([latency for _, latency in known])
-    offered = [(s, t, t / e - 1) for (s, t), e in zip(known, lowest, strict=True) if s <= high]
+    largest = known[-1][0] if known else 0
+    offered = [
+        (s, t, t / e - 1 if s < largest or s == limit else None)
+        for (s, t), e in zip(known, lowest, strict=True)
+        if s <= high
+    ]
     return Landscape(
         tuple(size for size, _, _ in offered),
         tuple(latency for _, latency, _ in offered),

@@ -143,8 +143,7 @@ def _kept(dim: Dim, size: int, kept: Mapping[str, Sequence[float]]) -> float | N
 
 
 def _is_safe(land: Landscape, size: int) -> bool:
-    here = land.at(size)
-    return here is not None and here[1] <= land.tolerance
+    return size in land.safe
 
 
 def _allowed(members: list[Dim], size: int, constraints: Constraints) -> bool:

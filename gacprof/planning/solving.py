@@ -42,7 +42,8 @@ def solve_classes(
     if not free:
         reason = next((group.missing for group in classes if group.missing), "")
         raise PlanError(
-            "the map knows no safe size for any dim of this checkpoint" + (f": {reason}" * bool(reason))
+            "the map knows no safe size for any dim of this checkpoint"
+            + (f": {reason}" * bool(reason))
         )
     stuck = sum(group.before for group in classes if not offered[group.name])
     options = [_cheapest_of_equals(goal, group, offered[group.name]) for group in free]

@@ -17,7 +17,7 @@ from gacprof.sweeping.suite import Suite, parse_suite
 if TYPE_CHECKING:
     from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 
-LADDER = ((8, 8), (128, 4))
+LADDER = ((8, 4), (128, 2))
 """(multiple, how many each way): the nearest multiples of 8, which is 16 bytes of a 16-bit
 type (what TMA, cp.async and vector loads ask for), and of 128, a GEMM tile's edge. The dim
 itself is always measured too."""
