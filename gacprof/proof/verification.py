@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,10 @@ class _Run:
             )
         self.logits = _logits(loaded, self.ids.to(device))
         self.perplexity = None if text is None else perplexity(loaded, text, device)
+        alive = weakref.ref(loaded)
         del loaded
-        gc.collect()
+        if alive() is not None and not isinstance(model, nn.Module):
+            gc.collect()  # the next model needs the memory
 
 
 def _compare(

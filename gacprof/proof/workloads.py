@@ -39,13 +39,13 @@ class Clock:
             start = time.perf_counter_ns()
             call()
             return (time.perf_counter_ns() - start) / 1e3
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        stream = torch.cuda.current_stream(self._device)
-        torch.cuda.synchronize(self._device)
-        begin.record(stream)
-        call()
-        end.record(stream)
-        torch.cuda.synchronize(self._device)
+        with torch.cuda.device(self._device):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            begin.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
         return float(begin.elapsed_time(end)) * 1e3
 
 

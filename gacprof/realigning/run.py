@@ -156,8 +156,10 @@ def _check_binding(plan: Plan, inventory: Inventory) -> None:
 
 
 def _refuse_inside(out: Path, inventory: Inventory) -> None:
-    if out.resolve().is_relative_to(Path(inventory.folder).resolve()):
-        raise CheckpointError(f"{out} lies in the checkpoint {inventory.folder}: name another")
+    """A checkpoint that is a folder stays as it is: nothing is put into it."""
+    source = Path(inventory.path).resolve()
+    if source.is_dir() and out.resolve().is_relative_to(source):
+        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
 
 
 def _write_weights(

@@ -11,8 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from gacprof.checkpoint import open_tensors
 from gacprof.errors import CheckpointError
 from gacprof.realigning import realign_by_strategy, workspace
 
@@ -55,6 +58,44 @@ def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_pat
     assert result.resumed == ("model-00001-of-00003.safetensors",)
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert not list(tmp_path.glob(".*realign*"))
+
+
+KILL_A_CUT = """
+import os, signal, sys
+from gacprof.checkpoint import scan
+from gacprof.realigning.run import write_resized
+def progress(done, total):
+    if 0 < int(sys.argv[3]) <= done:
+        os.kill(os.getpid(), signal.SIGKILL)
+inventory = scan(sys.argv[1], factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
+sizes = {dim.name: 8 for dim in inventory.dims}
+write_resized(inventory, sizes, sys.argv[2], origin={}, progress=progress)
+"""
+
+
+def test_factors_of_a_resumed_cut_come_from_one_decomposition(make_factored, tmp_path):
+    """u and v lie in different shards; the run is killed between them."""
+    source, out = make_factored([13], shards=2), tmp_path / "out"
+    first = source / "model-00001-of-00002.safetensors"
+    module = "model.layers.0.self_attn.q_proj"
+    assert set(load_file(first)) == {f"{module}.ALinear.bias", f"{module}.BLinear.weight"}
+    command = [sys.executable, "-c", KILL_A_CUT, source, out]
+    made = []
+    for _ in range(2):  # v is written, u is not
+        killed = subprocess.run([*command, "1200"], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        (left,) = tmp_path.glob(".out.realign-*")
+        assert first.name in names(left)
+        made.append((left / ".cuts" / "0.npz").stat().st_mtime_ns)
+    assert made[0] == made[1]  # the second run did not decompose anew
+    subprocess.run([*command, "0"], check=True)
+    old, new = open_tensors(source), open_tensors(out)
+    pairs = [
+        [reader.read(f"{module}.{part}Linear.weight").astype(np.float64) for part in "AB"]
+        for reader in (old, new)
+    ]
+    u, s, vt = np.linalg.svd(pairs[0][0] @ pairs[0][1])
+    np.testing.assert_allclose(pairs[1][0] @ pairs[1][1], (u[:, :8] * s[:8]) @ vt[:8], atol=1e-5)
 
 
 def test_a_finished_file_that_was_damaged_meanwhile_is_written_again(make_factored, tmp_path):
@@ -152,14 +193,17 @@ def test_an_interrupted_run_leaves_nothing(make_factored, tmp_path):
 
 
 MEMORY = """
-import json, resource, sys
+import json, sys
 from gacprof.realigning import realign_by_strategy
 result = realign_by_strategy(sys.argv[1], "minimal", sys.argv[2])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+# not getrusage: its peak is inherited from the process that started this one
+lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+peak = int(lines["VmHWM"].split()[0]) * 1024
 print(json.dumps({"peak": peak, "bytes": result.bytes_written, "torch": "torch" in sys.modules}))
 """
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_peak_memory_does_not_grow_with_the_checkpoint(tmp_path):
     """Ten pairs of 2 × 31 MB in a sparse file: more than the bound if it were held at once."""
     rank, features, layers = 1023, 15360, 10
