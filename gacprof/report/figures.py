@@ -37,6 +37,7 @@ MOST_BANDS = 16
 """More tiers than this are not drawn as bands: they would be hatching, not information."""
 
 MOST_LABELS = 14
+"""Frontier dims closer than half their share of the axis are not all labelled."""
 
 
 def staircase(cliff_map: CliffMap, curve: Curve, width: float = 10.0) -> Figure:
@@ -164,11 +165,20 @@ def _draw_frontier(axes: Axes, curve: Curve, floor: float | None, factor: float)
         markersize=8, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=1.4, zorder=4,
         label="frontier",
     )  # fmt: skip
-    for x in curve.frontier if len(curve.frontier) <= MOST_LABELS else ():
+    for x in _spread(curve.frontier, (d[-1] - d[0]) / MOST_LABELS / 2):
         axes.annotate(
             str(x), (x, at[x]), xytext=(0, -15), textcoords="offset points", ha="center",
             fontsize=9, color=INK, fontweight="bold", zorder=5,
         )  # fmt: skip
+
+
+def _spread(dims: Sequence[int], least: float) -> list[int]:
+    """Those dims that stand ``least`` apart, the widest first: labels must not overlap."""
+    kept: list[int] = []
+    for d in reversed(dims):
+        if not kept or kept[-1] - d >= least:
+            kept.append(d)
+    return kept[::-1]
 
 
 def _legend(axes: Axes) -> None:
