@@ -26,7 +26,8 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
     if _seen is None or "PYTEST_CURRENT_TEST" in str(args[:1]):
         return
     writes = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
-    if event == "import" or event.startswith(_ACTS) or writes:
+    acts = event.startswith(_ACTS) and event not in ("os.scandir", "os.listdir")
+    if event == "import" or acts or writes:
         _seen.append(f"{event} {args[:2]}"[:200])
 
 

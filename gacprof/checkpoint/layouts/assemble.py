@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ...errors import CheckpointError
 from ..inventory import Dim, Feed, Gemm, Module, Place
 from .attention import find_attentions
 from .base import Contents, Findings
-from .linear import Linear
+from .linear import Linear, check_shapes
 from .names import is_embedding, layer_of, role_of
 from .width import find_widths
 
@@ -33,7 +32,7 @@ def assemble(
     ``dims`` are further dims of the layout's own. Raises :class:`CheckpointError` where
     factors do not fit each other.
     """
-    _check_chains(contents, linears)
+    check_shapes(contents, linears)
     ranks = [dim for linear in linears for dim in _ranks(contents, linear, ordered)]
     widths, remarks = find_widths(contents, linears)
     every = sorted((*ranks, *widths, *dims), key=lambda d: _order(d.layer, d.role, d.name))
@@ -59,19 +58,6 @@ def _order(layer: int | None, role: str, name: str) -> tuple[int, int, list[tupl
     place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
     pieces = re.split(r"([0-9]+)", name)  # numbers compare by length first: 9 before 10
     return first, place, [(len(p) if p[:1].isdecimal() else 0, p) for p in pieces]
-
-
-def _check_chains(contents: Contents, linears: Sequence[Linear]) -> None:
-    for linear in linears:
-        if linear.inner is None:
-            continue
-        rank = contents.shape(linear.inner)[linear.axes[0]]
-        total = sum(contents.shape(u)[linear.axes[1]] for u in linear.outer)
-        if rank != total:
-            raise CheckpointError(
-                f"{linear.name}: factors do not fit: {linear.inner} gives {rank} entries, "
-                f"{', '.join(linear.outer[:4])} take {total}"
-            )
 
 
 def _ranks(contents: Contents, linear: Linear, ordered: bool) -> list[Dim]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ...errors import CheckpointError
 from ..dtypes import FLOATING
 from .base import Contents
 from .names import is_embedding, may_be_conv1d
@@ -115,3 +116,30 @@ def _has_conv1d(contents: Contents) -> bool:
             if bias is not None and bias.shape[:1] != info.shape[:1]:
                 return bias.shape == info.shape[1:]
     return False
+
+
+def check_shapes(contents: Contents, linears: Iterable[Linear]) -> None:
+    """Weights are matrices, factors fit each other, biases fit their weights.
+
+    Raises :class:`CheckpointError` naming the tensor; everything later relies on this.
+    """
+    for linear in linears:
+        if linear.packed:
+            continue
+        for name in (*linear.outer, *((linear.inner,) if linear.inner else ())):
+            if len(contents.shape(name)) != 2:
+                raise CheckpointError(f"{name}: has shape {contents.shape(name)}, not a matrix's")
+        for outer, bias in zip(linear.outer, linear.biases, strict=False):
+            if contents.shape(bias) != (contents.shape(outer)[linear.axes[0]],):
+                raise CheckpointError(
+                    f"{bias}: has shape {contents.shape(bias)}, which does not fit its weight's "
+                    f"{contents.shape(outer)}"
+                )
+        if linear.inner:
+            rank = contents.shape(linear.inner)[linear.axes[0]]
+            total = sum(contents.shape(u)[linear.axes[1]] for u in linear.outer)
+            if rank != total:
+                raise CheckpointError(
+                    f"{linear.name}: factors do not fit: {linear.inner} gives {rank} entries, "
+                    f"{', '.join(linear.outer[:4])} take {total}"
+                )

@@ -17,7 +17,7 @@ from ...errors import CheckpointError
 from ..inventory import Dim, Feed, Inventory, Place
 from .assemble import assemble
 from .base import Contents, Findings, Sizes
-from .linear import Linear, dense_linears
+from .linear import Linear, check_shapes, dense_linears
 from .names import is_embedding, layer_of, role_of
 from .plain import mirror_config
 
@@ -45,6 +45,7 @@ class SliceGpt:
 
     def describe(self, contents: Contents) -> Findings:
         linears = [*_shortcuts(contents), *dense_linears(contents)]
+        check_shapes(contents, linears)
         dims = [_dim(contents, stretch) for stretch in _stretches(contents, linears)]
         return assemble(contents, linears, dims=dims, notes=_notes(contents))
 
@@ -76,8 +77,8 @@ def _shortcuts(contents: Contents) -> list[Linear]:
     """Each shortcut is a GEMM of its own; its matrix is stored as [in, out]."""
     return [
         Linear(name, (name,), axes=(1, 0))
-        for name, info in contents.tensors.items()
-        if name.endswith((_ATTENTION, _MLP)) and len(info.shape) == 2
+        for name in contents.tensors
+        if name.endswith((_ATTENTION, _MLP))
     ]
 
 

@@ -1,0 +1,85 @@
+"""Sound headers of senseless models: every layout answers, or refuses in one line."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_making import MemoryFolder, header_of
+
+from gacprof.checkpoint import mirrored_files
+from gacprof.checkpoint.scanning import inventory_of
+from gacprof.errors import CheckpointError
+
+ODD_NAMES = (
+    "model.layers.0.attn_shortcut_Q", "a.VT.weight", ".VT.weight", "a.U.0.weight", ".U.0.weight",
+    ".BLinear.weight", ".ALinear.weight", "model.layers.0.self_attn.q_proj.qweight", ".qweight",
+    "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.mlp.experts.7.w1.weight",
+    "q_proj.a", "q_proj.b", "q_v_proj.weight", "q_u_proj.weight", ".weight", "weight", "",
+    "model.layers.99999999999999999999.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.bias",
+)  # fmt: skip
+ODD_VALUES = (None, True, -1, 0, 7, 2**70, 1.5, "x", [], [[1]], {}, [1, "a"])
+
+
+def odd_shapes(rng: random.Random, shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Some tensors lost, resized, of other ranks, or under names that layouts look for."""
+    out: dict[str, Any] = dict(shapes)
+    for _ in range(rng.randint(1, 5)):
+        name = rng.choice(list(out))
+        shape = out[name]
+        change = rng.randrange(5)
+        if change == 0:
+            del out[name]
+        elif change == 1:
+            out[name] = tuple(rng.choice([0, 1, n, n + 1, 8]) for n in shape)
+        elif change == 2:
+            out[name] = rng.choice([(), (*shape, 2), shape[:1]])
+        else:
+            out[rng.choice(ODD_NAMES)] = shape
+    return out
+
+
+def odd_json(rng: random.Random, value: Any) -> Any:
+    """One value, somewhere inside, lost or replaced."""
+    if isinstance(value, dict) and value:
+        key = rng.choice(list(value))
+        if rng.random() < 0.2:
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: odd_json(rng, value[key])}
+    return rng.choice(ODD_VALUES)
+
+
+@pytest.mark.usefixtures("nothing_happens")
+@pytest.mark.parametrize("tool", ["palu", "svdllm", "slicegpt", "base"])
+def test_four_hundred_senseless_models_each(fixtures: Path, tool: str) -> None:
+    (folder,) = (fixtures / "checkpoints").glob(f"{tool}*.headers")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    shapes = {name: tuple(shape) for name, (shape, _) in manifest["state_dict"].items()}
+    texts = [p for p in folder.glob("*.json") if p.name not in ("manifest.json", "records.json")]
+    sides = {p.name: json.loads(p.read_text()) for p in texts if p.name != "header.json"}
+    rng = random.Random(tool)
+    understood = 0
+    for _ in range(400):
+        header, length = header_of(odd_shapes(rng, shapes))
+        files = {"m.safetensors": struct.pack("<Q", len(header)) + header + bytes(length)}
+        for name, content in sides.items():
+            own = "m.json" if name.startswith("Llama") else name
+            files[own] = json.dumps(odd_json(rng, content)).encode()
+        try:
+            inventory = inventory_of("m", MemoryFolder(files), "m.safetensors")
+        except CheckpointError as refusal:
+            assert "\n" not in str(refusal)
+            continue
+        understood += 1
+        sizes = {d.name: rng.choice([d.size + 1, None]) for d in inventory.dims}
+        for content in mirrored_files(inventory, sizes).values():
+            json.dumps(content)
+        for dim in inventory.dims:
+            for place in dim.places:
+                whole = inventory.tensors[place.tensor].shape
+                assert dim.padding == "refused" or place.start + dim.size <= whole[place.axis]
+    assert understood > 50
