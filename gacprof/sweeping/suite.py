@@ -192,9 +192,12 @@ def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _first_problem(error: ValidationError) -> str:
-    first = error.errors()[0]
+    # A key that is not known says more than the one that is missing because of it.
+    first = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")[0]
     where = ""
     for part in first["loc"]:
         where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = "no such key here"
     return f"{where}: {message}" if where else message

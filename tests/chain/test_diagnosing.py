@@ -1,0 +1,85 @@
+"""A diagnosis follows the measurements; the rule d % 8 is only counted beside them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from planted import TOKENS, planted_latency
+
+from gacprof.checkpoint import scan
+from gacprof.cliffmap import CliffMap
+from gacprof.diagnosing import diagnose
+from gacprof.errors import PlanError
+from gacprof.points import Point
+
+
+def test_on_a_device_that_wants_multiples_of_8_exactly_the_others_are_misaligned(asvd, planted_map):
+    found = diagnose(asvd, planted_map, tokens=TOKENS)
+    judged = {d.name: d for d in found.dims}
+    inventory = scan(asvd)
+    for dim in inventory.dims:
+        others_fit = all(
+            getattr(inventory.gemm(f.weight), axis) % 8 == 0
+            for f in dim.feeds
+            for axis in "NK"
+            if axis != f.axis
+        )
+        if others_fit:
+            verdict = "safe" if dim.size % 8 == 0 else "misaligned"
+            assert judged[dim.name].verdict == verdict, dim.name
+    assert 0 < found.misaligned < len(found.weights)
+
+
+def test_what_padding_recovers_is_the_difference_of_the_measured_latencies(asvd, planted_map):
+    found = diagnose(asvd, planted_map, tokens=TOKENS)
+    inventory = scan(asvd)
+    dim = next(d for d in found.dims if d.kind == "rank" and d.verdict == "misaligned")
+    stored = inventory.dim(dim.name)
+
+    def total(size: int) -> float:
+        time = 0.0
+        for feed in stored.feeds:
+            gemm = inventory.gemm(feed.weight)
+            shape = {"N": gemm.N, "K": gemm.K} | {feed.axis: size}
+            time += sum(
+                planted_latency(Point.of("linear", {"M": m} | shape, "float32")) for m in TOKENS
+            )
+        return time
+
+    assert dim.latency_us == pytest.approx(total(dim.size))
+    assert dim.best_latency_us == pytest.approx(total(dim.best_size))
+    assert dim.lost_us == pytest.approx(total(dim.size) - total(dim.best_size), rel=1e-3)
+    assert dim.advice == f"pad to {dim.best_size}" and dim.best_size % 8 == 0
+
+
+def test_the_totals_add_up(asvd, planted_map):
+    found = diagnose(asvd, planted_map, tokens=TOKENS)
+    totals = found.totals()
+    assert totals["predicted_us"] == pytest.approx(sum(w.latency_us for w in found.weights))
+    assert totals["lost_us"] == pytest.approx(sum(d.lost_us for d in found.dims))
+    assert totals["recoverable_us"] <= totals["lost_us"] < totals["predicted_us"]
+    assert totals["unknown"] == 0
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_what_the_map_lacks_is_unknown_and_names_the_sweep(asvd):
+    found = diagnose(asvd, CliffMap.load("a100-published"), tokens={64: 1.0}, dtype="float16")
+    assert found.unknown > 0 and found.predicted_us is None
+    missing = [w.missing for w in found.weights if w.verdict == "unknown"]
+    assert all("sweep" in reason for reason in missing)
+
+
+def test_another_dtype_than_the_maps_is_refused_when_asked_for(asvd, planted_map):
+    with pytest.raises(PlanError, match="holds no bfloat16; it holds float32"):
+        diagnose(asvd, planted_map, tokens=TOKENS, dtype="bfloat16")
+
+
+def test_diagnosing_imports_no_torch(asvd, planted_map, tmp_path):
+    planted_map.save(tmp_path / "map.json")
+    code = (
+        "import sys, gacprof;"
+        f"gacprof.diagnose({str(asvd)!r}, {str(tmp_path / 'map.json')!r}, tokens={{1: 1.0}});"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,216 @@
+"""Bad input: one clear line on stderr, exit code 2, nothing written, nothing changed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def refused(result, *told: str) -> None:
+    assert result.code == 2, result
+    assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
+    assert "Traceback" not in result.err
+    for words in told:
+        assert words in result.err
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def copy(asvd, tmp_path):
+    """The checkpoint's config and weights, to be spoiled."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes((asvd / name).read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda f: (f / "model.safetensors").unlink(), "model"),
+        (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "model.safetensors"),
+        (
+            lambda f: (f / "model.safetensors").write_bytes(
+                (f / "model.safetensors").read_bytes()[:-1000]
+            ),
+            "model.safetensors",
+        ),
+        (lambda f: (f / "config.json").write_text("{"), "config.json"),
+    ],
+)
+def test_a_spoilt_checkpoint_is_refused_by_every_verb(
+    run, copy, planted_map, tmp_path, spoil, told
+):
+    spoil(copy)
+    before = snapshot(copy)
+    refused(run("diagnose", copy, "--map", planted_map), told)
+    refused(run("plan", copy, "--map", planted_map, "--out", tmp_path / "plan.json"), told)
+    refused(run("realign", copy, "--strategy", "minimal", "--out", tmp_path / "out"), told)
+    refused(run("verify", copy, copy), told)
+    refused(run("sweep", "--for", copy, "--dry-run"), told)
+    assert snapshot(copy) == before
+    assert not (tmp_path / "plan.json").exists() and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shard", ["missing.safetensors", "../outside.safetensors", "/etc/passwd"])
+def test_an_index_that_names_a_missing_shard_or_leaves_the_folder(run, copy, planted_map, shard):
+    (copy / "model.safetensors").unlink()
+    (copy.parent / "outside.safetensors").write_bytes(b"x")
+    index = {"metadata": {}, "weight_map": {"lm_head.weight": shard}}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(run("diagnose", copy, "--map", planted_map), shard)
+
+
+def test_checkpoints_that_are_none(run, planted_map, tmp_path):
+    refused(run("diagnose", tmp_path / "nonesuch", "--map", planted_map), "nonesuch")
+    refused(run("diagnose", tmp_path, "--map", planted_map))
+
+
+def test_maps_that_are_none(run, asvd, planted_map, tmp_path):
+    refused(run("diagnose", asvd, "--map", "nonesuch"), "nonesuch")
+    data = json.loads(planted_map.read_text())
+    for change, told in (
+        ({"schema": "gacprof.cliffmap/2"}, "newer"),
+        ({"schema": "something/1"}, "something/1"),
+        ({"curves": 3}, "curves"),
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps(data | change))
+        refused(run("map", "show", tmp_path / "bad.json"), told)
+    (tmp_path / "bad.json").write_text("nonsense")
+    refused(run("map", "show", tmp_path / "bad.json"), "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"linear"', '"nonesuch"', "unknown operator 'nonesuch'"),
+        ("values = [8, 16]", "values = []", "no values"),
+        ("values = [8, 16]", "values = [0]", "values[0]"),
+        ("name", "nmae", "nmae"),
+        ("M = 4", "M = -4", "M"),
+    ],
+)
+def test_suites_that_cannot_be_run(run, tmp_path, old, new, told):
+    text = """name = "t"
+[[sweep]]
+operator = "linear"
+axis = "K"
+values = [8, 16]
+dims = { M = 4, N = 8 }
+"""
+    (tmp_path / "t.toml").write_text(text.replace(old, new, 1))
+    refused(run("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run"), told)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_map_cannot_be_built_from_nothing(run, tmp_path):
+    refused(run("map", "build", tmp_path / "nonesuch"), "no such folder")
+    refused(run("map", "build", tmp_path), "not a sweep's folder")
+
+
+def test_a_budget_that_no_choice_meets_names_the_nearest(run, asvd, planted_map, tmp_path):
+    told = run(
+        "plan", asvd, "--map", planted_map, "--tokens", "1,64", "--budget", "0.05",
+        "--out", tmp_path / "plan.json",
+    )  # fmt: skip
+    refused(told, "nearest")
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_an_output_folder_that_exists_is_left_alone(run, asvd, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    refused(run("realign", asvd, "--strategy", "minimal", "--out", tmp_path / "out"), "out")
+    assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
+    refused(run("demo", "--out", tmp_path / "out"), "holds no demo")
+    assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
+
+
+def test_a_plan_of_another_checkpoint_is_refused(run, asvd, planted_map, tmp_path):
+    plan = tmp_path / "plan.json"
+    run("plan", asvd, "--map", planted_map, "--tokens", "1,64", "--out", plan)
+    data = json.loads(plan.read_text())
+    plan.write_text(json.dumps(data | {"fingerprint": "0" * 16}))
+    refused(run("realign", asvd, "--plan", plan, "--out", tmp_path / "out"), "plan")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sweep",),
+        ("sweep", "quick", "--for", "x"),
+        ("sweep", "quick", "--device", "tpu"),
+        ("sweep", "nonesuch"),
+        ("sweep", "--for", "nonesuch", "--tokens", "one"),
+        ("realign", "x", "--out", "y"),
+        ("realign", "x", "--out", "y", "--strategy", "maximal"),
+        ("plan", "x"),
+        ("nonesuch",),
+        ("map", "show"),
+        ("report", "--out", "page"),
+        ("bench", "nonesuch"),
+        ("map", "candidates", "a100-published", "--op", "conv", "--axis", "K", "--near", "107"),
+    ],
+)
+def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(run(*arguments))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkeypatch):
+    from gacprof.measure.cpu import CpuWork
+
+    (tmp_path / "t.toml").write_text(
+        'name = "t"\n[[sweep]]\noperator = "linear"\naxis = "K"\n'
+        "values = [{ from = 8, to = 20 }]\ndims = { M = 4, N = 8 }\n"
+    )
+    arguments = ("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run")
+    real, calls = CpuWork.warm_up, []
+
+    def interrupted(self):
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return real(self)
+
+    monkeypatch.setattr(CpuWork, "warm_up", interrupted)
+    stopped = run(*arguments)
+    assert stopped.code == 130 and "Traceback" not in stopped.err
+    monkeypatch.setattr(CpuWork, "warm_up", real)
+    assert run(*arguments, "--resume").code == 0
+    assert run("map", "build", tmp_path / "run").code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line():
+    command = [sys.executable, "-m", "gacprof", "map", "show", "a100-published", "--json"]
+    with Path("/dev/full").open("w") as full:
+        told = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert told.returncode == 2 and told.stderr.count("\n") == 1, told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m gacprof map show a100-published --json | head -1"
+    told = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert told.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["diagnose", "--help"], ["map", "list"]])
+def test_light_verbs_import_no_torch(arguments):
+    code = (
+        f"import sys; sys.argv = ['gacprof', *{arguments!r}]\n"
+        "from gacprof.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
