@@ -9,8 +9,9 @@ from typing import Any
 
 from gacprof.cliffmap import candidates as near_by
 from gacprof.cliffmap.candidates import Candidate, Use
-from gacprof.cliffmap.lookup import Index, Lookup
+from gacprof.cliffmap.lookup import Index
 from gacprof.cliffmap.miss import MapMiss
+from gacprof.cliffmap.query import Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, complete_dims, matching, nearest
 from gacprof.cliffmap.storage import read_map, write_map

@@ -11,7 +11,7 @@ import pytest
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
-from gacprof.cliffmap.lookup import between
+from gacprof.cliffmap.within import between
 from gacprof.errors import MapError
 from gacprof.points import Environment, Point, Sample
 

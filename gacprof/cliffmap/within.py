@@ -1,0 +1,53 @@
+"""Latency at a dim of one curve: measured, or between its neighbours in the same tier."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from gacprof.cliffmap.query import Lookup
+from gacprof.cliffmap.residues import finest_step
+from gacprof.cliffmap.schema import Curve
+
+WIDEST_GAP = 1.25
+"""Between neighbours further apart than this ratio nothing is filled in: a coarse sweep does
+not show what lies between its dims."""
+
+
+def measured(curve: Curve, d: int) -> Lookup | None:
+    """The point itself, if it was measured."""
+    p = curve.points
+    place = bisect_left(p.d, d)
+    if place == len(p.d) or p.d[place] != d:
+        return None
+    found = p.median_us[place], p.low_us[place], p.high_us[place]
+    return Lookup(*found, "exact", curve.identity)
+
+
+def between(curve: Curve, d: int) -> Lookup | None:
+    """Linear between the two measured neighbours of d's tier; None where d is in no one tier."""
+    tiers = [tier for tier in curve.tiers if tier.holds(d)]
+    dims, latency = curve.points.d, curve.points.median_us
+    # A sweep in steps says nothing of residues that it never visited.
+    if len(tiers) != 1 or (d - dims[0]) % finest_step(dims):
+        return None
+    members = [i for i, size in enumerate(dims) if tiers[0].holds(size)]
+    place = bisect_left(members, d, key=lambda i: dims[i])
+    before, after = members[place - 1], members[place]
+    a, b = dims[before], dims[after]
+    if b / a > WIDEST_GAP:
+        return None
+    share = (d - a) / (b - a)
+    middle = latency[before] + share * (latency[after] - latency[before])
+    lows = [low for low in (curve.points.low_us[before], curve.points.low_us[after]) if low]
+    highs = [high for high in (curve.points.high_us[before], curve.points.high_us[after]) if high]
+    return Lookup(
+        middle,
+        min([*lows, middle]) if lows else None,
+        max([*highs, middle]) if highs else None,
+        "scaled",
+        f"{curve.identity}, between {curve.axis}={a} and {b} of the tier '{tiers[0].name}'",
+    )
+
+
+def at(curve: Curve, d: int) -> Lookup | None:
+    return measured(curve, d) or between(curve, d)
