@@ -1,0 +1,239 @@
+"""Hardware counters out of Nsight Compute reports, with no GPU and no Nsight installed.
+
+``ncu_report`` (the optional extra ``gacprof[ncu]``) reads an ``.ncu-rep`` anywhere. It gives no
+error for a file that is cut short or no report at all, so the file's framing is checked first.
+Counters that a report lacks are None, with the reason.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gacprof.errors import MeasurementError
+from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.names import parse
+from gacprof.kernels.ncu_metrics import METRICS, OPCODES
+
+MAGIC = b"NVR\x00"
+
+
+@dataclass(frozen=True)
+class KernelCounters:
+    """One kernel launch as Nsight Compute saw it.
+
+    ``values`` holds every counter of :data:`~gacprof.kernels.ncu_metrics.METRICS` by key, None
+    where ``absent`` says why. ``opcodes`` are executed warp instructions by opcode, None where
+    not collected. ``ranges`` are the NVTX ranges around the launch, outermost first.
+    """
+
+    kernel: Kernel
+    arch: str | None
+    device: str | None
+    ranges: tuple[str, ...]
+    values: Mapping[str, float | None]
+    absent: Mapping[str, str]
+    opcodes: Mapping[str, int] | None = field(default=None)
+
+    @property
+    def loads(self) -> dict[str, int] | None:
+        """Executed global loads by kind and bytes: ``{"LDG.8": n, "LDGSTS.16": n, "TMA": n}``."""
+        if self.opcodes is None:
+            return None
+        found: dict[str, int] = {}
+        for opcode, count in self.opcodes.items():
+            if kind := _load_kind(opcode):
+                found[kind] = found.get(kind, 0) + count
+        return found
+
+    @property
+    def mma(self) -> dict[str, int] | None:
+        """Executed tensor-core instructions by opcode family: ``{"HMMA": n, "HGMMA": n}``."""
+        if self.opcodes is None:
+            return None
+        found: dict[str, int] = {}
+        for opcode, count in self.opcodes.items():
+            base = opcode.split(".")[0]
+            if base.endswith("MMA"):
+                found[base] = found.get(base, 0) + count
+        return found
+
+    @property
+    def sectors_per_l2_request(self) -> float | None:
+        """L2 sectors for each read request, TMA and cp.async included; 4 is a whole line."""
+        sectors, requests = self.values["l2_read_sectors"], self.values["l2_read_requests"]
+        return sectors / requests if sectors is not None and requests else None
+
+    @property
+    def legacy_mma(self) -> bool | None:
+        """Whether a Hopper GEMM used ``mma.sync`` rather than warpgroup MMA; None elsewhere."""
+        old, new = self.values["hmma_instructions"], self.values["gmma_instructions"]
+        if self.arch != "sm90" or old is None or new is None or old + new == 0:
+            return None
+        return old > new
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kernel": self.kernel.as_dict(),
+            "arch": self.arch,
+            "device": self.device,
+            "ranges": list(self.ranges),
+            "values": dict(self.values),
+            "absent": dict(self.absent),
+            "loads": self.loads,
+            "mma": self.mma,
+            "sectors_per_l2_request": self.sectors_per_l2_request,
+            "legacy_mma": self.legacy_mma,
+        }
+
+
+def read_report(path: Path) -> list[KernelCounters]:
+    """All kernel launches of a report, in order.
+
+    Raises :class:`MeasurementError` for a file that is missing, foreign, cut short or without
+    a single launch, and where ``ncu_report`` is not installed.
+    """
+    _check_file(path)
+    try:
+        import ncu_report
+    except ImportError:
+        raise MeasurementError(
+            "reading Nsight Compute reports needs ncu_report: pip install 'gacprof[ncu]'"
+        ) from None
+    try:
+        context = ncu_report.load_report(str(path))
+        ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
+        actions = [r.action_by_idx(i) for r in ranges for i in range(r.num_actions())]
+    except Exception as error:  # the SWIG layer raises RuntimeError, SystemError, …
+        raise MeasurementError(f"{path}: cannot be read as a report ({error})") from error
+    if not actions:
+        raise MeasurementError(f"{path}: the report holds no kernel launch")
+    return [_read_action(action) for action in actions]
+
+
+def _check_file(path: Path) -> None:
+    """Walk the file's blocks: each a length, a header of that length, a payload it names."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise MeasurementError(f"{path}: cannot be read ({error.strerror})") from error
+    if not data.startswith(MAGIC):
+        raise MeasurementError(f"{path}: is not an Nsight Compute report (.ncu-rep)")
+    at, blocks = len(MAGIC), 0
+    while at < len(data):
+        size = struct.unpack_from("<I", data, at)[0] if at + 4 <= len(data) else None
+        end = at + 4 + size if size is not None else len(data) + 1
+        payload = _payload_size(data[at + 4 : end]) if end <= len(data) else 0
+        at = end + payload
+        blocks += 1
+    if at > len(data) or blocks < 2:
+        raise MeasurementError(
+            f"{path}: is cut short ({len(data)} bytes, at least {max(at, len(data) + 1)} needed): "
+            "copy it again"
+        )
+
+
+def _payload_size(header: bytes) -> int:
+    """Field 5 of a block's header, a protobuf message; 0 where there is none."""
+    at = 0
+    while at < len(header):
+        key, at = _varint(header, at)
+        value, at = _varint(header, at)
+        if key & 7 == 2:  # length-delimited: the value is the length
+            at += value
+        elif key >> 3 == 5:
+            return value
+    return 0
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(data):
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return value, at
+
+
+def _read_action(action: Any) -> KernelCounters:
+    arch = _arch(action)
+    values: dict[str, float | None] = {}
+    absent: dict[str, str] = {}
+    for metric in METRICS:
+        found = _number(action, metric.name)
+        values[metric.key] = found
+        if found is None:
+            absent[metric.key] = (
+                f"{arch} has no counter {metric.name}"
+                if arch and arch not in metric.on
+                else f"the report was collected without {metric.name}"
+            )
+    opcodes = _opcodes(action)
+    if opcodes is None:
+        absent["opcodes"] = f"the report was collected without {OPCODES}"
+    name = action.name(action.NameBase_DEMANGLED) or action.name()
+    return KernelCounters(
+        kernel=parse(str(name)),
+        arch=arch,
+        device=_text(action, "device__attribute_display_name"),
+        ranges=_ranges(action),
+        values=values,
+        absent=absent,
+        opcodes=opcodes,
+    )
+
+
+def _number(action: Any, name: str) -> float | None:
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.has_value():
+        return None
+    value = metric.value()
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _text(action: Any, name: str) -> str | None:
+    metric = action.metric_by_name(name)
+    return str(metric.value()) if metric is not None and metric.has_value() else None
+
+
+def _arch(action: Any) -> str | None:
+    major = _number(action, "device__attribute_compute_capability_major")
+    minor = _number(action, "device__attribute_compute_capability_minor")
+    return None if major is None or minor is None else f"sm{int(major)}{int(minor)}"
+
+
+def _opcodes(action: Any) -> dict[str, int] | None:
+    metric = action.metric_by_name(OPCODES)
+    if metric is None or not metric.has_correlation_ids():
+        return None
+    names = metric.correlation_ids()
+    return {names.as_string(i): metric.as_uint64(i) for i in range(metric.num_instances())}
+
+
+def _ranges(action: Any) -> tuple[str, ...]:
+    state = action.nvtx_state()
+    if state is None:
+        return ()
+    return tuple(
+        str(name) for i in state.domains() for name in state.domain_by_id(i).push_pop_ranges()
+    )
+
+
+_WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
+
+
+def _load_kind(opcode: str) -> str | None:
+    """``LDG.E.128`` → ``LDG.16``; ``LDGSTS.E`` → ``LDGSTS.4``; bulk copies → ``TMA``."""
+    base, *modifiers = opcode.split(".")
+    if base in ("UTMALDG", "UBLKCP"):
+        return "TMA"
+    if base not in ("LDG", "LDGSTS"):
+        return None
+    width = next((_WIDTHS[m] for m in modifiers if m in _WIDTHS), 4)
+    return f"{base}.{width}"

@@ -1,0 +1,182 @@
+"""Counters are read from real reports; broken ones, and machines without ncu, say so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gacprof.errors import MeasurementError
+from gacprof.kernels import ncu_collect
+from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.ncu import KernelCounters, _load_kind, read_report
+from gacprof.kernels.ncu_metrics import METRICS, requested
+from gacprof.points import Point
+
+POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})
+
+
+@pytest.fixture(scope="module")
+def report() -> Path:
+    """A public Nsight Compute report of three kernels on an RTX 3070, read where it lies."""
+    here = Path(__file__).parents[2]
+    shared = Path(os.environ.get("GACPROF_SHARED", here.parent / "shared"))
+    path = shared / "fixtures" / "manual_nvtx.ncu-rep"
+    if not path.is_file():
+        pytest.skip("no Nsight Compute report is at hand (set GACPROF_SHARED)")
+    pytest.importorskip("ncu_report")
+    return path
+
+
+def test_a_real_report_is_read(report: Path) -> None:
+    launches = read_report(report)
+    assert [launch.kernel.name.split("(")[0] for launch in launches] == [
+        "init_data_kernel",
+        "daxpy_kernel",
+        "check_results_kernel",
+    ]
+    daxpy = launches[1]
+    assert (daxpy.arch, daxpy.device) == ("sm86", "NVIDIA GeForce RTX 3070")
+    assert daxpy.ranges == ("run_test", "daxpy")
+    assert daxpy.values["duration_ns"] == 249216
+    assert daxpy.values["waves_per_sm"] == pytest.approx(59.36, abs=0.01)
+    assert daxpy.values["tensor_active_pct"] == 0
+    assert daxpy.values["blocks"] == 16384
+    assert daxpy.loads == {"LDG.8": 262144}
+    assert daxpy.mma == {}
+
+
+def test_counters_that_were_not_collected_are_none_with_a_reason(report: Path) -> None:
+    launch = read_report(report)[0]
+    assert set(launch.values) == {metric.key for metric in METRICS}
+    assert launch.values["dram_read_bytes"] is None
+    assert "collected without dram__bytes_read.sum" in launch.absent["dram_read_bytes"]
+    assert launch.absent["gmma_instructions"].startswith("sm86 has no counter")
+    assert launch.sectors_per_l2_request is None
+    assert launch.legacy_mma is None
+    assert all((value is None) == (key in launch.absent) for key, value in launch.values.items())
+
+
+def test_a_report_is_plain_data(report: Path) -> None:
+    as_dict = read_report(report)[1].as_dict()
+    assert as_dict["loads"] == {"LDG.8": 262144}
+    assert as_dict["kernel"]["provider"] == "unknown"
+
+
+@pytest.mark.parametrize("size", [5, 8, 300, 5_000, 60_000, 100_000, 162_000, 162_103])
+def test_a_report_cut_short_is_refused(report: Path, tmp_path: Path, size: int) -> None:
+    cut = tmp_path / "cut.ncu-rep"
+    cut.write_bytes(report.read_bytes()[:size])
+    with pytest.raises(MeasurementError, match="is cut short"):
+        read_report(cut)
+
+
+@pytest.mark.parametrize("content", [b"", b"NVR", b"\x7fELF" * 100, b"{}", b"NVTX" * 40])
+def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "foreign.ncu-rep"
+    path.write_bytes(content)
+    with pytest.raises(MeasurementError, match="is not an Nsight Compute report"):
+        read_report(path)
+
+
+@pytest.mark.parametrize("tail", [b"", b"\x00" * 3, b"\xff" * 64, b"\x01\x00\x00\x00\x08"])
+def test_a_report_of_nothing_but_a_head_is_refused(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "head.ncu-rep"
+    path.write_bytes(b"NVR\x00" + tail)
+    with pytest.raises(MeasurementError, match=r"head\.ncu-rep"):
+        read_report(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match="cannot be read"):
+        read_report(tmp_path / "absent.ncu-rep")
+
+
+@pytest.mark.parametrize(
+    "opcode, kind",
+    [
+        ("LDG.E.128", "LDG.16"),
+        ("LDG.E.128.CONSTANT", "LDG.16"),
+        ("LDG.E", "LDG.4"),
+        ("LDG.E.U16", "LDG.2"),
+        ("LDGSTS.E.BYPASS.128", "LDGSTS.16"),
+        ("LDGSTS.E", "LDGSTS.4"),
+        ("UTMALDG.2D", "TMA"),
+        ("LDS.128", None),
+        ("STG.E.64", None),
+    ],
+)
+def test_load_widths(opcode: str, kind: str | None) -> None:
+    assert _load_kind(opcode) == kind
+
+
+def counters(arch: str, **values: float) -> KernelCounters:
+    full: dict[str, float | None] = dict.fromkeys((metric.key for metric in METRICS), None)
+    return KernelCounters(Kernel("k"), arch, "a GPU", (), full | values, {}, {})
+
+
+def test_hopper_on_the_old_instructions_shows_whatever_the_name_says() -> None:
+    assert counters("sm90", hmma_instructions=9e6, gmma_instructions=0).legacy_mma is True
+    assert counters("sm90", hmma_instructions=0, gmma_instructions=4e4).legacy_mma is False
+    assert counters("sm90", hmma_instructions=0, gmma_instructions=0).legacy_mma is None
+    assert counters("sm80", hmma_instructions=9e6, gmma_instructions=0).legacy_mma is None
+
+
+def test_sectors_per_l2_request() -> None:
+    assert counters("sm80", l2_read_sectors=400, l2_read_requests=100).sectors_per_l2_request == 4
+    assert counters("sm80", l2_read_sectors=400, l2_read_requests=0).sectors_per_l2_request is None
+
+
+def test_the_command_leaves_the_clocks_alone_and_asks_for_every_counter() -> None:
+    command = ncu_collect.command("ncu", Path("out.ncu-rep"), Path("points.json"))
+    assert command[command.index("--clock-control") + 1] == "none"
+    assert command[command.index("--metrics") + 1] == requested()
+    assert all(metric.name in requested() for metric in METRICS)
+    assert command[-3:] == ["-m", "gacprof.kernels.ncu_collect", "points.json"]
+
+
+def test_without_ncu_it_says_how_to_get_it_and_carries_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: None)
+    evidence = ncu_collect.collect([POINT], tmp_path / "out.ncu-rep")
+    assert evidence.counters == {}
+    assert "install the CUDA toolkit" in evidence.problem
+
+
+@pytest.mark.parametrize(
+    "script, problem",
+    [
+        ("echo '==ERROR== ERR_NVGPUCTRPERM - no permission'; exit 1", "only administrators"),
+        ("echo '==ERROR== No kernels were profiled.'; exit 3", "No kernels were profiled"),
+        ("exit 0", "failed: no message"),
+    ],
+)
+def test_a_failing_ncu_is_a_reason_not_an_exception(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, problem: str
+) -> None:
+    program = tmp_path / "ncu"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: str(program))
+    evidence = ncu_collect.collect([POINT], tmp_path / "out.ncu-rep")
+    assert evidence.counters == {}
+    assert problem in evidence.problem
+
+
+def test_launches_are_sorted_by_the_ranges_around_them(report: Path) -> None:
+    class Named:
+        """A point whose id is an NVTX range of the report."""
+
+        def __init__(self, name: str) -> None:
+            self.id = name
+
+    evidence = ncu_collect.from_report([Named("daxpy"), Named("absent")], report)  # type: ignore[list-item]
+    assert [launch.kernel.name[:5] for launch in evidence.counters["daxpy"]] == ["daxpy"]
+    assert evidence.problem == "1 of 2 points have no launch in manual_nvtx.ncu-rep"
+
+
+def test_a_broken_report_is_a_reason(tmp_path: Path) -> None:
+    evidence = ncu_collect.from_report([POINT], tmp_path / "absent.ncu-rep")
+    assert "cannot be read" in evidence.problem
