@@ -103,7 +103,7 @@ FIGURES = [
     Figure(
         "extra_gemv_coarse_sweep.csv", "linear",
         {"K": {"M": 1, "N": 4096}, "N": {"M": 1, "K": 4096}},
-        {**_linear("tn"), "session": "coarse"}, "cuda events, mean", 100,
+        {**_linear("tn"), "sweep": "coarse"}, "cuda events, mean", 100,
     ),
     Figure(
         "fig_tc_k_alignment.csv", "linear", {"K": {"M": 512, "N": 4096}},
