@@ -1,0 +1,27 @@
+"""The notebooks run from top to bottom, and what they show is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebook_runs(path: Path):
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    shown = [
+        output
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.output_type in ("display_data", "execute_result")
+    ]
+    assert sum("image/png" in output.data for output in shown) >= 2
+    assert "[64, 96, 128, 160, 192, 256]" in [o.data.get("text/plain") for o in shown]
