@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .result import RealignResult, Resized
-from .run import Progress, realign, realign_by_strategy, realign_uniform
+from .run import Progress, fuse, realign, realign_by_strategy, realign_uniform
 
 __all__ = [
     "Progress",
     "RealignResult",
     "Resized",
+    "fuse",
     "realign",
     "realign_by_strategy",
     "realign_uniform",

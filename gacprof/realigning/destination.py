@@ -20,7 +20,7 @@ from gacprof.checkpoint.containers.safetensors import MAX_HEADER_BYTES
 from gacprof.checkpoint.folder import LocalFolder, read_json
 from gacprof.checkpoint.inventory import Inventory
 
-from .edits import Edit
+from .fusion import Output
 from .safetensors_file import nbytes
 
 Kind = Literal["safetensors", "torch"]
@@ -32,7 +32,7 @@ class WeightsFile:
 
     name: str
     kind: Kind
-    edits: tuple[Edit, ...]
+    edits: tuple[Output, ...]
     metadata: Mapping[str, str]
 
     @property
@@ -40,11 +40,11 @@ class WeightsFile:
         return sum(nbytes(edit) for edit in self.edits)
 
 
-def weights_files(inventory: Inventory, edits: Mapping[str, Edit]) -> tuple[WeightsFile, ...]:
+def weights_files(inventory: Inventory, edits: Mapping[str, Output]) -> tuple[WeightsFile, ...]:
     """The output's weight files, sharded as the source is."""
-    by_source: dict[str, list[Edit]] = {}
+    by_source: dict[str, list[Output]] = {}
     for edit in edits.values():
-        by_source.setdefault(edit.info.file, []).append(edit)
+        by_source.setdefault(edit.sources[0].file, []).append(edit)
     sources = sorted(by_source)
     if inventory.container == "safetensors":
         names = {source: source for source in sources}
@@ -80,7 +80,7 @@ def index_of(inventory: Inventory, files: Sequence[WeightsFile]) -> tuple[str, A
         metadata["total_parameters"] = parameters_after(
             inventory, (edit for file in files for edit in file.edits)
         )
-    weight_map = {edit.info.name: file.name for file in files for edit in file.edits}
+    weight_map = {edit.name: file.name for file in files for edit in file.edits}
     kept = name if name and inventory.container == "safetensors" else None
     return kept or "model.safetensors.index.json", {
         **index,
@@ -89,13 +89,13 @@ def index_of(inventory: Inventory, files: Sequence[WeightsFile]) -> tuple[str, A
     }
 
 
-def parameters_after(inventory: Inventory, edits: Iterable[Edit]) -> int:
+def parameters_after(inventory: Inventory, edits: Iterable[Output]) -> int:
     """The checkpoint's parameters after its changes, counted as the inventory counts them: a
     tensor that is stored once under two names counts once."""
     grown: dict[object, int] = {}
     for edit in edits:
-        info = edit.info
-        grown[info.file, info.offset, info.shape, info.stride] = prod(edit.shape) - info.numel
+        key = tuple((i.file, i.offset, i.shape, i.stride) for i in edit.sources)
+        grown[key] = prod(edit.shape) - sum(info.numel for info in edit.sources)
     return inventory.parameters + sum(grown.values())
 
 

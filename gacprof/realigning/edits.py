@@ -17,6 +17,9 @@ from .cut import Method
 
 Action = Literal["pad", "truncate"]
 
+Sizes = Mapping[str, int | None]
+"""New sizes by dim name; None for a rank whose factors are to be multiplied out."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -46,6 +49,19 @@ class Edit:
     places: Mapping[int, tuple[tuple[Change, Place], ...]] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def dtype(self) -> str:
+        return self.info.dtype
+
+    @property
+    def sources(self) -> tuple[TensorInfo, ...]:
+        """The stored tensors that it is made of."""
+        return (self.info,)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape after all changes."""
         grown = {
@@ -55,8 +71,8 @@ class Edit:
         return tuple(n + grown.get(axis, 0) for axis, n in enumerate(self.info.shape))
 
 
-def changes_of(inventory: Inventory, sizes: Mapping[str, int]) -> tuple[Change, ...]:
-    """The changes that ``sizes`` (dim name → new size) ask for, in the inventory's order.
+def changes_of(inventory: Inventory, sizes: Sizes) -> tuple[Change, ...]:
+    """The changes that ``sizes`` ask for, in the inventory's order; fused dims are left out.
 
     Raises :class:`PlanError` for a dim that the checkpoint does not have or a size below 1,
     :class:`CheckpointError` for a dim that may not be changed, with the reason.
@@ -71,6 +87,8 @@ def changes_of(inventory: Inventory, sizes: Mapping[str, int]) -> tuple[Change, 
     changes = []
     for dim in inventory.dims:
         after = sizes.get(dim.name, dim.size)
+        if after is None:
+            continue
         if after < 1:
             raise PlanError(f"'{dim.name}' cannot have size {after}")
         if after != dim.size:

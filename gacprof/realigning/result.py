@@ -6,6 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 EXACT = "mathematically exact: only zeros were added, so only rounding can differ"
+FUSED = (
+    "the same function in real arithmetic: factors were multiplied out and rounded once to the "
+    "stored type, else only zeros were added"
+)
 CUT = "entries were cut: the function changes by what the losses say"
 
 
@@ -31,7 +35,8 @@ class Resized:
 class RealignResult:
     """``parameters_*`` count all stored elements; ``bytes_written`` is what the weights take.
 
-    ``resumed`` lists weight files that an earlier, killed run had finished.
+    ``resumed`` lists weight files that an earlier, killed run had finished; ``fused`` the modules
+    whose factors were multiplied out.
     """
 
     source: str
@@ -45,11 +50,23 @@ class RealignResult:
     files: tuple[str, ...]
     resumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    fused: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
-        """Whether the function is the same in real arithmetic."""
+        """Whether the function is the same in real arithmetic and no stored value was rounded."""
+        return not self.fused and self._uncut
+
+    @property
+    def _uncut(self) -> bool:
         return all(change.how == "zeros" for change in self.resized)
 
+    @property
+    def meaning(self) -> str:
+        """What the changes do to the function, in a sentence."""
+        if not self._uncut:
+            return CUT
+        return FUSED if self.fused else EXACT
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"exact": self.exact, "meaning": EXACT if self.exact else CUT}
+        return asdict(self) | {"exact": self.exact, "meaning": self.meaning}

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gacprof
-from gacprof.checkpoint import mirrored_files, open_tensors, scan
+from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.load_config import module_facts
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError, PlanError
-from gacprof.files import write_json
 from gacprof.planning.schema import Plan
 
 from . import targets
-from .destination import WeightsFile, index_of, parameters_after, weights_files
-from .edits import Change, changes_of, edits_of
+from .beside import notes_on, write_provenance, write_side_files
+from .destination import WeightsFile, parameters_after, weights_files
+from .edits import Change, Sizes, changes_of, edits_of
+from .fusion import fused_modules, fusing, outputs_of
 from .resolve import Resolver
 from .result import RealignResult, Resized
 from .safetensors_file import write_safetensors
@@ -30,8 +28,6 @@ from .workspace import CUTS, refuse_existing, require_space, workspace
 
 Progress = Callable[[int, int], None]
 """Told the bytes of weights written so far and in all."""
-
-PROVENANCE = "gacprof.json"
 
 
 def realign(
@@ -99,23 +95,50 @@ def realign_uniform(
     return write_resized(inventory, sizes, out, origin=origin, progress=progress)
 
 
+def fuse(
+    checkpoint: str | Path | Inventory,
+    out: str | Path,
+    modules: Sequence[str] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> RealignResult:
+    """Multiply factor pairs out into dense weights: all, or those of the named ``modules``.
+
+    The product is computed in float64 and rounded once to the stored dtype. What it costs or
+    saves is the result's ``parameters_after`` − ``parameters_before``.
+    """
+    inventory = _inventory(checkpoint)
+    sizes = fusing(inventory, modules)
+    return write_resized(
+        inventory,
+        sizes,
+        out,
+        origin={"fuse": sorted(modules) if modules else "all"},
+        progress=progress,
+    )
+
+
 def write_resized(
     inventory: Inventory,
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     out: str | Path,
     *,
     origin: Mapping[str, Any],
     notes: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> RealignResult:
-    """Write a checkpoint with new ``sizes`` (dim name → size). ``origin`` says who asked."""
+    """Write a checkpoint with new ``sizes`` by dim name; ``origin`` says who asked.
+
+    A rank whose size is None is given up: its factors are multiplied out into one dense weight.
+    """
     out = Path(out)
     refuse_existing(out)
     _refuse_inside(out, inventory)
     changes = changes_of(inventory, sizes)
     reader = open_tensors(inventory)
-    edits = edits_of(inventory, changes)
-    files = weights_files(inventory, edits)
+    fused = fused_modules(inventory, sizes)
+    outputs = outputs_of(inventory, edits_of(inventory, changes), fused)
+    files = weights_files(inventory, outputs)
     with workspace(out, _key(inventory, sizes, files)) as folder:
         resolver = Resolver(reader, changes, folder / CUTS)
         resumed = _write_weights(folder, files, reader, resolver, progress)
@@ -125,15 +148,16 @@ def write_resized(
             layout=inventory.layout,
             container=files[0].kind,
             resized=tuple(_resized(change, resolver) for change in changes),
+            fused=tuple(module.name for module in fused),
             parameters_before=inventory.parameters,
-            parameters_after=parameters_after(inventory, edits.values()),
+            parameters_after=parameters_after(inventory, outputs.values()),
             bytes_written=sum(file.nbytes for file in files),
             files=tuple(file.name for file in files),
             resumed=resumed,
-            notes=(*notes, *_notes(inventory)),
+            notes=(*notes, *notes_on(inventory)),
         )
-        _write_side_files(folder, inventory, sizes, files)
-        _write_provenance(folder, inventory, result, origin)
+        write_side_files(folder, inventory, sizes, files)
+        write_provenance(folder, inventory, result, origin)
     return result
 
 
@@ -191,64 +215,15 @@ def _write_weights(
     return tuple(resumed)
 
 
-def _write_side_files(
-    folder: Path, inventory: Inventory, sizes: Mapping[str, int], files: tuple[WeightsFile, ...]
-) -> None:
-    """Mirrored configs, the index, and everything else that belongs to the checkpoint."""
-    written: dict[str, Any] = dict(mirrored_files(inventory, sizes))
-    if "config.json" in written:
-        # what only the pickled modules know goes into the config, now that they are gone
-        written["config.json"] |= module_facts(inventory)
-    index = index_of(inventory, files)
-    if index is not None:
-        written[index[0]] = index[1]
-    for name, content in written.items():
-        write_json(folder / name, content)
-    for name in inventory.side_files:
-        if name not in written and name not in (file.name for file in files):
-            shutil.copyfile(Path(inventory.folder) / name, folder / name)
-
-
-def _write_provenance(
-    folder: Path, inventory: Inventory, result: RealignResult, origin: Mapping[str, Any]
-) -> None:
-    """What was done, beside the weights; an earlier record of the source goes along."""
-    record: dict[str, Any] = {
-        "schema": "gacprof.realigned/1",
-        "gacprof": gacprof.__version__,
-        "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
-        "origin": dict(origin),
-        "layout": result.layout,
-        "exact": result.exact,
-        "parameters": {"before": result.parameters_before, "after": result.parameters_after},
-        "resized": [asdict(change) for change in result.resized],
-        "notes": list(result.notes),
-    }
-    earlier = Path(inventory.folder) / PROVENANCE
-    if earlier.is_file():
-        try:
-            record["earlier"] = json.loads(earlier.read_text(encoding="utf-8"))
-        except ValueError:
-            record["earlier"] = None
-    write_json(folder / PROVENANCE, record)
-
-
-def _notes(inventory: Inventory) -> tuple[str, ...]:
-    pickled = bool(inventory.attributes)
-    if pickled and not any(name.startswith("tokenizer") for name in inventory.side_files):
-        return ("a tokenizer inside the pickle was not unpickled: copy the original model's",)
-    return ()
-
-
 def _resized(change: Change, resolver: Resolver) -> Resized:
     dim = change.dim
     loss = resolver.loss(change)
     return Resized(dim.name, dim.kind, dim.size, change.after, change.how, loss)
 
 
-def _key(inventory: Inventory, sizes: Mapping[str, int], files: tuple[WeightsFile, ...]) -> str:
+def _key(inventory: Inventory, sizes: Sizes, files: tuple[WeightsFile, ...]) -> str:
     """What the output follows from: the source's files as they are now, and the sizes."""
-    sources = sorted({edit.info.file for file in files for edit in file.edits})
+    sources = sorted({info.file for file in files for edit in file.edits for info in edit.sources})
     stats = [(Path(inventory.folder) / name).stat() for name in sources]
     identity = [[name, s.st_size, s.st_mtime_ns] for name, s in zip(sources, stats, strict=True)]
     return _digest(

@@ -11,29 +11,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gacprof.checkpoint.dtypes import element_type
-from gacprof.checkpoint.inventory import TensorInfo
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError
 
 from .edits import Edit
+from .fusion import Output, blocks
 from .output import OutputFile
 from .resolve import Resolver
-from .rows import rows
 
 Progress = Callable[[int], None]
 """Told the bytes written since the last call."""
 
 
-def in_file_order(edits: Sequence[Edit]) -> list[Edit]:
+def in_file_order(edits: Sequence[Output]) -> list[Output]:
     """Wide elements first, so that every tensor is aligned to its own element size whatever
     the others' sizes; else as the source has them, so that it is read front to back."""
     return sorted(
         edits,
-        key=lambda e: (-element_type(e.info.dtype).itemsize, e.info.offset or 0, e.info.name),
+        key=lambda e: (-element_type(e.dtype).itemsize, e.sources[0].offset or 0, e.name),
     )
 
 
-def header(edits: Sequence[Edit], metadata: Mapping[str, str]) -> bytes:
+def header(edits: Sequence[Output], metadata: Mapping[str, str]) -> bytes:
     """Length and JSON header of a file that holds ``edits`` in this order.
 
     The header is filled up with spaces to a multiple of 8 bytes, as the format asks for.
@@ -41,13 +40,11 @@ def header(edits: Sequence[Edit], metadata: Mapping[str, str]) -> bytes:
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for edit in edits:
-        code = element_type(edit.info.dtype).code
+        code = element_type(edit.dtype).code
         if code is None:
-            raise CheckpointError(
-                f"'{edit.info.name}': safetensors has no element type {edit.info.dtype}"
-            )
+            raise CheckpointError(f"'{edit.name}': safetensors has no element type {edit.dtype}")
         end = at + nbytes(edit)
-        entries[edit.info.name] = {
+        entries[edit.name] = {
             "dtype": code,
             "shape": list(edit.shape),
             "data_offsets": [at, end],
@@ -58,9 +55,9 @@ def header(edits: Sequence[Edit], metadata: Mapping[str, str]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def nbytes(edit: Edit) -> int:
+def nbytes(edit: Output) -> int:
     """Bytes of the tensor after its changes."""
-    total = element_type(edit.info.dtype).itemsize
+    total = element_type(edit.dtype).itemsize
     for size in edit.shape:
         total *= size
     return total
@@ -76,7 +73,7 @@ def is_finished(path: Path, head: bytes, size: int) -> bool:
 
 def write_safetensors(
     path: Path,
-    edits: Sequence[Edit],
+    edits: Sequence[Output],
     metadata: Mapping[str, str],
     reader: TensorReader,
     resolver: Resolver,
@@ -98,28 +95,21 @@ def write_safetensors(
         output.write(head)
         progress(len(head))
         for run in _runs(edits):
-            if run[0].places or not _is_flat(run[0].info):
-                write_tensor(output, run[0], reader, resolver, progress)
-            else:
-                _copy(output, run, reader, progress)
+            first = run[0]
+            if isinstance(first, Edit) and _is_copied(first):
+                _copy(output, first, sum(nbytes(edit) for edit in run), reader, progress)
+                continue
+            for block in blocks(first, reader, resolver):
+                output.write(block)
+                progress(block.nbytes)
         output.sync()
     partial.rename(path)
     return False
 
 
-def write_tensor(
-    output: OutputFile, edit: Edit, reader: TensorReader, resolver: Resolver, progress: Progress
-) -> None:
-    """One tensor's bytes after its changes."""
-    source = reader.read(edit.info.name)
-    for block in rows(source, resolver.axes(edit), edit.info.dtype):
-        output.write(block)
-        progress(block.nbytes)
-
-
-def _runs(edits: Sequence[Edit]) -> Iterator[list[Edit]]:
+def _runs(edits: Sequence[Output]) -> Iterator[list[Output]]:
     """Unchanged tensors that lie one behind the other in the source together, others alone."""
-    run: list[Edit] = []
+    run: list[Output] = []
     for edit in edits:
         if run and not (_is_copied(run[-1]) and _is_copied(edit) and _follows(run[-1], edit)):
             yield run
@@ -129,25 +119,23 @@ def _runs(edits: Sequence[Edit]) -> Iterator[list[Edit]]:
         yield run
 
 
-def _is_copied(edit: Edit) -> bool:
-    return not edit.places and _is_flat(edit.info)
+def _is_copied(edit: Output) -> bool:
+    """Whether the tensor's bytes can go over as they lie in the source."""
+    if not isinstance(edit, Edit) or edit.places:
+        return False
+    return edit.info.offset is not None and edit.info.stride is None
 
 
-def _is_flat(info: TensorInfo) -> bool:
-    return info.offset is not None and info.stride is None
-
-
-def _follows(first: Edit, second: Edit) -> bool:
-    end = (first.info.offset or 0) + first.info.nbytes
-    return first.info.file == second.info.file and end == second.info.offset
+def _follows(first: Output, second: Output) -> bool:
+    a, b = first.sources[0], second.sources[0]
+    return a.file == b.file and (a.offset or 0) + a.nbytes == b.offset
 
 
 def _copy(
-    output: OutputFile, run: Sequence[Edit], reader: TensorReader, progress: Progress
+    output: OutputFile, first: Edit, count: int, reader: TensorReader, progress: Progress
 ) -> None:
-    first, count = run[0].info, sum(edit.info.nbytes for edit in run)
-    source = os.open(Path(reader.inventory.folder) / first.file, os.O_RDONLY)
+    source = os.open(Path(reader.inventory.folder) / first.info.file, os.O_RDONLY)
     try:
-        output.copy(source, first.offset or 0, count, progress)
+        output.copy(source, first.info.offset or 0, count, progress)
     finally:
         os.close(source)

@@ -20,9 +20,8 @@ from gacprof.checkpoint.dtypes import BY_STORAGE
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError
 
-from .edits import Edit
+from .fusion import Output, blocks
 from .resolve import Resolver
-from .rows import rows
 from .safetensors_file import Progress, nbytes
 
 ALIGNMENT = 64
@@ -31,7 +30,11 @@ ZIP64_FROM = 1 << 31
 
 
 def write_torch(
-    path: Path, edits: Sequence[Edit], reader: TensorReader, resolver: Resolver, progress: Progress
+    path: Path,
+    edits: Sequence[Output],
+    reader: TensorReader,
+    resolver: Resolver,
+    progress: Progress,
 ) -> bool:
     """Write ``path`` whole, or leave it alone if it is already. Returns whether it was."""
     if path.is_file():
@@ -45,9 +48,8 @@ def write_torch(
             for i, edit in enumerate(edits):
                 size = nbytes(edit)
                 entry = _entry(f"data/{i}", file.tell(), size)
-                source = reader.read(edit.info.name)
                 with archive.open(entry, "w", force_zip64=size >= ZIP64_FROM) as target:
-                    for block in rows(source, resolver.axes(edit), edit.info.dtype):
+                    for block in blocks(edit, reader, resolver):
                         target.write(block.reshape(-1).view(np.uint8).data)
                         progress(block.nbytes)
             archive.writestr(_entry("version", file.tell()), b"3\n")
@@ -71,24 +73,24 @@ def _entry(name: str, position: int, size: int = 0) -> zipfile.ZipInfo:
     return entry
 
 
-def _directory(edits: Sequence[Edit]) -> bytes:
+def _directory(edits: Sequence[Output]) -> bytes:
     """The pickle of a dict from tensor names to references to the entries."""
     parts = [pickle.PROTO, b"\x02", pickle.EMPTY_DICT, pickle.MARK]
     for i, edit in enumerate(edits):
-        parts += [_text(edit.info.name), _tensor(i, edit)]
+        parts += [_text(edit.name), _tensor(i, edit)]
     return b"".join([*parts, pickle.SETITEMS, pickle.STOP])
 
 
-def _tensor(index: int, edit: Edit) -> bytes:
+def _tensor(index: int, edit: Output) -> bytes:
     """``_rebuild_tensor_v2(storage, 0, shape, strides, requires_grad=False, hooks={})``."""
     strides: list[int] = []
     step = 1
     for size in reversed(edit.shape):
         strides.insert(0, step)
         step *= size
-    storage = STORAGE.get(edit.info.dtype)
+    storage = STORAGE.get(edit.dtype)
     if storage is None:
-        raise CheckpointError(f"'{edit.info.name}': torch.save files hold no {edit.info.dtype}")
+        raise CheckpointError(f"'{edit.name}': torch.save files hold no {edit.dtype}")
     where = [_text("storage"), _global("torch", storage), _text(str(index)), _text("cpu")]
     arguments = [
         _tuple([*where, _integer(step)]) + pickle.BINPERSID,
