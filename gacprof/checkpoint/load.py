@@ -131,7 +131,7 @@ def _assign(
             ignored[tensor] = _reason(tensor, reader.inventory, model)
             continue
         state[place] = _own_copy(reader.torch(tensor), dtype, device)
-    tied -= state.keys()  # a tied weight that was stored by itself stays itself
+    tied = (tied & places.keys()) - state.keys()  # one that is stored by itself stays itself
     _refuse_missing(places.keys() - state.keys() - tied, reader.inventory, model)
     model.load_state_dict(state, strict=False, assign=True)
     if tied:

@@ -13,7 +13,7 @@ import gacprof
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.load_config import module_facts
-from gacprof.files import write_json
+from gacprof.files import sync, write_json
 
 from .destination import WeightsFile, index_of
 from .edits import Sizes
@@ -38,6 +38,7 @@ def write_side_files(
     for name in inventory.side_files:
         if name not in written and name not in (file.name for file in files):
             shutil.copyfile(Path(inventory.folder) / name, folder / name)
+            sync(folder / name)
 
 
 def write_provenance(

@@ -171,6 +171,24 @@ def test_a_head_that_is_stored_is_not_tied_away(tmp_path):
     torch.testing.assert_close(model.lm_head.weight, 2 * model.model.embed_tokens.weight)
 
 
+def test_a_factored_head_of_a_tied_model_is_not_tied_away(tmp_path):
+    """ASVD factors the head too."""
+    model = saved(tmp_path / "model", transformers.LlamaConfig(**SIZES, tie_word_embeddings=True))
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    rng = np.random.default_rng(0)
+    tensors["lm_head.ALinear.weight"] = rng.standard_normal((128, 7)).astype(np.float32)
+    tensors["lm_head.BLinear.weight"] = rng.standard_normal((7, 64)).astype(np.float32)
+    save_file(tensors, file, {"format": "pt"})
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        hidden = model.model(ids).last_hidden_state.numpy()
+    product = tensors["lm_head.ALinear.weight"] @ tensors["lm_head.BLinear.weight"]
+    np.testing.assert_allclose(
+        logits_of(load_model(tmp_path / "model"), ids), hidden @ product.T, atol=1e-4
+    )
+
+
 def test_a_missing_weight_is_an_error_never_random(asvd):
     tensors = load_file(asvd / "model.safetensors")
     del tensors["model.layers.2.input_layernorm.weight"]

@@ -219,6 +219,26 @@ def test_shards_index_and_metadata_are_mirrored(make_factored, tmp_path):
     assert (out / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
 
 
+def test_sharded_pickles_become_sharded_safetensors_of_the_same_names(make_factored, tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = load_file(make_factored([13, 11]) / "model.safetensors")
+    source, out, weight_map = tmp_path / "pickled", tmp_path / "out", {}
+    source.mkdir()
+    for i, part in enumerate((sorted(tensors)[:3], sorted(tensors)[3:]), 1):
+        file = f"pytorch_model-{i:05d}-of-00002.bin"
+        torch.save({name: torch.from_numpy(tensors[name]) for name in part}, source / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (source / "pytorch_model.bin.index.json").write_text(index)
+    result = realign_by_strategy(source, "minimal", out)
+    assert result.files == tuple(f"model-{i:05d}-of-00002.safetensors" for i in (1, 2))
+    assert scan(out).tensors.keys() == tensors.keys()
+    new = open_tensors(out)
+    for name, tensor in tensors.items():
+        stored = new.read(name)[tuple(slice(n) for n in tensor.shape)]
+        np.testing.assert_array_equal(stored, tensor)
+
+
 def test_the_output_says_where_it_comes_from(make_factored, tmp_path):
     source = make_factored([13])
     plan = plan_for(source, {"model.layers.0.self_attn.q_proj:rank": 16})
