@@ -117,20 +117,38 @@ class Predictor:
         gemms = [(self._gemms[weight], grown) for weight, grown in extra.items()]
         return [Gemm(g.weight, g.N + d["N"], g.K + d["K"], g.bias) for g, d in gemms]
 
-    def weights(self, changes: Mapping[str, int]) -> Estimate:
-        """All products of the weights that have adjustable dims, with these dims resized."""
+    def weights(self, changes: Mapping[str, int | None]) -> Estimate:
+        """All products of the weights that have adjustable dims, with these dims resized.
+
+        A rank that becomes None is fused away: its module is one dense product.
+        """
         grown: dict[tuple[str, str], int] = {}
         for dim in self.inventory.dims:
-            delta = changes.get(dim.name, dim.size) - dim.size
+            after = changes.get(dim.name, dim.size)
+            if after is None:
+                continue
             for feed in dim.feeds:
                 key = (feed.weight, feed.axis)
-                grown[key] = grown.get(key, 0) + delta
+                grown[key] = grown.get(key, 0) + after - dim.size
         total = NOTHING
         for module in self.inventory.modules:
-            for gemm in module.gemms if module.dims else ():
-                n = gemm.N + grown.get((gemm.weight, "N"), 0)
-                k = gemm.K + grown.get((gemm.weight, "K"), 0)
-                total += self.gemm(n, k, gemm.bias)
+            if not module.dims:
+                continue
+            gemms = [
+                (
+                    gemm.N + grown.get((gemm.weight, "N"), 0),
+                    gemm.K + grown.get((gemm.weight, "K"), 0),
+                    gemm.bias,
+                )
+                for gemm in module.gemms
+            ]
+            if any(changes.get(name, 0) is None for name in module.dims):
+                first, last = module.gemms[0], module.gemms[-1]
+                wide = module.out_features + grown.get((last.weight, "N"), 0)
+                deep = module.in_features + grown.get((first.weight, "K"), 0)
+                gemms = [(wide, deep, any(bias for _, _, bias in gemms))]
+            for n, k, bias in gemms:
+                total += self.gemm(n, k, bias)
         return total
 
     def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:

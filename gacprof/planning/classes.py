@@ -21,6 +21,8 @@ class Option:
 
     ``kept`` is the share of the members' energy (squared singular values) that the size
     keeps, summed over members and None where it is not known; ``safe`` is the map's word.
+    ``fused`` means that the factor pair is multiplied out to one dense weight instead;
+    ``size`` is then the rank that such a weight can have.
     """
 
     size: int
@@ -28,6 +30,7 @@ class Option:
     latency_us: float | None
     safe: bool
     kept: float | None = None
+    fused: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,9 @@ def _class(
     largest = max(dim.size for dim in members)
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
     allowed = sorted(s for s in common if _allowed(members, s, constraints))
-    options = tuple(_option(members, lands, size, kept) for size in allowed)
+    options = [_option(members, lands, size, kept) for size in allowed]
+    if len(members) == 1 and _match(members[0].name, constraints.pinned) is None:
+        options += _fused(predictor, members[0])
     untouched = Option(
         largest,
         sum(dim.size * dim.params_per_unit for dim in members),
@@ -116,7 +121,7 @@ def _class(
         float(len(members)),
     )
     missing = next((land.missing for land in lands if land.missing), "")
-    return DimClass(tuple(members), options, untouched, missing)
+    return DimClass(tuple(members), tuple(options), untouched, missing)
 
 
 def _option(
@@ -132,6 +137,24 @@ def _option(
         all(_is_safe(land, size) for land in lands),
         _sum(_kept(dim, size, kept) for dim in members),
     )
+
+
+def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
+    """The dense weight in place of the pair, where the rank is a module's only one."""
+    inventory = predictor.inventory
+    if dim.kind != "rank" or dim.padding == "refused":
+        return []
+    for module in inventory.modules:
+        ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
+        if ranks == [dim.name]:
+            bias = any(gemm.bias for gemm in module.gemms)
+            dense = predictor.gemm(module.out_features, module.in_features, bias).latency_us
+            if dense is None:
+                return []
+            cost = module.out_features * module.in_features
+            rank = dim.dense_size or min(module.out_features, module.in_features)
+            return [Option(max(rank, dim.size), cost, dense, True, 1.0, fused=True)]
+    return []
 
 
 def _kept(dim: Dim, size: int, kept: Mapping[str, Sequence[float]]) -> float | None:

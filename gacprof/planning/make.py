@@ -166,19 +166,31 @@ def _account(
 def _choice(
     predictor: Predictor, dim: Dim, chosen: Option | None, offered: Sequence[Option]
 ) -> Choice:
+    sizes = [option.size for option in offered if not option.fused]
+    common: dict[str, Any] = {
+        "dim": dim.name,
+        "kind": dim.kind,
+        "before": dim.size,
+        "latency_before_us": predictor.dim(dim, dim.size).latency_us,
+        "window": (sizes[0], sizes[-1]) if sizes else None,
+        "candidates": sizes,
+        "fusable": any(option.fused for option in offered),
+    }
+    if chosen is not None and chosen.fused:
+        return Choice(
+            **common,
+            after=None,
+            action="fuse",
+            cost=chosen.cost,
+            latency_after_us=chosen.latency_us,
+        )
     after = dim.size if chosen is None else chosen.size
-    sizes = [option.size for option in offered]
     return Choice(
-        dim=dim.name,
-        kind=dim.kind,
-        before=dim.size,
+        **common,
         after=after,
         action="keep" if after == dim.size else "pad" if after > dim.size else "truncate",
         cost=after * dim.params_per_unit,
-        latency_before_us=predictor.dim(dim, dim.size).latency_us,
         latency_after_us=predictor.dim(dim, after).latency_us,
-        window=(sizes[0], sizes[-1]) if sizes else None,
-        candidates=sizes,
     )
 
 
@@ -204,6 +216,9 @@ def _warnings(
             f"{at_end} of {len(classes)} dims sit at an end of their window: Eq. 4 is linear in "
             "cost and says nothing about quality; prefer the objective 'energy'"
         )
+    fused = sum(1 for o in outcome.chosen.values() if o is not None and o.fused)
+    if fused:
+        warnings.append(f"{fused} factor pairs are multiplied out: dense is no slower and fits")
     cut = [g for g in classes for o in [outcome.chosen[g.name]] if o and _cuts(g, o)]
     if cut:
         warnings.append(f"{len(cut)} dims are cut: the model's function changes")
@@ -211,13 +226,8 @@ def _warnings(
 
 
 def _at_an_end(chosen: Option | None, offered: Sequence[Option]) -> bool:
-    return chosen is not None and len(offered) > 2 and chosen in (offered[0], offered[-1])
+    return chosen is not None and len(offered) > 1 and chosen in (offered[0], offered[-1])
 
 
 def _cuts(group: DimClass, option: Option) -> bool:
-    return any(option.size < dim.size for dim in group.members)
-
-
-def table(plan: Plan) -> list[dict[str, Any]]:
-    """The plan's choices as rows for printing."""
-    return [choice.model_dump() for choice in plan.choices]
+    return not option.fused and any(option.size < dim.size for dim in group.members)

@@ -67,6 +67,7 @@ class Gac:
 
     def eligible(self, group: DimClass) -> list[Option]:
         safe = [o for o in group.options if o.safe]
+        safe = [o for o in safe if not o.fused]  # the paper knows no such option
         below = [o for o in safe if o.cost < group.before]
         above = [o for o in safe if o.cost >= group.before]
         return below[-GAC_NEIGHBOURS:] + above[:GAC_NEIGHBOURS]

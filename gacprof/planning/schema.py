@@ -24,15 +24,18 @@ class _Strict(BaseModel):
 class Choice(_Strict):
     """What becomes of one dim. ``action`` follows from the sizes; ``window`` is what was on offer.
 
-    ``latency_before_us`` and ``latency_after_us`` are the workload's predicted time in the
-    GEMMs that this dim feeds, null where the map does not hold them.
+    ``after`` is null where the factor pair is multiplied out and its rank with it (``fuse``);
+    ``fusable`` says that this too was on offer. ``latency_before_us`` and
+    ``latency_after_us`` are the workload's predicted time in the GEMMs that this dim feeds,
+    null where the map does not hold them.
     """
 
     dim: str
     kind: str
     before: Annotated[int, Field(gt=0)]
-    after: Annotated[int, Field(gt=0)]
-    action: Literal["keep", "pad", "truncate"]
+    after: Annotated[int | None, Field(gt=0)]
+    action: Literal["keep", "pad", "truncate", "fuse"]
+    fusable: bool = False
     cost: int
     latency_before_us: float | None = None
     latency_after_us: float | None = None
@@ -84,8 +87,8 @@ class Plan(_Strict):
     warnings: list[str] = Field(default_factory=list)
 
     @property
-    def changes(self) -> dict[str, int]:
-        """Dim name → new size, for the dims that change."""
+    def changes(self) -> dict[str, int | None]:
+        """Dim name → new size (None: fused away), for the dims that change."""
         return {c.dim: c.after for c in self.choices if c.after != c.before}
 
     def save(self, path: str | Path) -> None:

@@ -10,7 +10,7 @@ from gacprof.errors import PlanError
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.objectives import Objective
 from gacprof.planning.schema import Certificate
-from gacprof.solver import solve
+from gacprof.solver import InfeasibleBudget, solve
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ def solve_classes(
             for group, row in zip(free, options, strict=True)
         ]
         extra["limit"] = (1 - quality_floor) * members
-    solution = solve(costs, values, budget, **extra)
+    try:
+        solution = solve(costs, values, budget, **extra)
+    except InfeasibleBudget as error:
+        raise _in_terms_of_the_plan(error, limit, stuck, quality_floor, extra) from None
     chosen: dict[str, Option | None] = {group.name: None for group in classes}
     for group, row, j in zip(free, options, solution.choice, strict=True):
         chosen[group.name] = row[int(j)]
@@ -75,6 +78,31 @@ def solve_classes(
         notes=list(solution.notes),
     )
     return Outcome(chosen, certificate)
+
+
+def _in_terms_of_the_plan(
+    error: InfeasibleBudget,
+    limit: int | None,
+    stuck: int,
+    quality_floor: float,
+    extra: Mapping[str, Any],
+) -> InfeasibleBudget:
+    """The solver's refusal, counted over all planned dims, as the user counts."""
+    if error.resource == "limit":
+        kept = 1 - float(error.nearest) * (1 - quality_floor) / extra["limit"]
+        return InfeasibleBudget(
+            f"no plan keeps {quality_floor:.4f} of the energy; the nearest that can be met is "
+            f"{kept:.4f}",
+            "limit",
+            kept,
+        )
+    nearest = int(error.nearest) + stuck
+    return InfeasibleBudget(
+        f"no plan fits {limit:,} parameters in the planned dims; the nearest budget that can be "
+        f"met is {nearest:,}",
+        "budget",
+        nearest,
+    )
 
 
 def _cheapest_of_equals(

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gacprof.realigning.cut import Stored, norms
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
+from gacprof.realigning.cut import Stored, norms
 
 
 def energy_kept(inventory: Inventory, dims: Iterable[Dim]) -> dict[str, list[float]]:

@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gacprof.checkpoint.inventory import Gemm
 from gacprof.errors import SuiteError
 from gacprof.sweeping.suite import Suite, parse_suite
 
 if TYPE_CHECKING:
-    from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
+    from gacprof.checkpoint.inventory import Dim, Inventory
 
 LADDER = ((8, 4), (128, 2))
 """(multiple, how many each way): the nearest multiples of 8, which is 16 bytes of a 16-bit
@@ -49,6 +50,10 @@ def suite_for(
         for module in inventory.modules:
             for gemm in module.gemms:
                 swept[_key("N", m, gemm)].add(gemm.N)
+            if len(module.gemms) > 1:  # what the factors would cost multiplied out
+                bias = any(gemm.bias for gemm in module.gemms)
+                dense = Gemm(module.name, module.out_features, module.in_features, bias)
+                swept[_key("N", m, dense)].add(dense.N)
     tables = [
         {
             "operator": "linear",
