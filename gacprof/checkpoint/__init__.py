@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from .inventory import Attention, Dim, Feed, Gemm, Inventory, Module, Place, TensorInfo
-from .layouts import mirrored_files
-from .memory import inventory_of_model
-from .scanning import scan
-from .tensors import TensorReader, open_tensors
+from gacprof.checkpoint.inventory import (
+    Attention,
+    Dim,
+    Feed,
+    Gemm,
+    Inventory,
+    Module,
+    Place,
+    TensorInfo,
+)
+from gacprof.checkpoint.layouts import mirrored_files
+from gacprof.checkpoint.memory import inventory_of_model
+from gacprof.checkpoint.scanning import scan
+from gacprof.checkpoint.tensors import TensorReader, open_tensors
 
 __all__ = [
     "Attention",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
+from gacprof.errors import CheckpointError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import CheckpointError
-from .strictjson import parse_json
+from gacprof.checkpoint.strictjson import parse_json
+from gacprof.errors import CheckpointError
 
 MAX_JSON_BYTES = 256 << 20
 """Index files of the largest public models are about 10 MB."""

@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..errors import CheckpointError
-from .dtypes import FLOATING
-from .inventory import Inventory
-from .load_plain import is_plain, load_plain
-from .load_skeleton import build_skeleton, require_transformers
-from .scanning import scan
-from .tensors import TensorReader, open_tensors
+from gacprof.checkpoint.dtypes import FLOATING
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.load_plain import is_plain, load_plain
+from gacprof.checkpoint.load_skeleton import build_skeleton, require_transformers
+from gacprof.checkpoint.scanning import scan
+from gacprof.checkpoint.tensors import TensorReader, open_tensors
+from gacprof.errors import CheckpointError
 
 _DERIVED = (
     (

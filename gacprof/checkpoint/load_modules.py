@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import CheckpointError
-from .inventory import Gemm, Module
+from gacprof.checkpoint.inventory import Gemm, Module
+from gacprof.errors import CheckpointError
 
 
 class FactorPair(nn.Module):

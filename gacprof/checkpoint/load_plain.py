@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..errors import CheckpointError
-from .inventory import Inventory
-from .load_skeleton import require_transformers
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.load_skeleton import require_transformers
+from gacprof.errors import CheckpointError
 
 
 def is_plain(inventory: Inventory) -> bool:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import CheckpointError
-from .inventory import Attention, Inventory
-from .load_config import effective_config
-from .load_modules import SlicedNorm, factors_of, parameter_names, sliced_layer
+from gacprof.checkpoint.inventory import Attention, Inventory
+from gacprof.checkpoint.load_config import effective_config
+from gacprof.checkpoint.load_modules import SlicedNorm, factors_of, parameter_names, sliced_layer
+from gacprof.errors import CheckpointError
 
 SLICEGPT_EPSILON = 1e-5
 """SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""

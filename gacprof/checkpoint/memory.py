@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CheckpointError
-from .inventory import Inventory, TensorInfo
-from .layouts import Contents, recognise
-from .scanning import fingerprint
+from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.layouts import Contents, recognise
+from gacprof.checkpoint.scanning import fingerprint
+from gacprof.errors import CheckpointError
 
 if TYPE_CHECKING:
     import torch

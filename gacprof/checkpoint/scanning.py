@@ -8,12 +8,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError
-from .containers import Stored, find_container, read_container
-from .folder import Folder, LocalFolder, read_json
-from .hub import HubFolder, is_hub_id
-from .inventory import Inventory, TensorInfo
-from .layouts import Contents, recognise
+from gacprof.checkpoint.containers import Stored, find_container, read_container
+from gacprof.checkpoint.folder import Folder, LocalFolder, read_json
+from gacprof.checkpoint.hub import HubFolder, is_hub_id
+from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.layouts import Contents, recognise
+from gacprof.errors import CheckpointError
 
 _SIDE_FILES = (
     "config.json",

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import CheckpointError
-from .dtypes import element_type
-from .inventory import Inventory, TensorInfo
-from .scanning import scan
+from gacprof.checkpoint.dtypes import element_type
+from gacprof.checkpoint.inventory import Inventory, TensorInfo
+from gacprof.checkpoint.scanning import scan
+from gacprof.errors import CheckpointError
 
 if TYPE_CHECKING:
     import torch

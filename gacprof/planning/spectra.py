@@ -14,7 +14,7 @@ import numpy as np
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
-from gacprof.realigning.cut import Stored, norms
+from gacprof.factors.cut import Stored, norms
 
 
 def energy_kept(inventory: Inventory, dims: Iterable[Dim]) -> dict[str, list[float]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .benchmark import BenchResult, Timing, bench
-from .perplexity import Perplexity
-from .verification import Verification, verify
+from gacprof.proof.benchmark import BenchResult, Timing, bench
+from gacprof.proof.perplexity import Perplexity
+from gacprof.proof.verification import Verification, verify
 
 __all__ = ["BenchResult", "Perplexity", "Timing", "Verification", "bench", "verify"]

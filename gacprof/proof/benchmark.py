@@ -20,11 +20,10 @@ from gacprof.errors import MeasurementError
 from gacprof.measure.device import open_device
 from gacprof.measure.stats import median_interval
 from gacprof.points import Environment
-
-from .bench_result import BenchResult, Timing
-from .subject import Model, chosen_dtype, device_of, name_of, vocabulary
-from .together import common_dtype, load_together
-from .workloads import Clock, Runner, Workload
+from gacprof.proof.bench_result import BenchResult, Timing
+from gacprof.proof.subject import Model, chosen_dtype, device_of, name_of, vocabulary
+from gacprof.proof.together import common_dtype, load_together
+from gacprof.proof.workloads import Clock, Runner, Workload
 
 Progress = Callable[[int, int, str], None]
 """Told (timings done, timings in all at most, what is timed next)."""

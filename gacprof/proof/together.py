@@ -11,8 +11,7 @@ from torch import nn
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.load import stored_dtype
 from gacprof.errors import MeasurementError
-
-from .subject import Model, ready
+from gacprof.proof.subject import Model, ready
 
 
 def common_dtype(models: Sequence[Model]) -> torch.dtype:

@@ -13,10 +13,18 @@ import torch
 from torch import nn
 
 from gacprof.errors import CheckpointError
-
-from .perplexity import Perplexity, encode, perplexity
-from .subject import Inputs, Model, chosen_dtype, device_of, layers, name_of, ready, vocabulary
-from .tolerance import tolerance_of
+from gacprof.proof.perplexity import Perplexity, encode, perplexity
+from gacprof.proof.subject import (
+    Inputs,
+    Model,
+    chosen_dtype,
+    device_of,
+    layers,
+    name_of,
+    ready,
+    vocabulary,
+)
+from gacprof.proof.tolerance import tolerance_of
 
 SHAPE = (2, 32)
 """Sequences × tokens of the default inputs."""

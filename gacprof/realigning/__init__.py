@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .result import RealignResult, Resized
-from .run import Progress, fuse, realign, realign_by_strategy, realign_uniform
+from gacprof.realigning.result import RealignResult, Resized
+from gacprof.realigning.run import Progress, fuse, realign, realign_by_strategy, realign_uniform
 
 __all__ = [
     "Progress",

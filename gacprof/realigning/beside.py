@@ -14,10 +14,9 @@ from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.load_config import module_facts
 from gacprof.files import sync, write_json
-
-from .destination import WeightsFile, index_of
-from .edits import Sizes
-from .result import RealignResult
+from gacprof.realigning.destination import WeightsFile, index_of
+from gacprof.realigning.edits import Sizes
+from gacprof.realigning.result import RealignResult
 
 PROVENANCE = "gacprof.json"
 

@@ -19,9 +19,8 @@ from gacprof.checkpoint.containers import find_container
 from gacprof.checkpoint.containers.safetensors import MAX_HEADER_BYTES
 from gacprof.checkpoint.folder import LocalFolder, read_json
 from gacprof.checkpoint.inventory import Inventory
-
-from .fusion import Output
-from .safetensors_file import nbytes
+from gacprof.realigning.fusion import Output
+from gacprof.realigning.safetensors_file import nbytes
 
 Kind = Literal["safetensors", "torch"]
 

@@ -12,8 +12,7 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Place, TensorInfo
 from gacprof.errors import CheckpointError, PlanError
-
-from .cut import Method
+from gacprof.factors.cut import Method
 
 Action = Literal["pad", "truncate"]
 

@@ -14,12 +14,11 @@ import numpy as np
 from gacprof.checkpoint.inventory import Inventory, Module, TensorInfo
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError, PlanError
-
-from . import elements
-from .edits import Edit, Sizes
-from .pieces import Array
-from .resolve import Resolver
-from .rows import CHUNK_BYTES, rows
+from gacprof.factors import elements
+from gacprof.realigning.edits import Edit, Sizes
+from gacprof.realigning.pieces import Array
+from gacprof.realigning.resolve import Resolver
+from gacprof.realigning.rows import CHUNK_BYTES, rows
 
 
 @dataclass(frozen=True)

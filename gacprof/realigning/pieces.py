@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.errors import CheckpointError
-
-from . import elements
+from gacprof.factors import elements
 
 Array = NDArray[Any]
 

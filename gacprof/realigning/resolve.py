@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.checkpoint.tensors import TensorReader
+from gacprof.factors import cut
 from gacprof.files import replacing
-
-from . import cut
-from .edits import Change, Edit
-from .pieces import Copy, Mix, Piece, Stretch, Take, Zeros, compose
+from gacprof.realigning.edits import Change, Edit
+from gacprof.realigning.pieces import Copy, Mix, Piece, Stretch, Take, Zeros, compose
 
 Result = dict[str, NDArray[Any]]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import elements
-from .pieces import Array, Copy, Mix, Piece, Take, Zeros, apply, size_of
+from gacprof.factors import elements
+from gacprof.realigning.pieces import Array, Copy, Mix, Piece, Take, Zeros, apply, size_of
 
 CHUNK_BYTES = 4 << 20
 """Large enough that the loop costs nothing, small enough to stay in the processor's cache."""

@@ -14,17 +14,16 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError, PlanError
 from gacprof.planning.schema import Plan
-
-from . import targets
-from .beside import notes_on, write_provenance, write_side_files
-from .destination import WeightsFile, parameters_after, weights_files
-from .edits import Change, Sizes, changes_of, edits_of
-from .fusion import fused_modules, fusing, outputs_of
-from .resolve import Resolver
-from .result import RealignResult, Resized
-from .safetensors_file import write_safetensors
-from .torch_file import write_torch
-from .workspace import CUTS, refuse_existing, require_space, workspace
+from gacprof.realigning import targets
+from gacprof.realigning.beside import notes_on, write_provenance, write_side_files
+from gacprof.realigning.destination import WeightsFile, parameters_after, weights_files
+from gacprof.realigning.edits import Change, Sizes, changes_of, edits_of
+from gacprof.realigning.fusion import fused_modules, fusing, outputs_of
+from gacprof.realigning.resolve import Resolver
+from gacprof.realigning.result import RealignResult, Resized
+from gacprof.realigning.safetensors_file import write_safetensors
+from gacprof.realigning.torch_file import write_torch
+from gacprof.realigning.workspace import CUTS, refuse_existing, require_space, workspace
 
 Progress = Callable[[int, int], None]
 """Told the bytes of weights written so far and in all."""

@@ -13,11 +13,10 @@ from pathlib import Path
 from gacprof.checkpoint.dtypes import element_type
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError
-
-from .edits import Edit
-from .fusion import Output, blocks
-from .output import OutputFile
-from .resolve import Resolver
+from gacprof.realigning.edits import Edit
+from gacprof.realigning.fusion import Output, blocks
+from gacprof.realigning.output import OutputFile
+from gacprof.realigning.resolve import Resolver
 
 Progress = Callable[[int], None]
 """Told the bytes written since the last call."""

@@ -19,10 +19,9 @@ import numpy as np
 from gacprof.checkpoint.dtypes import BY_STORAGE
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError
-
-from .fusion import Output, blocks
-from .resolve import Resolver
-from .safetensors_file import Progress, nbytes
+from gacprof.realigning.fusion import Output, blocks
+from gacprof.realigning.resolve import Resolver
+from gacprof.realigning.safetensors_file import Progress, nbytes
 
 ALIGNMENT = 64
 STORAGE = {name: storage for storage, name in BY_STORAGE.items() if storage != "UntypedStorage"}

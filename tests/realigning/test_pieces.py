@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gacprof.errors import CheckpointError
-from gacprof.realigning import elements
+from gacprof.factors import elements
 from gacprof.realigning.pieces import Copy, Mix, Stretch, Take, Zeros, apply, compose, size_of
 from gacprof.realigning.rows import new_shape, rows
 

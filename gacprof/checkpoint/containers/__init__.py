@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...errors import CheckpointError
-from ..folder import Folder
-from .base import Stored
-from .safetensors import read_safetensors
-from .sharded import read_sharded
-from .torchlegacy import MAGIC, read_torch_legacy
-from .torchzip import read_torch_zip
+from gacprof.checkpoint.containers.base import Stored
+from gacprof.checkpoint.containers.safetensors import read_safetensors
+from gacprof.checkpoint.containers.sharded import read_sharded
+from gacprof.checkpoint.containers.torchlegacy import MAGIC, read_torch_legacy
+from gacprof.checkpoint.containers.torchzip import read_torch_zip
+from gacprof.checkpoint.folder import Folder
+from gacprof.errors import CheckpointError
 
 __all__ = ["Stored", "find_container", "read_container"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..inventory import TensorInfo
+from gacprof.checkpoint.inventory import TensorInfo
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import CheckpointError
-from ..dtypes import BY_NAME, BY_STORAGE
+from gacprof.checkpoint.dtypes import BY_NAME, BY_STORAGE
+from gacprof.errors import CheckpointError
 
 MAX_NDIM = 64
 MAX_ELEMENTS = 1 << 60

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import CheckpointError
-from ..dtypes import BY_CODE
-from ..folder import Folder
-from ..inventory import TensorInfo
-from ..strictjson import parse_json
-from .base import Stored
+from gacprof.checkpoint.containers.base import Stored
+from gacprof.checkpoint.dtypes import BY_CODE
+from gacprof.checkpoint.folder import Folder
+from gacprof.checkpoint.inventory import TensorInfo
+from gacprof.checkpoint.strictjson import parse_json
+from gacprof.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""

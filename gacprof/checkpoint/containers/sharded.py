@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from ...errors import CheckpointError
-from ..folder import Folder, LocalFolder, is_inside, read_json
-from ..inventory import TensorInfo
-from .base import Stored
+from gacprof.checkpoint.containers.base import Stored
+from gacprof.checkpoint.folder import Folder, LocalFolder, is_inside, read_json
+from gacprof.checkpoint.inventory import TensorInfo
+from gacprof.errors import CheckpointError
 
 ReadShard = Callable[[Folder, str], Stored]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import CheckpointError
-from .records import Named, Record, TensorRef
+from gacprof.checkpoint.containers.records import Named, Record, TensorRef
+from gacprof.errors import CheckpointError
 
 _WRAPPERS = ("model", "state_dict", "model_state_dict", "module", "net")
 _MAX_ENTRIES = 250_000

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import CheckpointError
-from ..dtypes import element_type
-from ..folder import Folder
-from .base import Stored
-from .records import StorageRef
-from .state import find_state
-from .torchzip import MAX_PICKLE_BYTES, located, shared_notes
-from .unpickle import unpickle
+from gacprof.checkpoint.containers.base import Stored
+from gacprof.checkpoint.containers.records import StorageRef
+from gacprof.checkpoint.containers.state import find_state
+from gacprof.checkpoint.containers.torchzip import MAX_PICKLE_BYTES, located, shared_notes
+from gacprof.checkpoint.containers.unpickle import unpickle
+from gacprof.checkpoint.dtypes import element_type
+from gacprof.checkpoint.folder import Folder
+from gacprof.errors import CheckpointError
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """The first pickle: the long integer 0x1950A86A20F9469CFC6C."""

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...errors import CheckpointError
-from ..dtypes import element_type
-from ..folder import Folder, LocalFolder
-from ..inventory import TensorInfo
-from .base import Stored
-from .records import TensorRef
-from .state import find_state
-from .unpickle import unpickle
-from .zips import Entry, data_offset, read_entries
+from gacprof.checkpoint.containers.base import Stored
+from gacprof.checkpoint.containers.records import TensorRef
+from gacprof.checkpoint.containers.state import find_state
+from gacprof.checkpoint.containers.unpickle import unpickle
+from gacprof.checkpoint.containers.zips import Entry, data_offset, read_entries
+from gacprof.checkpoint.dtypes import element_type
+from gacprof.checkpoint.folder import Folder, LocalFolder
+from gacprof.checkpoint.inventory import TensorInfo
+from gacprof.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
 """Whole-model pickles carry a tokenizer, seldom more than 10 MB; tensors are not in there."""

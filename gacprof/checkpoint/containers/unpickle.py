@@ -16,8 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import CheckpointError
-from .records import Named, Record, StorageRef, dict_key, persistent, reduced
+from gacprof.checkpoint.containers.records import (
+    Named,
+    Record,
+    StorageRef,
+    dict_key,
+    persistent,
+    reduced,
+)
+from gacprof.errors import CheckpointError
 
 MAX_OPERATIONS = 4_000_000
 """A 7B whole-model pickle with its tokenizer has about 200 000; a slow tokenizer with

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from ...errors import CheckpointError
-from ..folder import Folder
+from gacprof.checkpoint.folder import Folder
+from gacprof.errors import CheckpointError
 
 _END = b"PK\x05\x06"
 _END64 = b"PK\x06\x06"

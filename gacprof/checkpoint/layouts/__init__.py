@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import CheckpointError
-from ..inventory import Inventory
-from .asvd import Asvd
-from .base import Contents, Findings, Layout, Sizes
-from .generic import Generic
-from .llmpruner import LlmPruner
-from .moe import Moe
-from .palu import Palu
-from .plain import Plain
-from .quantised import Quantised
-from .slicegpt import SliceGpt
-from .svdllm import SvdLlm
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.asvd import Asvd
+from gacprof.checkpoint.layouts.base import Contents, Findings, Layout, Sizes
+from gacprof.checkpoint.layouts.generic import Generic
+from gacprof.checkpoint.layouts.llmpruner import LlmPruner
+from gacprof.checkpoint.layouts.moe import Moe
+from gacprof.checkpoint.layouts.palu import Palu
+from gacprof.checkpoint.layouts.plain import Plain
+from gacprof.checkpoint.layouts.quantised import Quantised
+from gacprof.checkpoint.layouts.slicegpt import SliceGpt
+from gacprof.checkpoint.layouts.svdllm import SvdLlm
+from gacprof.errors import CheckpointError
 
 __all__ = [
     "LAYOUTS",

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..inventory import Dim, Feed, Gemm, Module, Place
-from .attention import find_attentions
-from .base import Contents, Findings
-from .linear import Linear, check_shapes
-from .names import is_embedding, layer_of, role_of
-from .width import find_widths
+from gacprof.checkpoint.inventory import Dim, Feed, Gemm, Module, Place
+from gacprof.checkpoint.layouts.attention import find_attentions
+from gacprof.checkpoint.layouts.base import Contents, Findings
+from gacprof.checkpoint.layouts.linear import Linear, check_shapes
+from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
+from gacprof.checkpoint.layouts.width import find_widths
 
 
 def assemble(

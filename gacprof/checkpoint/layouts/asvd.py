@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..inventory import Inventory
-from .assemble import assemble
-from .base import Contents, Findings, Sizes
-from .linear import Linear, bias_of, dense_linears
-from .plain import mirror_config
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.assemble import assemble
+from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
+from gacprof.checkpoint.layouts.linear import Linear, bias_of, dense_linears
+from gacprof.checkpoint.layouts.plain import mirror_config
 
 _INNER, _OUTER = ".BLinear.weight", ".ALinear.weight"
 

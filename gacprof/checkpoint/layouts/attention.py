@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..inventory import Attention
-from .base import Contents
-from .linear import Linear
-from .names import in_tower, layer_of, parent_of, role_of
+from gacprof.checkpoint.inventory import Attention
+from gacprof.checkpoint.layouts.base import Contents
+from gacprof.checkpoint.layouts.linear import Linear
+from gacprof.checkpoint.layouts.names import in_tower, layer_of, parent_of, role_of
 
 
 def find_attentions(

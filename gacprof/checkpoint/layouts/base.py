@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..inventory import Attention, Dim, Inventory, Module, TensorInfo
+from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module, TensorInfo
 
 Sizes = Mapping[str, int | None]
 """New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone

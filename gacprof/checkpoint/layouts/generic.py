@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import CheckpointError
-from ..dtypes import FLOATING
-from ..inventory import Inventory
-from .assemble import assemble
-from .base import Contents, Findings, Sizes
-from .linear import Linear, bias_of, dense_linears
-from .names import parent_of, role_of
-from .plain import mirror_config
+from gacprof.checkpoint.dtypes import FLOATING
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.assemble import assemble
+from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
+from gacprof.checkpoint.layouts.linear import Linear, bias_of, dense_linears
+from gacprof.checkpoint.layouts.names import parent_of, role_of
+from gacprof.checkpoint.layouts.plain import mirror_config
+from gacprof.errors import CheckpointError
 
 _SUFFIXED = re.compile(r"(.*(?:_proj|fc1|fc2))_([A-Za-z0-9]{1,10})", re.DOTALL)
 _NOT_FACTORS = ("lora_", "base_layer", "adapter")

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...errors import CheckpointError
-from ..dtypes import FLOATING
-from .base import Contents
-from .names import is_embedding, may_be_conv1d
+from gacprof.checkpoint.dtypes import FLOATING
+from gacprof.checkpoint.layouts.base import Contents
+from gacprof.checkpoint.layouts.names import is_embedding, may_be_conv1d
+from gacprof.errors import CheckpointError
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 

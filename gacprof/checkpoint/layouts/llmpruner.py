@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..inventory import Inventory
-from .assemble import assemble
-from .base import Contents, Findings, Sizes
-from .linear import dense_linears
-from .plain import mirror_config
-from .width import find_widths
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.assemble import assemble
+from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
+from gacprof.checkpoint.layouts.linear import dense_linears
+from gacprof.checkpoint.layouts.plain import mirror_config
+from gacprof.checkpoint.layouts.width import find_widths
 
 
 class LlmPruner:

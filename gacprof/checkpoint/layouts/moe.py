@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..dtypes import FLOATING
-from ..inventory import Inventory
-from .assemble import assemble
-from .attention import config_of_part
-from .base import Contents, Findings, Sizes
-from .linear import Linear, Packed, dense_linears
-from .names import is_expert
-from .plain import mirror_config
+from gacprof.checkpoint.dtypes import FLOATING
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.assemble import assemble
+from gacprof.checkpoint.layouts.attention import config_of_part
+from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
+from gacprof.checkpoint.layouts.linear import Linear, Packed, dense_linears
+from gacprof.checkpoint.layouts.names import is_expert
+from gacprof.checkpoint.layouts.plain import mirror_config
 
 _BATCHED = (".experts.gate_up_proj", ".experts.down_proj")
 _WHY = (

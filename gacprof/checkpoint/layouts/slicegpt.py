@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import CheckpointError
-from ..inventory import Dim, Feed, Inventory, Place
-from .assemble import assemble
-from .base import Contents, Findings, Sizes
-from .linear import Linear, check_shapes, dense_linears
-from .names import is_embedding, layer_of, role_of
-from .plain import mirror_config
+from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Place
+from gacprof.checkpoint.layouts.assemble import assemble
+from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
+from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
+from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
+from gacprof.checkpoint.layouts.plain import mirror_config
+from gacprof.errors import CheckpointError
 
 _ATTENTION, _MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 _READ_BY = {"attn": ("q", "k", "v", "qkv"), "mlp": ("gate", "up", "gate_up")}

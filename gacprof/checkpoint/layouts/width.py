@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..inventory import Dim, Feed, Inventory, Place
-from .attention import config_of_part
-from .base import Contents, Sizes
-from .linear import Linear
-from .names import in_tower, is_expert, layer_of, parent_of, role_of
+from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Place
+from gacprof.checkpoint.layouts.attention import config_of_part
+from gacprof.checkpoint.layouts.base import Contents, Sizes
+from gacprof.checkpoint.layouts.linear import Linear
+from gacprof.checkpoint.layouts.names import in_tower, is_expert, layer_of, parent_of, role_of
 
 _WIDTH_KEYS = {
     "mlp": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),

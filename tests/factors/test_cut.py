@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gacprof.realigning import cut
-from gacprof.realigning.cut import Stored, by_magnitude, loss_of_tail, redistribute
+from gacprof.factors import cut
+from gacprof.factors.cut import Stored, by_magnitude, loss_of_tail, redistribute
 
 
 def stored(matrix: np.ndarray) -> Stored:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from . import elements
+from gacprof.factors import elements
 
 Matrix = NDArray[np.float64]
 Method = Literal["order", "svd", "magnitude"]
