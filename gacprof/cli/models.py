@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gacprof.cli.parsing import token_counts, workload
+from gacprof.cli.parsing import by_pattern, token_counts, workload
 from gacprof.cli.printing import (
     Json,
     microseconds,
@@ -24,6 +24,9 @@ MapOption = Annotated[str, typer.Option("--map", help="A shipped map's name, or 
 Tokens = Annotated[
     str,
     typer.Option(help="Token counts served, with weights: 1:0.9,1024:0.1", metavar="M[:W],…"),
+]
+Sizes = Annotated[
+    list[str] | None, typer.Option(help="PATTERN=SIZE over dim names; may be repeated.")
 ]
 DEFAULT_TOKENS = "1,1024"
 
@@ -70,10 +73,26 @@ def plan(
     scores: Annotated[
         Path | None, typer.Option(help="JSON of importance by dim name, for gac.")
     ] = None,
+    quality_floor: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="Least mean share of energy kept.")
+    ] = None,
+    latency_limit: Annotated[
+        float | None, typer.Option(min=0.0, help="Most predicted time of the planned weights, µs.")
+    ] = None,
+    uniform: Annotated[
+        str, typer.Option(help="One size over all dims of a 'role' or a 'kind'.")
+    ] = "none",
+    pin: Sizes = None,
+    least: Sizes = None,
+    most: Sizes = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds; then the best so far, and its gap.")
+    ] = None,
     as_json: bool = Json,
 ) -> None:
     """Choose a size for every adjustable dim, within a budget; the plan is a JSON file."""
     from gacprof.planning import plan as make
+    from gacprof.planning.classes import Constraints
 
     made = make(
         checkpoint,
@@ -85,6 +104,12 @@ def plan(
         dtype=dtype,
         window=window,
         scores=_scores(scores),
+        quality_floor=quality_floor,
+        latency_limit_us=latency_limit,
+        constraints=Constraints(
+            uniform, by_pattern(pin, "pin"), by_pattern(least, "least"), by_pattern(most, "most")
+        ),
+        time_limit=time_limit,
     )
     target = out or Path("plan.json")
     made.save(target)
@@ -290,7 +315,7 @@ def _print_plan(made: Any) -> None:
         (
             _short(c.dim),
             c.before,
-            c.after,
+            "dense" if c.after is None else c.after,
             c.action,
             microseconds(c.latency_before_us),
             microseconds(c.latency_after_us),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gacprof.errors import SuiteError
+from collections.abc import Sequence
+
+from gacprof.errors import PlanError, SuiteError
 
 
 def token_counts(text: str) -> list[int]:
@@ -27,3 +29,14 @@ def workload(text: str) -> dict[int, float]:
     if any(m <= 0 or not 0 < w < float("inf") for m, w in tokens.items()):
         raise SuiteError(f"token counts and weights must be positive, not '{text}'")
     return tokens
+
+
+def by_pattern(texts: Sequence[str] | None, option: str) -> dict[str, int]:
+    """``["*q_proj:rank=128"]`` → {"*q_proj:rank": 128}. Raises :class:`PlanError`."""
+    sizes: dict[str, int] = {}
+    for text in texts or ():
+        pattern, _, size = text.rpartition("=")
+        if not pattern or not size.isdigit() or int(size) == 0:
+            raise PlanError(f"--{option} {text}: write it as PATTERN=SIZE, such as '*:rank=128'")
+        sizes[pattern] = int(size)
+    return sizes

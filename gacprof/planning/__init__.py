@@ -25,7 +25,8 @@ def plan(
     window: float = 0.25,
     constraints: Constraints | None = None,
     scores: Mapping[str, float] | None = None,
-    quality_floor: float = 0.0,
+    quality_floor: float | None = None,
+    latency_limit_us: float | None = None,
     time_limit: float | None = None,
     progress: Callable[..., None] | None = None,
 ) -> Plan:
@@ -52,6 +53,7 @@ def plan(
         constraints=constraints,
         scores=scores,
         quality_floor=quality_floor,
+        latency_limit_us=latency_limit_us,
         time_limit=time_limit,
         progress=progress,
     )

@@ -13,7 +13,7 @@ from gacprof.errors import PlanError
 from gacprof.planning.classes import Constraints, DimClass, Option, build_classes
 from gacprof.planning.objectives import Objective, objective
 from gacprof.planning.schema import Budget, Choice, Plan, Workload
-from gacprof.planning.solving import Outcome, solve_classes
+from gacprof.planning.solving import Limits, Outcome, solve_classes
 from gacprof.planning.spectra import energy_kept
 
 WINDOW = 0.25
@@ -39,7 +39,8 @@ def make_plan(
     window: float = WINDOW,
     constraints: Constraints | None = None,
     scores: Mapping[str, float] | None = None,
-    quality_floor: float = 0.0,
+    quality_floor: float | None = None,
+    latency_limit_us: float | None = None,
     time_limit: float | None = None,
     progress: Callable[..., None] | None = None,
 ) -> Plan:
@@ -47,15 +48,18 @@ def make_plan(
 
     ``budget`` is a fraction of the dense size of the planned weights, ``budget_parameters``
     a count for the whole checkpoint; with neither, memory is not limited and the default
-    objective loses nothing. ``quality_floor`` is the least share of energy kept, for
-    ``latency``. Raises :class:`PlanError`, or :class:`SolverError` naming the nearest
-    feasible budget.
+    objective loses nothing. ``quality_floor`` is the least mean share of energy kept,
+    ``latency_limit_us`` the most time that the workload may take in the planned weights'
+    products. ``time_limit`` (seconds) ends a search early with its best plan and the gap.
+
+    Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """
     if not inventory.dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
     goal = objective(aim, scores)
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
-    kept = energy_kept(inventory, inventory.dims) if _needs_spectra(aim, budget) else {}
+    needs_spectra = aim in ("energy", "latency") or quality_floor is not None
+    kept = energy_kept(inventory, inventory.dims) if needs_spectra else {}
     classes = build_classes(
         predictor,
         inventory.dims,
@@ -69,16 +73,12 @@ def make_plan(
         goal,
         classes,
         offered,
-        limit.parameters,
-        quality_floor=quality_floor,
+        Limits(limit.parameters, latency_limit_us, predictor.weights({}).latency_us, quality_floor),
         time_limit=time_limit,
         progress=progress,
     )
-    return _account(inventory, predictor, goal, classes, offered, outcome, limit)
-
-
-def _needs_spectra(aim: str, budget: float | None) -> bool:
-    return aim in ("energy", "latency")
+    made = _account(inventory, predictor, goal, classes, offered, outcome, limit)
+    return made.model_copy(update={"warnings": [*made.warnings, *_over(made, latency_limit_us)]})
 
 
 def _limit(
@@ -223,6 +223,16 @@ def _warnings(
     if cut:
         warnings.append(f"{len(cut)} dims are cut: the model's function changes")
     return warnings
+
+
+def _over(made: Plan, latency_limit_us: float | None) -> list[str]:
+    after = made.predicted_after_us
+    if latency_limit_us is None or after is None or after <= latency_limit_us:
+        return []
+    return [
+        f"predicted {after:.1f} µs is over the limit of {latency_limit_us:.1f} µs: dims that share "
+        "a product were counted apart; lower the limit by the difference"
+    ]
 
 
 def _at_an_end(chosen: Option | None, offered: Sequence[Option]) -> bool:
