@@ -32,7 +32,7 @@ DEFAULT_TOKENS = "1,1024"
 
 
 def register(app: typer.Typer) -> None:
-    for verb in (diagnose, plan, realign, verify, bench):
+    for verb in (diagnose, plan, pareto, realign, verify, bench):
         app.command()(verb)
 
 
@@ -118,6 +118,56 @@ def plan(
         return
     _print_plan(made)
     say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+
+
+def pareto(
+    checkpoint: Checkpoint,
+    cliff_map: MapOption,
+    out: Annotated[Path | None, typer.Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
+    objective: Annotated[str, typer.Option(help="pad, energy, gac or latency.")] = "energy",
+    tokens: Tokens = DEFAULT_TOKENS,
+    dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
+    window: Annotated[float, typer.Option(min=0.0, max=4.0, help="± share of a dim.")] = 0.25,
+    budgets: Annotated[int, typer.Option(min=1, help="How many budgets of ours.")] = 15,
+    as_json: bool = Json,
+) -> None:
+    """Set plans over many budgets beside naive rounding and the paper's choice."""
+    from gacprof.checkpoint import scan
+    from gacprof.cliffmap import CliffMap
+    from gacprof.planning.pareto import pareto as weigh
+    from gacprof.report.figures_style import save
+    from gacprof.report.pareto_figure import pareto_figure
+
+    with progress("pareto") as advance:
+        found = weigh(
+            scan(checkpoint),
+            CliffMap.load(cliff_map),
+            aim=objective,
+            tokens=workload(tokens),
+            dtype=dtype,
+            window=window,
+            budgets=budgets,
+            progress=advance,
+        )
+    files = save(pareto_figure(found.as_dict()), out) if out else []
+    if as_json:
+        print_json(found.as_dict())
+        return
+    rows = [
+        (
+            v.method,
+            f"{v.parameters:,}",
+            microseconds(v.latency_us),
+            f"{1 - v.energy_kept:.4f}" if v.energy_kept is not None else None,
+            percent(v.aligned),
+            v.note,
+        )
+        for v in found.variants
+    ]
+    columns = ("method", "parameters", "predicted", "energy lost", "aligned", "note")
+    print_table(f"{found.checkpoint} on {found.device}", columns, rows)
+    for file in files:
+        say(str(file))
 
 
 def realign(
