@@ -1,6 +1,6 @@
 """A repository on the Hugging Face hub as a folder: headers by range requests, no download.
 
-Uses ``huggingface_hub`` (it comes with the ``models`` extra) for addresses, credentials and
+Uses ``huggingface_hub`` (the ``hub`` extra) for addresses, credentials and
 sessions. A server that answers a range request with the whole file is refused before its body
 is read.
 """
@@ -36,7 +36,7 @@ class HubFolder:
         except ImportError:
             raise CheckpointError(
                 f"{repository}: reading from the hub needs huggingface_hub; "
-                "pip install 'gacprof[models]', or download the model and give its folder"
+                "pip install 'gacprof[hub]', or download the model and give its folder"
             ) from None
         self.location = repository
         self._id, _, revision = repository.partition("@")

@@ -222,13 +222,16 @@ def verify(
     b: Annotated[str, typer.Argument(help="The checkpoint to compare with it.")],
     dtype: Annotated[str | None, typer.Option(help="Computed in; default float32.")] = None,
     text: Annotated[Path | None, typer.Option(help="A text, for perplexity.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A folder with a tokenizer; default: a's, else b's.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: bool = Json,
 ) -> None:
     """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
     from gacprof.proof import verify as compare
 
-    check = compare(a, b, dtype=dtype, text=text, device=device)
+    check = compare(a, b, dtype=dtype, text=text, tokenizer=tokenizer, device=device)
     if as_json:
         print_json(check.as_dict())
     else:
@@ -296,10 +299,14 @@ def _print_verification(check: Any) -> None:
         ("KL divergence, mean / max (nats)", f"{shown(check.mean_kl)} / {shown(check.max_kl)}"),
         ("same most likely token", percent(check.argmax_agreement)),
     ]
-    for which, ppl in (("a", check.perplexity_a), ("b", check.perplexity_b)):
+    from gacprof.proof import distinct_names
+
+    a, b = distinct_names([check.a, check.b])
+    for which, ppl in ((a, check.perplexity_a), (b, check.perplexity_b)):
         if ppl is not None:
-            rows.append((f"perplexity of {which}", f"{ppl.perplexity:.4f}"))
-    print_table("", ("quantity", "value"), rows)
+            value = "not finite" if ppl.value is None else f"{ppl.value:.4f}"
+            rows.append((f"perplexity of {which}, {ppl.tokens:,} tokens", value))
+    print_table(f"{b} against {a}", ("quantity", "value"), rows)
     say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
     say("passed: the same function within tolerance" if check.passed else "failed")
 
@@ -330,7 +337,7 @@ def _print_diagnosis(found: Any, every: bool) -> None:
             d.verdict,
             percent(d.penalty),
             microseconds(d.latency_us),
-            d.advice,
+            "not in this map" if d.verdict == "unknown" else d.advice,
             microseconds(d.lost_us) if d.lost_us else None,
         )
         for d in sorted(found.dims, key=lambda d: -d.lost_us)
@@ -356,7 +363,8 @@ def _print_diagnosis(found: Any, every: bool) -> None:
         f"{microseconds(totals['lost_us'])}, recoverable by padding "
         f"{microseconds(totals['recoverable_us'])}"
     )
-    for note in found.notes:
+    missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
+    for note in (*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())):
         say(f"note: {note}")
 
 

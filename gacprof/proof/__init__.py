@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from gacprof.proof.benchmark import BenchResult, Timing, bench
 from gacprof.proof.perplexity import Perplexity
+from gacprof.proof.subject import distinct_names
 from gacprof.proof.verification import Verification, verify
 
-__all__ = ["BenchResult", "Perplexity", "Timing", "Verification", "bench", "verify"]
+__all__ = [
+    "BenchResult",
+    "Perplexity",
+    "Timing",
+    "Verification",
+    "bench",
+    "distinct_names",
+    "verify",
+]

@@ -40,7 +40,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All timings, raw ones kept. ``parameters`` are in the order of ``models``."""
+    """All timings, raw ones kept. ``models`` are names, told apart; ``sources`` the paths behind
+    them; ``parameters`` are in the same order."""
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]
@@ -52,6 +53,7 @@ class BenchResult:
     environment: Environment
     timer: str
     notes: tuple[str, ...] = field(default=())
+    sources: tuple[str, ...] = ()
 
     def of(self, model: str, workload: str) -> Timing:
         """The timing of a model at ``prefill 128``, ``decode 128`` … Raises ``KeyError``."""
@@ -63,6 +65,7 @@ class BenchResult:
     def as_dict(self) -> dict[str, Any]:
         return {
             "models": list(self.models),
+            "sources": list(self.sources),
             "parameters": list(self.parameters),
             "dtype": self.dtype,
             "batch": self.batch,

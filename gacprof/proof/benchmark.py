@@ -21,7 +21,14 @@ from gacprof.measure.device import open_device
 from gacprof.measure.stats import median_interval
 from gacprof.points import Environment
 from gacprof.proof.bench_result import BenchResult, Timing
-from gacprof.proof.subject import Model, chosen_dtype, device_of, name_of, vocabulary
+from gacprof.proof.subject import (
+    Model,
+    chosen_dtype,
+    device_of,
+    distinct_names,
+    name_of,
+    vocabulary,
+)
 from gacprof.proof.together import common_dtype, load_together
 from gacprof.proof.workloads import Clock, Runner, Workload
 
@@ -62,9 +69,11 @@ def bench(
     numbers = chosen_dtype(dtype) or common_dtype(models)
     loaded = load_together(models, numbers, where)
     rounds = _measure(loaded, workloads, where, repeats, time_cap_s, progress)
-    names = _distinct([name_of(model) for model in models])
+    sources = tuple(name_of(model) for model in models)
+    names = distinct_names(sources)
     return BenchResult(
         models=names,
+        sources=sources,
         parameters=tuple(sum(p.numel() for p in model.parameters()) for model in loaded),
         dtype=str(numbers).removeprefix("torch."),
         batch=batch,
@@ -175,14 +184,6 @@ def _timings(
 def _environment(device: torch.device) -> Environment:
     found = open_device(str(device)).environment
     return replace(found, stack={**found.stack, "transformers": require_transformers().__version__})
-
-
-def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, numbered where one comes twice (a model against itself is a fair question)."""
-    return tuple(
-        f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
-        for i, name in enumerate(names)
-    )
 
 
 def _notes(rounds: int, repeats: int) -> tuple[str, ...]:

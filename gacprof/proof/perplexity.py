@@ -44,8 +44,8 @@ def encode(text: str | Path, checkpoints: Sequence[str | Path]) -> torch.Tensor:
                 raise CheckpointError(f"{text} has fewer than two tokens: no perplexity")
             return ids
     raise CheckpointError(
-        "perplexity needs a tokenizer, and neither folder has one: copy tokenizer.json and "
-        "tokenizer_config.json of the original model there"
+        f"perplexity needs a tokenizer, and there is none in {', '.join(map(str, checkpoints))}: "
+        "name the original model's folder (--tokenizer)"
     )
 
 

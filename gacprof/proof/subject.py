@@ -23,6 +23,23 @@ def name_of(model: Model) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else str(model)
 
 
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+    """As much of each path, from its end, as tells the models apart; numbered where one comes
+    twice (a model against itself is a fair question)."""
+    parts = [Path(name).parts for name in names]
+    deepest = max(len(p) for p in parts)
+    for depth in range(1, deepest + 1):
+        short = ["/".join(p[-depth:]) for p in parts]
+        if len(set(short)) == len(set(names)):
+            break
+    else:
+        short = list(names)
+    return tuple(
+        f"{name} ({short[: i + 1].count(name)})" if short.count(name) > 1 else name
+        for i, name in enumerate(short)
+    )
+
+
 def ready(model: Model, dtype: torch.dtype | None, device: torch.device) -> nn.Module:
     """The model in ``dtype`` on ``device``, in eval mode.
 

@@ -73,23 +73,24 @@ def verify(
     inputs: Inputs | None = None,
     dtype: torch.dtype | str | None = None,
     text: str | Path | None = None,
+    tokenizer: str | Path | None = None,
     device: torch.device | str | None = "cpu",
 ) -> Verification:
     """Run both models on the same inputs and compare.
 
     ``inputs`` are token ids [batch, tokens]; by default 2×32 random ones from a fixed seed.
     ``dtype`` is what is computed in: float32 by default whatever is stored, because there
-    rounding hides least. ``text`` is a file whose perplexity is measured under both models; it
-    needs a tokenizer in either folder. The models are held one after the other.
+    rounding hides least. ``text`` is a file whose perplexity is measured under both models, with
+    the tokenizer of the folder ``tokenizer``, else of a's folder, else of b's. The models are
+    held one after the other.
 
     Raises :class:`CheckpointError` for models that cannot be compared.
     """
     where = device_of(device)
     numbers = _dtype(a, b, dtype)
     asked = None if inputs is None else _ids(inputs)
-    tokens = (
-        None if text is None else encode(text, [m for m in (a, b) if isinstance(m, str | Path)])
-    )
+    folders = [m for m in (a, b) if isinstance(m, str | Path)]
+    tokens = None if text is None else encode(text, [tokenizer] if tokenizer else folders)
     first = _Run(a, numbers, where, asked, tokens)
     second = _Run(b, numbers, where, first.ids, tokens)
     return _compare(first, second, numbers, where, given=asked is not None)
@@ -110,10 +111,11 @@ class _Run:
         loaded = ready(model, dtype, device)
         self.layers, self.vocabulary = layers(loaded), vocabulary([loaded])
         self.ids = _random_ids(self.vocabulary) if ids is None else ids
-        if int(self.ids.max()) >= self.vocabulary:
-            raise CheckpointError(
-                f"{self.name} knows {self.vocabulary} tokens, the inputs have {int(self.ids.max())}"
-            )
+        for what, given in (("the inputs have", self.ids), ("the text has", text)):
+            if given is not None and int(given.max()) >= self.vocabulary:
+                raise CheckpointError(
+                    f"{self.name} knows {self.vocabulary} tokens, {what} {int(given.max())}"
+                )
         self.logits = _logits(loaded, self.ids.to(device))
         self.perplexity = None if text is None else perplexity(loaded, text, device)
         alive = weakref.ref(loaded)

@@ -118,6 +118,13 @@ def test_verify_exits_1_where_the_function_differs(run, asvd, planted_map, tmp_p
     assert told.code == 1 and "failed" in told.out
 
 
+def test_verify_tells_perplexity_on_a_text(run, original_checkpoints, tmp_path):
+    base = original_checkpoints / "base_mha"
+    (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
+    told = run("verify", base, base, "--text", tmp_path / "text.txt")
+    assert told.code == 0 and "perplexity of base_mha (1)" in told.out
+
+
 @pytest.mark.parametrize(("strategy", "multiple"), [("minimal", 8), ("optimal", 16)])
 def test_strategies_pad_to_8_and_16(run, asvd, tmp_path, strategy, multiple):
     from gacprof.checkpoint import scan

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gacprof.measure.stats import median_interval  # noqa: E402
-from gacprof.proof import bench, benchmark, together  # noqa: E402
+from gacprof.proof import bench, benchmark, distinct_names, together  # noqa: E402
 from gacprof.proof.bench_result import Timing  # noqa: E402
 from gacprof.proof.workloads import Clock, Runner, Workload  # noqa: E402
 
@@ -35,7 +35,8 @@ def tiny(tmp_path_factory):
 def test_all_is_measured_and_kept(tiny):
     result = bench([tiny, tiny], tokens=(16, 8), decode_steps=3, repeats=4)
     first, second = result.models
-    assert first == f"{tiny} (1)" and second == f"{tiny} (2)"
+    assert first == f"{tiny.name} (1)" and second == f"{tiny.name} (2)"
+    assert result.sources == (str(tiny), str(tiny))
     assert [t.workload for t in result.timings] == [
         name for name in ("prefill 8", "prefill 16", "decode 8") for _ in range(2)
     ]
@@ -55,6 +56,23 @@ def test_all_is_measured_and_kept(tiny):
         p.numel() for p in transformers.AutoModelForCausalLM.from_pretrained(tiny).parameters()
     )
     assert any("fewer than 6 rounds" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["demo/model", "demo/planned"], ("model", "planned")),
+        (["a/out", "b/out"], ("a/out", "b/out")),
+        (["x/a/out", "y/a/out", "y/b"], ("x/a/out", "y/a/out", "y/b")),
+        (["demo/model", "demo/model"], ("model (1)", "model (2)")),
+        (
+            ["LlamaForCausalLM", "runs/LlamaForCausalLM"],
+            ("LlamaForCausalLM", "runs/LlamaForCausalLM"),
+        ),
+    ],
+)
+def test_models_are_named_by_what_tells_them_apart(paths, names):
+    assert distinct_names(paths) == names
 
 
 def test_models_take_turns(tiny, monkeypatch):

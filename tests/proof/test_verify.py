@@ -135,8 +135,37 @@ def test_perplexity_without_a_tokenizer_or_a_text_is_refused(asvd, tmp_path):
     with pytest.raises(CheckpointError, match="cannot read the text"):
         verify(asvd, asvd, text=tmp_path / "nowhere.txt")
     (tmp_path / "text.txt").write_text("some words")
-    with pytest.raises(CheckpointError, match="neither folder has one"):
+    with pytest.raises(CheckpointError, match="name the original model's folder"):
         verify(asvd, asvd, text=tmp_path / "text.txt")
+
+
+def test_perplexity_takes_the_tokenizer_that_is_named(asvd, original_checkpoints, tmp_path):
+    base = original_checkpoints / "base_mha"
+    (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
+    with pytest.raises(CheckpointError, match="needs a tokenizer"):
+        verify(asvd, asvd, text=tmp_path / "text.txt")
+    named = verify(asvd, asvd, text=tmp_path / "text.txt", tokenizer=base)
+    own = verify(base, base, text=tmp_path / "text.txt")
+    assert named.perplexity_a.tokens == own.perplexity_a.tokens
+
+
+def test_a_tokenizer_of_another_model_is_refused(original_checkpoints, tmp_path):
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        vocab_size=64,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "small")
+    (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
+    with pytest.raises(CheckpointError, match="knows 64 tokens, the text has"):
+        verify(
+            tmp_path / "small",
+            tmp_path / "small",
+            text=tmp_path / "text.txt",
+            tokenizer=original_checkpoints / "base_mha",
+        )
 
 
 def test_tolerances_grow_with_depth_and_with_the_dtypes_rounding():
