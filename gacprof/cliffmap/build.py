@@ -1,24 +1,21 @@
-"""Samples → cliff map: pool the visits, take the noise floor from hidden duplicates, detect."""
+"""Samples → cliff map: gather the visits, take the noise floors from hidden duplicates, detect."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from pydantic import ValidationError
 
-from gacprof.cliffmap.curves import Axis, Measured, make_curve
+from gacprof.cliffmap.curves import Axis, make_curve
 from gacprof.cliffmap.map import CliffMap
+from gacprof.cliffmap.noise import Pair, aa_pairs, noise_floor, noise_of_curve
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
+from gacprof.cliffmap.visits import Visits
 from gacprof.errors import MapError
-from gacprof.measure.stats import median, median_interval, quantile
 from gacprof.points import Environment, Point, Sample
-
-FLOOR_QUANTILE = 0.95
-"""The share of A/A differences that the noise floor is not to fall short of."""
 
 MechanismOf = Callable[[Sample], str | None]
 
@@ -35,38 +32,6 @@ def mechanism_of_kernels(sample: Sample) -> str | None:
     return " + ".join(dict.fromkeys(parts)) or None
 
 
-@dataclass
-class _Visits:
-    """All that was sampled of one point with one timer."""
-
-    own: list[float] = field(default_factory=list)
-    disguised: list[float] = field(default_factory=list)
-    served: Counter[tuple[str | None, tuple[str, ...]]] = field(default_factory=Counter)
-    troubles: list[str] = field(default_factory=list)
-    axes: set[str] = field(default_factory=set)
-
-    def add(self, sample: Sample, mechanism: str | None) -> None:
-        self.axes.update(sample.axes)
-        if sample.status != "ok" or not sample.timings_us:
-            self.troubles.append(sample.reason or sample.status)
-        elif sample.duplicate:
-            self.disguised.extend(sample.timings_us)
-        else:
-            self.own.extend(sample.timings_us)
-            if mechanism or sample.kernels:
-                self.served[mechanism, sample.kernels] += 1
-
-    def measured(self, d: int) -> Measured:
-        low, middle, high = median_interval(self.own)
-        mechanism, kernels = self._commonest()
-        return Measured(d, middle, low, high, len(self.own), mechanism, kernels)
-
-    def _commonest(self) -> tuple[str | None, tuple[str, ...]]:
-        if not self.served:
-            return None, ()
-        return min(self.served, key=lambda seen: (-self.served[seen], str(seen)))
-
-
 def build_map(
     samples: Iterable[Sample],
     environment: Environment,
@@ -80,15 +45,16 @@ def build_map(
 ) -> CliffMap:
     """The cliff map of these samples.
 
-    Visits of a point are pooled; duplicates are kept apart and give the noise floor. A
-    point whose visits all failed or were throttled is in its curves' coverage with the
+    The least disturbed visit stands for a point; duplicates are kept apart and give the noise
+    floors. A point whose visits all failed or were throttled is in its curves' coverage with the
     reason. Points that are alone on their axis, or on none, are kept for look-ups.
 
     Raises :class:`MapError` where nothing was measured or a timing is no positive number.
     """
     visits, timer, extra_notes = _visits(samples, mechanism_of)
-    noise = noise_floor(visits)
-    curves, lone = _curves(visits, timer, noise.floor)
+    pairs = aa_pairs(visits)
+    noise = noise_floor(pairs)
+    curves, lone = _curves(visits, timer, noise, pairs)
     if not curves and not lone:
         raise MapError(
             f"nothing to build the map '{name}' from: no sample was measured{_why(visits)}. "
@@ -118,24 +84,11 @@ def build_map(
     return CliffMap(file)
 
 
-def noise_floor(visits: Mapping[Point, _Visits]) -> Noise:
-    """The 95 % quantile of |ratio − 1| between a point's own visits and its duplicates."""
-    ratios = [
-        abs(median(v.disguised) / median(v.own) - 1)
-        for v in visits.values()
-        if v.own and v.disguised
-    ]
-    if not ratios:
-        return Noise(floor=None, reason="the samples hold no duplicate visits")
-    floor = float(f"{quantile(ratios, FLOOR_QUANTILE):.4g}")
-    return Noise(floor=floor, quantile=FLOOR_QUANTILE, pairs=len(ratios))
-
-
 def _visits(
     samples: Iterable[Sample], mechanism_of: MechanismOf
-) -> tuple[dict[Point, _Visits], str, list[str]]:
+) -> tuple[dict[Point, Visits], str, list[str]]:
     """Samples by point, of the one timer that most of them were taken with."""
-    by_timer: dict[str, dict[Point, _Visits]] = defaultdict(lambda: defaultdict(_Visits))
+    by_timer: dict[str, dict[Point, Visits]] = defaultdict(lambda: defaultdict(Visits))
     for sample in samples:
         if any(not 0 < t < float("inf") for t in sample.timings_us):
             raise MapError(
@@ -156,7 +109,7 @@ def _visits(
 
 
 def _curves(
-    visits: Mapping[Point, _Visits], timer: str, floor: float | None
+    visits: Mapping[Point, Visits], timer: str, noise: Noise, pairs: list[Pair]
 ) -> tuple[list[Curve], list[LonePoint]]:
     groups: dict[tuple[str, str, str, tuple, tuple], dict[int, Point]] = defaultdict(dict)
     for point, v in visits.items():
@@ -177,8 +130,9 @@ def _curves(
         }
         what = Axis(operator, axis, dict(fixed), dtype, dict(flags), timer)
         on_curve.update(points.values())
+        own = noise_of_curve(pairs, operator, [m.median_us for m in measured])
         try:
-            curves.append(make_curve(what, measured, floor, failed))
+            curves.append(make_curve(what, measured, (own or noise).floor, failed, own))
         except ValidationError as error:
             raise MapError(
                 f"{operator} {axis} ({dict(fixed)}): {error.errors()[0]['msg']}"
@@ -186,7 +140,7 @@ def _curves(
     return curves, [_lone(p, v, timer) for p, v in visits.items() if v.own and p not in on_curve]
 
 
-def _lone(point: Point, visits: _Visits, timer: str) -> LonePoint:
+def _lone(point: Point, visits: Visits, timer: str) -> LonePoint:
     m = visits.measured(1)
     return LonePoint(
         operator=point.operator,
@@ -203,7 +157,7 @@ def _lone(point: Point, visits: _Visits, timer: str) -> LonePoint:
     )
 
 
-def _why(visits: Mapping[Point, _Visits]) -> str:
+def _why(visits: Mapping[Point, Visits]) -> str:
     """The commonest reason why points have no timings, for the message."""
     reasons = Counter(reason for v in visits.values() for reason in v.troubles)
     return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""

@@ -9,7 +9,7 @@ from statistics import median
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.periods import find_period
 from gacprof.cliffmap.residues import label
-from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Period, Points, Tier
+from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Noise, Period, Points, Tier
 from gacprof.points import Flag
 
 
@@ -52,11 +52,13 @@ def make_curve(
     measured: list[Measured],
     floor: float | None,
     failed: Mapping[int, str] | None = None,
+    noise: Noise | None = None,
 ) -> Curve:
     """Everything the columns tell: period, tiers, cliffs, frontier, safe dims.
 
-    ``floor`` is the map's noise floor; None takes :data:`detect.ASSUMED_FLOOR`. ``failed``
-    are dims that could not be measured, with the reason. Raises ``ValueError`` (pydantic's)
+    ``floor`` is the noise floor that holds here; None takes :data:`detect.ASSUMED_FLOOR`.
+    ``noise`` says what it rests on where that is not the whole map. ``failed`` are dims that
+    could not be measured, with the reason. Raises ``ValueError`` (pydantic's)
     for fewer than two dims, a dim twice, or a latency that is no positive number.
     """
     measured = sorted(measured, key=lambda m: m.d)
@@ -92,6 +94,7 @@ def make_curve(
         safe=[d for d in detect.safe(points.d, points.median_us, floor) if d <= settled],
         floor=cliff_floor,
         tolerance=detect.tolerance(floor),
+        noise=noise,
         coverage=Coverage(
             first=min(asked), last=max(asked), measured=len(measured), settled=settled,
             failed=failed,

@@ -60,8 +60,12 @@ class CliffMap:
 
     @property
     def floor(self) -> float | None:
-        """The measured noise floor; None where the map has none."""
+        """The measured noise floor over all points; None where the map has none."""
         return self.file.noise.floor
+
+    def floor_of(self, curve: Curve) -> float | None:
+        """The noise floor that holds on a curve: of points like its own, else the map's."""
+        return self.floor if curve.noise is None else curve.noise.floor
 
     @property
     def curves(self) -> list[Curve]:
@@ -187,7 +191,7 @@ class CliffMap:
         """Every size that all uses can be looked up at, judged on the weighted sum."""
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
-        settled, sizes = [], set[int]()
+        settled, floors, sizes = [], [], set[int]()
         for use in uses:
             fixed = complete_dims(use.operator, self._fixed(use))
             curves = matching(self.curves, use.operator, use.axis, use.dtype, use.flags)
@@ -196,12 +200,14 @@ class CliffMap:
                 raise self._no_curve(use.operator, use.axis, use.dtype, use.flags, fixed)
             sizes.update(curve.points.d)
             settled.append(curve.coverage.settled)
+            floors.append(self.floor_of(curve))
         rows = [(d, self._total(uses, d)) for d in sorted(sizes)]
         known = [(d, total) for d, total in rows if total is not None]
         if not known:
             self._explain(uses, min(sizes))
         d, latency = [d for d, _ in known], [total for _, total in known]
-        return near_by.of_sums(d, latency, self.floor, min(settled))
+        floor = max((f for f in floors if f is not None), default=None)
+        return near_by.of_sums(d, latency, floor, min(settled))
 
     @staticmethod
     def _fixed(use: Use) -> dict[str, int]:

@@ -136,9 +136,10 @@ class Cliff(_Strict):
 class Points(_Strict):
     """Parallel columns, ascending in ``d``, one entry a measured dim.
 
-    ``low_us`` and ``high_us`` bound the median (order-statistic interval, 95 %), null where
-    the source gives none; ``count`` is the number of timings. ``mechanism`` and ``kernels``
-    are empty or hold for each dim an index into the curve's lists of these names.
+    ``median_us`` is of the least disturbed visit; ``low_us`` and ``high_us`` bound it (order
+    statistics, 95 %), null where the source gives none; ``count`` is its number of timings.
+    What differs between visits is told by the noise floor, not by them. ``mechanism`` and
+    ``kernels`` are empty or hold for each dim an index into the curve's lists of these names.
     """
 
     d: list[int]
@@ -198,9 +199,10 @@ class Coverage(_Strict):
 class Curve(_Strict):
     """One axis of one operator, everything else held fixed.
 
-    ``floor`` is the relative difference up to which nothing is called a cliff: the map's
-    noise floor, raised for the number of edges looked at, or what was assumed where there is
-    no noise floor. ``tolerance`` is the penalty up to which a dim is safe.
+    ``noise`` is the A/A floor of the points that are like this curve's, null where it has too
+    few pairs of its own: then the map's holds. ``floor`` is the relative difference up to which
+    nothing is called a cliff: the noise floor, raised for the number of edges looked at, or
+    what was assumed where there is none. ``tolerance`` is the penalty up to which a dim is safe.
     ``mechanisms`` name what serves a dim (a tier); ``kernels`` are the kernels themselves, as
     the driver names them, in the order of launch.
     """
@@ -221,6 +223,7 @@ class Curve(_Strict):
     safe: list[int] = Field(default_factory=list)
     floor: Fraction
     tolerance: Fraction
+    noise: Noise | None = None
     coverage: Coverage
 
     @model_validator(mode="after")

@@ -43,7 +43,7 @@ MOST_LABELS = 14
 def staircase(cliff_map: CliffMap, curve: Curve, width: float = 10.0) -> Figure:
     """Latency over the dim, with tiers as bands, the frontier and the noise floor drawn in."""
     figure, (axes,) = new_figure(width, 4.6)
-    draw_staircase(axes, curve, cliff_map.floor)
+    draw_staircase(axes, curve, cliff_map.floor_of(curve))
     title(axes, f"{curve.operator}: latency over {curve.axis}", _conditions(cliff_map, curve))
     _legend(axes)
     return figure
@@ -66,7 +66,7 @@ def side_by_side(
     curves = [m.curve(operator, axis, dtype, flags, **fixed) for m in maps]
     figure, panels = new_figure(10.0, 0.6 + 3.4 * len(maps), rows=len(maps), sharex=True)
     for panel, cliff_map, curve in zip(panels, maps, curves, strict=True):
-        draw_staircase(panel, curve, cliff_map.floor)
+        draw_staircase(panel, curve, cliff_map.floor_of(curve))
         title(panel, cliff_map.file.device.name, _conditions(cliff_map, curve))
         if panel is not panels[-1]:
             panel.set_xlabel("")
@@ -75,7 +75,7 @@ def side_by_side(
 
 
 def draw_staircase(axes: Axes, curve: Curve, floor: float | None) -> None:
-    """Draw one curve into existing axes. ``floor`` is the map's measured one, if it has one."""
+    """Draw one curve into existing axes. ``floor`` is the measured one, if there is one."""
     factor, unit = latency_unit(curve.points.median_us)
     _draw_classes(axes, curve, factor)
     _draw_frontier(axes, curve, floor, factor)

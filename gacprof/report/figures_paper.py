@@ -95,7 +95,7 @@ def paper_figure(cliff_map: CliffMap, number: int, dtype: str | None = None) -> 
 
 def _draw(axes: Axes, panel: Panel, curve: Curve, cliff_map: CliffMap) -> None:
     if panel.rate is None:
-        draw_staircase(axes, curve, cliff_map.floor)
+        draw_staircase(axes, curve, cliff_map.floor_of(curve))
         return
     from gacprof.cliffmap.residues import label
 
