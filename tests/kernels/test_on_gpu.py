@@ -1,0 +1,59 @@
+"""What only a GPU can show: that the names of what runs there are understood."""
+
+from __future__ import annotations
+
+import pytest
+
+from gacprof.kernels import Kernel, attach, fa2, parse
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="runs kernels on a CUDA device"),
+]
+
+
+def kernels_of(call) -> list[str]:  # type: ignore[no-untyped-def]
+    """Names of the kernels of one call, in launch order, after a warm-up."""
+    call()
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        call()
+        torch.cuda.synchronize()
+    events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return [event.name for event in sorted(events, key=lambda e: e.time_range.start)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("m", [1, 64, 2048])
+def test_every_kernel_of_a_linear_is_known(dtype: str, m: int) -> None:
+    for k in (104, 106, 107, 112, 128, 4096):
+        x = torch.randn(m, k, device="cuda", dtype=getattr(torch, dtype))
+        w = torch.randn(512, k, device="cuda", dtype=getattr(torch, dtype))
+        names = kernels_of(lambda x=x, w=w: torch.nn.functional.linear(x, w))
+        assert names
+        assert [name for name in names if not parse(name).known] == []
+        assert any(parse(name).role in ("gemm", "gemv") for name in names)
+
+
+def served(head_dim: int) -> tuple[Kernel, tuple[Kernel, ...]]:
+    q = torch.randn(1, 8, 512, head_dim, device="cuda", dtype=torch.float16)
+    names = kernels_of(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q))
+    assert [name for name in names if not parse(name).known] == []
+    group = next(g for g in attach(names) if g.main.role == "attention")
+    return group.main, group.before
+
+
+def test_an_unaligned_head_dim_is_padded_before_flash() -> None:
+    main, before = served(107)
+    assert main.family == "flash2"
+    assert main.flag["even_k"] is False
+    assert sum(kernel.role in ("fill", "pad") for kernel in before) == 3
+
+
+def test_the_template_that_runs_is_the_one_that_the_library_promises() -> None:
+    inventory = fa2.read()
+    for head_dim in (65, 107, 129, 200):
+        main, _ = served(head_dim)
+        assert main.template == inventory.template_for(head_dim)
