@@ -6,10 +6,14 @@ import pytest
 from planted import TOKENS
 
 from gacprof.checkpoint import scan
+from gacprof.diagnosing import diagnose
 from gacprof.errors import GacprofError, PlanError, SolverError
 from gacprof.planning import Plan, plan
 from gacprof.planning.classes import Constraints
 from gacprof.planning.make import dense_parameters
+from gacprof.planning.pareto import pareto
+from gacprof.proof import verify
+from gacprof.realigning import realign
 
 
 def test_without_a_budget_everything_lands_on_a_safe_size_and_nothing_is_lost(asvd, planted_map):
@@ -54,7 +58,62 @@ def test_every_objective_gives_a_valid_plan(asvd, planted_map, aim):
     assert made.budget.used <= made.budget.limit
     assert made.certificate.value <= made.certificate.bound + 1e-9
     for choice in made.choices:
-        assert not choice.candidates or choice.after in choice.candidates
+        offered = [*choice.candidates, *([None] if choice.fusable else [])]
+        assert not offered or choice.after in offered
+
+
+def test_a_pair_is_multiplied_out_where_dense_is_faster_and_fits(asvd, planted_map, tmp_path):
+    inventory = scan(asvd)
+    made = plan(
+        asvd, planted_map, tokens=TOKENS, objective="latency",
+        budget_parameters=inventory.parameters * 2,
+    )  # fmt: skip
+    fused = [c for c in made.choices if c.action == "fuse"]
+    assert fused and all(
+        c.after is None and c.latency_after_us < c.latency_before_us for c in fused
+    )
+    realign(asvd, made, tmp_path / "out")
+    after = scan(tmp_path / "out")
+    assert after.parameters - inventory.parameters == made.budget.used - made.budget.before
+    assert verify(asvd, tmp_path / "out").argmax_agreement > 0.95
+    judged = diagnose(tmp_path / "out", planted_map, tokens=TOKENS)
+    planned = {m.name for m in inventory.modules if m.dims}
+    predicted = sum(w.latency_us for w in judged.weights if w.name in planned)
+    assert predicted == pytest.approx(made.predicted_after_us)
+
+
+def test_a_latency_limit_is_kept_at_the_least_loss(asvd, planted_map):
+    free = plan(asvd, planted_map, tokens=TOKENS)
+    limit = free.predicted_after_us * 0.97
+    made = plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=limit)
+    assert made.predicted_after_us <= limit or any("over the limit" in w for w in made.warnings)
+    assert made.predicted_after_us < free.predicted_after_us
+    with pytest.raises(SolverError, match="nearest"):
+        plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=1.0)
+
+
+def test_a_quality_floor_holds_back_the_fastest(asvd, planted_map):
+    fast = plan(asvd, planted_map, tokens=TOKENS, objective="latency", quality_floor=0.9)
+    careful = plan(asvd, planted_map, tokens=TOKENS, objective="latency", quality_floor=1.0)
+    assert not any(c.action == "truncate" for c in careful.choices)
+    assert fast.certificate.value >= careful.certificate.value
+
+
+def test_every_variant_is_judged_alike(asvd, planted_map):
+    inventory = scan(asvd)
+    found = pareto(inventory, planted_map, tokens=TOKENS, budgets=4)
+    by_method = {v.method: v for v in found.variants}
+    assert by_method["as it is"].parameters == inventory.parameters
+    assert by_method["as it is"].energy_kept == 1.0
+    up, down = by_method["up to 8"], by_method["down to 8"]
+    assert up.parameters > inventory.parameters > down.parameters
+    assert up.energy_kept == 1.0 > down.energy_kept
+    assert up.latency_us < by_method["as it is"].latency_us
+    assert any(v.method.startswith("paper's DP") for v in found.variants)
+    ours = [v for v in found.variants if v.method.startswith("gacprof")]
+    assert [v.parameters for v in ours] == sorted(v.parameters for v in ours)
+    assert [v.energy_kept for v in ours] == sorted(v.energy_kept for v in ours)
+    assert all(v.aligned >= by_method["as it is"].aligned for v in ours)
 
 
 def test_the_papers_objective_warns_of_its_degeneracy(asvd, planted_map):

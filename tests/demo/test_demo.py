@@ -1,0 +1,48 @@
+"""The demo's model is what the page says of it, and its folder replaces only a demo's."""
+
+import pytest
+
+from gacprof.checkpoint import scan
+from gacprof.demo.model import described, ranks, write_demo_checkpoint
+from gacprof.demo.run import MARKER, _fresh, commands
+from gacprof.errors import GacprofError
+
+
+def test_the_model_is_a_llama_with_the_published_ranks(tmp_path):
+    inventory = scan(write_demo_checkpoint(tmp_path / "model"))
+    assert inventory.layout == "asvd"
+    found = {d.name.removesuffix(":rank"): d.size for d in inventory.dims if d.kind == "rank"}
+    assert found == ranks() and len(found) == 28
+    misaligned = sum(size % 8 != 0 for size in found.values())
+    assert f"{misaligned} of 28 ranks" in described() and "random" in described()
+
+
+def test_the_model_is_the_same_every_time(tmp_path):
+    files = [
+        (write_demo_checkpoint(tmp_path / name) / "model.safetensors").read_bytes()
+        for name in ("a", "b")
+    ]
+    assert files[0] == files[1]
+
+
+def test_only_a_demos_folder_is_replaced(tmp_path):
+    folder = _fresh(tmp_path / "demo")
+    (folder / "old").write_text("x")
+    assert not (_fresh(tmp_path / "demo") / "old").exists()
+    assert (tmp_path / "demo" / MARKER).exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").write_text("x")
+    with pytest.raises(GacprofError, match="holds no demo"):
+        _fresh(tmp_path / "mine")
+    assert (tmp_path / "mine" / "precious").exists()
+
+
+def test_the_commands_on_the_page_are_verbs_that_exist(tmp_path):
+    from typer.main import get_command
+
+    from gacprof.cli.app import app
+
+    known = get_command(app)
+    for command in commands():
+        words = command.split()
+        assert words[0] == "gacprof" and words[1] in known.commands, command
