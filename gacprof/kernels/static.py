@@ -114,13 +114,17 @@ def _triton() -> Any:
 
 @contextmanager
 def _own_cache() -> Iterator[None]:
-    """Compile afresh in a temporary folder: a stale cache would be no evidence."""
-    before = os.environ.get("TRITON_CACHE_DIR")
+    """Compile afresh in a temporary folder: a stale cache would be no evidence.
+
+    Triton's own temporary files go there too: it leaves them behind where ptxas fails.
+    """
+    before, usual = os.environ.get("TRITON_CACHE_DIR"), tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gacprof-static-") as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder
+        os.environ["TRITON_CACHE_DIR"] = tempfile.tempdir = folder
         try:
             yield
         finally:
+            tempfile.tempdir = usual
             if before is None:
                 del os.environ["TRITON_CACHE_DIR"]
             else:
