@@ -88,7 +88,8 @@ class Sample:
     ``timings_us`` are microseconds, in the order taken. ``status`` is ``ok``, ``failed``
     (``reason`` says why) or ``throttled``. ``duplicate`` marks a hidden A/A visit: the same
     point measured as if it were another, from which the noise floor comes. ``axes`` names
-    the swept axes that the point belongs to.
+    the swept axes that the point belongs to. Clocks, temperature and power are what the
+    device read right after the last timing; None where it cannot tell.
     """
 
     point: Point
@@ -102,6 +103,9 @@ class Sample:
     kernels: tuple[str, ...] = ()
     sm_clock_mhz: int | None = None
     taken_at: float = 0.0
+    mem_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from gacprof.errors import SuiteError
 from gacprof.operators.attention import Attention
 from gacprof.operators.base import Operator, canonical
+from gacprof.operators.bmm import Bmm
+from gacprof.operators.experts import Experts
 from gacprof.operators.linear import Linear
+from gacprof.operators.quantised import Quantised
+from gacprof.operators.stream import Stream
 from gacprof.points import Flag, Point
 
 OPERATORS: dict[str, Operator] = {
@@ -15,6 +19,11 @@ OPERATORS: dict[str, Operator] = {
     for operator in (
         Linear(),
         Attention(),
+        Bmm(),
+        Experts(),
+        Quantised(),
+        Stream("row_sum"),
+        Stream("row_copy"),
     )
 }
 
@@ -35,7 +44,7 @@ def point(
     dtype: str,
     flags: Mapping[str, Flag] | None = None,
 ) -> Point:
-    """A valid point with every dim and flag spelt out. Raises :class:`SuiteError`."""
+    """A valid point, as :func:`canonical` spells it. Raises :class:`SuiteError`."""
     kind = get(operator)
     made = canonical(kind, dims, dtype, flags or {})
     problem = kind.problem(made)

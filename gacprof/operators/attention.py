@@ -7,9 +7,11 @@ compressed projection is never a head_dim: the width is restored before attentio
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gacprof.errors import MeasurementError
 from gacprof.operators.base import Prepared, itemsize, random_tensor
 from gacprof.points import Flag, Point
 
@@ -72,8 +74,13 @@ class Attention:
             )
 
         backend = str(point.flag["backend"])
-        call = attend if backend == "auto" else _forced(attend, backend)
-        return Prepared(call, (q, k, v, mask))
+        if backend == "auto":
+            return Prepared(attend, (q, k, v, mask))
+        forced = _forced(attend, backend)
+        why_not = refusal(forced, (q, k, v, mask), backend)
+        if why_not:
+            raise MeasurementError(why_not)
+        return Prepared(forced, (q, k, v, mask))
 
     @staticmethod
     def _mask(point: Point, device: torch.device) -> torch.Tensor | None:
@@ -101,7 +108,7 @@ BACKENDS = {
 
 
 def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """``attend`` on one backend only; PyTorch raises where that backend refuses the point."""
+    """``attend`` on one backend only; raises with PyTorch's reason where that refuses."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     only = getattr(SDPBackend, BACKENDS[backend])
@@ -111,3 +118,20 @@ def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
             return attend(*operands)
 
     return call
+
+
+def refusal(call: Callable[..., Any], operands: tuple[Any, ...], backend: str) -> str | None:
+    """Why PyTorch will not serve the call on that backend; None if it does.
+
+    It raises the same sentence whatever the cause, and tells causes as warnings beside it.
+    """
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            call(*operands)
+            return None
+        except RuntimeError as error:
+            first = str(error).strip().split("\n")[0]
+    reasons = [str(w.message).split(" (Triggered")[0].strip() for w in told]
+    reasons = [text for text in reasons if not text.endswith("not used because:")]
+    return f"the {backend} backend refuses: {'; '.join(dict.fromkeys(reasons)) or first}"

@@ -29,7 +29,12 @@ class Prepared:
 
 
 class Operator(Protocol):
-    """One kind of work whose speed depends on its dims."""
+    """One kind of work whose speed depends on its dims.
+
+    An operator may also have ``unspoken``: names of flags that a point carries only where
+    they differ from their default. A flag added to an operator later is one of these, so that
+    points measured before it existed keep their identity.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -60,7 +65,10 @@ class Operator(Protocol):
 def canonical(
     operator: Operator, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag]
 ) -> Point:
-    """The point with every dim and flag spelt out. Raises :class:`SuiteError` naming the key."""
+    """The point with every dim and flag spelt out, save unspoken flags at their default.
+
+    Raises :class:`SuiteError` naming the key at fault.
+    """
     return Point.of(
         operator.name,
         _complete_dims(operator, dims),
@@ -114,7 +122,11 @@ def _complete_flags(operator: Operator, flags: Mapping[str, Flag]) -> dict[str, 
                 f"flag '{name}' of operator '{operator.name}' is {value!r}: "
                 f"it must be one of {', '.join(map(repr, allowed))}"
             )
-    return {name: flags.get(name, allowed[0]) for name, allowed in operator.flags.items()}
+    full = {name: flags.get(name, allowed[0]) for name, allowed in operator.flags.items()}
+    for name in getattr(operator, "unspoken", ()):
+        if full[name] == operator.flags[name][0]:
+            del full[name]
+    return full
 
 
 def itemsize(point: Point) -> int:
@@ -129,6 +141,8 @@ def random_tensor(
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed)
+    if point.dtype == "int8":
+        return torch.randint(-128, 128, shape, generator=generator, device=device, dtype=torch.int8)
     full = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
     return full.to(torch_dtype(point.dtype))
 
@@ -137,4 +151,16 @@ def torch_dtype(dtype: str) -> torch.dtype:
     """The storage type of a compute dtype (``tf32`` is stored as float32)."""
     import torch
 
-    return torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    return getattr(torch, {"tf32": "float32", "float8_e4m3": "float8_e4m3fn"}.get(dtype, dtype))
+
+
+def moved_off(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+    """The same contiguous tensor at an address ``elements`` past an allocation's start.
+
+    Allocators give addresses aligned to 64 bytes (CPU) or 512 (CUDA); kernels choose their
+    load width by the address as well as by the dims.
+    """
+    if not elements:
+        return tensor
+    pool = tensor.new_empty(tensor.numel() + elements)
+    return pool[elements:].view(tensor.shape).copy_(tensor)

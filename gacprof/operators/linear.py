@@ -2,16 +2,25 @@
 
 With PyTorch's ``Linear`` both leading dimensions are K and that of the result is N; the
 token count M only quantises. ``bias`` matters because it selects another path: ``addmm``
-may go to cuBLASLt where the bias-free product goes to cuBLAS, and M = 1 takes a GEMV kernel.
-``layout`` is ``tn`` for a stored Wᵀ as in ``Linear``, ``nn`` for ``x @ W`` with W[K, N].
+may go to cuBLASLt where the bias-free product goes to cuBLAS. ``layout`` is ``tn`` for a
+stored Wᵀ as in ``Linear``, ``nn`` for ``x @ W`` with W[K, N].
+
+A GEMV is this operator with M from 1 to 16: PyTorch makes the same call, and which kernel
+serves it is cuBLAS's choice. An operator of its own would give one piece of work two names.
+
+``offset`` moves x and W that many elements past an aligned address, as a slice of a larger
+buffer would be. ``compiled`` is a counterfactual: the same product through
+``torch.compile``, without (``plain``) and with (``padded``) Inductor's ``shape_padding``,
+which pads to aligned sizes where its own benchmark says that it pays. Compiling takes about
+a second a point: for a handful of points, not for a sweep of thousands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from gacprof.operators.base import Prepared, itemsize, random_tensor
+from gacprof.operators.base import Prepared, itemsize, moved_off, random_tensor
 from gacprof.points import Flag, Point
 
 if TYPE_CHECKING:
@@ -26,7 +35,10 @@ class Linear:
         "bias": (False, True),
         "cache": ("warm", "cold"),
         "layout": ("tn", "nn"),
+        "offset": (0, 1, 2, 4, 8),
+        "compiled": ("none", "plain", "padded"),
     }
+    unspoken = ("offset", "compiled")
     dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
@@ -40,6 +52,8 @@ class Linear:
         return elements * itemsize(point)
 
     def problem(self, point: Point) -> str | None:
+        if point.flag.get("offset") and point.flag["cache"] == "cold":
+            return "an offset is measured warm: copies made to be cold are aligned again"
         return None
 
     def prepare(self, point: Point, device: torch.device) -> Prepared:
@@ -47,12 +61,31 @@ class Linear:
         from torch.nn.functional import linear
 
         d = point.dim
-        x = random_tensor((d["M"], d["K"]), point, device, seed=1)
+        offset = int(point.flag.get("offset", 0))
+
+        def operand(shape: tuple[int, ...], seed: int) -> torch.Tensor:
+            return moved_off(random_tensor(shape, point, device, seed), offset)
+
         stored = (d["N"], d["K"]) if point.flag["layout"] == "tn" else (d["K"], d["N"])
-        w = random_tensor(stored, point, device, seed=2)
+        x, w = operand((d["M"], d["K"]), 1), operand(stored, 2)
         b = random_tensor((d["N"],), point, device, seed=3) if point.flag["bias"] else None
-        if point.flag["layout"] == "tn":
-            return Prepared(linear, (x, w, b))
-        if b is None:
-            return Prepared(torch.mm, (x, w))
-        return Prepared(torch.addmm, (b, x, w))
+        call: Callable[..., Any] = linear
+        operands: tuple[torch.Tensor | None, ...] = (x, w, b)
+        if point.flag["layout"] == "nn":
+            call, operands = (torch.mm, (x, w)) if b is None else (torch.addmm, (b, x, w))
+        return Prepared(_compiled(call, point), operands)
+
+
+def _compiled(call: Callable[..., Any], point: Point) -> Callable[..., Any]:
+    """The call through torch.compile where the point asks for it, for this shape alone."""
+    how = point.flag.get("compiled", "none")
+    if how == "none":
+        return call
+    import torch
+
+    torch._dynamo.reset()  # else the eighth shape of one function is not compiled any more
+
+    def product(*operands: Any) -> Any:
+        return call(*operands)
+
+    return torch.compile(product, dynamic=False, options={"shape_padding": how == "padded"})

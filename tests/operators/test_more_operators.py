@@ -1,0 +1,106 @@
+"""Batched, grouped and 8-bit products, misaligned pointers, compiled counterfactuals."""
+
+import pytest
+import torch
+
+from gacprof import operators
+from gacprof.errors import MeasurementError, SuiteError
+from gacprof.measure.cpu import CpuDevice
+
+CPU = torch.device("cpu")
+
+
+def prepared(name, dims, dtype="float32", flags=None):
+    point = operators.point(name, dims, dtype, flags)
+    kind = operators.get(name)
+    return kind.prepare(point, CPU), kind, point
+
+
+def test_flags_added_later_do_not_change_what_older_points_are_called():
+    """The id of this point as it was before ``offset`` and ``compiled`` existed."""
+    point = operators.point("linear", {"M": 4, "N": 8, "K": 16}, "float32", {"offset": 0})
+    assert point.flag == {"bias": False, "cache": "warm", "layout": "tn"}
+    assert point == operators.point("linear", {"M": 4, "N": 8, "K": 16}, "float32")
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4, 8])
+def test_an_offset_moves_the_address_and_nothing_else(offset):
+    dims = {"M": 3, "N": 5, "K": 7}
+    moved, _, _ = prepared("linear", dims, "bfloat16", {"offset": offset})
+    plain, _, _ = prepared("linear", dims, "bfloat16")
+    for there, here in zip(moved.operands[:2], plain.operands[:2], strict=True):
+        assert (there.data_ptr() - 2 * offset) % 64 == 0 and here.data_ptr() % 64 == 0
+        assert there.is_contiguous() and torch.equal(there, here)
+
+
+def test_an_offset_is_not_taken_cold():
+    with pytest.raises(SuiteError, match="measured warm"):
+        operators.point(
+            "linear", {"M": 1, "N": 1, "K": 1}, "float32", {"offset": 1, "cache": "cold"}
+        )
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_bmm_is_the_products_one_by_one(layout):
+    work, kind, point = prepared(
+        "bmm", {"batch": 3, "M": 2, "N": 5, "K": 4}, flags={"layout": layout}
+    )
+    x, w = work.operands
+    each = [a @ (b if layout == "nn" else b.T) for a, b in zip(x, w, strict=True)]
+    assert torch.allclose(work(), torch.stack(each), atol=1e-6)
+    assert kind.flops(point) == 3 * 2 * 2 * 5 * 4
+    assert kind.bytes_moved(point) == 4 * 3 * (2 * 4 + 4 * 5 + 2 * 5)
+
+
+@pytest.mark.parametrize("routing", ["even", "skewed"])
+def test_grouped_experts_give_what_the_loop_gives(routing):
+    dims = {"experts": 4, "tokens": 42, "N": 16, "K": 8}
+    grouped, kind, point = prepared("experts", dims, "bfloat16", {"routing": routing})
+    loop, _, _ = prepared("experts", dims, "bfloat16", {"routing": routing, "call": "loop"})
+    assert torch.allclose(grouped().float(), torch.cat(loop()).float(), atol=0.05, rtol=0.02)
+    assert kind.flops(point) == 2 * 42 * 16 * 8
+    assert kind.bytes_moved(point) == 2 * (42 * (8 + 16) + 4 * 8 * 16)
+
+
+def test_experts_without_tokens_are_not_read():
+    kind = operators.get("experts")
+    point = operators.point("experts", {"experts": 64, "tokens": 2, "N": 4, "K": 8}, "bfloat16")
+    assert kind.bytes_moved(point) == 2 * (2 * 12 + 2 * 32)
+
+
+def test_int8_products_are_exact():
+    work, kind, point = prepared("quantised", {"M": 20, "N": 8, "K": 16}, "int8")
+    x, w = work.operands
+    assert torch.equal(work(), x.int() @ w.int().T)
+    assert x.min() < -100 and x.max() > 100
+    assert kind.bytes_moved(point) == 20 * 16 + 8 * 16 + 4 * 20 * 8
+
+
+def test_fp8_products_are_those_of_the_rounded_operands():
+    work, kind, point = prepared("quantised", {"M": 16, "N": 32, "K": 64}, "float8_e4m3")
+    x, w, _ = work.operands
+    assert x.dtype == torch.float8_e4m3fn
+    assert torch.allclose(work().float(), x.float() @ w.float().T, rtol=0.02, atol=0.1)
+    assert kind.bytes_moved(point) == (16 + 32) * 64 + 2 * 16 * 32
+
+
+def test_a_backend_that_refuses_says_so():
+    point = operators.point(
+        "attention", {"heads": 2, "q_len": 8, "head_dim": 8}, "float32", {"backend": "cudnn"}
+    )
+    with pytest.raises(MeasurementError, match="the cudnn backend refuses"):
+        CpuDevice().prepare(point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["plain", "padded"])
+def test_compiled_products_are_the_same_products(how):
+    dims = {"M": 8, "N": 9, "K": 7}
+    plain, _, _ = prepared("linear", dims)
+    compiled, _, point = prepared("linear", dims, flags={"compiled": how})
+    assert point.flag["compiled"] == how
+    try:
+        out = compiled()
+    except Exception as error:  # a machine without a C++ compiler cannot try it
+        pytest.skip(f"torch.compile does not work here: {str(error).splitlines()[0]}")
+    assert torch.allclose(out, plain(), atol=1e-5)
