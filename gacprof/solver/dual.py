@@ -1,0 +1,244 @@
+"""The Lagrangian dual: what a unit of each resource is worth.
+
+For multipliers y ≥ 0 every choice x that fits has
+
+    Σ value(x) ≤ f(y) = Σᵢ maxⱼ (valueᵢⱼ − y·weightᵢⱼ) + y·room,
+
+and f is convex and piecewise linear. It is minimised by cutting planes: each evaluation gives
+a best choice and with it a plane below f; the next y is the lowest point of the planes so far
+(for one resource this is the secant method between the choice that fits and the one that does
+not). After a few planes only a small polygon can still hold the minimum, and most candidates
+can be best nowhere in it: they are set aside, so that later evaluations cost next to nothing,
+and sums are taken relative to the best choice so far, so that no digits cancel.
+
+Nothing here must be exact: any y ≥ 0 gives a valid bound, a better one only a tighter bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from gacprof.solver.problem import Floats, Ints, Knapsack
+
+ROUNDS = 12
+PLANES = 8
+"""Evaluations between two rounds of setting candidates aside."""
+
+
+@dataclass(frozen=True)
+class Dual:
+    """Multipliers near the minimum of f, a best choice there, and the choices around it."""
+
+    multipliers: Floats
+    reference: Ints
+    around: tuple[Ints, ...]
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """A choice that is best at ``at``, where f has height ``height``; ``gain + slope·y ≤ f``."""
+
+    at: Floats
+    height: float
+    gain: float
+    slope: Floats
+    choice: Ints
+
+
+class _Face:
+    """The candidates still in play, relative to a reference choice, class by class."""
+
+    def __init__(self, knapsack: Knapsack, ids: Ints | None, reference: Ints) -> None:
+        self.ids = ids
+        owner = knapsack.owner if ids is None else knapsack.owner[ids]
+        take = slice(None) if ids is None else ids
+        self.values = knapsack.values[take] - knapsack.values[reference][owner]
+        self.weights = [w[take] - w[reference][owner] for w in knapsack.weights]
+        first = np.ones(len(owner), dtype=bool)
+        first[1:] = owner[1:] != owner[:-1]
+        self.starts = np.flatnonzero(first)
+        self.local = np.repeat(
+            np.arange(len(self.starts), dtype=np.int32), np.diff(np.append(self.starts, len(owner)))
+        )
+        self.owner = owner
+        self.reference = reference
+        self.slack = np.array(knapsack.slack(reference), dtype=float)
+
+    def worth(self, y: Floats) -> Floats:
+        """Value minus priced weight, per candidate, above the reference's."""
+        worth = self.values.copy()
+        for price, weight in zip(y, self.weights, strict=True):
+            if price:
+                worth -= price * weight
+        return worth
+
+    def plane(self, y: Floats) -> _Plane:
+        if not len(self.starts):
+            return _Plane(y, float(y @ self.slack), 0.0, self.slack, self.reference)
+        worth = self.worth(y)
+        best = np.maximum.reduceat(worth, self.starts)
+        hits = np.flatnonzero(worth == best[self.local])
+        of = self.local[hits]
+        first = np.ones(len(hits), dtype=bool)
+        first[1:] = of[1:] != of[:-1]
+        picks = hits[first]
+        slope = self.slack - np.array([float(w[picks].sum()) for w in self.weights])
+        choice = self.reference.copy()
+        choice[self.owner[picks]] = picks if self.ids is None else self.ids[picks]
+        gain = float(self.values[picks].sum())
+        return _Plane(y, gain + float(y @ slope), gain, slope, choice)
+
+    def within(self, low: Floats, high: Floats) -> Ints:
+        """Candidates that may be best somewhere in the box; classes with one left are settled."""
+        corners = np.array(np.meshgrid(*zip(low, high, strict=True))).reshape(len(low), -1).T
+        top = self.worth(corners[0])
+        for corner in corners[1:]:
+            np.maximum(top, self.worth(corner), out=top)
+        keep = top >= 0
+        counts = np.add.reduceat(keep, self.starts, dtype=np.int64)
+        keep &= (counts > 1)[self.local]
+        kept = np.flatnonzero(keep)
+        return kept if self.ids is None else self.ids[kept]
+
+
+def minimise(knapsack: Knapsack, check: Callable[[], None]) -> Dual:
+    """Multipliers near the least f. ``check`` is called between evaluations and may raise."""
+    count = len(knapsack.weights)
+    face = _Face(knapsack, None, knapsack.starts)
+    spread = float(np.maximum.reduceat(face.values, face.starts).sum()) if len(face.starts) else 0.0
+    spread -= float(np.minimum.reduceat(face.values, face.starts).sum())
+    ceiling = np.full(count, 2 * max(spread, 1e-300))
+    points = [np.zeros(count), *(ceiling * unit for unit in np.eye(count))]
+    while True:
+        planes, settled = [], False
+        for _ in range(ROUNDS):
+            planes = []
+            for point in points:
+                check()
+                planes.append(face.plane(point))
+                if not point.any() and (planes[-1].slope >= 0).all() and face.ids is None:
+                    return Dual(point, planes[-1].choice, ())
+            was_settled, settled = settled, _descend(face, planes, ceiling, check)
+            if settled and was_settled:
+                break
+            points = [plane.at for plane in _best(planes)[: count + 3]]
+            points += [plane.at for plane in _active(planes, ceiling)]
+            low, high = _polygon(planes, ceiling)
+            face = _Face(knapsack, face.within(low, high), _best(planes)[0].choice)
+        best = _best(planes)[0]
+        face = _Face(knapsack, None, best.choice)
+        final = face.plane(best.at)
+        if final.height <= best_height
+    return Dual(best.at, best.choice, tuple(plane.choice for plane in planes))
+
+
+def _descend(face: _Face, planes: list[_Plane], ceiling: Floats, check: Callable[[], None]) -> bool:
+    """Add planes at the lowest point of those so far; true once f touches them there."""
+    for _ in range(PLANES):
+        check()
+        y, depth = _lowest(planes, ceiling)
+        plane = face.plane(y)
+        top = min(plane.height, *(p.height for p in planes))
+        done = plane.height - depth <= 1e-14 * (abs(plane.height) + abs(depth)) or any(
+            (plane.slope == p.slope).all() and plane.height >= p.height for p in planes
+        )
+        planes.append(plane)
+        if done or top <= depth:
+            return True
+    return False
+
+
+def _lines(planes: list[_Plane]) -> tuple[Floats, Floats, Floats]:
+    """Heights of all planes at the best point so far, their slopes, and that point."""
+    centre = min(planes, key=lambda plane: plane.height).at
+    slopes = np.array([plane.slope for plane in planes])
+    heights = np.array([p.gain + p.slope @ centre for p in planes])
+    return heights, slopes, centre
+
+
+def _lowest(planes: list[_Plane], ceiling: Floats) -> tuple[Floats, float]:
+    """The lowest point of the upper envelope of the planes within the box [0, ceiling]."""
+    heights, slopes, centre = _lines(planes)
+    points = _crossings(heights, slopes, -centre, ceiling - centre)
+    envelope = (points @ slopes.T + heights).max(axis=1)
+    at = int(envelope.argmin())
+    return np.clip(centre + points[at], 0, ceiling), float(envelope[at])
+
+
+def _active(planes: list[_Plane], ceiling: Floats) -> list[_Plane]:
+    """The planes that hold up the envelope at its lowest point."""
+    y, _ = _lowest(planes, ceiling)
+    heights = np.array([p.gain + p.slope @ y for p in planes])
+    return [planes[k] for k in np.argsort(-heights, kind="stable")[: len(ceiling) + 1]]
+
+
+def _crossings(heights: Floats, slopes: Floats, low: Floats, high: Floats) -> Floats:
+    """Where planes meet each other and the box: the envelope's lowest point is among these."""
+    count = slopes.shape[1]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if count == 1:
+            a, b = np.array(list(combinations(range(len(heights)), 2))).T
+            met = ((heights[b] - heights[a]) / (slopes[a] - slopes[b])[:, 0])[:, None]
+            points = [met, np.array([low, high])]
+        else:
+            points = [_triples(heights, slopes), *_edges(heights, slopes, low, high)]
+            points.append(np.array([(x, y) for x in (low[0], high[0]) for y in (low[1], high[1])]))
+    found = np.concatenate([np.zeros((1, count)), *points])
+    found = found[np.isfinite(found).all(axis=1)]
+    return np.clip(found, low, high)
+
+
+def _triples(heights: Floats, slopes: Floats) -> Floats:
+    a, b, c = np.array(list(combinations(range(len(heights)), 3))).T.reshape(3, -1)
+    p, q = slopes[a] - slopes[b], slopes[a] - slopes[c]
+    r, s = heights[b] - heights[a], heights[c] - heights[a]
+    det = p[:, 0] * q[:, 1] - p[:, 1] * q[:, 0]
+    x = (r * q[:, 1] - p[:, 1] * s) / det
+    y = (p[:, 0] * s - r * q[:, 0]) / det
+    return np.stack([x, y], axis=1)
+
+
+def _edges(heights: Floats, slopes: Floats, low: Floats, high: Floats) -> list[Floats]:
+    a, b = np.array(list(combinations(range(len(heights)), 2))).T
+    edges = []
+    for fixed in (0, 1):
+        free = 1 - fixed
+        for side in (low[fixed], high[fixed]):
+            rise = heights[b] - heights[a] + (slopes[b] - slopes[a])[:, fixed] * side
+            edge = np.empty((len(a), 2))
+            edge[:, fixed] = side
+            edge[:, free] = rise / (slopes[a] - slopes[b])[:, free]
+            edges.append(edge)
+    return edges
+
+
+def _polygon(planes: list[_Plane], ceiling: Floats) -> tuple[Floats, Floats]:
+    """A box around all points where the envelope is no higher than the best f so far."""
+    heights, slopes, centre = _lines(planes)
+    top = min(plane.height for plane in planes)
+    lowest, depth = _lowest(planes, ceiling)
+    level = top + 0.01 * (top - depth) + 1e-15 * abs(top)
+    low, high = -centre, ceiling - centre
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if slopes.shape[1] == 1:
+            points = (level - heights)[:, None] / slopes
+        else:
+            lines = np.concatenate([slopes, np.eye(2), np.eye(2)])
+            at = np.concatenate([level - heights, low, high])
+            a, b = np.array(list(combinations(range(len(at)), 2))).T
+            det = lines[a, 0] * lines[b, 1] - lines[a, 1] * lines[b, 0]
+            x = (at[a] * lines[b, 1] - lines[a, 1] * at[b]) / det
+            y = (lines[a, 0] * at[b] - at[a] * lines[b, 0]) / det
+            points = np.stack([x, y], axis=1)
+    points = points[np.isfinite(points).all(axis=1)]
+    points = points[((points >= low) & (points <= high)).all(axis=1)]
+    envelope = (points @ slopes.T + heights).max(axis=1, initial=-np.inf)
+    inside = points[envelope <= level + 1e-9 * (level - depth)]
+    inside = np.concatenate([inside, np.zeros((1, len(centre))), [lowest - centre]])
+    least, most = inside.min(axis=0), inside.max(axis=0)
+    margin = 0.05 * (most - least)
+    return np.clip(centre + least - margin, 0, ceiling), np.clip(centre + most + margin, 0, ceiling)

@@ -1,0 +1,173 @@
+"""``solve``: the best choice within a budget, and the proof that it is."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gacprof.errors import SolverError
+from gacprof.solver.problem import (
+    Classes,
+    Floats,
+    Ints,
+    Unsolvable,
+    cost_resource,
+    knapsack,
+    latency_resource,
+    read,
+)
+from gacprof.solver.search import Caps, OutOfTime, Progress, Search, optimise
+from gacprof.solver.solution import InfeasibleBudget, Solution
+
+WORK = 100_000_000
+"""Default work cap, in states looked at: some ten seconds."""
+
+
+def solve(
+    costs: Any,
+    values: Any,
+    budget: float,
+    latency: Any = None,
+    limit: float | None = None,
+    *,
+    mask: Any = None,
+    work: int = WORK,
+    seconds: float | None = None,
+    progress: Progress | None = None,
+) -> Solution:
+    """Choose one candidate per class: most Σ values, Σ costs ≤ budget, Σ latency ≤ limit.
+
+    ``costs`` are integers ≥ 0, ``values`` and ``latency`` (≥ 0) doubles: one sequence per
+    class, or 2-D arrays, with ``mask`` (true where there is a candidate) if classes differ in
+    length. A choice fits if its exact cost is at most ``budget`` and its correctly rounded
+    latency (``math.fsum``) at most ``limit``.
+
+    Past ``work`` states, ``seconds``, or on ``KeyboardInterrupt``, the best choice so far is
+    returned with its gap and ``proved`` false. ``progress(value, bound)`` is called now and
+    then. Ties: see the package's docstring.
+
+    Raises :class:`InfeasibleBudget` if nothing fits, :class:`SolverError` for bad input.
+    """
+    if (latency is None) != (limit is None):
+        raise SolverError("latency and limit go together: give both or neither")
+    room = _whole("budget", budget)
+    ceiling = None if limit is None else _real("limit", limit)
+    deadline = None if seconds is None else time.monotonic() + _real("seconds", seconds)
+    caps = Caps(work, deadline, progress)
+    return solve_classes(read(costs, values, latency, mask), room, ceiling, caps)
+
+
+def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps) -> Solution:
+    """:func:`solve` on input that has been read."""
+    solution = _attempt(classes, budget, limit, True, caps)
+    if limit is None or solution.latency is None or solution.latency <= limit:
+        return solution
+    # Latencies rounded down to 60 bits let this one in. Rounded up they let none in; the bound
+    # of the wider problem holds for the narrower one.
+    narrow = _attempt(classes, budget, limit, False, caps)
+    proved = solution.proved and narrow.value >= solution.bound
+    return replace(narrow, bound=max(solution.bound, narrow.value), proved=proved)
+
+
+def _whole(name: str, number: Any) -> int:
+    """The greatest integer not above a number; past any sum of costs if it is infinite."""
+    if isinstance(number, numbers.Integral):
+        return int(number)
+    real = _real(name, number)
+    return math.floor(real) if math.isfinite(real) else int(math.copysign(2**200, real))
+
+
+def _real(name: str, number: Any) -> float:
+    if not isinstance(number, numbers.Real) or math.isnan(number):
+        raise SolverError(f"{name} must be a number, not {number!r}")
+    return float(number)
+
+
+def _attempt(
+    classes: Classes, budget: int, limit: float | None, relaxed: bool, caps: Caps
+) -> Solution:
+    resources = [cost_resource(classes, budget)]
+    if limit is not None:
+        resources.append(latency_resource(classes, limit, relaxed))
+    shift = _scale(classes.values)
+    values = np.ldexp(classes.values, -shift) if shift else classes.values
+    notes: list[str] = []
+    try:
+        sack = knapsack(values, resources, classes)
+    except Unsolvable:
+        _least_cost(classes, budget, resources, caps)  # raises: nothing fits
+        raise
+    search = Search(sack, lambda: sack.inverse(_least_cost(classes, budget, resources, caps)))
+    try:
+        optimise(search, caps)
+    except OutOfTime:
+        notes.append("the time limit was reached: the gap is what is left unproved")
+    except KeyboardInterrupt:
+        if not search.settle_for_less():
+            raise
+        notes.append("interrupted: the gap is what is left unproved")
+    if not search.settle_for_less():
+        raise SolverError("the time was over before any choice that fits was found: allow more")
+    assert search.incumbent is not None
+    items = _polished(classes, sack.original(search.incumbent))
+    value = math.fsum(classes.values[items].tolist())
+    bound = max(value, math.ldexp(search.bound, shift))
+    return Solution(
+        choice=classes.choice(items),
+        value=value,
+        cost=sum(classes.costs[items].tolist()),
+        bound=bound,
+        proved=search.complete,
+        latency=None if classes.latency is None else math.fsum(classes.latency[items].tolist()),
+        notes=(*search.notes, *notes),
+    )
+
+
+def _scale(values: Floats) -> int:
+    """A power of two to take out of values near the ends of the doubles' range, else 0."""
+    exponent = math.frexp(float(np.abs(values).max()))[1]
+    return exponent if abs(exponent) > 300 else 0
+
+
+def _least_cost(
+    classes: Classes, budget: int, resources: list[tuple[Ints, int]], caps: Caps
+) -> Ints:
+    """The cheapest choice within the limit; :class:`InfeasibleBudget` if it is not cheap enough."""
+    (weight, room), latency = resources
+    search = Search(knapsack(-weight.astype(np.float64), [latency], classes))
+    optimise(search, caps)
+    assert search.incumbent is not None
+    items = search.knapsack.original(search.incumbent)
+    if int(weight[items].sum()) <= room:
+        return items
+    if not search.complete:
+        raise SolverError("no choice that fits was found within the work cap: allow more work")
+    least = sum(classes.costs[items].tolist())
+    raise InfeasibleBudget(
+        f"budget {budget} is {least - budget} short: within the latency limit the least cost "
+        f"is {least}",
+        "budget",
+        least,
+    )
+
+
+def _polished(classes: Classes, items: Ints) -> Ints:
+    """Each class at its first candidate of the best value that costs and takes no more."""
+    fits = classes.costs <= np.repeat(classes.costs[items], classes.lengths)
+    if classes.latency is not None:
+        fits &= classes.latency <= np.repeat(classes.latency[items], classes.lengths)
+    value = np.where(fits, classes.values, -np.inf)
+    best = np.maximum.reduceat(value, classes.starts)
+    tied = np.flatnonzero(value == np.repeat(best, classes.lengths))
+    owner = classes.owner[tied]
+    if len(tied) > len(items):
+        keys = [classes.costs[tied], owner]
+        if classes.latency is not None:
+            keys.insert(0, classes.latency[tied])
+        tied = tied[np.lexsort(keys)]
+    return tied[np.searchsorted(owner, np.arange(len(items)))]

@@ -1,0 +1,117 @@
+"""What each candidate loses against the dual bound, and the exact integers behind it.
+
+With multipliers y and a reference choice that is best there, a candidate's *loss* is
+ρ = y·Δweight − Δvalue ≥ 0 (Δ: against the reference's candidate of the same class), and a
+choice's value is f(y) − (Σρ + y·slack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gacprof.solver.problem import Floats, Ints, Knapsack
+
+ROUNDING = 2.0**-49
+TINY = 2.0**-1000
+"""Relative error allowed for a computed loss (a few roundings of 2^-53), and an absolute one."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Candidates other than the reference's, least loss first: all with a loss up to ``reach``.
+
+    ``tied`` bounds how far below zero the losses of one choice may truly add up, ``slop`` adds
+    to it the rounding of any single candidate: whatever has a loss l, no choice with it loses
+    less than l − slop.
+    """
+
+    multipliers: Floats
+    reference: Ints
+    slack: tuple[int, ...]
+    items: Ints
+    loss: Floats
+    reach: float
+    tied: float
+    slop: float
+
+
+def losses(
+    knapsack: Knapsack, multipliers: Floats, reference: Ints, most: float, count: int
+) -> Losses:
+    """Candidates with a loss up to ``most``, or about the ``count`` least ones if those are more."""
+    owner = knapsack.owner
+    loss = knapsack.values[reference][owner] - knapsack.values
+    widest = float(np.abs(loss).max())
+    for price, weight in zip(multipliers, knapsack.weights, strict=True):
+        if price:
+            loss += price * (weight - weight[reference][owner])
+            widest += price * float(weight.max())
+    loss[reference] = np.inf
+    slack = knapsack.slack(reference)
+    level = np.flatnonzero(loss <= ROUNDING * widest)
+    below = sizes(knapsack, multipliers, reference, level) - loss[level]
+    tied = per_class(knapsack, level, below)
+    tied += ROUNDING * float(multipliers @ np.abs(np.array(slack, dtype=float))) + TINY
+    slop = tied + ROUNDING * widest
+    reach = most + 4 * slop
+    items = np.flatnonzero(loss <= reach)
+    if len(items) > count:
+        reach = float(np.partition(loss[items], count)[count])
+        items = items[loss[items] <= reach]
+    items = items[np.argsort(loss[items], kind="stable")]
+    return Losses(multipliers, reference, slack, items, loss[items], reach, tied, slop)
+
+
+def sizes(knapsack: Knapsack, multipliers: Floats, reference: Ints, items: Ints) -> Floats:
+    """How far rounding may have moved each candidate's loss."""
+    base = reference[knapsack.owner[items]]
+    size = np.abs(knapsack.values[items] - knapsack.values[base])
+    for price, weight in zip(multipliers, knapsack.weights, strict=True):
+        size += price * np.abs(weight[items] - weight[base])
+    return size * ROUNDING
+
+
+def per_class(knapsack: Knapsack, items: Ints, amounts: Floats) -> float:
+    """Σ over classes of the largest amount, if positive, among ``items``."""
+    largest = np.zeros(knapsack.classes)
+    np.maximum.at(largest, knapsack.owner[items], amounts)
+    return float(largest.sum())
+
+
+def loss_of(knapsack: Knapsack, multipliers: Floats, reference: Ints, choice: Ints) -> float:
+    """What a choice loses, summed over the classes where it differs, so that no digits cancel."""
+    here = np.flatnonzero(choice != reference)
+    items, base = choice[here], reference[here]
+    loss = knapsack.values[base] - knapsack.values[items]
+    for price, weight in zip(multipliers, knapsack.weights, strict=True):
+        loss += price * (weight[items] - weight[base])
+    slack = np.array(knapsack.slack(choice), dtype=float)
+    return float(loss.sum() + multipliers @ slack)
+
+
+def exact_values(values: Floats, base: Floats) -> tuple[NDArray[Any], int]:
+    """values − base as integers in units of 2**exponent, and that exponent.
+
+    int64 where it holds all bits of both, else Python integers.
+    """
+    mantissas, exponents = np.frexp(np.concatenate([values, base]))
+    whole = np.ldexp(mantissas, 53).astype(np.int64)
+    zero = whole == 0
+    if zero.all():
+        return whole[: len(values)], 0
+    shift = np.frexp((whole & -whole).astype(float))[1].astype(np.int64) - 1
+    unit = exponents - 53 + shift
+    least = int(unit[~zero].min())
+    whole >>= np.where(zero, 0, shift)
+    up = np.where(zero, 0, unit - least)
+    half = len(values)
+    if int(exponents[~zero].max()) - least <= 61:
+        scaled = whole << up
+        return scaled[:half] - scaled[half:], least
+    exact = [w << u for w, u in zip(whole.tolist(), up.tolist(), strict=True)]
+    difference = [a - b for a, b in zip(exact[:half], exact[half:], strict=True)]
+    return np.array(difference, dtype=object), least

@@ -1,0 +1,255 @@
+"""Candidate sets as flat arrays, and the knapsack over them in exact integers.
+
+:class:`Classes` is the input as given, checked. :class:`Knapsack` is what is solved: costs
+are counted from each class's minimum and divided by their common measure, so that a
+resource's ``room`` is what the budget leaves above the minima.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gacprof.errors import SolverError
+from gacprof.solver.solution import InfeasibleBudget
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+HEADROOM = 2**61
+"""Sums of shifted costs stay below this, so that no int64 sum or difference overflows."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """m candidates of n classes, class after class. ``column`` is set for padded input."""
+
+    costs: Ints
+    values: Floats
+    latency: Floats | None
+    lengths: Ints
+    column: Ints | None = None
+
+    @cached_property
+    def starts(self) -> Ints:
+        return np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
+
+    @cached_property
+    def owner(self) -> NDArray[np.int32]:
+        return np.repeat(np.arange(len(self.lengths), dtype=np.int32), self.lengths)
+
+    def place(self, item: int) -> str:
+        """Where an item stands, for messages."""
+        owner = int(self.owner[item])
+        at = item - self.starts[owner] if self.column is None else self.column[item]
+        return f"class {owner}, candidate {int(at)}"
+
+    def choice(self, items: Ints) -> tuple[int, ...]:
+        at = items - self.starts if self.column is None else self.column[items]
+        return tuple(at.tolist())
+
+
+def read(costs: Any, values: Any, latency: Any = None, mask: Any = None) -> Classes:
+    """Check and flatten. Raises :class:`SolverError` naming the first thing wrong."""
+    flat_costs, lengths, column = _flatten("costs", costs, mask)
+    flat_values, value_lengths, _ = _flatten("values", values, mask)
+    _same_shape("values", value_lengths, lengths)
+    if (lengths == 0).any():
+        raise SolverError(f"class {int(np.argmin(lengths))} has no candidate: drop it or fill it")
+    classes = Classes(_integers(flat_costs), _reals("values", flat_values), None, lengths, column)
+    if latency is not None:
+        flat_latency, latency_lengths, _ = _flatten("latency", latency, mask)
+        _same_shape("latency", latency_lengths, lengths)
+        times = _reals("latency", flat_latency)
+        classes = Classes(classes.costs, classes.values, times, lengths, column)
+        _refuse(classes, "latency", times, ~np.isfinite(times), "not a finite number")
+        _refuse(classes, "latency", times, times < 0, "negative")
+    _refuse(classes, "value", classes.values, ~np.isfinite(classes.values), "not a finite number")
+    _refuse(classes, "cost", classes.costs, classes.costs < 0, "negative")
+    return classes
+
+
+def _flatten(name: str, data: Any, mask: Any) -> tuple[NDArray[Any], Ints, Ints | None]:
+    if isinstance(data, np.ma.MaskedArray):
+        data, mask = data.data, ~np.ma.getmaskarray(data)
+    if isinstance(data, np.ndarray) and data.ndim == 2:
+        if mask is None:
+            return data.ravel(), np.full(data.shape[0], data.shape[1]), None
+        present = np.asarray(mask, dtype=bool)
+        if present.shape != data.shape:
+            raise SolverError(f"the mask is {present.shape}, {name} is {data.shape}: same shape")
+        return data[present], present.sum(axis=1), np.nonzero(present)[1]
+    if mask is not None:
+        raise SolverError(f"a mask goes with 2-D arrays; {name} is not one")
+    try:
+        lengths = np.fromiter((len(one) for one in data), dtype=np.int64)
+        if not len(lengths):
+            raise SolverError(f"{name} hold no class at all")
+        if isinstance(data[0], np.ndarray):
+            return np.concatenate([np.atleast_1d(one) for one in data]), lengths, None
+        flat = np.array(list(chain.from_iterable(data)))
+    except (TypeError, ValueError, KeyError, OverflowError):
+        raise SolverError(f"{name} must be one sequence of numbers per class") from None
+    return flat, lengths, None
+
+
+def _same_shape(name: str, lengths: Ints, expected: Ints) -> None:
+    if len(lengths) != len(expected):
+        raise SolverError(f"{name} has {len(lengths)} classes, costs have {len(expected)}")
+    if (lengths != expected).any():
+        i = int(np.argmax(lengths != expected))
+        raise SolverError(
+            f"class {i} has {int(expected[i])} costs but {int(lengths[i])} {name}: one each"
+        )
+
+
+def _integers(flat: NDArray[Any]) -> Ints:
+    if flat.ndim != 1 or flat.dtype.kind not in "iufO":
+        raise SolverError("costs must be integers")
+    if flat.dtype.kind == "i":
+        return flat.astype(np.int64, copy=False)
+    if flat.dtype.kind == "f":
+        if not (np.isfinite(flat) & (flat == np.rint(flat))).all():
+            raise SolverError("costs must be integers: scale them to a whole unit")
+        if flat.size and np.abs(flat).max() > 2.0**53:
+            raise SolverError("costs beyond 2^53 must be given as integers, not floats")
+        return flat.astype(np.int64)
+    if flat.dtype.kind == "O" and not all(isinstance(one, (int, np.integer)) for one in flat):
+        raise SolverError("costs must be integers")
+    if flat.size and max(flat.tolist()) > np.iinfo(np.int64).max:
+        raise SolverError("a cost is beyond 64 bits: count in a larger unit")
+    if flat.size and min(flat.tolist()) < 0:
+        raise SolverError("a cost is negative")
+    return flat.astype(np.int64)
+
+
+def _reals(name: str, flat: NDArray[Any]) -> Floats:
+    if flat.ndim != 1 or flat.dtype.kind not in "iufO":
+        raise SolverError(f"{name} must be numbers")
+    try:
+        return flat.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError):
+        raise SolverError(f"{name} must be numbers within the range of a double") from None
+
+
+def _refuse(classes: Classes, name: str, flat: NDArray[Any], bad: NDArray[Any], why: str) -> None:
+    if bad.any():
+        item = int(np.argmax(bad))
+        raise SolverError(f"{classes.place(item)}: {name} {flat[item]} is {why}")
+
+
+class Unsolvable(Exception):
+    """Some class has no candidate that fits beside the minima of the others."""
+
+
+@dataclass(frozen=True)
+class Knapsack:
+    """Maximise Σ values, Σ weights[k] ≤ room[k] for every resource k, one item per class.
+
+    ``weights[k]`` are integers with minimum 0 in every class, ``room[k] ≥ 0``. ``items`` maps
+    back to :class:`Classes`; items that could not fit even beside all minima are left out.
+    """
+
+    values: Floats
+    weights: tuple[Ints, ...]
+    room: tuple[int, ...]
+    starts: Ints
+    owner: NDArray[np.int32]
+    items: Ints | None = None
+
+    @property
+    def classes(self) -> int:
+        return len(self.starts)
+
+    def original(self, items: Ints) -> Ints:
+        return items if self.items is None else self.items[items]
+
+    def inverse(self, originals: Ints) -> Ints:
+        return originals if self.items is None else np.searchsorted(self.items, originals)
+
+    def slack(self, items: Ints) -> tuple[int, ...]:
+        """Room left by a choice; negative where it does not fit."""
+        return tuple(r - int(w[items].sum()) for w, r in zip(self.weights, self.room, strict=True))
+
+
+def knapsack(values: Floats, resources: Sequence[tuple[Ints, int]], classes: Classes) -> Knapsack:
+    """Over shifted weights and rooms. Raises :class:`Unsolvable`."""
+    fits = np.ones(len(values), dtype=bool)
+    for weight, room in resources:
+        if len(weight) and int(weight.max()) > room:
+            fits &= weight <= room
+    starts, owner, items = classes.starts, classes.owner, None
+    weights = tuple(weight for weight, _ in resources)
+    if not fits.all():
+        items = np.flatnonzero(fits)
+        values, owner = values[items], owner[items]
+        weights = tuple(weight[items] for weight in weights)
+        ends = np.searchsorted(owner, np.arange(len(starts) + 1))
+        if (np.diff(ends) == 0).any():
+            raise Unsolvable
+        starts = ends[:-1]
+    rooms = []
+    for weight, (_, room) in zip(weights, resources, strict=True):
+        largest = sum(np.maximum.reduceat(weight, starts).tolist()) if len(weight) else 0
+        if largest >= HEADROOM:
+            raise SolverError("the costs' spread is beyond 64 bits: count in a larger unit")
+        rooms.append(min(room, largest))
+    return Knapsack(values, weights, tuple(rooms), starts, owner, items)
+
+
+def cost_resource(classes: Classes, budget: int) -> tuple[Ints, int]:
+    """Costs above the class minima in their common measure, and the room for them."""
+    least = np.minimum.reduceat(classes.costs, classes.starts)
+    floor = sum(least.tolist())
+    if budget < floor:
+        raise InfeasibleBudget(
+            f"budget {budget} is {floor - budget} short: the least of every class costs {floor}",
+            "budget",
+            floor,
+        )
+    weight = classes.costs - np.repeat(least, classes.lengths)
+    measure = _measure(weight)
+    if measure > 1:
+        weight //= measure
+    return weight, (budget - floor) // measure
+
+
+def _measure(weight: Ints) -> int:
+    """The greatest common divisor, 1 if all are zero; most inputs settle it in a few chunks."""
+    measure = 0
+    for at in range(0, len(weight), 1 << 16):
+        measure = int(np.gcd(measure, np.gcd.reduce(weight[at : at + (1 << 16)])))
+        if measure == 1:
+            break
+    return measure or 1
+
+
+def latency_resource(classes: Classes, limit: float, relaxed: bool) -> tuple[Ints, int]:
+    """Latencies above the class minima as integers, in a power of two that leaves 60 bits.
+
+    Doubles do not always fit: ``relaxed`` rounds towards what fits, so that no choice within
+    the limit is lost; otherwise towards what does not, so that none beyond it slips in.
+    """
+    times = classes.latency
+    assert times is not None
+    least = np.minimum.reduceat(times, classes.starts)
+    floor = math.fsum(least.tolist())
+    if limit < floor:
+        raise InfeasibleBudget(
+            f"limit {limit!r} is short: the fastest of every class takes {floor!r}", "limit", floor
+        )
+    above = times - np.repeat(least, classes.lengths)
+    span = math.fsum(np.maximum.reduceat(above, classes.starts).tolist())
+    exponent = math.frexp(span)[1] - 60
+    side, nudge = (np.floor, 1 - 2.0**-51) if relaxed else (np.ceil, 1 + 2.0**-51)
+    weight = side(np.ldexp(above * nudge, -exponent)).astype(np.int64)
+    room = min(limit, 2 * (floor + span)) - floor
+    room += (1 if relaxed else -1) * 2.0**-50 * (room + floor)
+    return weight, max(0, int(side(math.ldexp(max(room, 0.0), -exponent))))

@@ -1,0 +1,264 @@
+"""One knapsack, searched until its best choice is proved or the caps are spent.
+
+The dual gives multipliers and choices around the optimum; the best of those that fit is the
+first incumbent. Then cores are searched for rising loss thresholds g: whatever loses at most g
+is met, so an incumbent that loses no more than g is optimal, and proved so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from gacprof.solver.core import STEP_WORK, Core
+from gacprof.solver.dual import minimise
+from gacprof.solver.losses import loss_of, losses
+from gacprof.solver.problem import Floats, Ints, Knapsack
+
+CANDIDATES = 1 << 17
+"""How many candidates are sorted by loss at first; more only if these do not suffice."""
+
+RESOLUTION = 2.0**-50
+"""Gaps below this part of Σ|value| are the rounding of the values, not of the search."""
+
+FIRST_CORE = 48
+FIRST_QUOTA = 1 << 17
+
+Progress = Callable[[float, float], None]
+"""Called with the incumbent's value and the bound whenever one of them moves."""
+
+
+class OutOfTime(Exception):
+    pass
+
+
+@dataclass
+class Caps:
+    """What may be spent. ``check`` raises when the time is over."""
+
+    work: int
+    deadline: float | None = None
+    progress: Progress | None = None
+    spent: int = 0
+
+    def check(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise OutOfTime
+
+    def report(self, value: float, bound: float) -> None:
+        if self.progress is not None and value > -math.inf:
+            self.progress(value, bound)
+
+
+@dataclass
+class Search:
+    """The state of one optimisation: valid at any moment, so that it may be cut short."""
+
+    knapsack: Knapsack
+    feasible: Callable[[], Ints] | None = None
+    incumbent: Ints | None = None
+    bound: float = math.inf
+    complete: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        return -math.inf if self.incumbent is None else self.total(self.incumbent)
+
+    def total(self, choice: Ints) -> float:
+        return math.fsum(self.knapsack.values[choice].tolist())
+
+    def settle_for_less(self) -> bool:
+        """Cut short before a first incumbent: take the least of each class, should it fit."""
+        for weight in self.knapsack.weights:
+            if self.incumbent is None:
+                least = np.minimum.reduceat(weight, self.knapsack.starts)
+                at = np.flatnonzero(weight == least[self.knapsack.owner])
+                classes = np.arange(self.knapsack.classes)
+                self.offer(at[np.searchsorted(self.knapsack.owner[at], classes)])
+        if not math.isfinite(self.bound):
+            self.bound = _ceiling(self.knapsack)
+        return self.incumbent is not None
+
+    def lower_bound(self, bound: float) -> None:
+        self.bound = max(min(self.bound, bound), self.value)
+
+    def close(self, excess: Fraction) -> None:
+        """Nothing is better than the incumbent, but for ``excess`` hidden by rounding."""
+        assert self.incumbent is not None
+        hidden = [] if not excess else [math.nextafter(float(excess), math.inf)]
+        self.bound = math.fsum([*self.knapsack.values[self.incumbent].tolist(), *hidden])
+        self.complete = True
+
+    def within_resolution(self) -> bool:
+        if self.incumbent is None:
+            return False
+        size = math.fsum(np.abs(self.knapsack.values[self.incumbent]).tolist())
+        return self.bound - self.value <= RESOLUTION * size
+
+    def offer(self, choice: Ints) -> bool:
+        """Take a choice that fits if it is better than the incumbent, exactly compared."""
+        if min(self.knapsack.slack(choice)) < 0:
+            return False
+        if self.incumbent is not None:
+            here = np.flatnonzero(choice != self.incumbent)
+            values = self.knapsack.values
+            gain = sum(map(Fraction, values[choice[here]].tolist()), Fraction()) - sum(
+                map(Fraction, values[self.incumbent[here]].tolist()), Fraction()
+            )
+            weight = self.knapsack.weights[0]
+            lighter = int(weight[choice[here]].sum()) < int(weight[self.incumbent[here]].sum())
+            if gain < 0 or (gain == 0 and not lighter):
+                return False
+        self.incumbent = choice
+        return True
+
+
+def optimise(search: Search, caps: Caps) -> None:
+    """Fill ``search``; on return it is complete, or the caps are spent."""
+    knapsack = search.knapsack
+    search.bound = _ceiling(knapsack)
+    dual = minimise(knapsack, caps.check)
+    choices = (*dual.around, dual.reference)
+    for choice in choices:
+        search.offer(choice)
+    if not dual.multipliers.any() and min(knapsack.slack(dual.reference)) >= 0:
+        search.close(Fraction(0))
+        return
+    if search.incumbent is None and not search.settle_for_less():
+        assert search.feasible is not None  # one resource: the least of each class always fits
+        search.offer(search.feasible())
+    for choice in choices:
+        _walk(search, choice)
+    climb = _Climb(search, dual.multipliers, dual.reference, caps)
+    while not climb.proved():
+        caps.report(search.value, search.bound)
+        if not climb.step():
+            search.notes.append("the work cap was reached: the gap is what is left unproved")
+            return
+
+
+def _ceiling(knapsack: Knapsack) -> float:
+    """What the best of every class would be worth."""
+    return math.fsum(np.maximum.reduceat(knapsack.values, knapsack.starts).tolist())
+
+
+def _walk(search: Search, target: Ints) -> None:
+    """Turn the incumbent into ``target`` class by class, as far as it fits."""
+    assert search.incumbent is not None
+    here = np.flatnonzero(target != search.incumbent)
+    fits = np.ones(len(here), dtype=bool)
+    slack = search.knapsack.slack(search.incumbent)
+    for weight, room in zip(search.knapsack.weights, slack, strict=True):
+        fits &= np.cumsum(weight[target[here]] - weight[search.incumbent[here]]) <= room
+    if fits.any():
+        choice = search.incumbent.copy()
+        upto = here[: int(np.flatnonzero(fits)[-1]) + 1]
+        choice[upto] = target[upto]
+        search.offer(choice)
+
+
+class _Climb:
+    """Searches cores of rising size, and knows what the finished ones prove."""
+
+    def __init__(self, search: Search, multipliers: Floats, reference: Ints, caps: Caps) -> None:
+        self.search, self.caps = search, caps
+        self.multipliers, self.reference = multipliers, reference
+        knapsack = search.knapsack
+        slack = np.array(knapsack.slack(reference), dtype=float)
+        base, priced = math.fsum(knapsack.values[reference].tolist()), float(multipliers @ slack)
+        self.upper, self.magnitude = base + priced, abs(base) + abs(priced)
+        self.quota, self.count, self.finished = FIRST_QUOTA, FIRST_CORE, 0
+        self.exhausted = self.retreated = False
+        self._spread(CANDIDATES)
+
+    def _spread(self, candidates: int) -> None:
+        self.play = losses(
+            self.search.knapsack, self.multipliers, self.reference, self.most, candidates
+        )
+        self._lower(self._wasted())
+
+    @property
+    def most(self) -> float:
+        """What the incumbent loses."""
+        assert self.search.incumbent is not None
+        return loss_of(
+            self.search.knapsack, self.multipliers, self.reference, self.search.incumbent
+        )
+
+    def _wasted(self) -> float:
+        """The price of room that a common measure of all moves leaves unused."""
+        play, weight = self.play, self.search.knapsack.weights[0]
+        if play.reach < self.most:
+            return 0.0
+        base = self.reference[self.search.knapsack.owner[play.items]]
+        measure = int(np.gcd.reduce(weight[play.items] - weight[base])) if len(base) else 0
+        slack = play.slack[0]
+        return float(self.multipliers[0]) * (slack % measure if measure else max(slack, 0))
+
+    def _lower(self, least: float) -> None:
+        """Take in that no choice unmet loses less than ``least``."""
+        rounding = self.play.slop + 2.0**-51 * self.magnitude
+        self.search.lower_bound(self.upper - least + rounding)
+
+    def proved(self) -> bool:
+        if not self.exhausted and self.retreated and self.search.within_resolution():
+            self.search.complete = self.exhausted = True
+            self.search.notes.append("proved to the rounding of the values: see the gap")
+        return self.exhausted
+
+    def step(self) -> bool:
+        """Search one core; false if the caps do not allow it."""
+        most = self.most
+        covered = self.play.reach >= most + self.play.slop
+        inside = int(np.searchsorted(self.play.loss, most + self.play.slop, side="right"))
+        count = min(self.count, inside)
+        whole = covered and count == inside
+        beyond = self.play.loss[count] if count < len(self.play.loss) else self.play.reach
+        if whole and not count:
+            self.exhausted = True
+            self.search.close(Fraction(0))
+            return True
+        threshold = most if whole else float(beyond)
+        ties = threshold <= 2 * self.play.slop  # nothing to prove here, but much to find
+        left = self.caps.work - self.caps.spent
+        if left <= 0 or count * STEP_WORK // 16 > left:
+            return False
+        core = Core(self.search.knapsack, self.play, count, most if ties else threshold)
+        try:
+            finished = core.run(min(self.quota, left), self.caps.check)
+        finally:
+            self.caps.spent += core.work + STEP_WORK
+            if core.found is not None:
+                self.search.offer(core.choice())
+        if finished:
+            self._learn(core, count, threshold, whole)
+        else:
+            self._retreat(count)
+        return True
+
+    def _learn(self, core: Core, count: int, threshold: float, whole: bool) -> None:
+        """A finished core met every choice that loses less than ``threshold``."""
+        assert self.search.incumbent is not None
+        least = threshold - self.play.slop - core.margin
+        if whole or self.most < least:
+            self.exhausted = True
+            self.search.close(core.excess(self.search.incumbent))
+            return
+        self._lower(least)
+        self.finished, self.count = count, max(count + 16, 3 * count)
+        if count == len(self.play.items):
+            self._spread(8 * count)
+
+    def _retreat(self, count: int) -> None:
+        """Too much work: try a smaller core, or if that would gain little, allow more."""
+        self.retreated = True
+        self.count = int(math.sqrt(max(self.finished, 1) * count))
+        if self.count <= 1.3 * self.finished or self.count < 16:
+            self.quota *= 8
+            self.count = max(16, self.finished + self.finished // 4 + 1)
