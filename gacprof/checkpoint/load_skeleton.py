@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Attention, Inventory
+from gacprof.checkpoint.layer_sizes import can_be_resized, tell_sizes
 from gacprof.checkpoint.load_config import effective_config
 from gacprof.checkpoint.load_modules import SlicedNorm, factors_of, parameter_names, sliced_layer
 from gacprof.errors import CheckpointError
@@ -161,16 +162,13 @@ def _fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -
             continue  # not in this model: load.py says what becomes of it
         if not isinstance(parameter, nn.Parameter) or parameter.shape == info.shape:
             continue
-        if not isinstance(module, nn.Linear | nn.Embedding) or parameter.dim() != len(info.shape):
+        if not can_be_resized(module) or parameter.dim() != len(info.shape):
             raise CheckpointError(
                 f"{inventory.path}: {tensor} is {list(info.shape)}, the config makes its "
                 f"{type(module).__name__} {list(parameter.shape)}: config and tensors disagree"
             )
         setattr(module, attribute, nn.Parameter(torch.empty(info.shape)))
-        if attribute == "weight" and isinstance(module, nn.Linear):
-            module.out_features, module.in_features = info.shape
-        elif attribute == "weight":
-            module.num_embeddings, module.embedding_dim = info.shape
+        tell_sizes(module)
 
 
 def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> None:

@@ -69,5 +69,5 @@ def notes_on(inventory: Inventory) -> tuple[str, ...]:
     """What the user has to add by hand."""
     pickled = bool(inventory.attributes)
     if pickled and not any(name.startswith("tokenizer") for name in inventory.side_files):
-        return ("a tokenizer inside the pickle was not unpickled: copy the original model's",)
+        return ("a tokenizer inside a pickle is not unpickled: copy the original model's files",)
     return ()

@@ -59,6 +59,8 @@ def fusing(inventory: Inventory, modules: Sequence[str] | None) -> dict[str, int
     unknown = sorted(set(modules or ()) - ranks.keys())
     if unknown:
         raise PlanError(f"{inventory.path}: '{unknown[0]}' is not a factored module")
+    if not ranks:
+        raise PlanError(f"{inventory.path} has no factored modules to fuse")
     chosen = ranks if modules is None else {name: ranks[name] for name in modules}
     return {dim: None for dims in chosen.values() for dim in dims}
 

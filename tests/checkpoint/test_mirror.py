@@ -96,3 +96,41 @@ def test_each_kind_of_width_has_its_own_key(tmp_path: Path, prefix: str, key: st
     inventory = scan(checkpoint(tmp_path, gated(prefix, 20), config))
     new = mirrored_files(inventory, {f"{prefix}:width": 24})["config.json"]
     assert new == config | {key: 24}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "classes"),
+    [
+        ("asvd_mha_r1", "truncation_ranks", "ASVDLlamaForCausalLM"),
+        ("palu_mha_gs4_block1", "head_wise_ranks", "PaluLlamaForCausalLM"),
+    ],
+)
+def test_a_model_without_any_factors_left_is_a_plain_one(
+    name: str, key: str, classes: str, fixtures: Path, inventory_of: Any
+) -> None:
+    whole = fixtures / "checkpoints" / name
+    inventory = scan(whole) if whole.is_dir() else inventory_of(name)
+    assert inventory.config["architectures"] == [classes]
+    sizes = {dim.name: None for dim in inventory.dims if dim.kind == "rank"}
+    new = mirrored_files(inventory, sizes)["config.json"]
+    assert new["architectures"] == ["LlamaForCausalLM"] and new["model_type"] == "llama"
+    assert key not in new and "auto_map" not in new
+    kept = {"architectures", "model_type", "auto_map", key}
+    assert {k: v for k, v in new.items() if k not in kept} == {
+        k: v for k, v in inventory.config.items() if k not in kept
+    }
+
+
+def test_gpt2s_width_is_written_even_where_the_config_left_it_out(tmp_path: Path) -> None:
+    shapes = {
+        "transformer.wte.weight": (50, 12),
+        "transformer.h.0.mlp.c_fc.weight": (12, 48),
+        "transformer.h.0.mlp.c_fc.bias": (48,),
+        "transformer.h.0.mlp.c_proj.weight": (48, 12),
+        "transformer.h.0.mlp.c_proj.bias": (12,),
+    }
+    config = {"model_type": "gpt2", "n_embd": 12, "n_head": 2, "intermediate_size": 7}
+    for given, key in ((config | {"n_inner": 48}, "n_inner"), ({"n_embd": 12}, "n_inner")):
+        inventory = scan(checkpoint(tmp_path / f"c{len(given)}", shapes, given))
+        new = mirrored_files(inventory, {"transformer.h.0.mlp:width": 56})["config.json"]
+        assert new == given | {key: 56}

@@ -13,7 +13,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.assemble import assemble
 from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
 from gacprof.checkpoint.layouts.linear import Linear, bias_of, dense_linears
-from gacprof.checkpoint.layouts.plain import mirror_config
+from gacprof.checkpoint.layouts.plain import made_plain, mirror_config
 
 _INNER, _OUTER = ".BLinear.weight", ".ALinear.weight"
 
@@ -34,9 +34,10 @@ class Asvd:
         ranks = files.get("config.json", {}).get("truncation_ranks")
         if isinstance(ranks, dict):
             new = {m: sizes.get(f"{m}:rank", rank) for m, rank in ranks.items()}
-            files["config.json"]["truncation_ranks"] = {
-                module: rank for module, rank in new.items() if rank is not None
-            }
+            left = {module: rank for module, rank in new.items() if rank is not None}
+            files["config.json"]["truncation_ranks"] = left
+            if not left:
+                made_plain(files["config.json"], "truncation_ranks", "ASVD")
         return files
 
 

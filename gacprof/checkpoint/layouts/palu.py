@@ -14,7 +14,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.assemble import assemble
 from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears
-from gacprof.checkpoint.layouts.plain import mirror_config
+from gacprof.checkpoint.layouts.plain import made_plain, mirror_config
 
 _INNER = ".VT.weight"
 
@@ -35,7 +35,10 @@ class Palu:
         declared = files.get("config.json", {}).get("head_wise_ranks")
         if isinstance(declared, dict):
             new = {m: _resized(m, ranks, sizes) for m, ranks in declared.items()}
-            files["config.json"]["head_wise_ranks"] = {m: r for m, r in new.items() if r != []}
+            left = {m: r for m, r in new.items() if r != []}
+            files["config.json"]["head_wise_ranks"] = left
+            if not left:
+                made_plain(files["config.json"], "head_wise_ranks", "Palu")
         return files
 
 

@@ -35,3 +35,22 @@ def mirror_config(inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any
     config = dict(inventory.config)
     mirror_widths(inventory, sizes, config)
     return {"config.json": config}
+
+
+def made_plain(config: dict[str, Any], ranks: str, prefix: str) -> None:
+    """Make ``config`` a plain model's once nothing is factored any more.
+
+    ``ranks`` is the key of the ranks, ``prefix`` what the tool puts before names of classes and
+    model types. Its remote code would build factors that are no longer there.
+    """
+    for key in (ranks, "auto_map"):
+        config.pop(key, None)
+    classes = config.get("architectures")
+    if isinstance(classes, list):
+        config["architectures"] = [_without(prefix, name) for name in classes]
+    if "model_type" in config:
+        config["model_type"] = _without(prefix.lower(), config["model_type"])
+
+
+def _without(prefix: str, name: Any) -> Any:
+    return name.removeprefix(prefix) or name if isinstance(name, str) else name

@@ -6,7 +6,7 @@ units are multiplied by down's zero columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Place
@@ -59,17 +59,34 @@ def _vectors(contents: Contents) -> dict[str, list[str]]:
 def _against_config(contents: Contents, dims: Sequence[Dim]) -> list[str]:
     """Widths that differ from the one that the config says."""
     notes = []
-    for kind, keys in _WIDTH_KEYS.items():
+    for kind in _WIDTH_KEYS:
         sizes = {dim.size for dim in dims if dim.role == kind}
-        config = config_of_part(contents.config)
-        declared = next((config[k] for k in keys if k in config), None)
-        if sizes and type(declared) is int and sizes != {declared}:
+        declared = declared_width(contents.config, kind, sizes)
+        if sizes and declared is not None and sizes != {declared}:
             found = ", ".join(str(size) for size in sorted(sizes)[:6])
             notes.append(
                 f"config says {kind} width {declared}, the tensors have {found}; the tensors are "
                 "believed, a plain transformers model refuses them"
             )
     return notes
+
+
+def declared_width(config: Mapping[str, Any], kind: str, sizes: Collection[int]) -> int | None:
+    """The width that ``config`` says for MLPs of a kind whose tensors have ``sizes``."""
+    config = config_of_part(config)
+    key = _width_key(config, kind, sizes)
+    value = config.get(key) if key else None
+    return value if type(value) is int else None
+
+
+def _width_key(config: Mapping[str, Any], kind: str, sizes: Collection[int]) -> str | None:
+    """Where the config writes the width: among several such keys, the one that is true.
+
+    GPT-2's may leave its ``n_inner`` out (4 · n_embd then).
+    """
+    there = [key for key in _WIDTH_KEYS[kind] if key in config]
+    default = "n_inner" if kind == "mlp" and "n_embd" in config else None
+    return next((k for k in there if config[k] in list(sizes)), there[0] if there else default)
 
 
 def _mlp_of(module: str) -> str:
@@ -153,9 +170,9 @@ def mirror_widths(inventory: Inventory, sizes: Sizes, config: dict[str, Any]) ->
         inner = dict(config["text_config"])
         config["text_config"] = inner
         config = inner
-    for kind, keys in _WIDTH_KEYS.items():
+    for kind in _WIDTH_KEYS:
         dims = [d for d in inventory.dims if d.kind == "width" and d.role == kind]
         new = {sizes.get(d.name, d.size) for d in dims}
-        key = next((k for k in keys if k in config), None)
+        key = _width_key(config, kind, {d.size for d in dims})
         if key is not None and len(new) == 1 and any(d.name in sizes for d in dims):
             config[key] = new.pop()
