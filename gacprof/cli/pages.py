@@ -32,7 +32,8 @@ def report(
     """Write one HTML page, with figures as SVG and PNG, from what the other verbs left."""
     from gacprof.cliffmap import CliffMap
     from gacprof.planning.schema import Plan
-    from gacprof.report.page import Contents, write_page
+    from gacprof.report.contents import Contents
+    from gacprof.report.page import write_page
 
     if not any((cliff_map, diagnosis, plan, realigned, verified, benched)):
         raise ReportError("nothing to report: give --map, --plan, --diagnosis or another file")

@@ -45,7 +45,8 @@ def run_demo(
     from gacprof.checkpoint import scan
     from gacprof.measure.device import open_device
     from gacprof.proof import bench, verify
-    from gacprof.report.page import Contents, write_page
+    from gacprof.report.contents import Contents
+    from gacprof.report.page import write_page
     from gacprof.sweeping import build_map_of, run_sweep
     from gacprof.sweeping.for_checkpoint import suite_for
 

@@ -6,8 +6,6 @@ has no section. Figures are inlined as SVG and written beside the page as SVG an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +13,10 @@ from gacprof.cliffmap import CliffMap
 from gacprof.errors import ReportError
 from gacprof.files import write_text
 from gacprof.report.bench_figure import bench_figure, workloads
+from gacprof.report.contents import Contents
 from gacprof.report.figures import staircase
 from gacprof.report.figures_style import save, to_svg
+from gacprof.report.wording import FILTERS, headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,30 +26,12 @@ if TYPE_CHECKING:
 MOST_CURVES = 6
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s."""
-
-    title: str
-    cliff_map: CliffMap | None = None
-    subject: str = ""
-    diagnosis: Mapping[str, Any] | None = None
-    plan: Mapping[str, Any] | None = None
-    realigned: Mapping[str, Any] | None = None
-    verification: Mapping[str, Any] | None = None
-    bench: Mapping[str, Any] | None = None
-    commands: Sequence[str] = ()
-    notes: Sequence[str] = field(default=())
-
-
 def write_page(contents: Contents, folder: str | Path) -> Path:
     """Write ``index.html`` and ``figures/`` into ``folder``; the page's path.
 
     Raises :class:`ReportError` where that cannot be done.
     """
     from jinja2 import Environment, PackageLoader
-
-    from gacprof.report import wording
 
     folder = Path(folder)
     figures = _figures(contents)
@@ -68,11 +50,11 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= wording.FILTERS
+    environment.filters |= FILTERS
     page = environment.get_template("page.html.j2").render(
         c=contents,
         figures=drawn,
-        headline=wording.headline(contents),
+        headline=headline(contents),
         bench_rows=workloads(contents.bench) if contents.bench else [],
         map_facts=_map_facts(contents.cliff_map),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gacprof.report.page import Contents
+    from gacprof.report.contents import Contents
 
 
 def headline(contents: Contents) -> list[str]:

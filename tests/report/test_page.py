@@ -7,7 +7,8 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.errors import ReportError
-from gacprof.report.page import Contents, telling_curves, write_page
+from gacprof.report.contents import Contents
+from gacprof.report.page import telling_curves, write_page
 from gacprof.report.wording import headline, microseconds
 
 TIMING = {
