@@ -3,9 +3,9 @@
 :func:`parse` reads a kernel's name, :func:`attach` groups the kernels of one call;
 ``tiers/`` says what alignment each architecture needs, :mod:`sdpa` which attention backend
 serves a shape, :mod:`fa2` which templates a PyTorch build holds, :mod:`ncu` what counters saw,
-:mod:`static` what a compiler makes of a dimension without a GPU, :mod:`causes` why a dim is
-slow, and :mod:`disputes` settles what the literature disagrees about. Nothing here needs a
-GPU, and nothing imports torch until a live question is asked.
+:mod:`onednn` which CPU implementation serves, :mod:`static` what a compiler makes of a
+dimension without a GPU. Nothing here needs a GPU, and nothing imports torch until a live
+question is asked. :mod:`gacprof.explaining` turns all of it into causes.
 """
 
 from gacprof.kernels.kernel import Kernel, Types

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gacprof.kernels.causes.case import Case, Path
-from gacprof.kernels.causes.served import Served, served
+from gacprof.explaining.causes.case import Case, Path
+from gacprof.explaining.causes.served import Served, served
 
 
 def path(case: Case) -> Path:

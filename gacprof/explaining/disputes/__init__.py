@@ -6,7 +6,7 @@ A, "Why Smaller Is Slower? Dimensional Misalignment in Compressed LLMs" (arXiv 2
 and B, its earlier draft "When Smaller Is Slower: Dimensional Collapse in Compressed LLMs".
 """
 
-from gacprof.kernels.disputes.run import DISPUTES, settle
-from gacprof.kernels.disputes.value import Dispute, Verdict
+from gacprof.explaining.disputes.run import DISPUTES, settle
+from gacprof.explaining.disputes.value import Dispute, Verdict
 
 __all__ = ["DISPUTES", "Dispute", "Verdict", "settle"]

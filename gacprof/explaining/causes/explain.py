@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gacprof.errors import MapError
-from gacprof.kernels.causes import attention, counted, linear, remainder
-from gacprof.kernels.causes.case import Case, Counters, Path
-from gacprof.kernels.causes.value import Cause, Explanation, Where
+from gacprof.explaining.causes import attention, counted, linear, remainder
+from gacprof.explaining.causes.case import Case, Counters, Path
+from gacprof.explaining.causes.value import Cause, Explanation, Where
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.schema import Curve, MapFile

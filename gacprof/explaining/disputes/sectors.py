@@ -4,26 +4,31 @@ A's probe is a Triton row sum in fp16. A row starts on a 32-byte sector exactly 
 is a multiple of 16 elements, and Triton's JIT tells its compiler of divisibility by 16 and by
 nothing less: the two coincide, so the figure cannot tell them apart. In fp32 they part: rows
 of 8 modulo 16 start on sectors, yet Triton does not know. That the loads narrow is seen by
-compiling; whether sectors cost time on top takes a GPU.
+compiling; whether sectors cost time on top takes a GPU. There the fp16 probe also runs with
+Triton's knowledge withheld (``specialise`` false), so that both lengths have narrow loads.
 """
 
 from __future__ import annotations
 
+from gacprof import operators
 from gacprof.errors import MeasurementError
 from gacprof.kernels import static
-from gacprof.kernels.disputes.value import OPEN, SETTLED, UNDECIDED, Dispute, Results
+from gacprof.explaining.disputes.value import OPEN, SETTLED, UNDECIDED, Dispute, Results
 from gacprof.points import Point
 
 Decision = tuple[str, str, tuple[str, ...]]
 ROWS = 1024
 
 
-def point(k: int, dtype: str) -> Point:
-    """A row sum over (1024, K): of the operator ``row_sum``, where this version has it."""
-    return Point.of("row_sum", {"rows": ROWS, "K": k}, dtype)
+def point(k: int, dtype: str, specialise: bool = True) -> Point:
+    """A row sum over (1024, K)."""
+    flags = {"specialise": specialise}
+    return operators.point("row_sum", {"rows": ROWS, "K": k}, dtype, flags)
 
 
 ALIGNED, HALF_ALIGNED, ODD = point(4096, "float32"), point(4104, "float32"), point(4097, "float32")
+AS_COMPILED = point(4097, "float16"), point(4096, "float16")
+ALL_NARROW = point(4097, "float16", False), point(4096, "float16", False)
 
 
 def compiled_loads() -> Decision:
@@ -55,7 +60,7 @@ def sectors_or_loads(results: Results) -> Decision:
     half, odd = results.ratio(HALF_ALIGNED, ALIGNED), results.ratio(ODD, ALIGNED)
     if half is None or odd is None:
         return UNDECIDED, "the row sums were not all measured", ()
-    evidence = (f"fp32, over K 4096: 4104 {half:.2f}, 4097 {odd:.2f}",)
+    evidence = (f"fp32, over K 4096: 4104 {half:.2f}, 4097 {odd:.2f}", *_in_fp16(results))
     if odd <= 1 + results.floor:
         return UNDECIDED, "no K is slower than another here", evidence
     if abs(half - odd) <= results.floor * odd:
@@ -67,13 +72,21 @@ def sectors_or_loads(results: Results) -> Decision:
     return SETTLED, "both: sector-aligned rows lie between full speed and odd ones", evidence
 
 
+def _in_fp16(results: Results) -> tuple[str, ...]:
+    """What A's own dtype shows: 4097 over 4096 as compiled, and with narrow loads in both."""
+    compiled, narrow = results.ratio(*AS_COMPILED), results.ratio(*ALL_NARROW)
+    if compiled is None or narrow is None:
+        return ()
+    return (f"fp16, 4097 over 4096: {compiled:.2f}; with narrow loads in both {narrow:.2f}",)
+
+
 DISPUTES = (
     Dispute(
         2,
         "L2 sectors: 50 % or 6 %?",
         ("A: misaligned sectors cost about 50 %", "B: 5.8 %, not a cause"),
-        "a CUDA GPU and the operator row_sum for what sectors cost; Triton for A's probe",
-        (ALIGNED, HALF_ALIGNED, ODD),
+        "Triton, and a CUDA GPU for what sectors cost",
+        (ALIGNED, HALF_ALIGNED, ODD, *AS_COMPILED, *ALL_NARROW),
         sectors_or_loads,
         compiled_loads,
     ),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gacprof.cliffmap.schema import Coverage, Curve, MapFile, Points
 from gacprof.errors import MapError
-from gacprof.kernels.causes import Explanation, Where, explain, explain_edge, explain_map
-from gacprof.kernels.edges import edge_points
+from gacprof.explaining.causes import Explanation, Where, explain, explain_edge, explain_map
+from gacprof.explaining.edges import edge_points
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.ncu import KernelCounters
 from gacprof.kernels.ncu_metrics import METRICS

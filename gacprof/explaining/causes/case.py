@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gacprof.kernels.causes.value import Cause, Where
+from gacprof.explaining.causes.value import Cause, Where
 from gacprof.kernels.names import Group, attach
 from gacprof.kernels.ncu import KernelCounters
 from gacprof.points import Point

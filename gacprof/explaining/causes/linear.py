@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gacprof.errors import GacprofError
-from gacprof.kernels.causes.case import Case, Path
+from gacprof.explaining.causes.case import Case, Path
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import Group
 from gacprof.kernels.tiers import Prediction, Tier, architecture, predict

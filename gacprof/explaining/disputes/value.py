@@ -8,7 +8,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
-from gacprof.kernels.causes.value import Where
+from gacprof.explaining.causes.value import Where
 from gacprof.kernels.names import Group, attach
 from gacprof.points import Point, Sample
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 from gacprof import operators
-from gacprof.kernels.disputes.value import SETTLED, UNDECIDED, Dispute, Results, percent
+from gacprof.explaining.disputes.value import SETTLED, UNDECIDED, Dispute, Results, percent
 from gacprof.points import Point
 
 Decision = tuple[str, str, tuple[str, ...]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gacprof.kernels.causes.case import Case, Path
-from gacprof.kernels.causes.linear import main_kernel
+from gacprof.explaining.causes.case import Case, Path
+from gacprof.explaining.causes.linear import main_kernel
 from gacprof.kernels.kernel import Kernel
 
 

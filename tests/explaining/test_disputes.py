@@ -11,12 +11,12 @@ import pytest
 
 from gacprof import operators
 from gacprof.errors import MeasurementError
-from gacprof.kernels.causes import Where
-from gacprof.kernels.disputes import DISPUTES, Verdict, settle
-from gacprof.kernels.disputes import attention as att
-from gacprof.kernels.disputes import linear as lin
-from gacprof.kernels.disputes import sectors as sec
-from gacprof.kernels.disputes.value import Dispute, Results
+from gacprof.explaining.causes import Where
+from gacprof.explaining.disputes import DISPUTES, Verdict, settle
+from gacprof.explaining.disputes import attention as att
+from gacprof.explaining.disputes import linear as lin
+from gacprof.explaining.disputes import sectors as sec
+from gacprof.explaining.disputes.value import Dispute, Results
 from gacprof.points import Point, Sample
 
 A100, H200 = Where("sm80", "2.9.1"), Where("sm90", "2.13.0", 92000)
@@ -72,8 +72,7 @@ def test_there_are_nine_each_with_claims_and_an_experiment_or_a_static_answer() 
 def test_every_point_is_one_that_a_sweep_would_take() -> None:
     for dispute in DISPUTES:
         for point in dispute.points:
-            if point.operator in operators.OPERATORS:
-                assert operators.point(point.operator, point.dim, point.dtype, point.flag) == point
+            assert operators.point(point.operator, point.dim, point.dtype, point.flag) == point
 
 
 def test_without_a_gpu_two_are_settled_and_the_rest_say_what_they_need() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gacprof import operators
-from gacprof.kernels.disputes.value import SETTLED, UNDECIDED, Dispute, Results, percent
+from gacprof.explaining.disputes.value import SETTLED, UNDECIDED, Dispute, Results, percent
 from gacprof.points import Point
 
 SHAPE = {"batch": 4, "heads": 32, "q_len": 2048}

@@ -6,7 +6,7 @@ the unfilled template. What a step's latency falls by is that cause's share. Ste
 known accounts for are ``unexplained``; nothing is guessed and nothing interpolated.
 """
 
-from gacprof.kernels.causes.explain import explain, explain_edge, explain_map
-from gacprof.kernels.causes.value import Cause, Explanation, Where
+from gacprof.explaining.causes.explain import explain, explain_edge, explain_map
+from gacprof.explaining.causes.value import Cause, Explanation, Where
 
 __all__ = ["Cause", "Explanation", "Where", "explain", "explain_edge", "explain_map"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from gacprof.kernels.causes.case import Case
-from gacprof.kernels.causes.value import Cause
+from gacprof.explaining.causes.case import Case
+from gacprof.explaining.causes.value import Cause
 from gacprof.kernels.ncu import KernelCounters
 
 _EVIDENCE = ("Nsight Compute counters",)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gacprof import operators
 from gacprof.errors import GacprofError
-from gacprof.kernels.causes.value import Where
-from gacprof.kernels.disputes import attention, linear, sectors
-from gacprof.kernels.disputes.value import OPEN, UNDECIDED, Dispute, Results, Verdict
+from gacprof.explaining.causes.value import Where
+from gacprof.explaining.disputes import attention, linear, sectors
+from gacprof.explaining.disputes.value import OPEN, UNDECIDED, Dispute, Results, Verdict
 from gacprof.points import Point, Sample
 
 Measure = Callable[[Sequence[Point]], Sequence[Sample]]
@@ -42,7 +41,7 @@ def settle(
 
 
 def _settle(dispute: Dispute, measure: Measure | None, where: Where, floor: float) -> Verdict:
-    if measure is None or dispute.decide is None or not _measurable(dispute):
+    if measure is None or dispute.decide is None:
         return _without_measuring(dispute)
     try:
         results = Results(list(measure(dispute.points)), where, floor)
@@ -52,13 +51,11 @@ def _settle(dispute: Dispute, measure: Measure | None, where: Where, floor: floa
         )
     status, finding, evidence = dispute.decide(results)
     if status == UNDECIDED and results.failures():
+        if dispute.static is not None:
+            return _without_measuring(dispute)
         evidence = (*evidence, *results.failures()[:3])
     needs = dispute.needs if status == UNDECIDED else ""
     return Verdict(dispute.number, dispute.title, status, finding, evidence, "measured", needs)
-
-
-def _measurable(dispute: Dispute) -> bool:
-    return all(point.operator in operators.OPERATORS for point in dispute.points)
 
 
 def _without_measuring(dispute: Dispute) -> Verdict:
