@@ -180,38 +180,62 @@ def realign(
     uniform: Annotated[
         bool, typer.Option("--uniform", help="One common width: a plain config.")
     ] = False,
+    fuse_all: Annotated[
+        bool, typer.Option("--fuse", help="Multiply factor pairs out into dense weights.")
+    ] = False,
+    module: Annotated[
+        list[str] | None, typer.Option(help="With --fuse: only this module (repeatable).")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="The dense original: raised ranks get what it has, not zeros."),
+    ] = None,
     as_json: bool = Json,
 ) -> None:
     """Write the checkpoint anew with the plan's sizes. The input is never changed."""
     from gacprof import realigning
 
-    if sum((plan_file is not None, strategy is not None, uniform)) != 1:
-        raise PlanError("give one of --plan FILE, --strategy minimal|optimal and --uniform")
+    if sum((plan_file is not None, strategy is not None, uniform, fuse_all)) != 1:
+        raise PlanError("give one of --plan FILE, --strategy minimal|optimal, --uniform and --fuse")
+    if base is not None and (uniform or fuse_all):
+        raise PlanError("--base raises ranks: it goes with --plan or --strategy")
+    if module and not fuse_all:
+        raise PlanError("--module names what --fuse fuses: give --fuse too")
     with progress("realign") as advance:
 
         def tell(done: int, total: int) -> None:
             advance(done, total, "")
 
         if plan_file is not None:
-            result = realigning.realign(checkpoint, plan_file, out, progress=tell)
+            result = realigning.realign(checkpoint, plan_file, out, base=base, progress=tell)
         elif strategy is not None:
             result = realigning.realign_by_strategy(
                 checkpoint,
                 strategy,  # type: ignore[arg-type]  # checked there, with a message
                 out,
+                base=base,
                 progress=tell,
             )
+        elif fuse_all:
+            result = realigning.fuse(checkpoint, out, module or None, progress=tell)
         else:
             result = realigning.realign_uniform(checkpoint, out, progress=tell)
     if as_json:
         print_json(result.as_dict())
         return
     more = result.parameters_after / result.parameters_before - 1
+    fused = f", {len(result.fused)} modules fused" if result.fused else ""
     say(
-        f"{len(result.resized)} dims resized, {result.parameters_before:,} → "
+        f"{len(result.resized)} dims resized{fused}, {result.parameters_before:,} → "
         f"{result.parameters_after:,} parameters ({percent(more, signed=True)})"
     )
-    say(result.as_dict()["meaning"])
+    say(result.meaning)
+    if result.informed:
+        before, after = result.residuals
+        say(
+            f"{len(result.informed)} ranks filled from {base}: ‖W − u·v‖ / ‖W‖ falls from "
+            f"{before:.4f} to {after:.4f} (root mean square over them)"
+        )
     for note in result.notes:
         say(f"note: {note}")
     say(f"checkpoint: {result.out}")

@@ -34,7 +34,7 @@ def narrow(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
         narrowed = _to_bfloat16(values) if dtype == "bfloat16" else values.astype(_carrier(dtype))
     finite = np.isfinite(widen(narrowed, dtype))
     if not finite.all() and np.isfinite(values[~finite]).any():
-        raise CheckpointError(f"a redistributed factor does not fit {dtype}: it overflows")
+        raise CheckpointError(f"a computed factor does not fit {dtype}: it overflows")
     return narrowed
 
 

@@ -22,19 +22,24 @@ Sizes = Mapping[str, int | None]
 
 @dataclass(frozen=True)
 class Change:
-    """One dim and the size it gets. ``how`` is ``zeros`` for padding, else how it is cut."""
+    """One dim and the size it gets.
+
+    ``how`` is ``zeros`` for padding, ``residual`` for padding with what the original weights
+    say (``informed``), else how it is cut.
+    """
 
     dim: Dim
     after: int
+    informed: bool = False
 
     @property
     def action(self) -> Action:
         return "pad" if self.after > self.dim.size else "truncate"
 
     @property
-    def how(self) -> Literal["zeros"] | Method:
+    def how(self) -> Literal["zeros", "residual"] | Method:
         if self.action == "pad":
-            return "zeros"
+            return "residual" if self.informed else "zeros"
         if self.dim.ordered:
             return "order"
         return "svd" if self.dim.kind == "rank" else "magnitude"

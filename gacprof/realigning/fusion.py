@@ -128,7 +128,7 @@ def _bias(weight: str) -> str:
 def blocks(output: Output, reader: TensorReader, resolver: Resolver) -> Iterator[Array]:
     """The tensor's new elements as consecutive C-contiguous blocks along axis 0."""
     if isinstance(output, Edit):
-        yield from rows(reader.read(output.name), resolver.axes(output), output.dtype)
+        yield from rows(resolver.source(output), resolver.axes(output), output.dtype)
         return
     start = 0
     inner = None if output.inner is None else _whole(output.inner, reader, resolver)

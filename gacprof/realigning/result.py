@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,16 +12,22 @@ FUSED = (
     "stored type, else only zeros were added"
 )
 CUT = "entries were cut: the function changes by what the losses say"
+INFORMED = (
+    "ranks were raised with the original weights: the function changes, towards the original "
+    "model's, by what the residuals say"
+)
+COPIED = "nothing had to change: a copy"
 
 
 @dataclass(frozen=True)
 class Resized:
     """One dim and what became of it.
 
-    ``how`` is ``zeros`` for padding; for cuts ``order`` (trailing entries), ``svd`` (best
-    rank-k factors) or ``magnitude`` (smallest products of norms; a stand-in where no importance
-    is stored). ``loss`` is the relative Frobenius error of the factors' product, for
-    ``magnitude`` the share of the summed products given up, None for padding.
+    ``how`` is ``zeros`` for padding, ``residual`` for a rank filled from the original weights:
+    ``residual`` is then ‖W − u·v‖ / ‖W‖ before and after. For cuts it is ``order`` (trailing
+    entries), ``svd`` (best rank-k factors) or ``magnitude`` (smallest products of norms; a
+    stand-in where no importance is stored). ``loss`` is the relative Frobenius error of the
+    factors' product, for ``magnitude`` the share of the summed products given up, else None.
     """
 
     dim: str
@@ -29,6 +36,7 @@ class Resized:
     after: int
     how: str
     loss: float | None = None
+    residual: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,17 +63,34 @@ class RealignResult:
     @property
     def exact(self) -> bool:
         """Whether the function is the same in real arithmetic and no stored value was rounded."""
-        return not self.fused and self._uncut
+        return not self.fused and not self.informed and self._uncut
 
     @property
     def _uncut(self) -> bool:
-        return all(change.how == "zeros" for change in self.resized)
+        return all(change.how in ("zeros", "residual") for change in self.resized)
+
+    @property
+    def informed(self) -> tuple[Resized, ...]:
+        """The ranks that were filled from the original weights."""
+        return tuple(change for change in self.resized if change.residual is not None)
+
+    @property
+    def residuals(self) -> tuple[float, float]:
+        """Root mean square of the residuals of :attr:`informed` ranks, before and after."""
+        found = [change.residual for change in self.resized if change.residual is not None]
+        before, after = (math.sqrt(sum(r[i] ** 2 for r in found) / len(found)) for i in (0, 1))
+        return before, after
 
     @property
     def meaning(self) -> str:
         """What the changes do to the function, in a sentence."""
-        if not self._uncut:
-            return CUT
+        told = [CUT] if not self._uncut else []
+        if self.informed:
+            told.append(INFORMED)
+        if told:
+            return "; ".join(told)
+        if not self.resized and not self.fused:
+            return COPIED
         return FUSED if self.fused else EXACT
 
     def as_dict(self) -> dict[str, Any]:

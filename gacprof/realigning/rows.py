@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from gacprof.factors import elements
+from gacprof.realigning.extension import Source
 from gacprof.realigning.pieces import Array, Copy, Mix, Piece, Take, Zeros, apply, size_of
 
 CHUNK_BYTES = 4 << 20
@@ -20,14 +21,14 @@ def new_shape(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
     return tuple(size_of(axes[i]) if i in axes else n for i, n in enumerate(shape))
 
 
-def rows(source: Array, axes: Axes, dtype: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Array]:
+def rows(source: Source, axes: Axes, dtype: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Array]:
     """The edited tensor as consecutive C-contiguous blocks along axis 0.
 
     ``source`` may be memory-mapped: it is read block by block. ``dtype`` is the elements'
     torch name. Peak extra memory is a few times ``chunk_bytes``, or for combined entries of
     axis 0 (a redistributed factor) a few blocks of all its rows.
     """
-    if source.ndim == 0:
+    if isinstance(source, np.ndarray) and source.ndim == 0:
         yield np.ascontiguousarray(source)
         return
     shape = new_shape(source.shape, axes)
@@ -47,7 +48,7 @@ def rows(source: Array, axes: Axes, dtype: str, chunk_bytes: int = CHUNK_BYTES) 
             yield np.ascontiguousarray(block)
 
 
-def _block(source: Array, piece: Copy | Take | Mix, start: int, stop: int, dtype: str) -> Array:
+def _block(source: Source, piece: Copy | Take | Mix, start: int, stop: int, dtype: str) -> Array:
     """Entries ``start`` to ``stop`` of a piece of axis 0."""
     if isinstance(piece, Copy):
         return source[piece.start + start : piece.start + stop]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from gacprof.realigning.beside import notes_on, write_provenance, write_side_fil
 from gacprof.realigning.destination import WeightsFile, parameters_after, weights_files
 from gacprof.realigning.edits import Change, Sizes, changes_of, edits_of
 from gacprof.realigning.fusion import fused_modules, fusing, outputs_of
+from gacprof.realigning.originals import Originals
 from gacprof.realigning.resolve import Resolver
 from gacprof.realigning.result import RealignResult, Resized
 from gacprof.realigning.safetensors_file import write_safetensors
@@ -34,6 +35,7 @@ def realign(
     plan: Plan | str | Path,
     out: str | Path,
     *,
+    base: str | Path | Inventory | None = None,
     progress: Progress | None = None,
 ) -> RealignResult:
     """Write ``checkpoint`` to the new folder ``out`` with the sizes that ``plan`` chose.
@@ -41,8 +43,10 @@ def realign(
     ``checkpoint`` is a path or what :func:`gacprof.scan` made of it (with ``factors``, say).
 
     Padding adds zeros and is exact in real arithmetic; cuts drop the entries that matter least
-    (see :class:`Resized`). The source is never changed; ``out`` appears whole or not at all; a
-    killed run goes on where it was. Peak memory is about the largest tensor.
+    (see :class:`Resized`). With the dense checkpoint that it was compressed from as ``base``,
+    raised ranks hold the best part of what the factors left out in place of zeros, and the
+    function changes towards the original's. The source is never changed; ``out`` appears whole
+    or not at all; a killed run goes on where it was. Peak memory is about the largest tensor.
 
     Raises :class:`PlanError` for a plan of another checkpoint, :class:`CheckpointError` for a
     dim that may not change, an ``out`` that exists, or a full disk.
@@ -51,7 +55,9 @@ def realign(
     inventory = _inventory(checkpoint)
     _check_binding(plan, inventory)
     digest = _digest(plan.as_dict())
-    return write_resized(inventory, plan.changes, out, origin={"plan": digest}, progress=progress)
+    return write_resized(
+        inventory, plan.changes, out, origin={"plan": digest}, base=base, progress=progress
+    )
 
 
 def realign_by_strategy(
@@ -59,18 +65,22 @@ def realign_by_strategy(
     strategy: targets.Strategy,
     out: str | Path,
     *,
+    base: str | Path | Inventory | None = None,
     progress: Progress | None = None,
 ) -> RealignResult:
     """Zero-pad every dim that zeros may pad to a multiple of 8 (``minimal``) or 16 (``optimal``).
 
-    Dims that may not be padded stay as they are and are named in the result's notes.
+    Dims that may not be padded stay as they are and are named in the result's notes. ``base`` is
+    as in :func:`realign`.
     """
     if strategy not in targets.MULTIPLES:
         raise PlanError(f"unknown strategy '{strategy}': use {' or '.join(targets.MULTIPLES)}")
     inventory = _inventory(checkpoint)
     sizes, notes = targets.padded(inventory, targets.MULTIPLES[strategy])
     origin = {"strategy": strategy}
-    return write_resized(inventory, sizes, out, origin=origin, notes=notes, progress=progress)
+    return write_resized(
+        inventory, sizes, out, origin=origin, base=base, notes=notes, progress=progress
+    )
 
 
 def realign_uniform(
@@ -123,6 +133,7 @@ def write_resized(
     out: str | Path,
     *,
     origin: Mapping[str, Any],
+    base: str | Path | Inventory | None = None,
     notes: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> RealignResult:
@@ -135,11 +146,16 @@ def write_resized(
     _refuse_inside(out, inventory)
     changes = changes_of(inventory, sizes)
     reader = open_tensors(inventory)
+    originals = None
+    if base is not None:
+        originals = Originals(open_tensors(_inventory(base)), inventory)
+        changes = originals.inform(changes)
+        origin = {**origin, **_told(originals.inventory)}
     fused = fused_modules(inventory, sizes)
     outputs = outputs_of(inventory, edits_of(inventory, changes), fused)
     files = weights_files(inventory, outputs)
-    with workspace(out, _key(inventory, sizes, files)) as folder:
-        resolver = Resolver(reader, changes, folder / CUTS)
+    with workspace(out, _key(inventory, sizes, files, originals)) as folder:
+        resolver = Resolver(reader, changes, folder / CUTS, originals)
         resumed = _write_weights(folder, files, reader, resolver, progress)
         result = RealignResult(
             source=inventory.path,
@@ -216,24 +232,36 @@ def _write_weights(
 
 def _resized(change: Change, resolver: Resolver) -> Resized:
     dim = change.dim
-    loss = resolver.loss(change)
-    return Resized(dim.name, dim.kind, dim.size, change.after, change.how, loss)
+    loss, residual = resolver.loss(change), resolver.residual(change)
+    return Resized(dim.name, dim.kind, dim.size, change.after, change.how, loss, residual)
 
 
-def _key(inventory: Inventory, sizes: Sizes, files: tuple[WeightsFile, ...]) -> str:
-    """What the output follows from: the source's files as they are now, and the sizes."""
-    sources = sorted({info.file for file in files for edit in file.edits for info in edit.sources})
-    stats = [(Path(inventory.folder) / name).stat() for name in sources]
-    identity = [[name, s.st_size, s.st_mtime_ns] for name, s in zip(sources, stats, strict=True)]
-    return _digest(
-        [
-            gacprof.__version__,
-            str(Path(inventory.folder).resolve()),
-            inventory.fingerprint,
-            identity,
-            sorted(sizes.items()),
-        ]
-    )
+def _told(base: Inventory) -> dict[str, Any]:
+    return {"base": {"path": base.path, "fingerprint": base.fingerprint}}
+
+
+def _key(
+    inventory: Inventory,
+    sizes: Sizes,
+    files: tuple[WeightsFile, ...],
+    originals: Originals | None,
+) -> str:
+    """What the output follows from: the files that are read, as they are now, and the sizes."""
+    sources = {info.file for file in files for edit in file.edits for info in edit.sources}
+    identity = _identity(inventory, sources)
+    if originals is not None:
+        base = originals.inventory
+        identity += _identity(base, {info.file for info in base.tensors.values()})
+    return _digest([gacprof.__version__, identity, sorted(sizes.items())])
+
+
+def _identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
+    stats = [(name, (Path(inventory.folder) / name).stat()) for name in sorted(files)]
+    return [
+        str(Path(inventory.folder).resolve()),
+        inventory.fingerprint,
+        [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
+    ]
 
 
 def _digest(data: Any) -> str:

@@ -1,0 +1,85 @@
+"""What a factor pair leaves out of the weight that it stands for, and the best entries to add.
+
+With R = W − u·v, the best addition of k entries is R cut to rank k (Eckart–Young): plain SVD,
+as if all inputs were alike. A compressor that weighted its inputs (whitening, activation
+scales) would choose other entries; these bring the product nearest to W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gacprof.factors import elements
+from gacprof.factors.cut import BLOCK_BYTES, TINY, Matrix, Stored
+
+DOUBLE_UP_TO = 3072
+"""Larger Gram matrices are decomposed in float32, so that 4096×4096 needs 0.3 GB, not 0.6. It
+then blurs directions whose singular values are below √2⁻²³ ≈ 3e-4 of the largest, which is less
+than float16 or bfloat16 resolve."""
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """``left`` [out, k] and ``right`` [k, in] to put beside u and v, strongest entries first.
+
+    ``before`` and ``after`` are ‖W − u·v‖ / ‖W‖ without and with them.
+    """
+
+    left: Matrix
+    right: Matrix
+    before: float
+    after: float
+
+
+def complete(weight: Stored, u: Stored, v: Stored, more: int) -> Completion:
+    """The best ``more`` entries to add to u [out, r] · v [r, in] to come near W [out, in].
+
+    The eigenvectors of the smaller Gram matrix of R span its best subspace; R is read twice, a
+    few megabytes at a time, and never held.
+    """
+    n_out, n_in = weight.values.shape
+    side = min(n_out, n_in)
+    gram, whole = np.zeros((side, side)), 0.0
+    for block, size in _residual(weight, u, v):
+        gram += block.T @ block
+        whole += size
+    left_over = float(np.trace(gram))
+    basis = _leading(gram, min(more, side))
+    del gram
+    tall = np.concatenate([block @ basis for block, _ in _residual(weight, u, v)])
+    strength = np.sqrt(np.square(tall).sum(axis=0))
+    root = np.sqrt(np.where(strength > TINY * np.sqrt(whole), strength, 0.0))
+    share = np.where(root > 0, tall / np.where(root > 0, root, 1.0), 0.0)
+    left, right = (share, (basis * root).T) if n_out >= n_in else (basis * root, share.T)
+    found = float(np.square(strength).sum())
+    blank = more - basis.shape[1]  # a rank beyond the weight's own has nothing to hold
+    return Completion(
+        np.pad(left, ((0, 0), (0, blank))),
+        np.pad(right, ((0, blank), (0, 0))),
+        float(np.sqrt(left_over / whole)) if whole else 0.0,
+        float(np.sqrt(max(left_over - found, 0.0) / whole)) if whole else 0.0,
+    )
+
+
+def _residual(weight: Stored, u: Stored, v: Stored) -> Iterator[tuple[Matrix, float]]:
+    """Blocks of R, or of Rᵀ where that is the taller one, with ‖·‖² of the same block of W."""
+    is_tall = weight.values.shape[0] >= weight.values.shape[1]
+    w = weight.values if is_tall else weight.values.T
+    a, a_dtype = (u.values, u.dtype) if is_tall else (v.values.T, v.dtype)
+    b = elements.widen(v.values, v.dtype) if is_tall else elements.widen(u.values, u.dtype).T
+    step = max(1, BLOCK_BYTES // (8 * w.shape[1]))
+    for start in range(0, w.shape[0], step):
+        rows = slice(start, start + step)
+        original = elements.widen(np.ascontiguousarray(w[rows]), weight.dtype)
+        kept = elements.widen(np.ascontiguousarray(a[rows]), a_dtype) @ b
+        yield original - kept, float(np.square(original).sum())
+
+
+def _leading(gram: Matrix, count: int) -> Matrix:
+    """Eigenvectors of the ``count`` largest eigenvalues, largest first."""
+    small = gram if len(gram) <= DOUBLE_UP_TO else gram.astype(np.float32)
+    _, vectors = np.linalg.eigh(small)
+    return np.asarray(vectors[:, ::-1][:, :count], np.float64)
