@@ -1,24 +1,22 @@
-"""Verbs about maps: ``map build``, ``show``, ``list``, ``candidates``."""
+"""Verbs about maps. Here: ``map build``, ``show``, ``list``; the rest by what they do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gacprof.cli.printing import (
-    Json,
-    microseconds,
-    percent,
-    print_json,
-    print_table,
-    say,
-)
+from gacprof.cli import map_choose, map_compare, map_write
+from gacprof.cli.map_options import MapName, dims
+from gacprof.cli.printing import Json, percent, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap import CliffMap
+    from gacprof.cliffmap.schema import Curve
 
 app = typer.Typer(help="Build, read and compare cliff maps.", no_args_is_help=True)
-
-MapName = Annotated[str, typer.Argument(help="A shipped map's name, or a file.")]
 
 
 @app.command()
@@ -60,102 +58,124 @@ def show(
         print_json(data | {"curves": [d for c, d in pairs if c.identity in wanted]})
         return
     _print_summary(loaded)
-    for curve in curves:
-        _print_curve(curve)
+    if operator is None and axis is None:
+        _print_curves(loaded)
+    elif not curves:
+        held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
+        say(f"no such curve; the map has {', '.join(held)}")
+    for curve in curves if operator or axis else ():
+        _print_curve(loaded, curve)
 
 
 @app.command("list")
-def list_maps(as_json: bool = Json) -> None:
+def list_maps(
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]…", help="Maps of your own, listed too.")
+    ] = None,
+    as_json: bool = Json,
+) -> None:
     """List the maps that ship with gacprof, with provenance and age."""
     from gacprof.cliffmap import CliffMap, shipped_maps
 
-    maps = [CliffMap.load(name) for name in shipped_maps()]
+    maps = [CliffMap.load(name) for name in dict.fromkeys([*shipped_maps(), *(files or ())])]
+    found = [_summary(loaded) for loaded in maps]
     if as_json:
-        print_json([_summary(m) for m in maps])
+        print_json(found)
         return
-    rows = []
-    for loaded in maps:
-        s = _summary(loaded)
-        rows.append((s["name"], s["device"], s["provenance"], s["created"][:10], s["curves"]))
-    print_table("", ("map", "device", "provenance", "created", "curves"), rows)
+    rows = [
+        (
+            s["name"], s["device"], s["provenance"], s["created"][:10], _age(s["age_days"]),
+            s["curves"], s["points"], percent(s["noise_floor"]),
+            s["citation"] or _stack(s["stack"]),
+        )
+        for s in found
+    ]  # fmt: skip
+    columns = (
+        "map", "device", "provenance", "created", "age", "curves", "points", "noise floor",
+        "source or stack",
+    )  # fmt: skip
+    print_table("", columns, rows)
 
 
-@app.command()
-def candidates(
-    cliff_map: MapName,
-    operator: Annotated[str, typer.Option("--op", help="linear, attention …")],
-    axis: Annotated[str, typer.Option(help="The operator's axis, such as K or head_dim.")],
-    near: Annotated[int, typer.Option(min=1, help="The dim that a compressor chose.")],
-    dtype: Annotated[str | None, typer.Option(help="Default: what the map holds.")] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many, the nearest first.")] = 6,
-    as_json: bool = Json,
-) -> None:
-    """Print the safe dims near one, with their latency and penalty."""
-    from gacprof.cliffmap import CliffMap
+def _summary(loaded: CliffMap) -> dict[str, Any]:
+    from gacprof.cliffmap.catalogue import describe
 
-    loaded = CliffMap.load(cliff_map)
-    found = loaded.candidates(operator, axis=axis, near=near, dtype=dtype, count=count)
-    if as_json:
-        print_json([candidate.as_dict() for candidate in found])
-        return
-    rows = [(c.d, microseconds(c.latency_us), percent(c.penalty)) for c in found]
-    print_table(f"safe {axis} of {operator} near {near}", (axis, "latency", "penalty"), rows)
-
-
-def _summary(loaded: Any) -> dict[str, Any]:
     file = loaded.file
+    about = describe(loaded).as_dict()
     return {
-        "name": file.name,
-        "device": file.device.name,
+        **about,
         "arch": file.device.arch,
-        "provenance": file.provenance.kind,
-        "created": file.provenance.created,
         "source": file.provenance.source,
-        "curves": len(file.curves),
-        "points": sum(len(c.points.d) for c in file.curves),
+        "citation": file.provenance.citation,
         "cliffs": sum(len(c.cliffs) for c in file.curves),
-        "noise_floor": file.noise.floor,
+        "noise_floor": about.pop("floor"),
     }
 
 
-def _print_summary(loaded: Any) -> None:
+def _age(days: int | None) -> str | None:
+    return None if days is None else "today" if days < 1 else f"{days} d"
+
+
+def _stack(stack: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in stack.items() if version)
+
+
+def _print_summary(loaded: CliffMap) -> None:
     s = _summary(loaded)
-    floor = percent(s["noise_floor"]) or f"unknown ({loaded.file.noise.reason})"
-    say(f"{s['name']}: {s['device']} ({s['arch']}), {s['provenance']} {s['created'][:10]}")
-    if s["source"]:
-        say(f"source: {s['source']}")
+    noise = loaded.file.noise
+    floor = (
+        f"unknown ({noise.reason})"
+        if noise.floor is None
+        else f"{percent(noise.floor)} ({noise.pairs} A/A pairs)"
+    )
+    age = f", {_age(s['age_days'])} old" if s["age_days"] else ""
+    say(f"{s['name']}: {s['device']} ({s['arch']}), {s['provenance']} {s['created'][:10]}{age}")
+    for words, text in (
+        ("source", s["source"]), ("citation", s["citation"]), ("stack", _stack(s["stack"])),
+    ):  # fmt: skip
+        if text:
+            say(f"{words}: {text}")
     say(f"{s['curves']} curves, {s['points']} points, {s['cliffs']} cliffs; noise floor {floor}")
+    for note in loaded.file.provenance.notes:
+        say(f"note: {note}")
 
 
-def _print_curve(curve: Any) -> None:
+def _print_curves(loaded: CliffMap) -> None:
+    """Every curve in one line."""
+    from gacprof.cliffmap.catalogue import summarise
+
+    rows = [
+        (
+            s.curve, f"{s.first} … {s.last}", s.measured, s.period, s.cliffs,
+            percent(s.largest_jump, signed=True), percent(s.worst_penalty), dims(s.frontier[-8:]),
+        )
+        for s in summarise(loaded)
+    ]  # fmt: skip
+    columns = (
+        "curve", "dims", "measured", "period", "cliffs", "largest", "worst penalty",
+        "frontier (widest)",
+    )  # fmt: skip
+    print_table("", columns, rows)
+    say("more of a curve: --op and --axis")
+
+
+def _print_curve(loaded: CliffMap, curve: Curve) -> None:
     say()
     say(curve.identity)
-    say(f"  frontier: {_dims(curve.frontier)}")
-    say(f"  safe: {_dims(curve.safe)}")
+    floor = loaded.floor_of(curve)
+    noise = f"noise floor {percent(floor)}" if floor is not None else "no noise floor"
+    say(f"  {noise}; safe up to a penalty of {percent(curve.tolerance)}")
+    say(f"  frontier: {dims(curve.frontier)}")
+    say(f"  safe: {dims(curve.safe)}")
     if curve.period is not None:
-        classes = " > ".join(
-            f"{_dims(c.remainders)} ({c.ratio:.2f}×)" for c in curve.period.classes
-        )
+        classes = " > ".join(f"{dims(c.remainders)} ({c.ratio:.2f}×)" for c in curve.period.classes)
         say(f"  period {curve.period.modulus}: d mod {curve.period.modulus} in {classes}")
+    for d, why in curve.coverage.failed.items():
+        say(f"  not measured: {d}: {why}")
     for cliff in curve.cliffs:
         cause = f"  {cliff.cause}" if cliff.cause else ""
         say(f"  cliff {cliff.before} → {cliff.after}: {percent(cliff.jump, signed=True)}{cause}")
 
 
-def _dims(dims: list[int]) -> str:
-    """Dims in ascending order, even runs shortened: 96, 104 … 160 (by 8)."""
-    parts: list[str] = []
-    i = 0
-    while i < len(dims):
-        j = i + 1
-        while j + 1 < len(dims) and dims[j + 1] - dims[j] == dims[i + 1] - dims[i]:
-            j += 1
-        if j - i >= 3:
-            step = dims[i + 1] - dims[i]
-            by = "" if step == 1 else f" (by {step})"
-            parts.append(f"{dims[i]} … {dims[j]}{by}")
-            i = j + 1
-        else:
-            parts.append(str(dims[i]))
-            i += 1
-    return ", ".join(parts) or "none"
+for group in (map_choose, map_compare, map_write):
+    group.register(app)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import Curve
@@ -69,8 +69,20 @@ def of_sums(
     ]
 
 
+class Judged(Protocol):
+    """A dim that is safe or not."""
+
+    @property
+    def d(self) -> int: ...
+    @property
+    def safe(self) -> bool: ...
+
+
+J = TypeVar("J", bound=Judged)
+
+
 def choose(
-    judged: Iterable[Candidate],
+    judged: Iterable[J],
     near: int,
     *,
     below: int | None = None,
@@ -78,7 +90,7 @@ def choose(
     window: int | tuple[int, int] | None = None,
     count: int | None = None,
     safe_only: bool = True,
-) -> list[Candidate]:
+) -> list[J]:
     """Those near a dim, ascending. ``near`` itself is among them if it is one.
 
     ``below`` and ``above`` cap how many are taken on each side (None: all); ``window`` is a

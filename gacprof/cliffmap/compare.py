@@ -42,10 +42,10 @@ class CliffChange:
 @dataclass(frozen=True)
 class CurveDiff:
     """One curve in both maps. ``ratio`` is the median of latency(B) / latency(A) over the dims
-    that both measured; the lists of dims are about those only."""
+    that both measured, None without any; the lists of dims are about those only."""
 
     curve: str
-    ratio: float
+    ratio: float | None
     common: int
     period_a: int | None
     period_b: int | None
@@ -100,7 +100,7 @@ def _curve(a: Curve, b: Curve) -> CurveDiff:
 
     return CurveDiff(
         curve=a.identity,
-        ratio=round(median(ratios), 4) if ratios else float("nan"),
+        ratio=round(median(ratios), 4) if ratios else None,
         common=len(common),
         period_a=a.period.modulus if a.period else None,
         period_b=b.period.modulus if b.period else None,

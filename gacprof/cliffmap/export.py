@@ -117,6 +117,7 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     for tool in TOOLS:
         default = [_Judged.of(curve).modulus(tool.default) for curve in curves]
         known = [m for m in default if m is not None]
+        worst = _worst(known) if len(known) == len(curves) else None
         rows.append(
             {
                 "tool": tool.tool,
@@ -127,16 +128,53 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
                 "loses": best.loses,
                 "unreached": best.unreached,
                 "default": tool.default,
-                "default_penalty": (
-                    max(m.penalty for m in known) if len(known) == len(curves) else None
-                ),
+                "default_penalty": worst.penalty if worst else None,
+                "default_loses": worst.loses if worst else None,
             }
         )
     return rows
 
 
+def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
+    """Ready values by dtype and token count M, each judged on the K and N curves there together:
+    a compressed width is N of one product and K of the next.
+
+    Each entry names ``dtype``, ``M``, ``axes``, ``curves`` and ``tools`` (:func:`settings`).
+    """
+    scopes: dict[tuple[str, int], list[Curve]] = {}
+    for curve in cliff_map.curves:
+        if curve.operator == "linear" and curve.axis in ("K", "N") and moduli(curve):
+            scopes.setdefault((curve.dtype, curve.fixed.get("M", 1)), []).append(curve)
+    found = []
+    for (dtype, tokens), curves in sorted(scopes.items()):
+        try:
+            tools = settings(curves)
+        except MapError:  # no modulus that all of them can judge
+            continue
+        found.append(
+            {
+                "dtype": dtype,
+                "M": tokens,
+                "axes": sorted({curve.axis for curve in curves}),
+                "curves": [curve.identity for curve in curves],
+                "tools": tools,
+            }
+        )
+    return found
+
+
+def settings_rows(cliff_map: CliffMap) -> list[dict[str, Any]]:
+    """:func:`settings_of`, one row a tool, for CSV."""
+    return [
+        {"dtype": scope["dtype"], "M": scope["M"], "axes": " ".join(scope["axes"]), **tool}
+        for scope in settings_of(cliff_map)
+        for tool in scope["tools"]
+    ]
+
+
 def export(cliff_map: CliffMap) -> dict[str, Any]:
-    """The whole map for compressors: safe dims and the best modulus of every curve, as JSON."""
+    """The whole map for compressors, as JSON: safe dims and the best modulus of every curve,
+    and ready settings."""
     return {
         "schema": "gacprof.safedims/1",
         "map": cliff_map.name,
@@ -144,6 +182,7 @@ def export(cliff_map: CliffMap) -> dict[str, Any]:
         "provenance": cliff_map.file.provenance.kind,
         "citation": cliff_map.file.provenance.citation,
         "axes": [_axis(curve) for curve in cliff_map.curves],
+        "settings": settings_of(cliff_map),
     }
 
 

@@ -65,9 +65,11 @@ def side_by_side(
         raise ReportError("a comparison of no maps: name two")
     curves = [m.curve(operator, axis, dtype, flags, **fixed) for m in maps]
     figure, panels = new_figure(10.0, 0.6 + 3.4 * len(maps), rows=len(maps), sharex=True)
+    devices = {m.file.device.name for m in maps}
     for panel, cliff_map, curve in zip(panels, maps, curves, strict=True):
         draw_staircase(panel, curve, cliff_map.floor_of(curve))
-        title(panel, cliff_map.file.device.name, _conditions(cliff_map, curve))
+        heading = cliff_map.file.device.name if len(devices) == len(maps) else cliff_map.name
+        title(panel, heading, _conditions(cliff_map, curve))
         if panel is not panels[-1]:
             panel.set_xlabel("")
         _legend(panel)

@@ -6,11 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Curve
 from gacprof.errors import ReportError
+from gacprof.points import BYTES_PER_ELEMENT
 from gacprof.report.figures import draw_staircase
-from gacprof.report.figures_style import INK, MARKERS, OKABE_ITO, dim_ticks, new_figure, title
+from gacprof.report.figures_style import (
+    INK,
+    MARKERS,
+    OKABE_ITO,
+    QUIET,
+    dim_ticks,
+    new_figure,
+    title,
+)
+from gacprof.report.tables_curves import lacking, of_regime
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +36,9 @@ def tflops(curve: Curve, d: int, latency_us: float) -> float:
 
 
 def gigabytes(curve: Curve, d: int, latency_us: float) -> float:
-    """Bytes of the fp16 matrix over the latency, in GB/s."""
+    """Bytes of the matrix over the latency, in GB/s."""
     dims = {**curve.fixed, curve.axis: d}
-    return 2 * dims["rows"] * dims["K"] / latency_us / 1e3
+    return BYTES_PER_ELEMENT[curve.dtype] * dims["rows"] * dims["K"] / latency_us / 1e3
 
 
 @dataclass(frozen=True)
@@ -47,8 +57,8 @@ class Panel:
 FIGURES: dict[int, list[Panel]] = {
     5: [Panel("Attention", "attention", "head_dim", {"batch": 4, "heads": 32, "q_len": 2048})],
     6: [
-        Panel("GEMV, N = 4096", "linear", "K", {"M": 1, "N": 4096}),
-        Panel("GEMV, K = 4096", "linear", "N", {"M": 1, "K": 4096}),
+        Panel("GEMV over K", "linear", "K", {"M": 1, "N": 4096}),
+        Panel("GEMV over N", "linear", "N", {"M": 1, "K": 4096}),
     ],
     7: [
         Panel("GEMM over M", "linear", "M", {"N": 2048, "K": 128}),
@@ -66,23 +76,25 @@ FIGURES: dict[int, list[Panel]] = {
 def paper_figure(cliff_map: CliffMap, number: int, dtype: str | None = None) -> Figure:
     """Figure 5, 6, 7 or 8 of the paper, from this map's own points.
 
-    Raises :class:`ReportError` for another number, :class:`MapMiss` where the map lacks a
-    panel: the suite ``paper`` holds them all.
+    A panel is drawn at the paper's shape, else at the map's plainest one of the same regime;
+    its heading says which. A panel that the map lacks names the suite that gives it. Raises
+    :class:`ReportError` for another number, :class:`MapMiss` where the map lacks all panels.
     """
     if number not in FIGURES:
         raise ReportError(f"there is no figure {number} to draw (there are 5, 6, 7, 8)")
-    panels = []
-    for panel in FIGURES[number]:
-        try:
-            curve = cliff_map.curve(panel.operator, panel.axis, dtype, None, **panel.fixed)
-        except MapMiss as miss:
-            if panel.needed:
-                miss.add_note("the suite 'paper' holds this sweep: gacprof sweep paper")
-                raise
+    curves = [
+        (panel, of_regime(cliff_map, panel.operator, panel.axis, panel.fixed, dtype))
+        for panel in FIGURES[number]
+    ]
+    if not any(curve is not None for _, curve in curves):
+        first = FIGURES[number][0]
+        cliff_map.curve(first.operator, first.axis, dtype, None, **first.fixed)
+    curves = [(panel, curve) for panel, curve in curves if curve is not None or panel.needed]
+    figure, axes = new_figure(10.0, 0.4 + 3.3 * len(curves), rows=len(curves))
+    for at, (panel, curve) in zip(axes, curves, strict=True):
+        if curve is None:
+            _say_missing(at, panel)
             continue
-        panels.append((panel, curve))
-    figure, axes = new_figure(10.0, 0.4 + 3.3 * len(panels), rows=len(panels))
-    for at, (panel, curve) in zip(axes, panels, strict=True):
         _draw(at, panel, curve, cliff_map)
         fixed = ", ".join(f"{name}={size}" for name, size in curve.fixed.items())
         title(at, panel.heading, f"{cliff_map.file.device.name} · {curve.dtype} · {fixed}")
@@ -91,6 +103,13 @@ def paper_figure(cliff_map: CliffMap, number: int, dtype: str | None = None) -> 
             labelcolor=INK, borderaxespad=0.0,
         )  # fmt: skip
     return figure
+
+
+def _say_missing(axes: Axes, panel: Panel) -> None:
+    title(axes, panel.heading)
+    axes.set_axis_off()
+    words = lacking(f"{panel.operator} over {panel.axis} here", panel.operator, panel.axis)
+    axes.annotate(words, (0.5, 0.5), xycoords="axes fraction", ha="center", fontsize=9, color=QUIET)
 
 
 def _draw(axes: Axes, panel: Panel, curve: Curve, cliff_map: CliffMap) -> None:

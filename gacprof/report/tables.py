@@ -74,12 +74,13 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A ``table`` environment with ``booktabs`` rules."""
+    """A ``table`` environment with the rules of the package ``booktabs``."""
     align = "".join("r" if right else "l" for right in _numeric(table))
     body = [" & ".join(map(_tex, row)) + r" \\" for row in [table.headings, *table.texts("--")]]
     notes = [r"\\[2pt] \footnotesize " + _tex(note) for note in table.notes]
     return "\n".join(
         [
+            r"% \usepackage{booktabs}",
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{_tex(f'{table.id}. {table.title}')}}}",

@@ -38,7 +38,9 @@ def a2_templates(cliff_map: CliffMap) -> Table:
     name = "Attention tiers over head_dim"
     curve = find(cliff_map, "attention", "head_dim", PAPER_ATTENTION, {"mask": "none"})
     if curve is None:
-        return Table("A.2", name, columns, (), (lacking("attention over head_dim"),))
+        return Table(
+            "A.2", name, columns, (), (lacking("attention over head_dim", "attention", "head_dim"),)
+        )
     at = latencies(curve)
     rows: list[tuple[Cell, ...]] = []
     below = 0
@@ -75,11 +77,7 @@ def b1_backends(cliff_map: CliffMap) -> Table:
     name = "Attention latency per backend [ms]"
     columns = (Column("head_dim"), *(Column(words, 2) for words in BACKENDS))
     curves = {words: _of_backend(cliff_map, flag) for words, flag in BACKENDS.items()}
-    notes = [
-        lacking(f"attention under the backend '{flag}'")
-        for words, flag in BACKENDS.items()
-        if curves[words] is None
-    ]
+    notes = [_lacking_backend(flag) for words, flag in BACKENDS.items() if curves[words] is None]
     known = [curve for curve in curves.values() if curve is not None]
     if not known:
         return Table("B.1", name, columns, (), tuple(notes))
@@ -94,6 +92,11 @@ def b1_backends(cliff_map: CliffMap) -> Table:
 def _of_backend(cliff_map: CliffMap, flag: str) -> Curve | None:
     return find(cliff_map, "attention", "head_dim", PAPER_ATTENTION,
                 {"backend": flag, "mask": "none"})  # fmt: skip
+
+
+def _lacking_backend(flag: str) -> str:
+    what = f"attention under the backend '{flag}'"
+    return lacking(what, "attention", "head_dim", {"backend": flag})
 
 
 def _cell(curve: Curve | None, d: int) -> Cell:
@@ -118,7 +121,7 @@ def b2_availability(cliff_map: CliffMap) -> Table:
         if flag == "auto":
             continue
         if curve is None:
-            notes.append(lacking(f"attention under the backend '{flag}'"))
+            notes.append(_lacking_backend(flag))
             continue
         tried = [*curve.points.d, *curve.coverage.failed]
         aligned = [d for d in tried if d % 8 == 0]
@@ -143,7 +146,9 @@ def b5_rescue(cliff_map: CliffMap) -> Table:
     )  # fmt: skip
     curve = find(cliff_map, "attention", "head_dim", PAPER_ATTENTION, {"mask": "none"})
     if curve is None:
-        return Table("B.5", name, columns, (), (lacking("attention over head_dim"),))
+        return Table(
+            "B.5", name, columns, (), (lacking("attention over head_dim", "attention", "head_dim"),)
+        )
     at = latencies(curve)
     penalties = dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
     start = MISALIGNED if MISALIGNED in at else max(penalties, key=lambda d: penalties[d])

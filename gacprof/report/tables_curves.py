@@ -7,8 +7,11 @@ from statistics import median
 
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.selection import best
 from gacprof.kernels import Kernel, attach
 from gacprof.points import Flag
+
+PAPER_SUITE = "paper"
 
 PAPER_ATTENTION = {"batch": 4, "heads": 32, "q_len": 2048}
 """The shape of the papers' attention tables (A.2, B.1, B.5)."""
@@ -33,6 +36,25 @@ def find(
     return None
 
 
+def of_regime(
+    cliff_map: CliffMap,
+    operator: str,
+    axis: str,
+    fixed: Mapping[str, int],
+    dtype: str | None = None,
+) -> Curve | None:
+    """The curve at the paper's own shape, else the plainest one of its regime: over the same
+    axis, and at one token (M = 1) only if the paper's is. None where the map has none."""
+    exact = cliff_map.select(operator, axis, dtype, None, **fixed)
+    tokens = fixed.get("M")
+    alike = [
+        curve
+        for curve in cliff_map.select(operator, axis, dtype)
+        if tokens is None or (curve.fixed.get("M") == 1) == (tokens == 1)
+    ]
+    return best(exact) or best(alike)
+
+
 def exactly(
     cliff_map: CliffMap, operator: str, axis: str, fixed: Mapping[str, int]
 ) -> Curve | None:
@@ -43,13 +65,34 @@ def exactly(
         return None
 
 
-def lacking(what: str, operator: str = "attention", suite: str = "paper") -> str:
-    """The note for a missing row. ``operator`` may be one that this version cannot sweep."""
+def lacking(what: str, operator: str, axis: str, flags: Mapping[str, Flag] | None = None) -> str:
+    """The note for a missing row: ``what`` the map does not hold, and the suite that gives it."""
+    suite = giving(operator, axis, flags)
+    if suite is None:
+        return f"this map does not hold {what}, and no shipped suite sweeps it"
+    return f"this map does not hold {what}: the suite '{suite}' gives it (gacprof sweep {suite})"
+
+
+def giving(operator: str, axis: str, flags: Mapping[str, Flag] | None = None) -> str | None:
+    """The suite that sweeps this axis of the operator under these flags: the papers' own, else
+    another that ships; None where none does."""
     from gacprof.operators import OPERATORS
+    from gacprof.sweeping.suite import load_suite, shipped_suites
 
     if operator not in OPERATORS:
-        return f"this map does not hold {what}, and this version has no operator '{operator}'"
-    return f"this map does not hold {what}: the suite '{suite}' gives it (gacprof sweep {suite})"
+        return None
+    for name in sorted(shipped_suites(), key=lambda name: (name != PAPER_SUITE, name)):
+        for sweep in load_suite(name).sweep:
+            if (sweep.operator, sweep.axis) != (operator, axis):
+                continue
+            offered = {key: _listed(value) for key, value in sweep.flags.items()}
+            if all(value in offered.get(key, [value]) for key, value in (flags or {}).items()):
+                return name
+    return None
+
+
+def _listed(value: Flag | list[Flag]) -> list[Flag]:
+    return value if isinstance(value, list) else [value]
 
 
 def condition(cliff_map: CliffMap, curve: Curve) -> str:

@@ -7,19 +7,23 @@ from collections import Counter
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.residues import label
 from gacprof.cliffmap.schema import Curve
+from gacprof.points import BYTES_PER_ELEMENT
 from gacprof.report.tables import Cell, Column, Table
 from gacprof.report.tables_curves import (
     class_level,
     condition,
     exactly,
-    find,
     lacking,
     latencies,
     main_kernels,
+    of_regime,
 )
 
 TENSOR_CORE = {"M": 512, "N": 4096}
 """The shape of the paper's Figure 8a."""
+
+WIDEST_LOAD = 16
+"""Bytes of the widest vector load of a GPU thread (ld.global.v4.b32)."""
 
 B6_SHAPE = {"M": 4096, "N": 4096}
 B6_DIMS = (107, 112, 128)
@@ -32,9 +36,9 @@ def a3_gemm_tiers(cliff_map: CliffMap) -> Table:
         Column("K"), Column("kernel family"), Column("instruction"), Column("alignment"),
         Column("latency [µs]", 1), Column("ratio", 2),
     )  # fmt: skip
-    curve = find(cliff_map, "linear", "K", TENSOR_CORE)
+    curve = of_regime(cliff_map, "linear", "K", TENSOR_CORE)
     if curve is None:
-        return Table("A.3", name, columns, (), (lacking("linear over K"),))
+        return Table("A.3", name, columns, (), (lacking("linear over K", "linear", "K"),))
     notes = [condition(cliff_map, curve)]
     if curve.period is None:
         notes.append("this curve has no residue classes that differ by more than its noise")
@@ -65,28 +69,36 @@ def _kernel(curve: Curve, remainders: list[int]) -> tuple[Cell, Cell, Cell]:
 def b4_load_width(cliff_map: CliffMap) -> Table:
     """Rates by the power of two that K is a multiple of: the widest load its rows allow."""
     name = "Rate by alignment of K"
+    curve = of_regime(cliff_map, "linear", "K", TENSOR_CORE)
+    rates = _rates(curve) if curve is not None else {}
+    decimals = 0 if max(rates.values(), default=0.0) >= 10 else 3
     columns = (
-        Column("K"), Column("load of 16-bit elements"), Column("lowest [TFLOPS]", 0),
-        Column("highest [TFLOPS]", 0), Column("dims"),
+        Column("K"), Column("widest load [bytes]"), Column("lowest [TFLOPS]", decimals),
+        Column("highest [TFLOPS]", decimals), Column("dims"),
     )  # fmt: skip
-    curve = find(cliff_map, "linear", "K", TENSOR_CORE)
     if curve is None:
-        return Table("B.4", name, columns, (), (lacking("linear over K"),))
-    work = 2 * curve.fixed["M"] * curve.fixed["N"] / 1e6
-    rates = {d: work * d / latency for d, latency in latencies(curve).items()}
+        return Table("B.4", name, columns, (), (lacking("linear over K", "linear", "K"),))
+    element = BYTES_PER_ELEMENT[curve.dtype]
     groups = (
-        ("K % 16 = 0", "16 bytes", lambda d: d % 16 == 0),
-        ("K % 8 = 0, K % 16 ≠ 0", "16 bytes", lambda d: d % 16 == 8),
-        ("K % 4 = 0, K % 8 ≠ 0", "8 bytes", lambda d: d % 8 == 4),
-        ("K % 2 = 0, K % 4 ≠ 0", "4 bytes", lambda d: d % 4 == 2),
-        ("K % 2 = 1", "2 bytes", lambda d: d % 2 == 1),
+        ("K % 16 = 0", 16, lambda d: d % 16 == 0),
+        ("K % 8 = 0, K % 16 ≠ 0", 8, lambda d: d % 16 == 8),
+        ("K % 4 = 0, K % 8 ≠ 0", 4, lambda d: d % 8 == 4),
+        ("K % 2 = 0, K % 4 ≠ 0", 2, lambda d: d % 4 == 2),
+        ("K % 2 = 1", 1, lambda d: d % 2 == 1),
     )
     rows = []
-    for words, load, belongs in groups:
+    for words, aligned, belongs in groups:
         found = [rate for d, rate in rates.items() if belongs(d)]
         if found:
+            load = min(WIDEST_LOAD, aligned * element)
             rows.append((words, load, min(found), max(found), len(found)))
     return Table("B.4", name, columns, tuple(rows), (condition(cliff_map, curve),))
+
+
+def _rates(curve: Curve) -> dict[int, float]:
+    """K → TFLOPS."""
+    work = 2 * curve.fixed["M"] * curve.fixed["N"] / 1e6
+    return {d: work * d / latency for d, latency in latencies(curve).items()}
 
 
 def b6_gemm(cliff_map: CliffMap) -> Table:
@@ -96,7 +108,9 @@ def b6_gemm(cliff_map: CliffMap) -> Table:
     curve = exactly(cliff_map, "linear", "K", B6_SHAPE)
     if curve is None:
         rows: tuple[tuple[Cell, ...], ...] = tuple((k, None, None) for k in B6_DIMS)
-        return Table("B.6", name, columns, rows, (lacking("linear over K at M = N = 4096"),))
+        return Table(
+            "B.6", name, columns, rows, (lacking("linear over K at M = N = 4096", "linear", "K"),)
+        )
     at = latencies(curve)
     wide = at.get(128)
     rows = tuple(

@@ -11,7 +11,7 @@ from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.residues import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.report.tables import Cell, Column, Table
-from gacprof.report.tables_curves import PAPER_ATTENTION, find, lacking, latencies
+from gacprof.report.tables_curves import PAPER_ATTENTION, lacking, latencies, of_regime
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,21 @@ def a4_constraints(cliff_map: CliffMap) -> Table:
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     notes = []
+    shown = set[str]()
     for row in ROWS:
-        curve = _curve(cliff_map, row)
+        curve = of_regime(cliff_map, row.operator, row.axis, row.fixed)
+        if curve is not None and curve.identity in shown:
+            continue  # the map has no other curve for this row, and said so above
+        if curve is not None:
+            shown.add(curve.identity)
         if curve is None:
             if not row.optional:
-                notes.append(lacking(f"{row.operator} over {row.axis} for the row '{row.words}'"))
+                what = f"{row.operator} over {row.axis} for the row '{row.words}'"
+                notes.append(lacking(what, row.operator, row.axis))
             continue
         rows += [(row.words, row.axis, *constraint) for constraint in _constraints(curve)]
     head = f"{cliff_map.file.device.name} ({cliff_map.file.provenance.kind})"
     return Table("A.4", "Dimension constraints", columns, tuple(rows), (head, *notes))
-
-
-def _curve(cliff_map: CliffMap, row: Row) -> Curve | None:
-    """At M = 1 only a curve at M = 1 will do, and elsewhere only one that is not."""
-    curve = find(cliff_map, row.operator, row.axis, row.fixed)
-    if curve is not None and row.fixed.get("M") == 1 and curve.fixed.get("M") != 1:
-        return None
-    if curve is not None and row.fixed.get("M", 1) > 1 and curve.fixed.get("M", 2) == 1:
-        return None
-    return curve
 
 
 def _constraints(curve: Curve) -> list[tuple[Cell, ...]]:
@@ -118,9 +114,9 @@ def b3_hypotheses(cliff_map: CliffMap) -> Table:
     rows: list[tuple[Cell, ...]] = []
     notes = []
     for words, operator, axis, fixed, aligned, odd in tests:
-        curve = find(cliff_map, operator, axis, fixed)
+        curve = of_regime(cliff_map, operator, axis, fixed)
         if curve is None:
-            notes.append(f"{words}: " + lacking(f"{operator} over {axis}", operator))
+            notes.append(f"{words}: " + lacking(f"{operator} over {axis}", operator, axis))
             continue
         lost = _rate_lost(curve, aligned, odd)
         against = f"{axis} % {aligned} = 0 against " + ("odd" if odd == 2 else "the rest")

@@ -1,0 +1,204 @@
+"""Verbs that choose dims: ``map candidates`` and ``map intersect``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gacprof.cli import map_options as options
+from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, Operator
+from gacprof.cli.printing import Json, microseconds, percent, print_json, print_table, say
+from gacprof.errors import MapError
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap import Candidate, CliffMap
+    from gacprof.cliffmap.intersect import Intersection, SharedDim
+    from gacprof.cliffmap.schema import Curve
+
+EACH_SIDE = 3
+"""Candidates shown on either side where nothing is asked for."""
+
+Maps = Annotated[
+    list[str] | None, typer.Argument(metavar="[MAP]…", help="Shipped maps' names, or files.")
+]
+MoreMaps = Annotated[list[str] | None, typer.Option("--map", help="The same; repeatable.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(candidates)
+    app.command()(intersect)
+
+
+def candidates(
+    near: Annotated[int, typer.Option(min=1, help="The dim that a compressor chose.")],
+    maps: Maps = None,
+    more: MoreMaps = None,
+    operator: Operator = None,
+    axis: Axis = None,
+    uses: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--use",
+            metavar="OP:AXIS:DIM=SIZE,…",
+            help="Instead of --op and --axis, once for each operator that the dim takes part in: "
+            "a rank is linear:N:M=512,K=4096 and linear:K:M=512,N=4096.",
+        ),
+    ] = None,
+    dtype: Dtype = None,
+    fixed: Fixed = None,
+    flag: Flags = None,
+    window: Annotated[
+        str | None, typer.Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
+    ] = None,
+    below: Annotated[int | None, typer.Option(min=0, help="At most so many below.")] = None,
+    above: Annotated[int | None, typer.Option(min=0, help="At most so many above.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="The so many nearest.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All safe dims.")] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Dims that are not safe too.")] = False,
+    as_json: bool = Json,
+) -> None:
+    """Print the safe dims near one, below and above, with latency and penalty.
+
+    With several maps: dims safe on all of them; where a side has none, its least worst one.
+    """
+    loaded = options.load(*_names(maps, more, least=1))
+    limits: dict[str, Any] = {
+        "window": options.window(window), "below": below, "above": above, "count": count,
+    }  # fmt: skip
+    if not every and all(limit is None for limit in limits.values()):
+        limits |= {"below": EACH_SIDE, "above": EACH_SIDE}
+    words = f"{axis} of {operator}"
+    if uses:
+        if operator or axis or fixed or flag:
+            raise MapError("--use says operator, axis and dims itself: leave out --op and the like")
+        words = " and ".join(uses)
+        wanted = [options.use(text, dtype, loaded) for text in uses]
+        found = _jointly(loaded, wanted, near, limits, unsafe)
+    else:
+        op, ax = options.one_axis(operator, axis)
+        sizes = options.known_sizes(loaded, op, ax, fixed)
+        about: dict[str, Any] = {"dtype": dtype, "flags": options.flags(flag), **sizes}
+        found = _singly(loaded, op, ax, near, limits, unsafe, about)
+        if not as_json:
+            for m in loaded:
+                _say_curve(m, m.curve(op, ax, near=near, **about), near)
+    if as_json:
+        print_json([entry.as_dict() for entry in found])
+        return
+    _print_found(found, [m.name for m in loaded], f"{words} near {near}", unsafe)
+
+
+def _singly(
+    maps: Sequence[CliffMap], operator: str, axis: str, near: int,
+    limits: Mapping[str, Any], unsafe: bool, about: Mapping[str, Any],
+) -> list[Any]:  # fmt: skip
+    if len(maps) == 1:
+        return maps[0].candidates(
+            operator, axis=axis, near=near, safe_only=not unsafe, **limits, **about
+        )
+    from gacprof.cliffmap.intersect import intersect
+
+    both = intersect(maps, operator, axis, near=near, **about)
+    return both.choose(near, safe_only=not unsafe, **limits)
+
+
+def _say_curve(cliff_map: CliffMap, curve: Curve, near: int) -> None:
+    say(f"{cliff_map.name}: {curve.identity}")
+    first, last = curve.points.d[0], curve.coverage.settled
+    if not first <= near <= last:
+        say(f"  {near} is outside of what it can judge: {first} to {last}")
+
+
+def _jointly(
+    maps: Sequence[CliffMap], uses: Any, near: int, limits: Mapping[str, Any], unsafe: bool
+) -> list[Any]:
+    if len(maps) == 1:
+        return maps[0].joint_candidates(uses, near, safe_only=not unsafe, **limits)
+    from gacprof.cliffmap.intersect import intersect_uses
+
+    return intersect_uses(maps, uses).choose(near, safe_only=not unsafe, **limits)
+
+
+def intersect(
+    maps: Annotated[list[str], typer.Argument(metavar="MAP MAP…", help="Two maps or more.")],
+    operator: Operator = None,
+    axis: Axis = None,
+    near: Annotated[int | None, typer.Option(min=1, help="Only around this dim.")] = None,
+    dtype: Dtype = None,
+    fixed: Fixed = None,
+    flag: Flags = None,
+    as_json: bool = Json,
+) -> None:
+    """Print the dims that are safe on all maps; where there is none, the least worst ones."""
+    from gacprof.cliffmap.intersect import intersect as meet
+
+    loaded = options.load(*_names(maps, None, least=2))
+    op, ax = options.one_axis(operator, axis)
+    sizes = options.known_sizes(loaded, op, ax, fixed)
+    both = meet(loaded, op, ax, dtype, options.flags(flag), near=near, **sizes)
+    shown = _shown(both, near)
+    if as_json:
+        around = {} if near is None else {"near": near, "found": [s.as_dict() for s in shown]}
+        print_json({**both.as_dict(), **around})
+        return
+    for name, curve in both.curves.items():
+        say(f"{name}: {curve}")
+    safe = "none" if not both.safe else str(len(both.safe))
+    say(f"{len(both.dims)} dims in common, {safe} safe on all")
+    where = "" if near is None else f" near {near}"
+    _print_found(shown, list(both.curves), f"{ax} of {op}{where}", unsafe=True)
+
+
+def _shown(both: Intersection, near: int | None) -> list[SharedDim]:
+    if near is not None:
+        return both.near(near, EACH_SIDE, EACH_SIDE)
+    if both.safe:
+        return [dim for dim in both.dims if dim.safe]
+    return sorted(both.least_worst(2 * EACH_SIDE), key=lambda dim: dim.d)
+
+
+def _names(maps: Sequence[str] | None, more: Sequence[str] | None, least: int) -> list[str]:
+    names = list(dict.fromkeys([*(maps or ()), *(more or ())]))
+    if len(names) < least:
+        raise MapError(
+            "name a map: gacprof map list tells those that ship"
+            if least == 1
+            else f"an intersection needs two different maps, not {', '.join(names) or 'none'}"
+        )
+    return names
+
+
+def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe: bool) -> None:
+    if not found:
+        say(f"no safe {words} within what was asked for: try --all, --unsafe or a wider --window")
+        return
+    if len(names) == 1:
+        _print_candidates(found, words, unsafe)
+        return
+    columns = ["d", "safe", "worst", *(f"{name}: {what}" for name in names for what in ("µs", "%"))]
+    rows = [
+        (
+            dim.d, "yes" if dim.safe else "no", percent(dim.worst_penalty),
+            *(
+                cell
+                for name in names
+                for cell in (f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}")
+            ),
+        )
+        for dim in found
+    ]  # fmt: skip
+    print_table(words, columns, rows)
+
+
+def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> None:
+    rows = [
+        (
+            c.d, microseconds(c.latency_us), percent(c.penalty),
+            *(["yes" if c.safe else "no"] if unsafe else []), "yes" if c.on_frontier else "",
+        )
+        for c in found
+    ]  # fmt: skip
+    columns = ("d", "latency", "penalty", *(["safe"] if unsafe else []), "frontier")
+    print_table(words if unsafe else f"safe {words}", columns, rows)

@@ -1,0 +1,207 @@
+"""Verbs that make files of a map: ``map table``, ``map export``, ``map figure``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gacprof.cli import map_options as options
+from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, MapName, Operator
+from gacprof.cli.printing import Json, percent, print_json, print_table, say
+from gacprof.errors import MapError, ReportError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gacprof.cliffmap import CliffMap
+
+Out = Annotated[Path | None, typer.Option(help="Write there instead of printing.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(table)
+    app.command()(export)
+    app.command()(figure)
+
+
+def table(
+    cliff_map: MapName,
+    name: Annotated[
+        str, typer.Option("--table", help="A2, A3, A4, B1 … B6, or all of them.")
+    ] = "all",
+    form: Annotated[
+        str, typer.Option("--format", help="markdown, latex, csv or html.")
+    ] = "markdown",
+    out: Out = None,
+    as_json: bool = Json,
+) -> None:
+    """Print the papers' constraint tables for this map; what it lacks is said with its suite."""
+    from gacprof.report.tables import render
+    from gacprof.report.tables_paper import all_tables, paper_table
+
+    (loaded,) = options.load(cliff_map)
+    every = name.strip().lower() == "all"
+    tables = all_tables(loaded) if every else [paper_table(loaded, name)]
+    texts = [render(t, form) for t in tables]
+    if form == "csv":
+        for t in tables:
+            for note in t.notes:  # CSV has no place for them
+                print(f"{t.id}: {note}", file=sys.stderr)
+        if every:
+            texts = [f"# {t.id}. {t.title}\n{x}" for t, x in zip(tables, texts, strict=True)]
+    text = "\n".join(texts)
+    if out is not None:
+        options.write(text, out)
+    if as_json:
+        print_json([t.as_dict() for t in tables])
+    elif out is not None:
+        say(f"{form}: {out}")
+    else:
+        print(text, end="")
+
+
+def export(
+    cliff_map: MapName,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="json: everything; csv: one row a dim; settings: the compressors' options.",
+        ),
+    ] = "json",
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Print what a compressor can be fed: safe dims by axis, and ready values for its option."""
+    (loaded,) = options.load(cliff_map)
+    form = "json" if as_json else form
+    if form == "settings" and out is None:
+        _print_settings(loaded)
+        return
+    text = _exported(loaded, form)
+    if out is None:
+        print(text, end="")
+        return
+    options.write(text, out)
+    say(f"{form}: {out}")
+
+
+def _exported(loaded: CliffMap, form: str) -> str:
+    from gacprof.cliffmap.export import export as exported
+    from gacprof.cliffmap.export import rows, settings_rows
+
+    if form == "json":
+        data = exported(loaded)
+        return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if form == "csv":
+        return _csv(rows(loaded))
+    if form == "settings":
+        return _csv(settings_rows(loaded))
+    raise MapError(f"no export format '{form}' (there are json, csv, settings)")
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _print_settings(loaded: CliffMap) -> None:
+    from gacprof.cliffmap.export import settings_of
+
+    scopes = settings_of(loaded)
+    if not scopes:
+        say("this map has no linear curve over K or N that could judge a modulus: sweep some")
+    for scope in scopes:
+        rows = [
+            (
+                t["tool"], t["option"], t["value"], t["rounds"], percent(t["loses"]),
+                t["default"], percent(t["default_loses"]),
+            )
+            for t in scope["tools"]
+        ]  # fmt: skip
+        words = f"{scope['dtype']}, M = {scope['M']}, over {' and '.join(scope['axes'])}"
+        columns = ("tool", "option", "value", "rounds", "still loses", "default", "default loses")
+        print_table(words, columns, rows)
+
+
+def figure(
+    cliff_map: MapName,
+    out: Annotated[Path, typer.Option(help="Stem: OUT.svg and OUT.png are written.")],
+    operator: Operator = None,
+    axis: Axis = None,
+    dtype: Dtype = None,
+    fixed: Fixed = None,
+    flag: Flags = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="MAP", help="Another map beside it; repeatable."),
+    ] = None,
+    paper: Annotated[
+        int | None, typer.Option(help="Instead: figure 5, 6, 7 or 8 of the paper.")
+    ] = None,
+    heat: Annotated[
+        str | None,
+        typer.Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N."),
+    ] = None,
+    as_json: bool = Json,
+) -> None:
+    """Draw a map: the staircase of one axis, two devices side by side, a heat map, or the
+    paper's figures. Writes SVG and PNG."""
+    from gacprof.report.figures_style import save
+
+    if paper is not None and (heat or beside or operator or axis or fixed or flag):
+        raise ReportError("--paper draws figures of its own: leave out --op, --axis and the like")
+    maps = options.load(cliff_map, *(beside or ()))
+    if paper is not None:
+        from gacprof.report.figures_paper import paper_figure
+
+        drawn = paper_figure(maps[0], paper, dtype)
+    elif heat is not None:
+        drawn = _heat(maps, heat, operator or "linear", axis, dtype, fixed, flag)
+    else:
+        drawn = _staircase(maps, operator, axis, dtype, fixed, flag)
+    if out.suffix in (".svg", ".png"):
+        out = out.with_suffix("")
+    written = save(drawn, out)
+    if as_json:
+        print_json([str(path) for path in written])
+        return
+    for path in written:
+        say(str(path))
+
+
+def _heat(
+    maps: list[CliffMap], heat: str, operator: str, axis: str | None,
+    dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
+) -> Figure:  # fmt: skip
+    from gacprof.report.figures_heatmap import heat_map
+
+    across, _, up = (part.strip() for part in heat.partition(","))
+    if not across or not up or across == up:
+        raise ReportError(f"--heat takes two dims, as K,N, not '{heat}'")
+    if axis or len(maps) > 1:
+        raise ReportError("--heat draws one map over its own two dims: leave out --axis and --with")
+    sizes = options.known_sizes(maps, operator, across, fixed)
+    return heat_map(maps[0], operator, (across, up), dtype, options.flags(flag), **sizes)
+
+
+def _staircase(
+    maps: list[CliffMap], operator: str | None, axis: str | None,
+    dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
+) -> Figure:  # fmt: skip
+    from gacprof.report.figures import side_by_side, staircase
+
+    op, ax = options.one_axis(operator, axis)
+    sizes = options.known_sizes(maps, op, ax, fixed)
+    if len(maps) > 1:
+        return side_by_side(maps, op, ax, dtype, options.flags(flag), **sizes)
+    return staircase(maps[0], maps[0].curve(op, ax, dtype, options.flags(flag), **sizes))
