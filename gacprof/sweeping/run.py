@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import GacprofError, MeasurementError
+from gacprof.errors import MeasurementError
 from gacprof.measure.device import Device, Work
 from gacprof.measure.stopping import StoppingRule
 from gacprof.points import Environment, Point, Sample
-from gacprof.sweeping.order import Visit, visits
+from gacprof.sweeping.order import Visit
+from gacprof.sweeping.refine import Seen
+from gacprof.sweeping.rounds import rounds
 from gacprof.sweeping.store import RunFolder, read_header, read_samples
 from gacprof.sweeping.suite import Suite, Timing, parse_suite
 
@@ -32,6 +35,8 @@ class RunSummary:
     visits: int
     failed: int
     seconds: float
+    left: int = 0
+    """Visits not taken because the time budget was spent; ``--resume`` takes them."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -40,6 +45,7 @@ class RunSummary:
             "visits": self.visits,
             "failed": self.failed,
             "seconds": round(self.seconds, 3),
+            "left": self.left,
         }
 
 
@@ -50,12 +56,17 @@ def run_sweep(
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    budget_s: float | None = None,
 ) -> RunSummary:
     """Measure every point of ``suite`` on ``device``, keeping samples in ``folder``.
 
     A folder that holds a sweep already is refused unless ``resume`` is true, and then only if
     it holds the same suite on the same device and stack; visits already taken are not taken
-    again. ``KeyboardInterrupt`` passes through after the samples are safe.
+    again. ``KeyboardInterrupt`` passes through after the samples are safe. ``budget_s`` ends
+    the sweep after so many seconds (by default the suite's own), leaving the rest to a resume.
+
+    A device that has a ``measure_visit`` of its own (:class:`.worker.IsolatedDevice`) is
+    asked for whole visits; any other is prepared and timed here.
 
     Raises :class:`SuiteError` for an unusable suite, :class:`MeasurementError` for an
     unusable folder. A point that fails is recorded with its reason and the sweep goes on.
@@ -63,28 +74,72 @@ def run_sweep(
     axes = suite.points(device.environment.kind)
     store = RunFolder(Path(folder))
     header = {
-        "suite": suite.model_dump(mode="json", by_alias=True),
+        "suite": suite.plain(),
         "suite_hash": suite.hash,
         "environment": device.environment.as_dict(),
         "timer": device.timer,
     }
     with _opened(store, header, resume):
-        taken = read_samples(store.path)
-        done = {(s.point.id, s.visit, s.duplicate) for s in taken}
-        todo = [v for v in _all_visits(axes, suite.timing) if v.key not in done]
-        started = time.monotonic()
-        failed = sum(s.status == "failed" for s in taken)
-        if todo:
-            device.burn_in()
-        for number, visit in enumerate(todo):
-            if progress:
-                progress(len(done) + number, len(done) + len(todo), visit.point)
-            sample = measure_visit(device, visit, axes[visit.point], suite.timing)
-            failed += sample.status == "failed"
-            store.append(sample)
+        tally = _Sweep(suite, device, axes, store, progress, budget_s or suite.timing.budget_s)
+        tally.run()
         store.fold()
-    total = len(done) + len(todo)
-    return RunSummary(store.path, len(axes), total, failed, time.monotonic() - started)
+    return tally.summary()
+
+
+class _Sweep:
+    """The visits of one call of :func:`run_sweep`, and the count of them."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        device: Device,
+        axes: dict[Point, tuple[str, ...]],
+        store: RunFolder,
+        progress: Progress | None,
+        budget_s: float | None,
+    ) -> None:
+        self._suite, self._device, self._axes, self._store = suite, device, axes, store
+        self._progress = progress
+        self._measure = getattr(device, "measure_visit", None) or partial(measure_visit, device)
+        self._started = time.monotonic()
+        self._until = self._started + budget_s if budget_s else float("inf")
+        taken = read_samples(store.path)
+        self._done = {(s.point.id, s.visit, s.duplicate) for s in taken}
+        self._failed = sum(s.status == "failed" for s in taken)
+        self._seen = {s.point: Seen.of(s) for s in taken if not s.visit and not s.duplicate}
+        self._known = 0
+        self._left = 0
+
+    def run(self) -> None:
+        burnt_in = False
+        for batch in rounds(self._suite, self._device.environment.kind, self._seen):
+            todo = [visit for visit in batch if visit.key not in self._done]
+            self._known += len(batch)
+            if todo and not burnt_in:
+                self._device.burn_in()
+                burnt_in = True
+            for number, visit in enumerate(todo):
+                if time.monotonic() >= self._until:
+                    self._left = len(todo) - number
+                    return
+                self._visit(visit)
+
+    def _visit(self, visit: Visit) -> None:
+        if self._progress:
+            self._progress(len(self._done), self._known, visit.point)
+        sample = self._measure(visit, self._axes[visit.point], self._suite.timing)
+        self._store.append(sample)
+        self._failed += sample.status == "failed"
+        self._done.add(visit.key)
+        if not visit.number and not visit.duplicate:
+            self._seen[visit.point] = Seen.of(sample)
+
+    def summary(self) -> RunSummary:
+        seconds = time.monotonic() - self._started
+        points = len({point for point, _, _ in self._done})
+        return RunSummary(
+            self._store.path, points, len(self._done), self._failed, seconds, self._left
+        )
 
 
 def measure_visit(device: Device, visit: Visit, axes: tuple[str, ...], timing: Timing) -> Sample:
@@ -97,7 +152,10 @@ def measure_visit(device: Device, visit: Visit, axes: tuple[str, ...], timing: T
         timings, throttled = _unthrottled(work, timing.rule())
         _check(timings)
         kernels = tuple(work.kernels()) if visit.number == 0 else ()
-    except (GacprofError, RuntimeError, ValueError, NotImplementedError) as error:
+        reading = work.reading() if hasattr(work, "reading") else {}
+    except MemoryError:
+        return _sample(device, visit, axes, (), status="failed", reason="out of memory")
+    except Exception as error:  # an operator may raise anything; the sweep goes on
         return _sample(device, visit, axes, (), status="failed", reason=_one_line(error))
     return _sample(
         device,
@@ -108,6 +166,7 @@ def measure_visit(device: Device, visit: Visit, axes: tuple[str, ...], timing: T
         reason=throttled or work.remark(),
         kernels=kernels,
         sm_clock_mhz=work.clock_mhz(),
+        **reading,
     )
 
 
@@ -119,10 +178,6 @@ def environment_of(folder: str | Path) -> Environment:
 def suite_of(folder: str | Path) -> Suite:
     """The suite that a run folder was measured with."""
     return parse_suite(read_header(Path(folder))["suite"], str(folder))
-
-
-def _all_visits(axes: dict[Point, tuple[str, ...]], timing: Timing) -> list[Visit]:
-    return visits(axes, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
 
 
 def _unthrottled(work: Work, rule: StoppingRule) -> tuple[list[float], str]:

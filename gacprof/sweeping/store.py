@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.errors import MeasurementError
 from gacprof.files import replacing, write_json
-from gacprof.points import Point, Sample
+from gacprof.points import Environment, Point, Sample
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,8 @@ RUN_SCHEMA = "gacprof.run/1"
 RUN, JOURNAL, PARQUET, LOCK = "run.json", "journal.jsonl", "samples.parquet", ".lock"
 FOLD_AT_LEAST = 500
 SYNC_EVERY_S = 1.0
+ADDED_LATER = ("mem_clock_mhz", "temperature_c", "power_w")
+"""Columns that samples written by earlier versions lack; they are read as null."""
 
 
 class RunFolder:
@@ -118,14 +120,21 @@ def read_samples(path: Path) -> list[Sample]:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """The samples as a table, one row a visit, dims and flags as columns of their own."""
+    """The samples as a table, one row a visit, dims and flags as columns of their own.
+
+    ``median_us``, ``tflops``, ``gb_s`` and ``roof_share`` are derived (:mod:`.rates`); the
+    last is missing for a device whose peaks are not known here.
+    """
     import pandas as pd
 
+    from gacprof.sweeping.rates import rates
+
+    environment = Environment.from_dict(read_header(path)["environment"])
     rows = []
     for sample in read_samples(path):
         row = to_row(sample)
         row.pop("dims"), row.pop("flags")
-        rows.append(row | sample.point.dim | sample.point.flag)
+        rows.append(row | sample.point.dim | sample.point.flag | rates(sample, environment))
     return pd.DataFrame(rows)
 
 
@@ -148,6 +157,9 @@ def to_row(sample: Sample) -> dict[str, Any]:
         "kernels": list(sample.kernels),
         "sm_clock_mhz": sample.sm_clock_mhz,
         "taken_at": sample.taken_at,
+        "mem_clock_mhz": sample.mem_clock_mhz,
+        "temperature_c": sample.temperature_c,
+        "power_w": sample.power_w,
     }
 
 
@@ -167,6 +179,9 @@ def from_row(row: dict[str, Any]) -> Sample:
             tuple(row["kernels"]),
             row["sm_clock_mhz"],
             row["taken_at"],
+            row.get("mem_clock_mhz"),
+            row.get("temperature_c"),
+            row.get("power_w"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MeasurementError(f"a row of samples lacks or garbles a field: {error!r}") from None
@@ -189,7 +204,7 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
     if not file.exists():
         return
     try:
-        yield from pq.read_table(file, schema=_schema()).to_pylist()
+        yield from pq.read_table(file, schema=_schema()).to_pylist()  # lacking columns: null
     except (pa.ArrowException, OSError, ValueError) as error:
         raise MeasurementError(
             f"{file} is not readable as samples ({_one_line(error)}): "
@@ -206,7 +221,10 @@ def _journal_rows(file: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             row = json.loads(line)
-            yield {name: row[name] for name in _schema().names}
+            yield {
+                name: row.get(name) if name in ADDED_LATER else row[name]
+                for name in _schema().names
+            }
         except (ValueError, KeyError, TypeError):
             if number == len(lines):
                 return  # the line that a kill tore
@@ -248,6 +266,9 @@ def _schema() -> pa.Schema:
             ("kernels", pa.list_(pa.string())),
             ("sm_clock_mhz", pa.int64()),
             ("taken_at", pa.float64()),
+            ("mem_clock_mhz", pa.int64()),
+            ("temperature_c", pa.int64()),
+            ("power_w", pa.float64()),
         ]
     )
 

@@ -17,6 +17,7 @@ A suite is a list of ``[[sweep]]`` tables, each one axis of one operator::
     dtype = "auto"                # float16 on a GPU, float32 on a CPU
     flags = { bias = false }
     device = "cuda"               # optional: only there
+    strategy = "adaptive"         # optional: refine where something changes (refine.py)
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ class Range(_Strict):
 
 
 class Timing(_Strict):
-    """How each point is timed. ``count`` selects a fixed number of timings a visit."""
+    """How each point is timed. ``count`` selects a fixed number of timings a visit.
+
+    ``budget_s`` ends the whole sweep after so many seconds, whatever is left then.
+    """
 
     passes: Annotated[int, Field(ge=1, le=100)] = 2
     duplicates: Annotated[float, Field(ge=0, le=1)] = 0.05
@@ -68,6 +72,7 @@ class Timing(_Strict):
     count: Annotated[int | None, Field(ge=1)] = None
     warm_up: Annotated[int, Field(ge=0)] = 0
     seed: int = 0
+    budget_s: Annotated[float | None, Field(gt=0)] = None
 
     def rule(self) -> StoppingRule:
         if self.count is not None:
@@ -85,6 +90,7 @@ class Sweep(_Strict):
     dtype: str | list[str] = "auto"
     flags: dict[str, Flag | list[Flag]] = Field(default_factory=dict)
     device: Literal["cpu", "cuda"] | None = None
+    strategy: Literal["exhaustive", "adaptive"] = "exhaustive"
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Sweep:
@@ -105,13 +111,20 @@ class Sweep(_Strict):
 
     def points(self, device_kind: str) -> Iterator[Point]:
         """Every point of this sweep on such a device. Raises :class:`SuiteError`."""
+        for curve in self.curves(device_kind):
+            yield from curve.values()
+
+    def curves(self, device_kind: str) -> Iterator[dict[int, Point]]:
+        """The points by their place on the axis, for each combination of the other settings."""
         dtypes = self.dtype if isinstance(self.dtype, list) else [self.dtype]
         for dtype in dtypes:
             real = AUTO_DTYPE.get(device_kind, "float32") if dtype == "auto" else dtype
             for dims in _combinations(self.dims):
                 for flags in _combinations(self.flags):
-                    for d in self.axis_values:
-                        yield operators.point(self.operator, dims | {self.axis: d}, real, flags)
+                    yield {
+                        d: operators.point(self.operator, dims | {self.axis: d}, real, flags)
+                        for d in self.axis_values
+                    }
 
 
 class Suite(_Strict):
@@ -120,9 +133,28 @@ class Suite(_Strict):
     timing: Timing = Field(default_factory=Timing)
     sweep: Annotated[list[Sweep], Field(min_length=1)]
 
+    def plain(self) -> dict[str, Any]:
+        """The suite as plain data, every key spelt out.
+
+        Keys added since run folders were first written stand there only where they are set,
+        so that a folder from before can still be resumed.
+        """
+        data = self.model_dump(mode="json", by_alias=True)
+        if self.timing.budget_s is None:
+            del data["timing"]["budget_s"]
+        for sweep in data["sweep"]:
+            if sweep["strategy"] == "exhaustive":
+                del sweep["strategy"]
+        return data
+
+    def exhaustive(self) -> Suite:
+        """The same suite with every point of every sweep measured."""
+        sweeps = [s.model_copy(update={"strategy": "exhaustive"}) for s in self.sweep]
+        return self.model_copy(update={"sweep": sweeps})
+
     @property
     def hash(self) -> str:
-        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
+        text = json.dumps(self.plain(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def points(self, device_kind: str) -> dict[Point, tuple[str, ...]]:

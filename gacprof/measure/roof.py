@@ -1,0 +1,46 @@
+"""What a chip could do at best: dense peak rates and memory bandwidth, as its maker states.
+
+Only chips whose data sheet was read stand here. A share of the roof is missing for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Roof:
+    """``tflops`` (or TOPS) by compute dtype, without sparsity; ``gb_s`` of device memory."""
+
+    tflops: Mapping[str, float]
+    gb_s: float
+
+    def least_us(self, flops: int, moved_bytes: int, dtype: str) -> float | None:
+        """The time that the slower of arithmetic and memory takes; None for an unknown dtype."""
+        if dtype not in self.tflops:
+            return None
+        return max(flops / self.tflops[dtype] / 1e6, moved_bytes / self.gb_s / 1e3)
+
+
+_A100 = {"float16": 312.0, "bfloat16": 312.0, "tf32": 156.0, "float32": 19.5, "int8": 624.0}
+_HOPPER = {
+    "float16": 989.4,
+    "bfloat16": 989.4,
+    "tf32": 494.7,
+    "float32": 66.9,
+    "int8": 1978.9,
+    "float8_e4m3": 1978.9,
+}
+
+ROOFS: Mapping[str, Roof] = {
+    # NVIDIA A100 data sheet (2021): 40 GB PCIe and SXM 1555, 80 GB PCIe 1935, 80 GB SXM 2039 GB/s.
+    "NVIDIA A100-PCIE-40GB": Roof(_A100, 1555),
+    "NVIDIA A100-SXM4-40GB": Roof(_A100, 1555),
+    "NVIDIA A100 80GB PCIe": Roof(_A100, 1935),
+    "NVIDIA A100-SXM4-80GB": Roof(_A100, 2039),
+    # NVIDIA H100 white paper, H200 data sheet (SXM5); dense rates.
+    "NVIDIA H100 80GB HBM3": Roof(_HOPPER, 3352),
+    "NVIDIA H200": Roof(_HOPPER, 4800),
+}
+"""By the name that the driver gives the chip."""

@@ -1,0 +1,83 @@
+"""In which rounds a suite's visits are taken: one for exhaustive suites, several for adaptive.
+
+What a round holds follows from the suite and from what earlier rounds measured in the first
+pass, from nothing else. A resumed sweep plays the same rounds again, skipping visits whose
+samples it has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+from gacprof.points import Point
+from gacprof.sweeping.order import Visit, visits
+from gacprof.sweeping.refine import Rounds, Seen, refine
+from gacprof.sweeping.suite import Suite, Timing
+
+CLIFF_IN_HALF_WIDTHS = 3
+"""The stopping rule's half width is a third of the smallest cliff of interest."""
+
+Curve = dict[int, Point]
+
+
+def rounds(suite: Suite, device_kind: str, seen: Mapping[Point, Seen]) -> Iterator[list[Visit]]:
+    """Batches of visits, each shuffled. Before the next is asked for, ``seen`` must hold the
+    first pass of all points visited so far. Raises :class:`SuiteError`.
+    """
+    points = suite.points(device_kind)
+    adaptive = [
+        curve
+        for sweep in suite.sweep
+        if sweep.strategy == "adaptive" and sweep.device in (None, device_kind)
+        for curve in sweep.curves(device_kind)
+    ]
+    timing = suite.timing
+    if not adaptive:
+        yield _all_visits(points, timing)
+        return
+    chosen = set(_whole(suite, device_kind))
+    first_pass: set[Point] = set()
+    for number, batch in enumerate(_refinements(adaptive, chosen, timing, seen)):
+        fresh = sorted(batch - first_pass, key=lambda point: point.id)
+        first_pass |= batch
+        random.Random(f"{timing.seed}:{number}").shuffle(fresh)
+        yield [Visit(point, 0, False) for point in fresh]
+    rest = _all_visits({p: points[p] for p in first_pass}, timing)
+    yield [visit for visit in rest if visit.number or visit.duplicate]
+
+
+def _all_visits(points: Mapping[Point, object], timing: Timing) -> list[Visit]:
+    return visits(points, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
+
+
+def _whole(suite: Suite, device_kind: str) -> Iterator[Point]:
+    for sweep in suite.sweep:
+        if sweep.strategy == "exhaustive" and sweep.device in (None, device_kind):
+            yield from sweep.points(device_kind)
+
+
+def _refinements(
+    curves: list[Curve], whole: set[Point], timing: Timing, seen: Mapping[Point, Seen]
+) -> Iterator[set[Point]]:
+    """The points that the next round of every curve asks for; the first holds ``whole`` too."""
+    floor = CLIFF_IN_HALF_WIDTHS * timing.half_width
+    running: list[tuple[Curve, Rounds, set[int]]] = []
+    batch = set(whole)
+    for curve in curves:
+        going = refine(sorted(curve), floor, timing.seed)
+        wanted = set(next(going))
+        running.append((curve, going, wanted))
+        batch |= {curve[d] for d in wanted}
+    while batch:
+        yield batch
+        batch = set()
+        still: list[tuple[Curve, Rounds, set[int]]] = []
+        for curve, going, asked in running:
+            try:
+                more = going.send({d: seen[curve[d]] for d in asked})
+            except StopIteration:
+                continue
+            batch |= {curve[d] for d in more}
+            still.append((curve, going, asked | set(more)))
+        running = still
