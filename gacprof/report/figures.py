@@ -16,6 +16,7 @@ from gacprof.cliffmap.schema import Curve, Tier
 from gacprof.errors import ReportError
 from gacprof.points import Flag
 from gacprof.report.figures_style import (
+    HEADROOM,
     INK,
     MARKERS,
     OKABE_ITO,
@@ -84,7 +85,7 @@ def draw_staircase(axes: Axes, curve: Curve, floor: float | None) -> None:
     _draw_bands(axes, curve)
     axes.set_xlabel(curve.axis, color=INK)
     axes.set_ylabel(f"latency [{unit}]", color=INK)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, HEADROOM * factor * max(curve.points.median_us))
     first, last = curve.points.d[0], curve.points.d[-1]
     margin = 0.02 * (last - first)
     axes.set_xlim(first - margin, last + margin)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MOST_PENALTY = 1.0
 """Where the colour scale ends: twice the time that padding would need is bad enough."""
 
+LEAST_SCALE = 0.05
+"""The colour scale reaches this far at least, so that noise does not look like structure."""
+
 Grid = dict[tuple[int, int], float]
 
 
@@ -104,9 +107,10 @@ def _draw(figure, panel, penalties: Grid, across: list[int], up: list[int]) -> N
     for (x, y), penalty in penalties.items():
         table[up.index(y), across.index(x)] = penalty
     colours = colormaps["cividis"].with_extremes(bad="#FFFFFF")
+    top = min(MOST_PENALTY, max(LEAST_SCALE, float(np.nanmax(table))))
     image = panel.imshow(
         np.ma.masked_invalid(table), origin="lower", aspect="auto", cmap=colours,
-        vmin=0, vmax=min(MOST_PENALTY, max(0.05, float(np.nanmax(table)))), interpolation="nearest",
+        vmin=0, vmax=top, interpolation="nearest",
     )  # fmt: skip
     panel.grid(False)
     for axis, sizes in ((panel.xaxis, across), (panel.yaxis, up)):
@@ -121,13 +125,13 @@ def _draw(figure, panel, penalties: Grid, across: list[int], up: list[int]) -> N
     bar.ax.tick_params(colors=QUIET, labelsize=9)
     bar.outline.set_visible(False)
     if len(penalties) <= 120:
-        _write_values(panel, penalties, across, up)
+        _write_values(panel, penalties, across, up, top)
 
 
-def _write_values(panel, penalties: Grid, across: list[int], up: list[int]) -> None:  # type: ignore[no-untyped-def]
-    """The number in each cell, dark on light and light on dark."""
+def _write_values(panel, penalties: Grid, across: list[int], up: list[int], top: float) -> None:  # type: ignore[no-untyped-def]
+    """The number in each cell, dark on the light half of the scale and light on the dark."""
     for (x, y), penalty in penalties.items():
         panel.annotate(
             f"{penalty:.0%}", (across.index(x), up.index(y)), ha="center", va="center",
-            fontsize=8, color="#FFFFFF" if penalty < 0.5 * MOST_PENALTY else INK,
+            fontsize=8, color="#FFFFFF" if penalty < 0.45 * top else INK,
         )  # fmt: skip

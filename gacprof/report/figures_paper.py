@@ -12,6 +12,7 @@ from gacprof.errors import ReportError
 from gacprof.points import BYTES_PER_ELEMENT
 from gacprof.report.figures import draw_staircase
 from gacprof.report.figures_style import (
+    HEADROOM,
     INK,
     MARKERS,
     OKABE_ITO,
@@ -66,8 +67,8 @@ FIGURES: dict[int, list[Panel]] = {
         Panel("GEMM over K", "linear", "K", {"M": 2048, "N": 2048}),
     ],
     8: [
-        Panel("Tensor cores over K", "linear", "K", {"M": 512, "N": 4096}, tflops, "TFLOPS"),
-        Panel("Tensor cores over N", "linear", "N", {"M": 512, "K": 4096}, tflops, "TFLOPS"),
+        Panel("GEMM rate over K", "linear", "K", {"M": 512, "N": 4096}, tflops, "TFLOPS"),
+        Panel("GEMM rate over N", "linear", "N", {"M": 512, "K": 4096}, tflops, "TFLOPS"),
         Panel("Row sum over K", "row_sum", "K", {"rows": 1024}, gigabytes, "GB/s", needed=False),
     ],
 }
@@ -129,7 +130,7 @@ def _draw(axes: Axes, panel: Panel, curve: Curve, cliff_map: CliffMap) -> None:
             color=OKABE_ITO[i % len(OKABE_ITO)], marker=MARKERS[i % len(MARKERS)], markersize=4.5,
             linewidth=0.8, markeredgewidth=0, label=label(curve.axis, modulus, remainders),
         )  # fmt: skip
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, HEADROOM * max(panel.rate(curve, d, t) for d, t in points))
     axes.set_xlabel(curve.axis, color=INK)
     axes.set_ylabel(panel.unit, color=INK)
     dim_ticks(axes, curve.points.d[0], curve.points.d[-1])

@@ -30,6 +30,10 @@ TINTS = ("#F0E442", "#56B4E9", "#CC79A7", "#009E73", "#E69F00", "#0072B2", "#D55
 INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 PNG_DPI = 150
 
+HEADROOM = 1.06
+"""An axis that begins at zero ends this much above its highest point, so that a flat curve is
+not cut in half."""
+
 
 def new_figure(
     width: float, height: float, rows: int = 1, columns: int = 1, sharex: bool = False

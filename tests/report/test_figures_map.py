@@ -114,6 +114,44 @@ def test_a_heat_map_has_a_cell_a_pair(grid):
     assert image.get_cmap().name == "cividis" and "padding" in bar.get_ylabel()
 
 
+def test_the_numbers_in_the_cells_can_be_read_on_their_colour(grid):
+    """4.5 : 1 is what WCAG 2 asks of text; large print, as here beside a colour bar, 3 : 1."""
+    axes, _ = heat_map(grid, dtype="float16", M=512).axes
+    (image,) = axes.images
+    cells = image.get_array()
+    assert len(axes.texts) >= cells.size
+    for text in axes.texts:
+        if not text.get_text().endswith("%"):
+            continue
+        x, y = (round(place) for place in text.xy)
+        behind, ink = image.cmap(image.norm(cells[y, x]))[:3], to_rgb(text.get_color())
+        light, dark = sorted((luminance(behind), luminance(ink)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3.0, text.get_text()
+
+
+def luminance(colour):
+    return float(np.dot(np.array(colour) ** 2.2, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("number", [5, 6, 7, 8])
+def test_no_point_is_cut_off_at_the_top(a100, number):
+    for axes in paper_figure(a100, number).axes:
+        highest = max(
+            float(np.max(line.get_ydata())) for line in axes.lines if len(line.get_ydata())
+        )
+        assert axes.get_ylim()[1] > 1.03 * highest
+
+
+def test_a_map_of_other_shapes_draws_the_papers_figures_at_its_own(grid):
+    figure = paper_figure(grid, 7)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "GEMM over M", "GEMM over N", "GEMM over K",
+    ]  # fmt: skip
+    words = [text.get_text() for text in figure.axes[0].texts]
+    assert any("linear over M" in text and "gacprof sweep paper" in text for text in words)
+    assert any("M=512" in text.get_text() for text in figure.axes[2].texts)
+
+
 def test_a_map_without_a_grid_says_how_to_get_one(a100):
     with pytest.raises(ReportError, match="sweep K at several N"):
         heat_map(a100, M=2048)

@@ -132,6 +132,59 @@ def test_every_table_renders_in_every_form_even_when_empty(a100, tiny, name, for
         assert json.dumps(table.as_dict())
 
 
+@pytest.fixture(scope="module")
+def cpu() -> CliffMap:
+    """Curves at one token and at many, in float32: what a CPU's first sweep gives."""
+
+    def visits():
+        for m, k, us in ((512, 1024, 600.0), (1, 1024, 7.0)):
+            for d in range(96, 145):
+                point = Point.of("linear", {"M": m, "N": k, "K": d}, "float32", {"bias": False})
+                yield Sample(point, ("K",), (us * d / 96 * (1.3 if d % 4 else 1),) * 6, "clock")
+
+    return build_map(visits(), Environment("cpu", "cpu", "avx2"), name="cpu")
+
+
+def test_rows_are_taken_from_curves_of_their_own_regime_and_no_curve_twice(cpu):
+    found = [row[:3] for row in paper_table(cpu, "A4").rows]
+    assert ("GEMM", "K", "K % 4 = 0") in found and ("GEMV", "K", "K % 4 = 0") in found
+    assert {(operation, axis) for operation, axis, _ in found} == {("GEMM", "K"), ("GEMV", "K")}
+    assert len(set(found)) == len(found)
+
+
+def test_rates_of_a_slow_device_and_loads_of_its_own_dtype_are_told(cpu):
+    table = paper_table(cpu, "B4")
+    loads = dict(zip(column(table, "K"), column(table, "widest load [bytes]"), strict=True))
+    assert loads["K % 2 = 1"] == 4 and loads["K % 4 = 0, K % 8 ≠ 0"] == 16
+    lowest = [row[2] for row in table.texts()]
+    assert all(float(text) > 0 for text in lowest)
+
+
+def test_the_suite_named_for_a_missing_row_does_sweep_it():
+    from gacprof.report.tables_curves import giving, lacking
+
+    assert giving("attention", "head_dim", {"backend": "math"}) == "paper"
+    assert giving("linear", "K") == "paper"
+    assert giving("attention", "heads") is None and giving("nonesuch", "K") is None
+    assert "no shipped suite" in lacking("attention over heads", "attention", "heads")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_latex_has_as_many_cells_a_row_as_columns_and_balanced_braces(a100, tiny, cpu, name):
+    for m in (a100, tiny, cpu):
+        text = render(paper_table(m, name), "latex")
+        (spec,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
+        body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+        rows = [line for line in body.splitlines() if line.endswith(r" \\")]
+        assert rows and all(len(re.findall(r"(?<!\\)&", row)) == len(spec) - 1 for row in rows)
+        plain = re.sub(r"\\[{}]", "", text)
+        depths = [plain[:i].count("{") - plain[:i].count("}") for i in range(len(plain) + 1)]
+        assert min(depths) == 0 == depths[-1]
+        begun, ended = (re.findall(rf"\\{w}\{{(\w+)\}}", text) for w in ("begin", "end"))
+        assert sorted(begun) == sorted(ended) and text.count("$") % 2 == 0
+        assert not re.search(r"[≠≥≤×→–µ·≈]", text)
+
+
 HARD = Table(
     "X", "A & B", (Column("a|b"), Column("t_1", 2), Column("share", 1, share=True)),
     (("K % 8 ≠ 0", 1.005, 0.5), ("<x>, \"y\"", None, None)), ("50 % & more",),
