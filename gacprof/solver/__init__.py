@@ -1,6 +1,28 @@
-"""Multiple-choice knapsack: exact, certified, and knowing nothing of models or GPUs."""
+"""Multiple-choice knapsack: exact, certified, and knowing nothing of models or GPUs.
+
+>>> from gacprof.solver import solve
+>>> solve([[1, 2, 4], [1, 3]], [[0.0, 5.0, 6.0], [0.0, 4.0]], 5)
+Solution(choice=(1, 1), value=9.0, cost=5, bound=9.0, proved=True, latency=None, notes=())
+
+Ties. The same input gives the same choice. Among choices of equal value, one is returned in
+which no class could take a cheaper candidate of at least the same value (for two resources: one
+that takes no more of either), nor an earlier one equal in everything. Between choices that
+differ in several classes, an incumbent gives way only to one of greater value, or of equal
+value and lower cost.
+"""
 
 from gacprof.solver.exact import solve
+from gacprof.solver.frontier import Frontier, Grid, pareto
+from gacprof.solver.gac import GacSolution, solve_gac
 from gacprof.solver.solution import InfeasibleBudget, Solution
 
-__all__ = ["InfeasibleBudget", "Solution", "solve"]
+__all__ = [
+    "Frontier",
+    "GacSolution",
+    "Grid",
+    "InfeasibleBudget",
+    "Solution",
+    "pareto",
+    "solve",
+    "solve_gac",
+]

@@ -24,6 +24,7 @@ import numpy as np
 
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
+RESTARTS = 3
 ROUNDS = 12
 PLANES = 8
 """Evaluations between two rounds of setting candidates aside."""
@@ -66,7 +67,7 @@ class _Face:
         )
         self.owner = owner
         self.reference = reference
-        self.slack = np.array(knapsack.slack(reference), dtype=float)
+        self.slack = knapsack.slack(reference)
 
     def worth(self, y: Floats) -> Floats:
         """Value minus priced weight, per candidate, above the reference's."""
@@ -94,6 +95,8 @@ class _Face:
 
     def within(self, low: Floats, high: Floats) -> Ints:
         """Candidates that may be best somewhere in the box; classes with one left are settled."""
+        if not len(self.starts):
+            return np.zeros(0, dtype=np.int64)
         corners = np.array(np.meshgrid(*zip(low, high, strict=True))).reshape(len(low), -1).T
         top = self.worth(corners[0])
         for corner in corners[1:]:
@@ -109,31 +112,45 @@ def minimise(knapsack: Knapsack, check: Callable[[], None]) -> Dual:
     """Multipliers near the least f. ``check`` is called between evaluations and may raise."""
     count = len(knapsack.weights)
     face = _Face(knapsack, None, knapsack.starts)
-    spread = float(np.maximum.reduceat(face.values, face.starts).sum()) if len(face.starts) else 0.0
-    spread -= float(np.minimum.reduceat(face.values, face.starts).sum())
-    ceiling = np.full(count, 2 * max(spread, 1e-300))
-    points = [np.zeros(count), *(ceiling * unit for unit in np.eye(count))]
-    while True:
-        planes, settled = [], False
-        for _ in range(ROUNDS):
-            planes = []
-            for point in points:
-                check()
-                planes.append(face.plane(point))
-                if not point.any() and (planes[-1].slope >= 0).all() and face.ids is None:
-                    return Dual(point, planes[-1].choice, ())
-            was_settled, settled = settled, _descend(face, planes, ceiling, check)
-            if settled and was_settled:
-                break
-            points = [plane.at for plane in _best(planes)[: count + 3]]
-            points += [plane.at for plane in _active(planes, ceiling)]
-            low, high = _polygon(planes, ceiling)
-            face = _Face(knapsack, face.within(low, high), _best(planes)[0].choice)
+    spread = np.maximum.reduceat(face.values, face.starts).sum()
+    spread -= np.minimum.reduceat(face.values, face.starts).sum()
+    ceiling = np.full(count, 2 * max(float(spread), 1e-300))
+    planes = [face.plane(np.zeros(count))]
+    planes += [face.plane(ceiling * unit) for unit in np.eye(count)]
+    for _ in range(RESTARTS):
+        planes = _narrow(knapsack, face, planes, ceiling, check)
         best = _best(planes)[0]
         face = _Face(knapsack, None, best.choice)
-        final = face.plane(best.at)
-        if final.height <= best_height
-    return Dual(best.at, best.choice, tuple(plane.choice for plane in planes))
+        full = face.plane(best.at)
+        if full.height <= best.at @ face.slack + 1e-12 * abs(spread):
+            break
+        planes = [face.plane(plane.at) for plane in (full, *_active(planes, ceiling))]
+    return Dual(full.at, full.choice, tuple(plane.choice for plane in planes))
+
+
+def _narrow(
+    knapsack: Knapsack,
+    face: _Face,
+    planes: list[_Plane],
+    ceiling: Floats,
+    check: Callable[[], None],
+) -> list[_Plane]:
+    """Descend, set candidates aside, start again from the best points; until nothing moves."""
+    settled = False
+    for _ in range(ROUNDS):
+        was_settled, settled = settled, _descend(face, planes, ceiling, check)
+        if settled and was_settled:
+            break
+        points = [plane.at for plane in _best(planes)[: len(ceiling) + 3]]
+        points += [plane.at for plane in _active(planes, ceiling)]
+        low, high = _polygon(planes, ceiling)
+        face = _Face(knapsack, face.within(low, high), _best(planes)[0].choice)
+        planes = [face.plane(point) for point in points]
+    return planes
+
+
+def _best(planes: list[_Plane]) -> list[_Plane]:
+    return sorted(planes, key=lambda plane: plane.height)
 
 
 def _descend(face: _Face, planes: list[_Plane], ceiling: Floats, check: Callable[[], None]) -> bool:
@@ -154,7 +171,7 @@ def _descend(face: _Face, planes: list[_Plane], ceiling: Floats, check: Callable
 
 def _lines(planes: list[_Plane]) -> tuple[Floats, Floats, Floats]:
     """Heights of all planes at the best point so far, their slopes, and that point."""
-    centre = min(planes, key=lambda plane: plane.height).at
+    centre = _best(planes)[0].at
     slopes = np.array([plane.slope for plane in planes])
     heights = np.array([p.gain + p.slope @ centre for p in planes])
     return heights, slopes, centre
@@ -235,7 +252,7 @@ def _polygon(planes: list[_Plane], ceiling: Floats) -> tuple[Floats, Floats]:
             y = (lines[a, 0] * at[b] - at[a] * lines[b, 0]) / det
             points = np.stack([x, y], axis=1)
     points = points[np.isfinite(points).all(axis=1)]
-    points = points[((points >= low) & (points <= high)).all(axis=1)]
+    points = np.clip(points, low, high)
     envelope = (points @ slopes.T + heights).max(axis=1, initial=-np.inf)
     inside = points[envelope <= level + 1e-9 * (level - depth)]
     inside = np.concatenate([inside, np.zeros((1, len(centre))), [lowest - centre]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,14 @@ from gacprof.solver.problem import (
     Classes,
     Floats,
     Ints,
-    Unsolvable,
+    Resource,
+    UnsolvableError,
     cost_resource,
     knapsack,
     latency_resource,
     read,
 )
-from gacprof.solver.search import Caps, OutOfTime, Progress, Search, optimise
+from gacprof.solver.search import Caps, OutOfTimeError, Progress, Search, optimise
 from gacprof.solver.solution import InfeasibleBudget, Solution
 
 WORK = 100_000_000
@@ -64,48 +64,21 @@ def solve(
 
 def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps) -> Solution:
     """:func:`solve` on input that has been read."""
-    solution = _attempt(classes, budget, limit, True, caps)
-    if limit is None or solution.latency is None or solution.latency <= limit:
-        return solution
-    # Latencies rounded down to 60 bits let this one in. Rounded up they let none in; the bound
-    # of the wider problem holds for the narrower one.
-    narrow = _attempt(classes, budget, limit, False, caps)
-    proved = solution.proved and narrow.value >= solution.bound
-    return replace(narrow, bound=max(solution.bound, narrow.value), proved=proved)
-
-
-def _whole(name: str, number: Any) -> int:
-    """The greatest integer not above a number; past any sum of costs if it is infinite."""
-    if isinstance(number, numbers.Integral):
-        return int(number)
-    real = _real(name, number)
-    return math.floor(real) if math.isfinite(real) else int(math.copysign(2**200, real))
-
-
-def _real(name: str, number: Any) -> float:
-    if not isinstance(number, numbers.Real) or math.isnan(number):
-        raise SolverError(f"{name} must be a number, not {number!r}")
-    return float(number)
-
-
-def _attempt(
-    classes: Classes, budget: int, limit: float | None, relaxed: bool, caps: Caps
-) -> Solution:
     resources = [cost_resource(classes, budget)]
     if limit is not None:
-        resources.append(latency_resource(classes, limit, relaxed))
+        resources.append(latency_resource(classes, limit))
     shift = _scale(classes.values)
     values = np.ldexp(classes.values, -shift) if shift else classes.values
     notes: list[str] = []
     try:
         sack = knapsack(values, resources, classes)
-    except Unsolvable:
+    except UnsolvableError:
         _least_cost(classes, budget, resources, caps)  # raises: nothing fits
         raise
     search = Search(sack, lambda: sack.inverse(_least_cost(classes, budget, resources, caps)))
     try:
         optimise(search, caps)
-    except OutOfTime:
+    except OutOfTimeError:
         notes.append("the time limit was reached: the gap is what is left unproved")
     except KeyboardInterrupt:
         if not search.settle_for_less():
@@ -128,22 +101,34 @@ def _attempt(
     )
 
 
+def _whole(name: str, number: Any) -> int:
+    """The greatest integer not above a number; past any sum of costs if it is infinite."""
+    if isinstance(number, numbers.Integral):
+        return int(number)
+    real = _real(name, number)
+    return math.floor(real) if math.isfinite(real) else int(math.copysign(2**200, real))
+
+
+def _real(name: str, number: Any) -> float:
+    if not isinstance(number, numbers.Real) or math.isnan(number):
+        raise SolverError(f"{name} must be a number, not {number!r}")
+    return float(number)
+
+
 def _scale(values: Floats) -> int:
     """A power of two to take out of values near the ends of the doubles' range, else 0."""
     exponent = math.frexp(float(np.abs(values).max()))[1]
     return exponent if abs(exponent) > 300 else 0
 
 
-def _least_cost(
-    classes: Classes, budget: int, resources: list[tuple[Ints, int]], caps: Caps
-) -> Ints:
+def _least_cost(classes: Classes, budget: int, resources: list[Resource], caps: Caps) -> Ints:
     """The cheapest choice within the limit; :class:`InfeasibleBudget` if it is not cheap enough."""
-    (weight, room), latency = resources
-    search = Search(knapsack(-weight.astype(np.float64), [latency], classes))
+    cost, latency = resources
+    search = Search(knapsack(-cost.weight.astype(np.float64), [latency], classes))
     optimise(search, caps)
     assert search.incumbent is not None
     items = search.knapsack.original(search.incumbent)
-    if int(weight[items].sum()) <= room:
+    if int(cost.weight[items].sum()) <= cost.room:
         return items
     if not search.complete:
         raise SolverError("no choice that fits was found within the work cap: allow more work")
@@ -166,7 +151,7 @@ def _polished(classes: Classes, items: Ints) -> Ints:
     tied = np.flatnonzero(value == np.repeat(best, classes.lengths))
     owner = classes.owner[tied]
     if len(tied) > len(items):
-        keys = [classes.costs[tied], owner]
+        keys: list[Any] = [classes.costs[tied], owner]
         if classes.latency is not None:
             keys.insert(0, classes.latency[tied])
         tied = tied[np.lexsort(keys)]

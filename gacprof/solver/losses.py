@@ -8,10 +8,8 @@ choice's value is f(y) − (Σρ + y·slack).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
@@ -31,7 +29,6 @@ class Losses:
 
     multipliers: Floats
     reference: Ints
-    slack: tuple[int, ...]
     items: Ints
     loss: Floats
     reach: float
@@ -42,7 +39,7 @@ class Losses:
 def losses(
     knapsack: Knapsack, multipliers: Floats, reference: Ints, most: float, count: int
 ) -> Losses:
-    """Candidates with a loss up to ``most``, or about the ``count`` least ones if those are more."""
+    """Candidates with a loss up to ``most``, or some ``count`` least ones if those are more."""
     owner = knapsack.owner
     loss = knapsack.values[reference][owner] - knapsack.values
     widest = float(np.abs(loss).max())
@@ -51,11 +48,10 @@ def losses(
             loss += price * (weight - weight[reference][owner])
             widest += price * float(weight.max())
     loss[reference] = np.inf
-    slack = knapsack.slack(reference)
     level = np.flatnonzero(loss <= ROUNDING * widest)
     below = sizes(knapsack, multipliers, reference, level) - loss[level]
     tied = per_class(knapsack, level, below)
-    tied += ROUNDING * float(multipliers @ np.abs(np.array(slack, dtype=float))) + TINY
+    tied += ROUNDING * float(multipliers @ np.abs(knapsack.slack(reference))) + TINY
     slop = tied + ROUNDING * widest
     reach = most + 4 * slop
     items = np.flatnonzero(loss <= reach)
@@ -63,7 +59,7 @@ def losses(
         reach = float(np.partition(loss[items], count)[count])
         items = items[loss[items] <= reach]
     items = items[np.argsort(loss[items], kind="stable")]
-    return Losses(multipliers, reference, slack, items, loss[items], reach, tied, slop)
+    return Losses(multipliers, reference, items, loss[items], reach, tied, slop)
 
 
 def sizes(knapsack: Knapsack, multipliers: Floats, reference: Ints, items: Ints) -> Floats:
@@ -89,29 +85,4 @@ def loss_of(knapsack: Knapsack, multipliers: Floats, reference: Ints, choice: In
     loss = knapsack.values[base] - knapsack.values[items]
     for price, weight in zip(multipliers, knapsack.weights, strict=True):
         loss += price * (weight[items] - weight[base])
-    slack = np.array(knapsack.slack(choice), dtype=float)
-    return float(loss.sum() + multipliers @ slack)
-
-
-def exact_values(values: Floats, base: Floats) -> tuple[NDArray[Any], int]:
-    """values − base as integers in units of 2**exponent, and that exponent.
-
-    int64 where it holds all bits of both, else Python integers.
-    """
-    mantissas, exponents = np.frexp(np.concatenate([values, base]))
-    whole = np.ldexp(mantissas, 53).astype(np.int64)
-    zero = whole == 0
-    if zero.all():
-        return whole[: len(values)], 0
-    shift = np.frexp((whole & -whole).astype(float))[1].astype(np.int64) - 1
-    unit = exponents - 53 + shift
-    least = int(unit[~zero].min())
-    whole >>= np.where(zero, 0, shift)
-    up = np.where(zero, 0, unit - least)
-    half = len(values)
-    if int(exponents[~zero].max()) - least <= 61:
-        scaled = whole << up
-        return scaled[:half] - scaled[half:], least
-    exact = [w << u for w, u in zip(whole.tolist(), up.tolist(), strict=True)]
-    difference = [a - b for a, b in zip(exact[:half], exact[half:], strict=True)]
-    return np.array(difference, dtype=object), least
+    return float(loss.sum() + multipliers @ knapsack.slack(choice))

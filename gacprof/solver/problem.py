@@ -23,6 +23,8 @@ from gacprof.solver.solution import InfeasibleBudget
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+Weights = Ints | Floats
+
 HEADROOM = 2**61
 """Sums of shifted costs stay below this, so that no int64 sum or difference overflows."""
 
@@ -145,21 +147,22 @@ def _refuse(classes: Classes, name: str, flat: NDArray[Any], bad: NDArray[Any], 
         raise SolverError(f"{classes.place(item)}: {name} {flat[item]} is {why}")
 
 
-class Unsolvable(Exception):
+class UnsolvableError(SolverError):
     """Some class has no candidate that fits beside the minima of the others."""
 
 
 @dataclass(frozen=True)
 class Knapsack:
-    """Maximise Σ values, Σ weights[k] ≤ room[k] for every resource k, one item per class.
+    """Maximise Σ values, Σ weights[k] within room[k] for every resource k, one item per class.
 
-    ``weights[k]`` are integers with minimum 0 in every class, ``room[k] ≥ 0``. ``items`` maps
-    back to :class:`Classes`; items that could not fit even beside all minima are left out.
+    int64 weights are exact and start at 0 in every class; float weights are summed with
+    ``math.fsum``. ``items`` maps back to :class:`Classes`; items that could not fit even beside
+    all minima are left out.
     """
 
     values: Floats
-    weights: tuple[Ints, ...]
-    room: tuple[int, ...]
+    weights: tuple[Weights, ...]
+    room: tuple[int | float, ...]
     starts: Ints
     owner: NDArray[np.int32]
     items: Ints | None = None
@@ -174,37 +177,72 @@ class Knapsack:
     def inverse(self, originals: Ints) -> Ints:
         return originals if self.items is None else np.searchsorted(self.items, originals)
 
-    def slack(self, items: Ints) -> tuple[int, ...]:
-        """Room left by a choice; negative where it does not fit."""
-        return tuple(r - int(w[items].sum()) for w, r in zip(self.weights, self.room, strict=True))
+    def most_valued(self) -> Ints:
+        """The first candidate of the greatest value in each class."""
+        top = np.maximum.reduceat(self.values, self.starts)
+        at = np.flatnonzero(self.values == top[self.owner])
+        return at[np.searchsorted(self.owner[at], np.arange(self.classes))]
+
+    def slack(self, choice: Ints) -> Floats:
+        """Room left by a choice, correctly rounded."""
+        return np.array(
+            [
+                float(int(room) - int(weight[choice].sum()))
+                if weight.dtype == np.int64
+                else math.fsum([room, *(-weight[choice]).tolist()])
+                for weight, room in zip(self.weights, self.room, strict=True)
+            ]
+        )
+
+    def fits(self, choice: Ints) -> bool:
+        return all(
+            total(weight[choice]) <= room
+            for weight, room in zip(self.weights, self.room, strict=True)
+        )
 
 
-def knapsack(values: Floats, resources: Sequence[tuple[Ints, int]], classes: Classes) -> Knapsack:
-    """Over shifted weights and rooms. Raises :class:`Unsolvable`."""
+def total(weights: Weights) -> int | float:
+    """Exact for integers (those of a :class:`Knapsack` cannot overflow), else rounded once."""
+    return int(weights.sum()) if weights.dtype == np.int64 else math.fsum(weights.tolist())
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Weights and the room for them; ``spare`` is what a single item may take beyond the least."""
+
+    weight: Weights
+    room: int | float
+    spare: int | float
+
+
+def knapsack(values: Floats, resources: Sequence[Resource], classes: Classes) -> Knapsack:
+    """Raises :class:`UnsolvableError`."""
     fits = np.ones(len(values), dtype=bool)
-    for weight, room in resources:
-        if len(weight) and int(weight.max()) > room:
-            fits &= weight <= room
+    for one in resources:
+        least = np.minimum.reduceat(one.weight, classes.starts)
+        fits &= one.weight <= np.repeat(least, classes.lengths) + one.spare
     starts, owner, items = classes.starts, classes.owner, None
-    weights = tuple(weight for weight, _ in resources)
+    weights = tuple(one.weight for one in resources)
     if not fits.all():
         items = np.flatnonzero(fits)
         values, owner = values[items], owner[items]
         weights = tuple(weight[items] for weight in weights)
         ends = np.searchsorted(owner, np.arange(len(starts) + 1))
         if (np.diff(ends) == 0).any():
-            raise Unsolvable
+            raise UnsolvableError
         starts = ends[:-1]
-    rooms = []
-    for weight, (_, room) in zip(weights, resources, strict=True):
-        largest = sum(np.maximum.reduceat(weight, starts).tolist()) if len(weight) else 0
-        if largest >= HEADROOM:
+    rooms: list[int | float] = []
+    for weight, one in zip(weights, resources, strict=True):
+        largest = np.maximum.reduceat(weight, starts).tolist()
+        if weight.dtype == np.int64 and sum(largest) >= HEADROOM:
             raise SolverError("the costs' spread is beyond 64 bits: count in a larger unit")
-        rooms.append(min(room, largest))
+        rooms.append(
+            min(one.room, sum(largest) if weight.dtype == np.int64 else math.fsum(largest))
+        )
     return Knapsack(values, weights, tuple(rooms), starts, owner, items)
 
 
-def cost_resource(classes: Classes, budget: int) -> tuple[Ints, int]:
+def cost_resource(classes: Classes, budget: int) -> Resource:
     """Costs above the class minima in their common measure, and the room for them."""
     least = np.minimum.reduceat(classes.costs, classes.starts)
     floor = sum(least.tolist())
@@ -218,7 +256,8 @@ def cost_resource(classes: Classes, budget: int) -> tuple[Ints, int]:
     measure = _measure(weight)
     if measure > 1:
         weight //= measure
-    return weight, (budget - floor) // measure
+    room = (budget - floor) // measure
+    return Resource(weight, room, min(room, HEADROOM))
 
 
 def _measure(weight: Ints) -> int:
@@ -231,25 +270,13 @@ def _measure(weight: Ints) -> int:
     return measure or 1
 
 
-def latency_resource(classes: Classes, limit: float, relaxed: bool) -> tuple[Ints, int]:
-    """Latencies above the class minima as integers, in a power of two that leaves 60 bits.
-
-    Doubles do not always fit: ``relaxed`` rounds towards what fits, so that no choice within
-    the limit is lost; otherwise towards what does not, so that none beyond it slips in.
-    """
+def latency_resource(classes: Classes, limit: float) -> Resource:
+    """Latencies as they are."""
     times = classes.latency
     assert times is not None
-    least = np.minimum.reduceat(times, classes.starts)
-    floor = math.fsum(least.tolist())
+    floor = math.fsum(np.minimum.reduceat(times, classes.starts).tolist())
     if limit < floor:
         raise InfeasibleBudget(
             f"limit {limit!r} is short: the fastest of every class takes {floor!r}", "limit", floor
         )
-    above = times - np.repeat(least, classes.lengths)
-    span = math.fsum(np.maximum.reduceat(above, classes.starts).tolist())
-    exponent = math.frexp(span)[1] - 60
-    side, nudge = (np.floor, 1 - 2.0**-51) if relaxed else (np.ceil, 1 + 2.0**-51)
-    weight = side(np.ldexp(above * nudge, -exponent)).astype(np.int64)
-    room = min(limit, 2 * (floor + span)) - floor
-    room += (1 if relaxed else -1) * 2.0**-50 * (room + floor)
-    return weight, max(0, int(side(math.ldexp(max(room, 0.0), -exponent))))
+    return Resource(times, limit, (limit - floor) + 2.0**-48 * floor)

@@ -17,6 +17,7 @@ import numpy as np
 
 from gacprof.solver.core import STEP_WORK, Core
 from gacprof.solver.dual import minimise
+from gacprof.solver.integers import exact_sum
 from gacprof.solver.losses import loss_of, losses
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
@@ -28,12 +29,14 @@ RESOLUTION = 2.0**-50
 
 FIRST_CORE = 48
 FIRST_QUOTA = 1 << 17
+FINEST = (1.25, 1.06)
+"""Cores grow by no less than this, for one resource and for two, where the states explode."""
 
 Progress = Callable[[float, float], None]
 """Called with the incumbent's value and the bound whenever one of them moves."""
 
 
-class OutOfTime(Exception):
+class OutOfTimeError(Exception):
     pass
 
 
@@ -48,7 +51,7 @@ class Caps:
 
     def check(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise OutOfTime
+            raise OutOfTimeError
 
     def report(self, value: float, bound: float) -> None:
         if self.progress is not None and value > -math.inf:
@@ -82,7 +85,8 @@ class Search:
                 classes = np.arange(self.knapsack.classes)
                 self.offer(at[np.searchsorted(self.knapsack.owner[at], classes)])
         if not math.isfinite(self.bound):
-            self.bound = _ceiling(self.knapsack)
+            best = self.knapsack.most_valued()
+            self.bound = math.fsum(self.knapsack.values[best].tolist())
         return self.incumbent is not None
 
     def lower_bound(self, bound: float) -> None:
@@ -93,7 +97,9 @@ class Search:
         assert self.incumbent is not None
         hidden = [] if not excess else [math.nextafter(float(excess), math.inf)]
         self.bound = math.fsum([*self.knapsack.values[self.incumbent].tolist(), *hidden])
-        self.complete = True
+        self.complete = self.within_resolution()
+        if not self.complete:
+            self.notes.append("a core too large for exact sums: the gap is what rounding may hide")
 
     def within_resolution(self) -> bool:
         if self.incumbent is None:
@@ -103,14 +109,12 @@ class Search:
 
     def offer(self, choice: Ints) -> bool:
         """Take a choice that fits if it is better than the incumbent, exactly compared."""
-        if min(self.knapsack.slack(choice)) < 0:
+        if not self.knapsack.fits(choice):
             return False
         if self.incumbent is not None:
             here = np.flatnonzero(choice != self.incumbent)
             values = self.knapsack.values
-            gain = sum(map(Fraction, values[choice[here]].tolist()), Fraction()) - sum(
-                map(Fraction, values[self.incumbent[here]].tolist()), Fraction()
-            )
+            gain = exact_sum(values[choice[here]]) - exact_sum(values[self.incumbent[here]])
             weight = self.knapsack.weights[0]
             lighter = int(weight[choice[here]].sum()) < int(weight[self.incumbent[here]].sum())
             if gain < 0 or (gain == 0 and not lighter):
@@ -122,14 +126,15 @@ class Search:
 def optimise(search: Search, caps: Caps) -> None:
     """Fill ``search``; on return it is complete, or the caps are spent."""
     knapsack = search.knapsack
-    search.bound = _ceiling(knapsack)
+    best = knapsack.most_valued()
+    search.bound = math.fsum(knapsack.values[best].tolist())
+    if search.offer(best):
+        search.close(Fraction(0))
+        return
     dual = minimise(knapsack, caps.check)
     choices = (*dual.around, dual.reference)
     for choice in choices:
         search.offer(choice)
-    if not dual.multipliers.any() and min(knapsack.slack(dual.reference)) >= 0:
-        search.close(Fraction(0))
-        return
     if search.incumbent is None and not search.settle_for_less():
         assert search.feasible is not None  # one resource: the least of each class always fits
         search.offer(search.feasible())
@@ -141,11 +146,6 @@ def optimise(search: Search, caps: Caps) -> None:
         if not climb.step():
             search.notes.append("the work cap was reached: the gap is what is left unproved")
             return
-
-
-def _ceiling(knapsack: Knapsack) -> float:
-    """What the best of every class would be worth."""
-    return math.fsum(np.maximum.reduceat(knapsack.values, knapsack.starts).tolist())
 
 
 def _walk(search: Search, target: Ints) -> None:
@@ -170,8 +170,8 @@ class _Climb:
         self.search, self.caps = search, caps
         self.multipliers, self.reference = multipliers, reference
         knapsack = search.knapsack
-        slack = np.array(knapsack.slack(reference), dtype=float)
-        base, priced = math.fsum(knapsack.values[reference].tolist()), float(multipliers @ slack)
+        base = math.fsum(knapsack.values[reference].tolist())
+        priced = float(multipliers @ knapsack.slack(reference))
         self.upper, self.magnitude = base + priced, abs(base) + abs(priced)
         self.quota, self.count, self.finished = FIRST_QUOTA, FIRST_CORE, 0
         self.exhausted = self.retreated = False
@@ -194,11 +194,11 @@ class _Climb:
     def _wasted(self) -> float:
         """The price of room that a common measure of all moves leaves unused."""
         play, weight = self.play, self.search.knapsack.weights[0]
-        if play.reach < self.most:
+        if play.reach < self.most + play.slop or weight.dtype != np.int64:
             return 0.0
         base = self.reference[self.search.knapsack.owner[play.items]]
         measure = int(np.gcd.reduce(weight[play.items] - weight[base])) if len(base) else 0
-        slack = play.slack[0]
+        slack = int(self.search.knapsack.room[0]) - int(weight[self.reference].sum())
         return float(self.multipliers[0]) * (slack % measure if measure else max(slack, 0))
 
     def _lower(self, least: float) -> None:
@@ -258,7 +258,8 @@ class _Climb:
     def _retreat(self, count: int) -> None:
         """Too much work: try a smaller core, or if that would gain little, allow more."""
         self.retreated = True
+        finest = FINEST[len(self.multipliers) - 1]
         self.count = int(math.sqrt(max(self.finished, 1) * count))
-        if self.count <= 1.3 * self.finished or self.count < 16:
-            self.quota *= 8
-            self.count = max(16, self.finished + self.finished // 4 + 1)
+        if self.count <= finest * self.finished or self.count < 16:
+            self.quota *= 4
+            self.count = max(16, int(finest * self.finished) + 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gacprof.errors import SolverError
 
 
-class InfeasibleBudget(SolverError):
+class InfeasibleBudget(SolverError):  # noqa: N818 (it is a budget that is infeasible)
     """No choice fits. ``resource`` is what is short, ``nearest`` the least that would do.
 
     ``resource`` is ``"budget"`` or ``"limit"``. Where each would do alone but not both

@@ -1,0 +1,176 @@
+"""``pareto``: what value can be had at what cost.
+
+One resource: the supported frontier, that is every choice that is best for some price of a
+unit of cost. It is the upper hulls of all classes, their steps sorted by value per cost.
+Two resources: a grid of cells, each solved exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from gacprof.errors import SolverError
+from gacprof.solver.exact import WORK, solve_classes
+from gacprof.solver.problem import Classes, Floats, Ints, read
+from gacprof.solver.search import Caps, Progress
+from gacprof.solver.solution import InfeasibleBudget, Solution
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Points of rising cost and value; between neighbours one class changes its candidate.
+
+    ``costs`` and ``values`` have one entry per point. Step k leads from point k to k + 1: class
+    ``steps[k]`` takes its candidate ``takes[k]``, at a value per cost that never rises.
+    """
+
+    costs: Ints
+    values: Floats
+    steps: Ints
+    takes: Ints
+    first: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.costs)
+
+    def choice(self, point: int) -> tuple[int, ...]:
+        """The candidates of a point, one per class."""
+        point = range(len(self))[point]
+        choice = np.array(self.first)
+        choice[self.steps[:point]] = self.takes[:point]  # later steps of a class win
+        return tuple(choice.tolist())
+
+    def within(self, budget: float) -> int:
+        """The last point that costs no more than ``budget``."""
+        if not budget >= self.costs[0]:
+            raise InfeasibleBudget(
+                f"budget {budget} is short: the least of every class costs {int(self.costs[0])}",
+                "budget",
+                int(self.costs[0]),
+            )
+        return int(np.searchsorted(self.costs, min(budget, int(self.costs[-1])), "right")) - 1
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``cells[i][j]`` is the best choice within budgets[i] and limits[j], None if there is none."""
+
+    budgets: tuple[int, ...]
+    limits: tuple[float, ...]
+    cells: tuple[tuple[Solution | None, ...], ...]
+
+
+@overload
+def pareto(costs: Any, values: Any, *, mask: Any = None) -> Frontier: ...
+
+
+@overload
+def pareto(
+    costs: Any,
+    values: Any,
+    latency: Any,
+    *,
+    budgets: Sequence[int] | int = 8,
+    limits: Sequence[float] | int = 8,
+    mask: Any = None,
+    work: int = WORK,
+    progress: Progress | None = None,
+) -> Grid: ...
+
+
+def pareto(
+    costs: Any,
+    values: Any,
+    latency: Any = None,
+    *,
+    budgets: Sequence[int] | int = 8,
+    limits: Sequence[float] | int = 8,
+    mask: Any = None,
+    work: int = WORK,
+    progress: Progress | None = None,
+) -> Frontier | Grid:
+    """The supported frontier; with ``latency``, a grid over budgets and latency limits.
+
+    ``budgets`` and ``limits`` are the grid's lines, or how many to lay evenly between the least
+    possible and what the most valuable choice takes. ``work`` caps each cell.
+    """
+    classes = read(costs, values, latency, mask)
+    if latency is None:
+        return _frontier(classes)
+    top = solve_classes(classes, 1 << 200, math.inf, Caps(work))
+    assert classes.latency is not None and top.latency is not None
+    least = sum(np.minimum.reduceat(classes.costs, classes.starts).tolist())
+    fastest = math.fsum(np.minimum.reduceat(classes.latency, classes.starts).tolist())
+    rows = [int(b) for b in _lines("budgets", budgets, least, top.cost)]
+    columns = [float(t) for t in _lines("limits", limits, fastest, top.latency)]
+    cells = tuple(
+        tuple(_cell(classes, row, column, work, progress) for column in columns) for row in rows
+    )
+    return Grid(tuple(rows), tuple(columns), cells)
+
+
+def _lines(name: str, asked: Sequence[Any] | int, low: Any, high: Any) -> Sequence[Any]:
+    if not isinstance(asked, (int, np.integer)):
+        return asked
+    if asked < 2:
+        raise SolverError(f"a grid needs at least two {name}")
+    if isinstance(low, int):
+        return [low + (high - low) * k // (asked - 1) for k in range(asked)]
+    return [*(low + (high - low) * (k / (asked - 1)) for k in range(asked - 1)), high]
+
+
+def _cell(
+    classes: Classes, budget: int, limit: float, work: int, progress: Progress | None
+) -> Solution | None:
+    try:
+        return solve_classes(classes, budget, limit, Caps(work, progress=progress))
+    except InfeasibleBudget:
+        return None
+
+
+def _frontier(classes: Classes) -> Frontier:
+    if sum(np.maximum.reduceat(classes.costs, classes.starts).tolist()) >= 2**62:
+        raise SolverError("the costs are beyond 64 bits: count in a larger unit")
+    hull = _hulls(classes)
+    owner, cost, value = classes.owner[hull], classes.costs[hull], classes.values[hull]
+    heads = np.append(True, owner[1:] != owner[:-1])
+    step = np.flatnonzero(~heads)
+    rise, run = value[step] - value[step - 1], cost[step] - cost[step - 1]
+    order = step[np.argsort(-(rise / run), kind="stable")]
+    columns = hull - classes.starts[owner] if classes.column is None else classes.column[hull]
+    costs = np.cumsum(np.append(cost[heads].sum(), cost[order] - cost[order - 1]))
+    gains = (value[order] - value[order - 1]).astype(np.longdouble)
+    values = np.cumsum(np.append(np.longdouble(math.fsum(value[heads].tolist())), gains))
+    first = tuple(columns[heads].tolist())
+    return Frontier(
+        costs, values.astype(np.float64), owner[order].astype(np.int64), columns[order], first
+    )
+
+
+def _hulls(classes: Classes) -> Ints:
+    """Items on the upper left hull of their class, cheapest first, class after class."""
+    owner, costs, values = classes.owner, classes.costs, classes.values
+    rising = (costs[1:] > costs[:-1]) | (owner[1:] != owner[:-1])
+    items = np.arange(len(costs))
+    if not rising.all():
+        items = np.lexsort((-values, costs, owner))
+    while True:  # drop what is worth no more than a cheaper one
+        o, v = owner[items], values[items]
+        keep = np.append(True, (o[1:] != o[:-1]) | (v[1:] > v[:-1]))
+        if keep.all():
+            break
+        items = items[keep]
+    while True:  # drop what lies on or below the line between its neighbours
+        o, v, c = owner[items], values[items], costs[items]
+        same = o[1:] == o[:-1]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = np.where(same, (v[1:] - v[:-1]) / (c[1:] - c[:-1]), 0.0)
+        below = same[:-1] & same[1:] & (slope[:-1] <= slope[1:])
+        if not below.any():
+            return items
+        items = items[np.append(np.append(True, ~below), True)] if len(items) > 1 else items

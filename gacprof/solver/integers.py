@@ -1,0 +1,86 @@
+"""Doubles as exact integers of a common unit, so that sums and comparisons are exact."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BITS = 61
+"""Σ|integer| stays below 2**BITS, so that int64 sums and differences cannot overflow."""
+
+BIG_ITEMS, BIG_BITS = 4096, 900
+"""Up to so many numbers of so many bits are kept as Python integers where int64 is too short."""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Integers in units of 2**exponent; ``exact`` unless rounded to make them fit."""
+
+    whole: NDArray[Any]
+    exponent: int
+    exact: bool = True
+
+    @property
+    def unit(self) -> float:
+        return math.ldexp(1.0, self.exponent)
+
+
+def scaled(numbers: NDArray[Any], base: NDArray[Any], *, up: bool) -> Scaled:
+    """numbers − base; where it must be rounded, up or down."""
+    exact, exponent = _differences(numbers, base)
+    bits = sum(map(abs, exact.tolist())).bit_length()
+    if bits <= BITS:
+        return Scaled(exact.astype(np.int64), exponent)
+    if len(exact) <= BIG_ITEMS and bits <= BIG_BITS:
+        return Scaled(exact.astype(object), exponent)
+    drop = bits - BITS + 1
+    rounded = [-(-one >> drop) if up else one >> drop for one in exact.tolist()]
+    return Scaled(np.array(rounded, dtype=np.int64), exponent + drop, exact=False)
+
+
+def _differences(numbers: NDArray[Any], base: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """numbers − base in the largest unit that holds all their bits, and its exponent."""
+    mantissas, exponents = np.frexp(np.concatenate([numbers, base]))
+    whole = np.ldexp(mantissas, 53).astype(np.int64)
+    zero = whole == 0
+    if zero.all():
+        return whole[: len(numbers)], 0
+    shift = np.frexp((whole & -whole).astype(float))[1].astype(np.int64) - 1
+    shift[zero] = 0
+    unit = exponents - 53 + shift
+    least = int(unit[~zero].min())
+    whole >>= shift
+    up = np.where(zero, 0, unit - least)
+    half = len(numbers)
+    if int(exponents[~zero].max()) - least <= BITS:
+        both = whole << up
+        return both[:half] - both[half:], least
+    exact = [w << u for w, u in zip(whole.tolist(), up.tolist(), strict=True)]
+    return np.array([a - b for a, b in zip(exact[:half], exact[half:], strict=True)], object), least
+
+
+def exact_sum(numbers: NDArray[Any]) -> Fraction:
+    """Σ without rounding: what is left of the rounded sum is summed again until nothing is."""
+    rest = numbers.tolist()
+    total = Fraction(0)
+    while part := math.fsum(rest):
+        total += Fraction(part)
+        rest.append(-part)
+    return total
+
+
+def room_for(limit: float, taken: Fraction, exponent: int) -> int:
+    """How many units of 2**exponent fit beside ``taken`` if the rounded sum may reach ``limit``.
+
+    A sum rounds to ``limit`` or below if it is not beyond the middle between ``limit`` and the
+    next double; the middle itself rounds to the even one of the two.
+    """
+    after = math.nextafter(limit, math.inf)
+    units = ((Fraction(limit) + Fraction(after)) / 2 - taken) / Fraction(2) ** exponent
+    even = int(math.ldexp(math.frexp(limit)[0], 53)) % 2 == 0
+    return math.floor(units) if even else math.ceil(units) - 1
