@@ -1,0 +1,405 @@
+"""The verbs about maps as a user meets them, on the published map and on two made-up devices."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.build import build_map
+from gacprof.points import Environment, Point, Sample
+
+UP, FLAGS = 1.5, {"bias": False}
+
+
+def samples(cliff: int, every: int):
+    """K and N of a product, 50 % slower from ``cliff`` on and where K is no multiple of ``every``;
+    twelve pairs of visits that differ by 0.4 %."""
+    for axis, other in (("K", "N"), ("N", "K")):
+        for d in range(64, 193):
+            point = Point.of("linear", {"M": 512, axis: d, other: 1024}, "float16", FLAGS)
+            us = 20.0 * (UP if d >= cliff else 1) * (UP if axis == "K" and d % every else 1)
+            yield Sample(point, (axis,), (us,) * 6, "recorded")
+            if d % 10 == 0:
+                yield Sample(point, (axis,), (us * 1.004,) * 6, "recorded", duplicate=True)
+
+
+def made(folder: Path, name: str, cliff: int = 129, every: int = 8) -> Path:
+    here = Environment("recorded", f"device {name}", "none", {}, {"torch": "2.13.0"})
+    build_map(samples(cliff, every), here, name=name).save(folder / f"{name}.json")
+    return folder / f"{name}.json"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("maps")
+
+
+@pytest.fixture(scope="module")
+def a(folder) -> Path:
+    return made(folder, "a")
+
+
+@pytest.fixture(scope="module")
+def b(folder) -> Path:
+    """The same, but its cliff comes later and it wants multiples of 12."""
+    return made(folder, "b", cliff=161, every=12)
+
+
+def data(result):
+    assert result.code in (0, 1), result
+    assert result.err == ""
+    return json.loads(result.out)
+
+
+def refused(result, *told: str) -> None:
+    assert result.code == 2 and result.out == "", result
+    assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
+    for words in told:
+        assert words in result.err, result.err
+
+
+K = ("--op", "linear", "--axis", "K")
+BOTH = ("--use", "linear:N:M=512,K=1024", "--use", "linear:K:M=512,N=1024")
+
+
+# list, show
+
+
+def test_list_tells_provenance_age_and_maps_of_ones_own(run, a):
+    listed = {m["name"]: m for m in data(run("map", "list", a, "--json"))}
+    assert listed["a100-published"]["provenance"] == "published"
+    assert (
+        listed["a100-published"]["age_days"] > 0
+        and "2604.09595" in listed["a100-published"]["citation"]
+    )
+    assert listed["a"]["age_days"] == 0 and listed["a"]["stack"] == {"torch": "2.13.0"}
+    read = run("map", "list", a)
+    assert read.code == 0 and "device a" in read.out and "today" in read.out
+    refused(run("map", "list", "nonesuch"), "nonesuch")
+
+
+def test_show_gives_curves_in_a_line_each_and_one_in_full(run, a):
+    overview = run("map", "show", a)
+    assert overview.code == 0 and "linear K" in overview.out and "A/A pairs" in overview.out
+    full = run("map", "show", a, *K)
+    assert "frontier: " in full.out and "K mod 8" not in full.out
+    assert "period 8: d mod 8 in 0 (1.00×)" in full.out and "cliff 128 → 136: +50.0 %" in full.out
+    assert "noise floor 0.4 %" in full.out
+    assert "no such curve; the map has linear over K" in run("map", "show", a, "--op", "conv").out
+    only = data(run("map", "show", a, *K, "--json"))
+    assert [curve["axis"] for curve in only["curves"]] == ["K"]
+
+
+# candidates
+
+
+def test_candidates_lie_on_both_sides(run, a):
+    found = data(run("map", "candidates", a, *K, "--near", 107, "--json"))
+    assert [c["d"] for c in found] == [88, 96, 104, 112, 120, 128]
+    assert all(c["safe"] for c in found) and found[-1]["on_frontier"]
+    read = run("map", "candidates", a, *K, "--near", 107)
+    assert read.code == 0 and "a: linear K (M=512 N=1024)" in read.out and "104" in read.out
+
+
+@pytest.mark.parametrize(
+    ("limits", "dims"),
+    [
+        (("--window", 12), [96, 104, 112]),
+        (("--window", "100:130"), [104, 112, 120, 128]),
+        (("--count", 2), [104, 112]),
+        (("--below", 1, "--above", 0), [104]),
+        (("--window", 2, "--unsafe"), [105, 106, 107, 108, 109]),
+        (("--fixed", "M=512", "--fixed", "N=1024", "--dtype", "float16", "--count", 1), [104]),
+        (("--flag", "bias=false", "--count", 1), [104]),
+    ],
+)
+def test_candidates_by_window_count_side_and_settings(run, a, limits, dims):
+    found = data(run("map", "candidates", a, *K, "--near", 107, *limits, "--json"))
+    assert [c["d"] for c in found] == dims
+
+
+def test_all_candidates_are_all_that_are_safe(run, a):
+    found = data(run("map", "candidates", a, *K, "--near", 107, "--all", "--json"))
+    assert [c["d"] for c in found] == CliffMap.load(a).curve("linear", "K").safe
+
+
+def test_candidates_of_a_rank_are_judged_on_both_products(run, a):
+    found = data(run("map", "candidates", a, *BOTH, "--near", 107, "--json"))
+    assert [c["d"] for c in found] == [88, 96, 104, 112, 120, 128]
+    assert {c["latency_us"] for c in found} == {40.0}
+
+
+def test_candidates_of_several_maps_are_safe_on_all(run, a, b):
+    found = data(run("map", "candidates", a, "--map", b, *K, "--near", 107, "--json"))
+    assert [c["d"] for c in found] == [72, 96, 120, 144, 160]
+    assert all(c["safe"] and set(c["latencies_us"]) == {"a", "b"} for c in found)
+    assert "b: %" in run("map", "candidates", a, b, *K, "--near", 107).out
+
+
+def test_where_a_side_has_none_safe_on_all_its_least_worst_one_is_offered(run, a, b):
+    found = data(run("map", "candidates", a, b, *K, "--near", 107, "--window", 12, "--json"))
+    assert [(c["d"], c["safe"]) for c in found] == [(96, True), (108, False)]
+    assert found[1]["worst_penalty"] == pytest.approx(0.5)
+
+
+def test_candidates_of_a_rank_on_several_maps(run, a, b):
+    found = data(run("map", "candidates", a, b, *BOTH, "--near", 107, "--json"))
+    assert [c["d"] for c in found if c["safe"]] == [72, 96, 120, 144, 160]
+    assert found[0]["latencies_us"] == {"a": 40.0, "b": 40.0}
+
+
+def test_a_wish_outside_the_sweep_is_said_to_be(run, a):
+    assert "1070 is outside of what it can judge: 64 to" in run(
+        "map", "candidates", a, *K, "--near", 1070
+    ).out  # fmt: skip
+    none = run("map", "candidates", a, *K, "--near", 107, "--window", 1)
+    assert none.code == 0 and "no safe K of linear" in none.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--near", 107), "--op linear --axis K"),
+        ((*K, "--near", 107, "--fixed", "M"), "not 'M'"),
+        ((*K, "--near", 107, "--fixed", "M=-4"), "M=-4"),
+        ((*K, "--near", 107, "--fixed", "near=4"), "no dim 'near'"),
+        ((*K, "--near", 107, "--fixed", "K=4"), "axis itself"),
+        ((*K, "--near", 107, "--fixed", "M=512,M=513"), "M twice"),
+        ((*K, "--near", 107, "--fixed", "M=3"), "no curve of linear over K"),
+        ((*K, "--near", 107, "--dtype", "int8"), "gacprof sweep"),
+        ((*K, "--near", 107, "--flag", "bias"), "not 'bias'"),
+        ((*K, "--near", 107, "--window", "128:96"), "128:96"),
+        ((*K, "--near", 0), "near"),
+        ((*K, *BOTH, "--near", 107), "leave out"),
+        (("--near", 107, "--use", "linear"), "not 'linear'"),
+        (("--near", 107, "--use", "linear:M:N=1,K=1"), "over M"),
+        ((*K, "--near", 107, "--map", "nonesuch"), "nonesuch"),
+        ((*K, "--near", 107, "--map", "a100-published", "--fixed", "M=512,N=1024"), "M"),
+    ],
+)
+def test_candidates_that_make_no_sense_are_refused(run, a, arguments, told):
+    refused(run("map", "candidates", a, *arguments), told)
+
+
+def test_no_map_at_all_is_refused(run):
+    refused(run("map", "candidates", *K, "--near", 107), "gacprof map list")
+
+
+# intersect
+
+
+def test_intersect_lists_what_is_safe_on_all(run, a, b):
+    found = data(run("map", "intersect", a, b, *K, "--json"))
+    assert 96 in found["safe"] and 104 not in found["safe"]
+    near = data(run("map", "intersect", a, b, *K, "--near", 107, "--json"))
+    assert [dim["d"] for dim in near["found"]] == [72, 96, 120, 144, 160]
+    assert "safe on all" in run("map", "intersect", a, b, *K).out
+
+
+def test_maps_that_cannot_be_intersected_are_refused(run, a):
+    refused(run("map", "intersect", a, *K), "two different maps")
+    refused(run("map", "intersect", a, a, *K), "two different maps")
+    refused(run("map", "intersect", a, "a100-published", "--op", "attention", "--axis", "head_dim"))
+    beyond = ("--near", 4050)
+    refused(
+        run("map", "intersect", a, "a100-published", *K, *beyond, "--fixed", "M=512"), "in common"
+    )
+
+
+# diff
+
+
+def test_diff_exits_1_where_cliffs_differ_and_0_where_not(run, a, b, folder):
+    same = run("map", "diff", a, made(folder, "again"), "--json")
+    assert same.code == 0 and not json.loads(same.out)["differs"]
+    other = run("map", "diff", a, b, "--json")
+    assert other.code == 1 and json.loads(other.out)["differs"]
+    verdicts = {c["verdict"] for curve in json.loads(other.out)["curves"] for c in curve["cliffs"]}
+    assert "gone" in verdicts and "new" in verdicts
+    read = run("map", "diff", a, b)
+    assert read.code == 1 and "significant differences" in read.out and "128 → 129" in read.out
+    assert "no longer safe" in read.out
+
+
+def test_maps_without_a_common_curve_are_said_to_be(run, a):
+    told = run("map", "diff", a, "a100-published")
+    assert told.code == 0 and "no curve in common" in told.out
+    refused(run("map", "diff", a, "nonesuch"), "nonesuch")
+
+
+def test_curves_without_a_common_dim_have_no_ratio(run, a, folder):
+    elsewhere = [
+        replace(s, point=s.point.with_dim(s.axes[0], s.point.dim[s.axes[0]] + 1000))
+        for s in samples(129, 8)
+    ]
+    here = Environment("recorded", "c", "none")
+    build_map(elsewhere, here, name="c").save(folder / "c.json")
+    found = data(run("map", "diff", a, folder / "c.json", "--json"))
+    assert [curve["ratio"] for curve in found["curves"]] == [None, None]
+    assert run("map", "diff", a, folder / "c.json").code == 0
+
+
+# check
+
+
+def test_a_map_of_this_machine_fits_and_another_is_stale(run, a, tmp_path):
+    from gacprof.measure.device import open_device
+
+    here = open_device("cpu").environment
+    build_map(samples(129, 8), here, name="here").save(tmp_path / "here.json")
+    fits = run("map", "check", tmp_path / "here.json", "--json")
+    assert fits.code == 0 and not json.loads(fits.out)["stale"]
+    assert "it fits" in run("map", "check", tmp_path / "here.json").out
+
+    older = replace(here, stack={**here.stack, "torch": "1.0.0"})
+    build_map(samples(129, 8), older, name="older").save(tmp_path / "older.json")
+    stale = run("map", "check", tmp_path / "older.json")
+    assert stale.code == 1 and "torch: the map is of 1.0.0, here is" in stale.out
+
+    other = run("map", "check", "a100-published", "--device", "cpu", "--json")
+    assert other.code == 1 and json.loads(other.out)["stale"]
+    refused(run("map", "check", a, "--device", "tpu"), "tpu")
+
+
+# table
+
+
+def test_one_table_and_all_of_them(run, a):
+    one = run("map", "table", "a100-published", "--table", "A2")
+    assert one.code == 0 and one.out.startswith("**A.2.") and "| 64 | 64 |" in one.out
+    every = data(run("map", "table", "a100-published", "--table", "all", "--json"))
+    assert [t["id"] for t in every] == ["A.2", "A.3", "A.4", *(f"B.{n}" for n in range(1, 7))]
+    lacking = run("map", "table", a, "--table", "a.2")
+    assert "the suite 'paper' gives it (gacprof sweep paper)" in lacking.out
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"),
+    [("markdown", "**A.4."), ("latex", "% "), ("csv", "operation,"), ("html", "<table")],
+)
+def test_a_table_in_each_format_on_the_terminal_and_in_a_file(run, tmp_path, form, begin):
+    arguments = ("map", "table", "a100-published", "--table", "A4", "--format", form)
+    printed = run(*arguments)
+    assert printed.code == 0 and printed.out.startswith(begin)
+    written = run(*arguments, "--out", tmp_path / "t")
+    assert written.code == 0 and (tmp_path / "t").read_text() == printed.out
+
+
+def test_all_tables_as_csv_are_told_apart_and_notes_go_to_stderr(run, a):
+    told = run("map", "table", a, "--format", "csv")
+    assert [line for line in told.out.splitlines() if line.startswith("# A.2.")]
+    assert "A.2: this map does not hold" in told.err
+
+
+def test_tables_that_make_no_sense_are_refused(run, a, tmp_path):
+    refused(run("map", "table", a, "--table", "B7"), "no table 'B7'")
+    refused(run("map", "table", a, "--format", "docx", "--out", tmp_path / "t"), "docx")
+    (tmp_path / "file").write_text("")
+    refused(run("map", "table", a, "--out", tmp_path / "file" / "t"), "cannot write")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+# export
+
+
+def test_export_as_json_holds_safe_dims_and_ready_settings(run, a):
+    found = data(run("map", "export", a))
+    assert found["schema"] == "gacprof.safedims/1" and found["map"] == "a"
+    over_k = next(axis for axis in found["axes"] if axis["axis"] == "K")
+    assert over_k["best_modulus"]["modulus"] == 8 and 104 in over_k["safe"]
+    (scope,) = found["settings"]
+    assert (scope["dtype"], scope["M"], scope["axes"]) == ("float16", 512, ["K", "N"])
+    by_tool = {tool["tool"]: tool for tool in scope["tools"]}
+    assert {"ASVD", "PaLU", "Torch-Pruning", "LLM-Pruner", "SliceGPT", "ModelOpt Minitron"} == set(
+        by_tool
+    )
+    asvd = by_tool["ASVD"]
+    assert (asvd["option"], asvd["value"]) == ("rank_align", 8)
+    assert asvd["loses"] < 0.05 < asvd["default_loses"]
+    assert data(run("map", "export", a, "--json")) == found
+
+
+def test_export_as_csv_has_a_row_a_dim_and_settings_a_row_a_tool(run, a, tmp_path):
+    rows = list(csv.DictReader(io.StringIO(run("map", "export", a, "--format", "csv").out)))
+    assert len(rows) == 2 * 129
+    assert {r["d"] for r in rows if r["axis"] == "K" and r["safe"] == "True"} >= {"96", "104"}
+    assert "rank_align" in run("map", "export", a, "--format", "settings").out
+    out = tmp_path / "new" / "settings.csv"
+    assert run("map", "export", a, "--format", "settings", "--out", out).code == 0
+    tools = list(csv.DictReader(out.open()))
+    assert len(tools) == 6 and {tool["value"] for tool in tools} == {"8"}
+
+
+def test_an_export_that_cannot_be_is_refused(run, a, tmp_path):
+    refused(run("map", "export", a, "--format", "xml"), "json, csv, settings")
+    (tmp_path / "file").write_text("")
+    refused(run("map", "export", a, "--out", tmp_path / "file" / "e"), "cannot write")
+
+
+# figure
+
+
+def drawn(result, stem: Path) -> None:
+    assert result.code == 0, result
+    assert sorted(p.name for p in stem.parent.iterdir()) == [f"{stem.name}.png", f"{stem.name}.svg"]
+    assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in stem.with_suffix(".svg").read_bytes()[:1000]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        K,
+        (*K, "--fixed", "M=512", "--dtype", "float16"),
+        ("--paper", 7),
+    ],
+)
+def test_a_figure_is_written_as_svg_and_png(run, a, tmp_path, what):
+    drawn(run("map", "figure", a, *what, "--out", tmp_path / "f" / "fig"), tmp_path / "f" / "fig")
+
+
+def test_two_devices_side_by_side(run, a, b, tmp_path):
+    told = run("map", "figure", a, "--with", b, *K, "--out", tmp_path / "two.svg", "--json")
+    assert [Path(path).name for path in data(told)] == ["two.svg", "two.png"]
+    drawn(told, tmp_path / "two")
+
+
+def test_a_heat_map_over_two_dims(run, tmp_path):
+    def visits():
+        for k in range(96, 129, 4):
+            for n in (96, 100, 112, 128):
+                point = Point.of("linear", {"M": 64, "N": n, "K": k}, "float16", FLAGS)
+                yield Sample(point, ("K",), (10.0 + k % 8 + n % 16,) * 6, "recorded")
+
+    here = Environment("recorded", "grid", "none")
+    build_map(visits(), here, name="grid").save(tmp_path / "grid.json")
+    stem = tmp_path / "f" / "heat"
+    drawn(run("map", "figure", tmp_path / "grid.json", "--heat", "K,N", "--out", stem), stem)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "--op linear --axis K"),
+        (("--paper", 9), "no figure 9"),
+        (("--paper", 5), "no curve of attention over head_dim"),
+        (("--paper", 7, *K), "figures of its own"),
+        (("--heat", "K"), "two dims"),
+        (("--heat", "K,N"), "no grid"),
+        (("--heat", "K,N", "--axis", "K"), "leave out --axis"),
+        ((*K, "--fixed", "Q=3"), "no dim 'Q'"),
+        ((*K, "--with", "nonesuch"), "nonesuch"),
+        (("--op", "attention", "--axis", "q_len"), "attention over q_len"),
+    ],
+)
+def test_figures_that_cannot_be_drawn_are_refused_and_nothing_is_written(
+    run, a, tmp_path, arguments, told
+):
+    refused(run("map", "figure", a, *arguments, "--out", tmp_path / "fig"), told)
+    assert list(tmp_path.iterdir()) == []
