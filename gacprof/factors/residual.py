@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,9 @@ from gacprof.factors import elements
 from gacprof.factors.cut import BLOCK_BYTES, TINY, Matrix, Stored
 
 DOUBLE_UP_TO = 3072
-"""Larger Gram matrices are decomposed in float32, so that 4096×4096 needs 0.3 GB, not 0.6. It
-then blurs directions whose singular values are below √2⁻²³ ≈ 3e-4 of the largest, which is less
-than float16 or bfloat16 resolve."""
+"""Larger weights are worked on in float32, so that one of 4096×4096 needs 0.3 GB, not 0.6. That
+blurs directions whose singular values are below √2⁻²³ ≈ 3e-4 of the largest, which is less than
+float16 or bfloat16 resolve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +42,9 @@ def complete(weight: Stored, u: Stored, v: Stored, more: int) -> Completion:
     few megabytes at a time, and never held.
     """
     n_out, n_in = weight.values.shape
-    side = min(n_out, n_in)
-    gram, whole = np.zeros((side, side)), 0.0
-    for block, size in _residual(weight, u, v):
-        gram += block.T @ block
-        whole += size
-    left_over = float(np.trace(gram))
-    basis = _leading(gram, min(more, side))
-    del gram
+    basis, left_over, whole = _leading(weight, u, v, min(more, n_out, n_in))
     tall = np.concatenate([block @ basis for block, _ in _residual(weight, u, v)])
-    strength = np.sqrt(np.square(tall).sum(axis=0))
+    strength = np.sqrt(np.square(tall).sum(axis=0, dtype=np.float64))
     root = np.sqrt(np.where(strength > TINY * np.sqrt(whole), strength, 0.0))
     share = np.where(root > 0, tall / np.where(root > 0, root, 1.0), 0.0)
     left, right = (share, (basis * root).T) if n_out >= n_in else (basis * root, share.T)
@@ -64,22 +58,34 @@ def complete(weight: Stored, u: Stored, v: Stored, more: int) -> Completion:
     )
 
 
+def _leading(weight: Stored, u: Stored, v: Stored, count: int) -> tuple[Matrix, float, float]:
+    """An orthonormal basis of R's best ``count`` directions, ‖R‖² and ‖W‖²."""
+    side = min(weight.values.shape)
+    gram, whole = np.zeros((side, side), _numbers(side)), 0.0
+    for block, size in _residual(weight, u, v):
+        gram += block.T @ block
+        whole += size
+    _, vectors = np.linalg.eigh(gram)
+    return vectors[:, ::-1][:, :count].copy(), float(np.trace(gram, dtype=np.float64)), whole
+
+
 def _residual(weight: Stored, u: Stored, v: Stored) -> Iterator[tuple[Matrix, float]]:
     """Blocks of R, or of Rᵀ where that is the taller one, with ‖·‖² of the same block of W."""
     is_tall = weight.values.shape[0] >= weight.values.shape[1]
     w = weight.values if is_tall else weight.values.T
-    a, a_dtype = (u.values, u.dtype) if is_tall else (v.values.T, v.dtype)
-    b = elements.widen(v.values, v.dtype) if is_tall else elements.widen(u.values, u.dtype).T
+    a, b = (u, v) if is_tall else (v, u)
+    first = a.values if is_tall else a.values.T
+    numbers = _numbers(w.shape[1])
+    second = elements.widen(b.values, b.dtype).astype(numbers, copy=False)
+    second = second if is_tall else second.T
     step = max(1, BLOCK_BYTES // (8 * w.shape[1]))
     for start in range(0, w.shape[0], step):
         rows = slice(start, start + step)
         original = elements.widen(np.ascontiguousarray(w[rows]), weight.dtype)
-        kept = elements.widen(np.ascontiguousarray(a[rows]), a_dtype) @ b
-        yield original - kept, float(np.square(original).sum())
+        factor = elements.widen(np.ascontiguousarray(first[rows]), a.dtype)
+        kept = factor.astype(numbers, copy=False) @ second
+        yield original.astype(numbers, copy=False) - kept, float(np.square(original).sum())
 
 
-def _leading(gram: Matrix, count: int) -> Matrix:
-    """Eigenvectors of the ``count`` largest eigenvalues, largest first."""
-    small = gram if len(gram) <= DOUBLE_UP_TO else gram.astype(np.float32)
-    _, vectors = np.linalg.eigh(small)
-    return np.asarray(vectors[:, ::-1][:, :count], np.float64)
+def _numbers(side: int) -> type[np.floating[Any]]:
+    return np.float64 if side <= DOUBLE_UP_TO else np.float32
