@@ -14,7 +14,11 @@ from gacprof.points import Environment, Point
 
 
 class Work(Protocol):
-    """One prepared point: operands allocated, ready to be timed. A context of one visit."""
+    """One prepared point: operands allocated, ready to be timed. A context of one visit.
+
+    It may also have ``reading() -> dict``: memory clock, temperature and power right after
+    timing, by the names that :class:`~gacprof.points.Sample` gives them.
+    """
 
     def warm_up(self) -> float:
         """Run untimed until the first-call costs are paid; return one call's rough time (µs)."""
@@ -43,7 +47,7 @@ class Work(Protocol):
 
 class Device(Protocol):
     timer: str
-    """How time is taken: ``cpu-monotonic``, ``cuda-events``, ``recorded``."""
+    """How time is taken: ``cpu-monotonic``, ``kineto``, ``cuda-events``, ``recorded``."""
 
     @property
     def environment(self) -> Environment: ...
@@ -57,9 +61,10 @@ class Device(Protocol):
         ...
 
 
-def open_device(name: str | None = None) -> Device:
+def open_device(name: str | None = None, timer: str = "auto") -> Device:
     """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
 
+    ``timer`` chooses among a GPU's: ``auto``, ``kineto``, ``cuda-events``.
     Raises :class:`MeasurementError` for a device that is not there.
     """
     import torch
@@ -74,5 +79,5 @@ def open_device(name: str | None = None) -> Device:
     if kind == "cuda" and (not index or index.isdigit()):
         from gacprof.measure.cuda import CudaDevice
 
-        return CudaDevice(int(index or 0))
+        return CudaDevice(int(index or 0), timer)
     raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:N'")

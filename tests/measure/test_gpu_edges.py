@@ -1,0 +1,157 @@
+"""What of the GPU's path needs no GPU: traces, telemetry and clock locking, faked at NVML."""
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+
+from gacprof.errors import MeasurementError
+from gacprof.measure.clocks import locked
+from gacprof.measure.kineto import Traced, calls, span_us
+from gacprof.measure.roof import ROOFS
+from gacprof.measure.telemetry import Telemetry
+
+SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
+
+
+def events(*names_and_times):
+    return [Traced(name, start, end) for name, start, end in names_and_times]
+
+
+COLD = events(
+    ("Memset (Device)", 0, 40_000),
+    (SPIN, 41_000, 61_000),
+    ("splitk", 61_500, 71_500),
+    ("reduce", 72_000, 74_000),
+    (SPIN, 74_100, 75_000),
+    ("Memset (Device)", 75_100, 115_000),
+    (SPIN, 116_000, 136_000),
+    ("splitk", 136_500, 147_500),
+    ("reduce", 148_000, 150_000),
+    (SPIN, 150_100, 151_000),
+)
+
+
+def test_a_call_is_what_lies_between_its_marks_and_no_flush():
+    found = calls(reversed(COLD), expected=2)
+    assert [[e.name for e in call] for call in found] == [["splitk", "reduce"]] * 2
+    assert [span_us(call) for call in found] == [12.5, 13.5]
+
+
+@pytest.mark.parametrize("lost", [1, 4, 6])
+def test_a_trace_that_lost_a_mark_is_refused(lost):
+    with pytest.raises(MeasurementError, match="lost events: 3 marks for 2 calls"):
+        calls(COLD[:lost] + COLD[lost + 1 :], expected=2)
+
+
+def test_a_trace_that_lost_all_work_of_a_call_is_refused():
+    with pytest.raises(MeasurementError, match="1 calls without any work"):
+        calls(COLD[:2] + COLD[4:], expected=2)
+
+
+class NvmlError(Exception):
+    pass
+
+
+def fake_nvml(held=1410, refuses=False):
+    """NVML as far as locking and reading ask for it; ``did`` keeps what was changed."""
+    did = []
+
+    def lock(handle, low, high):
+        if refuses:
+            raise NvmlError("Insufficient Permissions")
+        did.append(("lock", low, high))
+
+    return SimpleNamespace(
+        did=did,
+        NVMLError=NvmlError,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlDeviceSetGpuLockedClocks=lock,
+        nvmlDeviceResetGpuLockedClocks=lambda handle: did.append(("reset",)),
+        nvmlDeviceGetClockInfo=lambda handle, kind: {1: held, 2: 2619}[kind],
+        nvmlDeviceGetTemperature=lambda handle, kind: 51,
+        nvmlDeviceGetPowerUsage=lambda handle: 412_500,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4 | 0x1,
+    )
+
+
+def test_a_lock_is_verified_under_load_and_undone():
+    nvml, loads = fake_nvml(), []
+    with locked(nvml, "gpu", 1410, lambda: loads.append(list(nvml.did))):
+        assert nvml.did == [("lock", 1410, 1410)]
+    assert loads == [[("lock", 1410, 1410)]]
+    assert nvml.did[-1] == ("reset",)
+
+
+def test_a_clock_that_does_not_hold_is_an_error_and_undone():
+    nvml = fake_nvml(held=1200)
+    told = pytest.raises(MeasurementError, match="runs at 1200 MHz under load")
+    with told, locked(nvml, "gpu", 1410, lambda: None):
+        raise AssertionError("nothing is measured then")
+    assert nvml.did == [("lock", 1410, 1410), ("reset",)]
+
+
+def test_a_lock_that_is_refused_changes_nothing():
+    nvml = fake_nvml(refuses=True)
+    told = pytest.raises(MeasurementError, match=r"Insufficient Permissions.*needs root")
+    with told, locked(nvml, "gpu", 1410, lambda: None):
+        raise AssertionError
+    assert nvml.did == []
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_lock_is_undone_however_the_sweep_ends(end):
+    nvml = fake_nvml()
+    with pytest.raises(end), locked(nvml, "gpu", 1410, lambda: None):
+        raise end
+    assert nvml.did[-1] == ("reset",)
+
+
+def test_a_lock_is_undone_on_sigterm():
+    nvml, before = fake_nvml(), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit), locked(nvml, "gpu", 1410, lambda: None):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    assert nvml.did[-1] == ("reset",)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def telemetry(nvml):
+    reader = Telemetry(0)
+    reader.nvml, reader.handle = nvml, "gpu"
+    return reader
+
+
+def test_telemetry_reads_what_a_sample_keeps():
+    reader = telemetry(fake_nvml())
+    assert reader.reading() == {"mem_clock_mhz": 2619, "temperature_c": 51, "power_w": 412.5}
+    assert (reader.sm_clock_mhz(), reader.throttle_reason()) == (1410, "software power cap")
+
+
+def test_no_permission_for_nvml_is_no_error_and_said():
+    nvml = fake_nvml()
+
+    def refused(*_):
+        raise NvmlError("Insufficient Permissions")
+
+    for name in [n for n in vars(nvml) if n.startswith("nvmlDeviceGet")]:
+        setattr(nvml, name, refused)
+    reader = telemetry(nvml)
+    assert set(reader.reading().values()) == {None}
+    assert (reader.sm_clock_mhz(), reader.throttle_reason()) == (None, "")
+    assert reader.why_not == "Insufficient Permissions"
+
+
+def test_without_nvml_there_is_no_reading_and_a_reason():
+    reader = Telemetry(10_000)
+    assert reader.reading() == {} and reader.why_not
+
+
+def test_the_roof_is_the_slower_of_arithmetic_and_memory():
+    h200 = ROOFS["NVIDIA H200"]
+    assert h200.least_us(int(989.4e6), 0, "float16") == pytest.approx(1.0)
+    assert h200.least_us(int(989.4e6), 48_000_000, "float16") == pytest.approx(10.0)
+    assert ROOFS["NVIDIA A100-SXM4-80GB"].least_us(1, 1, "float8_e4m3") is None
