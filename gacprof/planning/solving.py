@@ -71,7 +71,7 @@ def solve_classes(
     budget = ceiling if wanted is None else min(wanted - stuck, ceiling)
     second = _second_resource(free, options, limits)
     try:
-        solution = solve(costs, values, budget, **second, time_limit=time_limit, progress=progress)
+        solution = solve(costs, values, budget, **second, seconds=time_limit, progress=progress)
     except InfeasibleBudget as error:
         raise _in_terms_of_the_plan(error, limits, stuck, free, second) from None
     chosen: dict[str, Option | None] = {group.name: None for group in classes}
