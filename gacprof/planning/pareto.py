@@ -73,7 +73,7 @@ def pareto(
     classes = build_classes(predictor, dims, window=window, constraints=Constraints(), kept=kept)
     judge = _Judge(predictor, kept, window)
     variants = [judge.variant("as it is", {}), *_naive(judge, dims)]
-    variants += _paper(judge, classes)
+    variants += _paper(judge, classes, inventory)
     for number, sizes in enumerate(_ours(classes, aim, budgets)):
         if progress:
             progress(number, budgets, "budget")
@@ -142,14 +142,16 @@ def _naive(judge: _Judge, dims: Sequence[Dim]) -> Iterator[Variant]:
             yield judge.variant(f"{way} to {multiple}", sizes)
 
 
-def _paper(judge: _Judge, classes: Sequence[DimClass]) -> Iterator[Variant]:
-    """Algorithm 1 of arXiv 2604.09595: Eq. 4 by dynamic programming in units of 8·M_min."""
+def _paper(judge: _Judge, classes: Sequence[DimClass], inventory: Inventory) -> Iterator[Variant]:
+    """Algorithm 1 of arXiv 2604.09595: Eq. 4 by dynamic programming in units of 8·M_min, M_min
+    the fewest rows of a weight."""
     goal = Gac()
     free = [(group, goal.eligible(group)) for group in classes]
     free = [(group, options) for group, options in free if options]
     if not free:
         return
-    unit = 8 * min(dim.params_per_unit for group, _ in free for dim in group.members)
+    planned = {dim.name for group, _ in free for dim in group.members}
+    unit = 8 * min(m.out_features for m in inventory.modules if planned & set(m.dims))
     budget = sum(group.before for group, _ in free)
     solution = solve_gac(
         [[option.cost for option in options] for _, options in free],
@@ -160,8 +162,8 @@ def _paper(judge: _Judge, classes: Sequence[DimClass]) -> Iterator[Variant]:
     sizes: dict[str, int | None] = {}
     for (group, options), j in zip(free, solution.choice, strict=True):
         sizes |= {dim.name: options[j].size for dim in group.members}
-    over = solution.cost - budget
-    note = f"{over:,} parameters over its own budget" if over > 0 else ""
+    over = solution.overrun
+    note = f"{over:,} parameters over its own budget" if over else ""
     yield judge.variant("paper's DP, today's budget", sizes, note)
 
 
