@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gacprof.sweeping.confirm import Verdict, confirm_run, read_verdicts
 from gacprof.sweeping.run import RunSummary, environment_of, run_sweep, suite_of
 from gacprof.sweeping.store import read_frame, read_samples
 from gacprof.sweeping.suite import Suite, load_suite, shipped_suites
@@ -10,11 +11,14 @@ from gacprof.sweeping.to_map import build_map_of
 __all__ = [
     "RunSummary",
     "Suite",
+    "Verdict",
     "build_map_of",
+    "confirm_run",
     "environment_of",
     "load_suite",
     "read_frame",
     "read_samples",
+    "read_verdicts",
     "run_sweep",
     "shipped_suites",
     "suite_of",

@@ -257,8 +257,18 @@ def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
             f"{path} holds another suite: {_difference(old['suite'], header['suite'])}; "
             "use another --out"
         )
+    check_same_device(path, old, Environment.from_dict(header["environment"]))
+    if old["timer"] != header["timer"]:
+        raise MeasurementError(
+            f"{path} was timed by {old['timer']}, here it would be by {header['timer']}; "
+            "use another --out, or the same --timer"
+        )
+
+
+def check_same_device(path: Path, header: dict[str, Any], here: Environment) -> None:
+    """Raises :class:`MeasurementError` where a run folder is of another device or stack."""
     for key in ("kind", "name", "arch", "stack"):
-        was, now = old["environment"][key], header["environment"][key]
+        was, now = header["environment"][key], here.as_dict()[key]
         if was != now:
             raise MeasurementError(
                 f"{path} was measured elsewhere: {key} was {was}, here it is {now}; "

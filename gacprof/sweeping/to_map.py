@@ -6,16 +6,20 @@ import re
 from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.build import build_map
+from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
 from gacprof.errors import MeasurementError
 from gacprof.points import Environment
 from gacprof.sweeping.store import PARQUET, read_header, read_samples
 
 
-def build_map_of(samples: str | Path, name: str | None = None) -> CliffMap:
+def build_map_of(
+    samples: str | Path,
+    name: str | None = None,
+    mechanism_of: MechanismOf = mechanism_of_kernels,
+) -> CliffMap:
     """The cliff map of a sweep's folder (or of ``samples.parquet`` in it).
 
-    Raises :class:`MeasurementError` for a folder that is none, :class:`MapError` for samples
+    ``mechanism_of`` tells what served a sample. Raises :class:`MeasurementError` for a folder that is none, :class:`MapError` for samples
     that make no map.
     """
     folder = Path(samples)
@@ -35,4 +39,5 @@ def build_map_of(samples: str | Path, name: str | None = None) -> CliffMap:
         name=name or re.sub(r"[^a-z0-9.]+", "-", environment.name.lower()).strip("-"),
         suite=suite,
         suite_hash=suite_hash,
+        mechanism_of=mechanism_of,
     )
