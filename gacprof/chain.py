@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gacprof.sweeping import RunSummary, Suite, build_map_of, load_suite, run_sweep
+from gacprof.sweeping import RunSummary, Suite, load_suite, run_sweep
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
@@ -31,5 +31,11 @@ def sweep(
 
 
 def build_map(samples: str | Path, name: str | None = None) -> CliffMap:
-    """The cliff map of a sweep's folder. Raises :class:`MeasurementError` or :class:`MapError`."""
-    return build_map_of(samples, name)
+    """The cliff map of a sweep's folder, its cliffs' causes named where evidence tells them.
+
+    Evidence is the kernels recorded with the samples, and what ``gacprof evidence`` left
+    beside them. Raises :class:`MeasurementError` or :class:`MapError`.
+    """
+    from gacprof.explaining.of_run import build_explained
+
+    return build_explained(Path(samples), name)

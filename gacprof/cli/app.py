@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from gacprof.cli import devices, maps, models, pages
+from gacprof.cli import devices, evidence, explaining, maps, models, pages, survey
 from gacprof.cli.printing import complain
 from gacprof.errors import GacprofError
 
@@ -22,9 +22,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for room in (devices, models, pages):
+for room in (devices, models, pages, explaining, survey):
     room.register(app)
 app.add_typer(maps.app, name="map")
+app.add_typer(evidence.app, name="evidence")
 
 
 def main() -> None:

@@ -27,9 +27,9 @@ def build(
     as_json: bool = Json,
 ) -> None:
     """Build the cliff map of a finished or interrupted sweep."""
-    from gacprof.sweeping import build_map_of
+    from gacprof.chain import build_map
 
-    built = build_map_of(samples, name)
+    built = build_map(samples, name)
     target = out or samples / "cliffmap.json"
     built.save(target)
     if as_json:

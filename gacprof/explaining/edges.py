@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from gacprof.cliffmap.schema import Curve
 from gacprof.points import Point
 
-if TYPE_CHECKING:
-    from gacprof.cliffmap.schema import Curve
+
+def points_of(curve: Curve) -> list[Point]:
+    """What was measured, as points, ascending in the dim."""
+    return [
+        Point.of(curve.operator, curve.fixed | {curve.axis: d}, curve.dtype, curve.flags)
+        for d in curve.points.d
+    ]
 
 
 def edge_points(curve: Curve, neighbours: int = 1) -> list[Point]:
     """Both sides of every cliff with ``neighbours`` measured dims around, ascending."""
-    dims = curve.points.d
+    dims, points = curve.points.d, points_of(curve)
     chosen: set[int] = set()
     for cliff in curve.cliffs:
         for edge in (cliff.before, cliff.after):
             at = dims.index(edge)
-            chosen.update(dims[max(0, at - neighbours) : at + neighbours + 1])
-    return [
-        Point.of(curve.operator, curve.fixed | {curve.axis: d}, curve.dtype, curve.flags)
-        for d in sorted(chosen)
-    ]
+            chosen.update(range(max(0, at - neighbours), min(len(dims), at + neighbours + 1)))
+    return [points[i] for i in sorted(chosen)]

@@ -83,6 +83,7 @@ class KernelCounters:
             "ranges": list(self.ranges),
             "values": dict(self.values),
             "absent": dict(self.absent),
+            "opcodes": None if self.opcodes is None else dict(self.opcodes),
             "loads": self.loads,
             "mma": self.mma,
             "sectors_per_l2_request": self.sectors_per_l2_request,

@@ -108,15 +108,23 @@ def from_report(points: Sequence[Point], report: Path) -> Evidence:
         launches = read_report(report)
     except MeasurementError as error:
         return Evidence(report=report, problem=str(error))
+    counters = by_point(points, launches)
+    missing = len({point.id for point in points} - counters.keys())
+    problem = f"{missing} of {len(points)} points have no launch in {report.name}"
+    return Evidence(counters, report, problem if missing else "")
+
+
+def by_point(
+    points: Sequence[Point], launches: Sequence[KernelCounters]
+) -> dict[str, list[KernelCounters]]:
+    """Point id → the launches in its NVTX range. Launches in none of them are left out."""
     known = {point.id for point in points}
     counters: dict[str, list[KernelCounters]] = {}
     for launch in launches:
         owner = next((name for name in reversed(launch.ranges) if name in known), None)
         if owner:
             counters.setdefault(owner, []).append(launch)
-    missing = len(known - counters.keys())
-    problem = f"{missing} of {len(known)} points have no launch in {report.name}" if missing else ""
-    return Evidence(counters, report, problem)
+    return counters
 
 
 def _child(listed: Path) -> None:

@@ -40,6 +40,9 @@ PROBES = {
     "gemm": Probe("gacprof_gemm", 3, 6, (64, 64, 32)),
 }
 
+SHOWN = ("row_copy", "gemm")
+"""The probes of the table; ``row_sum`` is for the L2 dispute."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -66,15 +69,17 @@ class Row:
 
 
 def table(
-    probes: Sequence[str] = ("row_copy", "gemm"),
+    probes: Sequence[str] = SHOWN,
     architectures: Sequence[str] = ARCHITECTURES,
     divisors: Sequence[int] = DIVISORS,
 ) -> tuple[Row, ...]:
     """Compile every combination (about 0.1 s each). fp16 operands.
 
-    Raises :class:`MeasurementError` where Triton is absent or cannot compile.
+    Raises :class:`MeasurementError` where Triton is absent or cannot compile, and for a probe
+    or an architecture that there is not.
     """
     _triton()
+    _check(probes, architectures)
     with _own_cache():
         return tuple(
             _row(name, arch, divisor)
@@ -82,6 +87,15 @@ def table(
             for arch in architectures
             for divisor in divisors
         )
+
+
+def _check(probes: Sequence[str], architectures: Sequence[str]) -> None:
+    for probe in probes:
+        if probe not in PROBES:
+            raise MeasurementError(f"no probe '{probe}' (there are {', '.join(PROBES)})")
+    for arch in architectures:
+        if not re.fullmatch(r"sm\d{2,3}", arch):
+            raise MeasurementError(f"'{arch}' is no architecture such as sm80 or sm100")
 
 
 def jit_divisibility(value: int) -> int:

@@ -19,8 +19,8 @@ def build_map_of(
 ) -> CliffMap:
     """The cliff map of a sweep's folder (or of ``samples.parquet`` in it).
 
-    ``mechanism_of`` tells what served a sample. Raises :class:`MeasurementError` for a folder that is none, :class:`MapError` for samples
-    that make no map.
+    ``mechanism_of`` tells what served a sample. Raises :class:`MeasurementError` for a folder
+    that is none, :class:`MapError` for samples that make no map.
     """
     folder = Path(samples)
     if folder.name == PARQUET:

@@ -44,6 +44,12 @@ class Case:
         """Names of the kernels that ran at ``d``; empty where none were recorded."""
         return self._kernels.get(d, [])
 
+    def mechanism(self, d: int) -> str | None:
+        """What the map says serves ``d``; on a CPU, what its library reported."""
+        column = self.curve.points.mechanism
+        index = column[self.curve.points.d.index(d)] if column else None
+        return None if index is None else self.curve.mechanisms[index]
+
     def groups(self, d: int) -> list[Group]:
         return attach(self.kernels(d))
 

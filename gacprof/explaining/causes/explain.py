@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
+from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.cliffmap.selection import best, matching
 from gacprof.errors import MapError
 from gacprof.explaining.causes import attention, counted, linear, remainder
 from gacprof.explaining.causes.case import Case, Counters, Path
 from gacprof.explaining.causes.value import Cause, Explanation, Where
-
-if TYPE_CHECKING:
-    from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.explaining.edges import points_of
+from gacprof.kernels.ncu import KernelCounters
+from gacprof.points import Flag, Point
 
 PATHS: Mapping[str, Callable[[Case], Path]] = {"attention": attention.path, "linear": linear.path}
 """By operator. An operator without its own path still has residues, kernels and counters."""
@@ -51,27 +52,29 @@ def explain_map(
     operator: str,
     d: int,
     axis: str | None = None,
+    dtype: str | None = None,
     fixed: Mapping[str, int] | None = None,
-    flags: Mapping[str, bool | int | str] | None = None,
+    flags: Mapping[str, Flag] | None = None,
+    counters: Mapping[Point, Sequence[KernelCounters]] | None = None,
 ) -> Explanation:
     """The same for the map's curve of that operator that has ``d``.
 
-    Of several the first whose fixed dims and flags agree with those given. Raises
-    :class:`MapError` where there is none, naming the curves that there are.
+    Of several the one whose flags are nearest the operator's defaults and that has the most
+    dims. Raises :class:`MapError` where there is none, naming the curves that there are.
     """
-    found = [
-        curve
-        for curve in file.curves
-        if curve.operator == operator
-        and axis in (None, curve.axis)
-        and all(curve.fixed.get(name) == size for name, size in (fixed or {}).items())
-        and all(curve.flags.get(name) == value for name, value in (flags or {}).items())
-    ]
+    found = matching(file.curves, operator, axis, dtype, flags, fixed)
     if not found:
-        known = "; ".join(curve.identity for curve in file.curves) or "none"
-        raise MapError(f"map '{file.name}' has no such curve of {operator} (there are: {known})")
-    chosen = next((curve for curve in found if d in curve.points.d), found[0])
-    return explain(chosen, d, Where.of_map(file))
+        raise MapError(f"map '{file.name}' has no such curve of {operator} ({_held(file)})")
+    holding = [curve for curve in found if d in curve.points.d]
+    chosen = best(holding or found, near=d)
+    assert chosen is not None
+    known = {p.dim[chosen.axis]: c for p in points_of(chosen) if (c := (counters or {}).get(p))}
+    return explain(chosen, d, Where.of_map(file), known)
+
+
+def _held(file: MapFile) -> str:
+    held = sorted({f"{curve.operator} over {curve.axis}" for curve in file.curves})
+    return f"it has {', '.join(held) or 'none'}"
 
 
 def _check(curve: Curve, d: int) -> None:
@@ -79,7 +82,7 @@ def _check(curve: Curve, d: int) -> None:
         return
     near = sorted(curve.points.d, key=lambda x: abs(x - d))[:4]
     raise MapError(
-        f"{curve.operator}: {curve.axis}={d} was not measured (nearest: "
+        f"{curve.identity}: {curve.axis}={d} was not measured (nearest: "
         f"{', '.join(map(str, sorted(near)))}): a sweep over it gives it"
     )
 
@@ -90,6 +93,7 @@ def _explain(case: Case) -> Explanation:
     remainder.finish(path)
     causes = [*path.causes, *counted.causes(case)]
     return Explanation(
+        curve=case.curve.identity,
         operator=case.curve.operator,
         axis=case.curve.axis,
         d=case.d,

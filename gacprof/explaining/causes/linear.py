@@ -16,7 +16,7 @@ _ROLES = ("gemm", "gemv")
 
 
 def path(case: Case) -> Path:
-    here = main_kernel(case.groups(case.d))
+    here = main_kernel(case.groups(case.d)) or case.mechanism(case.d)
     made = Path(case, [str(here)] if here else [])
     if case.curve.axis in ROW_AXES and case.curve.fixed.get("M") != 1:  # no rule for a GEMV
         _alignment(case, made)

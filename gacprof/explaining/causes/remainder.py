@@ -14,11 +14,16 @@ def finish(path: Path) -> None:
     if path.at != path.goal and not _switch(path):
         left = abs(case.latency[path.at] - case.latency[path.goal]) / case.latency[case.d]
         if left > case.curve.floor:
-            why = "the kernels are the same" if case.kernels(case.d) else "no kernel was recorded"
-            path.step("unexplained", path.goal, f"unexplained ({why})", [])
+            path.step("unexplained", path.goal, f"unexplained ({_why(case)})", [])
         else:
             path.at = path.goal  # no difference that the noise could not make
     path.finish()
+
+
+def _why(case: Case) -> str:
+    if case.kernels(case.d):
+        return "the kernels are the same"
+    return "the same library serves both" if case.mechanism(case.d) else "no kernel was recorded"
 
 
 def _residue(path: Path) -> None:
@@ -47,7 +52,7 @@ def _switch(path: Path) -> bool:
     here = main_kernel(case.groups(path.at))
     there = main_kernel(case.groups(path.goal))
     if here is None or there is None:
-        return False
+        return _other_mechanism(path)
     if _shape(here) != _shape(there):
         text = f"another kernel: {here} instead of {there}"
         path.step("kernel_switch", path.goal, text, ["kernel names"])
@@ -58,6 +63,15 @@ def _switch(path: Path) -> bool:
         path.step("tile_quantisation", path.goal, text, ["kernel names"])
         return True
     return False
+
+
+def _other_mechanism(path: Path) -> bool:
+    """Where no kernels are recorded the map may still say what served, as it does of CPUs."""
+    here, there = (path.case.mechanism(d) for d in (path.at, path.goal))
+    if here is None or there is None or here == there:
+        return False
+    path.step("kernel_switch", path.goal, f"{here} instead of {there}", ["names in the map"])
+    return True
 
 
 def _shape(kernel: Kernel) -> tuple[object, ...]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gacprof.errors import GacprofError
-from gacprof.kernels import fa2
 from gacprof.explaining.causes.case import Case
+from gacprof.kernels import fa2
 from gacprof.kernels.names import Group
 from gacprof.kernels.sdpa import Choice, choose, question_of
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gacprof.cliffmap.schema import MapFile
+from gacprof.cliffmap.schema import MapFile
+from gacprof.points import Environment
 
 KINDS = (
     "backend",  # another SDPA backend serves
@@ -51,12 +51,18 @@ class Where:
 
     @classmethod
     def of_map(cls, file: MapFile) -> Where:
-        stack = file.provenance.stack
-        cudnn = stack.get("cudnn")
-        count = file.device.facts.get("sm_count")
+        device = file.device
+        return cls.of(
+            Environment(device.kind, device.name, device.arch, device.facts, file.provenance.stack)
+        )
+
+    @classmethod
+    def of(cls, environment: Environment) -> Where:
+        cudnn = environment.stack.get("cudnn")
+        count = environment.facts.get("sm_count")
         return cls(
-            arch=file.device.arch if file.device.kind == "cuda" else None,
-            torch=stack.get("torch"),
+            arch=environment.arch if environment.kind == "cuda" else None,
+            torch=environment.stack.get("torch"),
             cudnn=int(cudnn) if cudnn and cudnn.isdigit() else None,
             sm_count=count if isinstance(count, int) else None,
         )
@@ -64,11 +70,12 @@ class Where:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why ``d`` takes longer (or not) than ``reference``.
+    """Why ``d`` takes longer (or not) than ``reference``, on the curve named.
 
     ``excess`` is latency(d) / latency(reference) − 1. ``served_by`` says what serves ``d``.
     """
 
+    curve: str
     operator: str
     axis: str
     d: int

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from gacprof import operators
 from gacprof.errors import MeasurementError
-from gacprof.kernels import static
 from gacprof.explaining.disputes.value import OPEN, SETTLED, UNDECIDED, Dispute, Results
+from gacprof.kernels import static
 from gacprof.points import Point
 
 Decision = tuple[str, str, tuple[str, ...]]
