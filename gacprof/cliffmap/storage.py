@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gacprof.cliffmap.consistency import contradiction
 from gacprof.cliffmap.crossings import disagreement
 from gacprof.cliffmap.schema import SCHEMA, MapFile
 from gacprof.errors import MapError
@@ -29,7 +30,7 @@ def read_map(name_or_path: str | Path) -> MapFile:
         file = MapFile.model_validate_json(text)
     except ValidationError as error:
         raise MapError(f"{where} is no cliff map: {_reason(text, error)}") from None
-    fault = disagreement(file)
+    fault = contradiction(file) or disagreement(file)
     if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,23 @@ def test_columns_of_different_length(data, refused):
 def test_an_unknown_field(data, refused):
     data["curves"][0]["speed"] = 1
     assert "curves[0]" in refused(data)
+
+
+def test_findings_that_the_points_contradict(data, refused):
+    curve = data["curves"][0]
+    unsafe = next(d for d in curve["points"]["d"] if d not in curve["safe"])
+    good = json.dumps(curve)
+    curve["safe"].append(unsafe)
+    assert re.search(rf"curves\[0\] \(.*\): 'safe' names {unsafe}, whose penalty is", refused(data))
+    data["curves"][0] = curve = json.loads(good)
+    curve["cliffs"][0]["jump"] += 0.05
+    assert re.search(r"the cliff \d+ → \d+ says .*, the points say", refused(data))
+    data["curves"][0] = curve = json.loads(good)
+    curve["coverage"]["measured"] += 1
+    assert re.search("dims were measured, there are", refused(data))
+    data["curves"][0] = curve = json.loads(good)
+    curve["coverage"]["failed"] = {str(curve["points"]["d"][0]): "out of memory"}
+    assert re.search("among the measured and the failed", refused(data))
 
 
 def test_the_same_curve_twice(data, refused):

@@ -6,7 +6,10 @@ import random
 from itertools import chain
 from statistics import median
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
@@ -173,3 +176,42 @@ def test_held_out_points_of_the_published_curves(a100, operator, axis, fixed, lo
     assert told > len(inner) // 4  # of five tenths, at least half are answered at all
     assert median(errors) <= 0.03
     assert max(errors) <= 0.1
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    modulus=st.sampled_from([2, 4, 8, 16]),
+    cliff=st.integers(80, 180),
+    jump=st.floats(1.2, 2.0),
+    slope=st.floats(0.0, 0.02),
+)
+@settings(max_examples=25, deadline=None)
+def test_held_out_points_of_a_recorded_device(seed, modulus, cliff, jump, slope):
+    """A tenth of K held out of a device with growth, residue classes, a cliff and 0.3 % noise:
+    3 % in the median, and no answer is from across the cliff or from another class."""
+    rng = np.random.default_rng(seed)
+
+    def truth(k):
+        return (
+            20 * (1 + slope * (k - 64)) * (1.4 if k % modulus else 1) * (jump if k >= cliff else 1)
+        )
+
+    def visits(held):
+        for k in range(64, 193):
+            point = Point.of("linear", shape(k), "float16", {"bias": False})
+            for options in ({}, {"duplicate": True}) if k % 5 == 0 else ({},):
+                timings = tuple(float(t) for t in truth(k) * rng.normal(1, 0.003, 12))
+                if k not in held:
+                    yield Sample(point, ("K",), timings, "recorded", **options)
+
+    held = set(random.Random(seed).sample(range(65, 192), 13))
+    rest = build_map(visits(held), DEVICE, name="recorded")
+    errors = []
+    for k in held:
+        try:
+            found = rest.latency("linear", shape(k), "float16")
+        except MapMiss:
+            continue
+        errors.append(abs(found.latency_us / truth(k) - 1))
+    assert len(errors) >= 5
+    assert median(errors) <= 0.03 and max(errors) < 0.1
