@@ -13,7 +13,7 @@ from gacprof.checkpoint.inventory import (
     TensorInfo,
 )
 from gacprof.checkpoint.layouts import mirrored_files
-from gacprof.checkpoint.memory import inventory_of_model
+from gacprof.checkpoint.memory import inventory_for, inventory_of_model
 from gacprof.checkpoint.scanning import scan
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 
@@ -27,6 +27,7 @@ __all__ = [
     "Place",
     "TensorInfo",
     "TensorReader",
+    "inventory_for",
     "inventory_of_model",
     "mirrored_files",
     "open_tensors",

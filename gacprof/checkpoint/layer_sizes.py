@@ -1,7 +1,8 @@
-"""Layers that say their sizes beside their weights, kept true when the weights change."""
+"""What modules say of their sizes beside their weights, kept true when the weights change."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -26,3 +27,30 @@ def tell_sizes(module: nn.Module) -> None:
         layer.num_embeddings, layer.embedding_dim = module.weight.shape
     elif is_conv1d(module):
         layer.nx, layer.nf = layer.weight.shape
+
+
+def tell_ranks(model: nn.Module, name: str, before: Sequence[int], after: Sequence[int]) -> None:
+    """Set what the factored module ``name`` says of its ranks, if there is one of that name.
+
+    Ours say ``rank`` and ``ranks``, ASVD's ``truncation_rank``, PaLU's ``ranks``.
+    """
+    try:
+        module: Any = model.get_submodule(name)
+    except AttributeError:
+        return  # factors that stand beside each other, as SVD-LLM's
+    for attribute in ("rank", "truncation_rank"):
+        if [getattr(module, attribute, None)] == list(before):
+            setattr(module, attribute, after[0])
+    if list(getattr(module, "ranks", None) or ()) == list(before):
+        module.ranks = list(after)
+
+
+def tell_width(model: nn.Module, name: str, before: int, after: int) -> None:
+    """Set what the MLP ``name`` says of its width (transformers' MLPs do, to no effect)."""
+    try:
+        module: Any = model.get_submodule(name)
+    except AttributeError:
+        return
+    for attribute in ("intermediate_size", "ffn_dim"):
+        if getattr(module, attribute, None) == before:
+            setattr(module, attribute, after)

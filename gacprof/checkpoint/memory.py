@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
 from gacprof.checkpoint.layouts import Contents, recognise
-from gacprof.checkpoint.scanning import fingerprint
+from gacprof.checkpoint.scanning import fingerprint, scan
 from gacprof.errors import CheckpointError
 
 if TYPE_CHECKING:
     import torch
 
 
-def inventory_of_model(model: torch.nn.Module, *, path: str = "<memory>") -> Inventory:
+def inventory_for(source: str | Path | Inventory | torch.nn.Module) -> Inventory:
+    """The inventory of a checkpoint's path or hub id, of a model in memory, or as given."""
+    if isinstance(source, Inventory):
+        return source
+    return scan(source) if isinstance(source, str | Path) else inventory_of_model(source)
+
+
+def inventory_of_model(model: torch.nn.Module, *, path: str | None = None) -> Inventory:
     """What :func:`scan` would say of ``model`` if it were saved. No tensor data is read.
 
     Raises :class:`CheckpointError` for something that has no state dict of tensors.
@@ -32,7 +40,7 @@ def inventory_of_model(model: torch.nn.Module, *, path: str = "<memory>") -> Inv
     layout = recognise(contents)
     findings = layout.describe(contents)
     return Inventory(
-        path=path,
+        path=path or f"{type(model).__name__} in memory",
         layout=layout.name,
         container="memory",
         config=config,

@@ -17,9 +17,9 @@ from gacprof.factors import elements
 from gacprof.factors.cut import BLOCK_BYTES, TINY, Matrix, Stored
 
 DOUBLE_UP_TO = 3072
-"""Larger weights are worked on in float32, so that one of 4096×4096 needs 0.3 GB, not 0.6. That
-blurs directions whose singular values are below √2⁻²³ ≈ 3e-4 of the largest, which is less than
-float16 or bfloat16 resolve."""
+"""Larger weights are worked on in float32, which is faster and blurs directions whose singular
+values are below √2⁻²³ ≈ 3e-4 of the largest: less than float16 or bfloat16 resolve. Measured for
+4096×4096: 0.8 GB at most, nearly all of it in the eigensolver."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from gacprof.planning.schema import Plan
 
 if TYPE_CHECKING:
+    import torch
+
+    from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
     from gacprof.planning.classes import Constraints
 
 
 def plan(
-    checkpoint: str | Path,
+    checkpoint: str | Path | Inventory | torch.nn.Module,
     cliff_map: CliffMap | str | Path,
     *,
     objective: str = "energy",
@@ -30,19 +33,20 @@ def plan(
     time_limit: float | None = None,
     progress: Callable[..., None] | None = None,
 ) -> Plan:
-    """Choose a size for every adjustable dim of a checkpoint. See :func:`make_plan`.
+    """Choose a size for every adjustable dim of a checkpoint or of a model in memory. See
+    :func:`make_plan`.
 
     Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError` or
     :class:`SolverError`.
     """
-    from gacprof.checkpoint import scan
+    from gacprof.checkpoint import inventory_for
     from gacprof.cliffmap import CliffMap
     from gacprof.planning.make import make_plan
 
     if not isinstance(cliff_map, CliffMap):
         cliff_map = CliffMap.load(cliff_map)
     return make_plan(
-        scan(checkpoint),
+        inventory_for(checkpoint),
         cliff_map,
         aim=objective,
         budget=budget,

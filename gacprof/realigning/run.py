@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
@@ -19,6 +19,7 @@ from gacprof.realigning.beside import notes_on, write_provenance, write_side_fil
 from gacprof.realigning.destination import WeightsFile, parameters_after, weights_files
 from gacprof.realigning.edits import Change, Sizes, changes_of, edits_of
 from gacprof.realigning.fusion import fused_modules, fusing, outputs_of
+from gacprof.realigning.in_memory import realign_model
 from gacprof.realigning.originals import Originals
 from gacprof.realigning.resolve import Resolver
 from gacprof.realigning.result import RealignResult, Resized
@@ -26,10 +27,14 @@ from gacprof.realigning.safetensors_file import write_safetensors
 from gacprof.realigning.torch_file import write_torch
 from gacprof.realigning.workspace import CUTS, refuse_existing, require_space, workspace
 
+if TYPE_CHECKING:
+    import torch
+
 Progress = Callable[[int, int], None]
 """Told the bytes of weights written so far and in all."""
 
 
+@overload
 def realign(
     checkpoint: str | Path | Inventory,
     plan: Plan | str | Path,
@@ -37,20 +42,50 @@ def realign(
     *,
     base: str | Path | Inventory | None = None,
     progress: Progress | None = None,
-) -> RealignResult:
-    """Write ``checkpoint`` to the new folder ``out`` with the sizes that ``plan`` chose.
+) -> RealignResult: ...
 
-    ``checkpoint`` is a path or what :func:`gacprof.scan` made of it (with ``factors``, say).
+
+@overload
+def realign(
+    checkpoint: torch.nn.Module,
+    plan: Plan | str | Path | Mapping[str, int | None],
+    *,
+    base: str | Path | Inventory | torch.nn.Module | None = None,
+    inplace: bool = False,
+) -> torch.nn.Module: ...
+
+
+def realign(
+    checkpoint: Any,
+    plan: Any,
+    out: str | Path | None = None,
+    *,
+    base: Any = None,
+    inplace: bool = False,
+    progress: Progress | None = None,
+) -> Any:
+    """Give ``checkpoint`` the sizes that ``plan`` chose.
+
+    ``checkpoint`` is a path or what :func:`gacprof.scan` made of it (with ``factors``, say): it
+    is written anew to the folder ``out``. Or it is a model in memory: a resized copy is
+    returned, or with ``inplace`` the model itself is changed; ``plan`` may then also be
+    ``minimal``, ``optimal`` or sizes by dim name.
 
     Padding adds zeros and is exact in real arithmetic; cuts drop the entries that matter least
-    (see :class:`Resized`). With the dense checkpoint that it was compressed from as ``base``,
-    raised ranks hold the best part of what the factors left out in place of zeros, and the
-    function changes towards the original's. The source is never changed; ``out`` appears whole
+    (see :class:`Resized`). With the dense model that it was compressed from as ``base``, raised
+    ranks hold the best part of what the factors left out in place of zeros, and the function
+    changes towards the original's. A checkpoint on disk is never changed; ``out`` appears whole
     or not at all; a killed run goes on where it was. Peak memory is about the largest tensor.
 
     Raises :class:`PlanError` for a plan of another checkpoint, :class:`CheckpointError` for a
     dim that may not change, an ``out`` that exists, or a full disk.
     """
+    if not isinstance(checkpoint, str | Path | Inventory):
+        if out is not None:
+            raise PlanError("a model in memory is returned, not written: save what you get")
+        return realign_model(checkpoint, plan, base=base, inplace=inplace)
+    if out is None or inplace:
+        raise PlanError("a checkpoint is never changed in place: name a new folder as out")
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
     inventory = _inventory(checkpoint)
     _check_binding(plan, inventory)

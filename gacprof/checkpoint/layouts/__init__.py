@@ -9,6 +9,7 @@ from gacprof.checkpoint.layouts.asvd import Asvd
 from gacprof.checkpoint.layouts.base import Contents, Findings, Layout, Sizes
 from gacprof.checkpoint.layouts.generic import Generic
 from gacprof.checkpoint.layouts.llmpruner import LlmPruner
+from gacprof.checkpoint.layouts.loaded import Loaded
 from gacprof.checkpoint.layouts.moe import Moe
 from gacprof.checkpoint.layouts.palu import Palu
 from gacprof.checkpoint.layouts.plain import Plain
@@ -34,6 +35,7 @@ LAYOUTS: tuple[Layout, ...] = (
     SvdLlm(),
     SliceGpt(),
     Quantised(),
+    Loaded(),
     LlmPruner(),
     Generic(),
     Moe(),

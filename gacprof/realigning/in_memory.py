@@ -1,0 +1,227 @@
+"""A model in memory with new sizes: the arithmetic of files, on a module's own parameters."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gacprof.checkpoint import inventory_for, mirrored_files, open_tensors
+from gacprof.checkpoint.dtypes import element_type
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.errors import CheckpointError, PlanError
+from gacprof.planning.schema import Plan
+from gacprof.realigning import targets
+from gacprof.realigning.edits import Edit, Sizes, changes_of, edits_of
+from gacprof.realigning.fusion import Output, blocks, fused_modules, outputs_of
+from gacprof.realigning.originals import Originals
+from gacprof.realigning.pieces import Array
+from gacprof.realigning.resolve import Resolver
+
+if TYPE_CHECKING:
+    import torch
+
+How = Plan | str | Path | Mapping[str, int | None]
+"""A plan, its file, ``minimal`` or ``optimal``, or sizes by dim name (None: fuse)."""
+
+Base = str | Path | Inventory | Any
+"""Where the original weights are: a dense checkpoint, or a model in memory."""
+
+
+class ModelReader(TensorReader):
+    """The state of a model in memory, read as a checkpoint's tensors are."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(inventory_for(model))
+        self._state = model.state_dict()
+
+    def read(self, name: str) -> Array:
+        info = self.info(name)
+        if info.offset is None:
+            raise CheckpointError(f"{self.inventory.path}: {name!r} has no data (meta device)")
+        return _to_numpy(self._state[name], element_type(info.dtype).numpy)
+
+
+def realign_model(
+    model: torch.nn.Module, how: How, *, base: Base | None = None, inplace: bool = False
+) -> torch.nn.Module:
+    """``model`` with new sizes: a copy of it, or itself if ``inplace``.
+
+    Sizes, parameters, what layers say of themselves, and the config change together, all or
+    nothing. Parameters that change are new objects (an optimiser has to be told), on the old
+    ones' device and of their dtype; all others stay as they are.
+
+    Raises :class:`PlanError` for a plan that does not fit the model, :class:`CheckpointError`
+    for a dim that may not change.
+    """
+    reader = ModelReader(model)
+    inventory = reader.inventory
+    sizes = _sizes(inventory, how)
+    changes = changes_of(inventory, sizes)
+    fused = fused_modules(inventory, sizes)
+    originals = None if base is None else Originals(_reader(base), inventory)
+    if originals is not None:
+        changes = originals.inform(changes)
+    outputs = outputs_of(inventory, edits_of(inventory, changes), fused)
+    with tempfile.TemporaryDirectory(prefix="gacprof-") as folder:
+        resolver = Resolver(reader, changes, Path(folder), originals)
+        made = {
+            name: np.concatenate(list(blocks(output, reader, resolver)))
+            for name, output in outputs.items()
+            if _is_new(output)
+        }
+    target = model if inplace else _copied(model)
+    _refuse_unknown(target, made, [module.name for module in fused])
+    _fuse(target, made, [module.name for module in fused])
+    _assign(target, made)
+    _tell(target, inventory, sizes)
+    return target
+
+
+def _reader(base: Base) -> TensorReader:
+    return open_tensors(base) if isinstance(base, str | Path | Inventory) else ModelReader(base)
+
+
+def _sizes(inventory: Inventory, how: How) -> Sizes:
+    if isinstance(how, str) and how in targets.MULTIPLES:
+        return targets.padded(inventory, targets.MULTIPLES[how])[0]
+    if isinstance(how, Mapping):
+        return dict(how)
+    plan = how if isinstance(how, Plan) else Plan.load(how)
+    here = {dim.name: dim.size for dim in inventory.dims}
+    for choice in plan.choices:
+        if here.get(choice.dim) != choice.before:
+            raise PlanError(
+                f"the plan for {plan.checkpoint} does not fit the {inventory.path}: it says that "
+                f"'{choice.dim}' is {choice.before}, here it is {here.get(choice.dim, 'missing')}"
+            )
+    return plan.changes
+
+
+def _is_new(output: Output) -> bool:
+    return not isinstance(output, Edit) or bool(output.places)
+
+
+def _copied(model: torch.nn.Module) -> torch.nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # whatever a module of unknown make raises
+        raise CheckpointError(
+            f"the {type(model).__name__} cannot be copied ({type(error).__name__}: {error}): "
+            "load it again and give inplace=True"
+        ) from None
+
+
+def _refuse_unknown(model: torch.nn.Module, made: Mapping[str, Array], fused: list[str]) -> None:
+    """Raise before anything changes where something is not built as we know it."""
+    from torch import nn
+
+    from gacprof.checkpoint.load_modules import FactorPair, GroupedFactors
+
+    for name in fused:
+        try:
+            module = model.get_submodule(name)
+        except AttributeError:
+            module = None
+        if not isinstance(module, FactorPair | GroupedFactors):
+            raise CheckpointError(
+                f"'{name}' cannot be fused in memory: only models of gacprof.load_model have "
+                "factors in one module; fuse the files"
+            )
+    for name in made:
+        path, _, attribute = name.rpartition(".")
+        if path not in fused and not isinstance(
+            getattr(model.get_submodule(path), attribute, None), nn.Parameter
+        ):
+            raise CheckpointError(f"'{name}' is no parameter of the {type(model).__name__}")
+
+
+def _fuse(model: torch.nn.Module, made: Mapping[str, Array], fused: list[str]) -> None:
+    """Put linear layers without data in the place of factors."""
+    from torch import nn
+
+    for name in fused:
+        parent, _, child = name.rpartition(".")
+        old = next(model.get_submodule(name).parameters())
+        out, into = made[f"{name}.weight"].shape
+        with_bias = f"{name}.bias" in made
+        linear = nn.Linear(into, out, with_bias, device=old.device, dtype=old.dtype)
+        linear.train(model.training).requires_grad_(old.requires_grad)
+        setattr(model.get_submodule(parent), child, linear)
+
+
+def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
+    from torch import nn
+
+    from gacprof.checkpoint.layer_sizes import tell_sizes
+
+    shared: dict[int, nn.Parameter] = {}
+    for name, array in made.items():
+        path, _, attribute = name.rpartition(".")
+        module = model.get_submodule(path)
+        old = getattr(module, attribute)
+        if id(old) not in shared:
+            values = _to_torch(array, old.dtype).to(old.device)
+            shared[id(old)] = nn.Parameter(values, old.requires_grad)
+        setattr(module, attribute, shared[id(old)])
+        tell_sizes(module)
+
+
+def _tell(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
+    """What modules and the config say of their sizes beside the parameters."""
+    from gacprof.checkpoint.layer_sizes import tell_ranks, tell_width
+
+    for module in inventory.modules:
+        ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
+        old = [inventory.dim(name).size for name in ranks]
+        new = [sizes.get(name, size) for name, size in zip(ranks, old, strict=True)]
+        left = [size for size in new if size is not None]
+        if left and left == new:  # not fused
+            tell_ranks(model, module.name, old, left)
+    for dim in inventory.dims:
+        after = sizes.get(dim.name)
+        if dim.kind == "width" and after is not None:
+            tell_width(model, dim.name.removesuffix(":width"), dim.size, after)
+    config = getattr(model, "config", None)
+    if config is None:
+        return
+    for key, value in mirrored_files(inventory, sizes).get("config.json", {}).items():
+        if value != inventory.config.get(key):
+            _set(config, key, value)
+
+
+def _set(config: Any, key: str, value: Any) -> None:
+    inner = getattr(config, key, None)
+    if isinstance(value, dict) and inner is not None and not isinstance(inner, dict):
+        for name, entry in value.items():  # a text_config inside a multimodal one
+            if getattr(inner, name, None) != entry:
+                setattr(inner, name, entry)
+    elif isinstance(config, dict):
+        config[key] = value
+    else:
+        setattr(config, key, value)
+
+
+def _to_numpy(tensor: torch.Tensor, carrier: np.dtype[Any]) -> Array:
+    """The tensor's elements on the CPU, in numpy's carrier of their type."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous()
+    if flat.dtype in (torch.float64, torch.float32, torch.float16):
+        return np.asarray(flat.numpy())
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[carrier.itemsize]
+    return np.asarray(flat.view(whole).numpy()).view(carrier)
+
+
+def _to_torch(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    import torch
+
+    if array.dtype.kind == "f":
+        return torch.from_numpy(array)
+    whole = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}[array.dtype.itemsize]
+    return torch.from_numpy(array.view(whole)).view(dtype)
