@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gacprof.cli.parsing import token_counts
-from gacprof.cli.printing import Json, print_json, print_table, progress, say
+from gacprof.cli.printing import Json, print_json, print_table
 from gacprof.errors import SuiteError
 
+if TYPE_CHECKING:
+    from gacprof.sweeping import Suite
+
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
+    str | None,
+    typer.Option(
+        help="cpu, cuda, cuda:N, or all (every GPU). Default: the first GPU, else the CPU."
+    ),
 ]
 
 
@@ -37,7 +43,8 @@ def doctor(as_json: bool = Json) -> None:
 
 def sweep(
     suite: Annotated[
-        str | None, typer.Argument(help="A suite's name (quick, cpu, paper) or a TOML file.")
+        str | None,
+        typer.Argument(help="A suite's name (quick, full, cpu, paper …) or a TOML file."),
     ] = None,
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the samples.")] = None,
@@ -53,80 +60,64 @@ def sweep(
         float, typer.Option(min=0.0, max=4.0, help="Candidates within ± this share, with --for.")
     ] = 0.25,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured.")] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="End after this time; --resume takes the rest.", metavar="8m")
+    ] = None,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Measure every point, refine nothing.")
+    ] = False,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Measure both sides of each edge again, in turns.")
+    ] = False,
+    isolate: Annotated[
+        bool | None,
+        typer.Option(help="Measure in a worker process. Default: on a GPU, not on the CPU."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds for one visit before a worker is replaced.")
+    ] = 60.0,
+    timer: Annotated[
+        str, typer.Option(help="A GPU's timer: auto, kineto or cuda-events.")
+    ] = "auto",
+    lock_clocks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Lock the SM clock meanwhile (needs root).", metavar="MHZ"),
+    ] = None,
     as_json: bool = Json,
 ) -> None:
     """Measure a suite's points on a device; samples go to a folder as they come."""
-    from gacprof.sweeping import Suite, load_suite
+    from gacprof.cli.sweeping import HowToSweep, dry_run_of, sweep_devices
+
+    chosen = _chosen(suite, checkpoint, tokens, dtype, window)
+    if exhaustive:
+        chosen = chosen.exhaustive()
+    if dry_run:
+        dry_run_of(chosen, device, as_json)
+        return
+    seconds = None if budget is None else duration_s(budget)
+    how = HowToSweep(resume, seconds, confirm, isolate, timeout, timer, lock_clocks)
+    sweep_devices(chosen, device, out, how, as_json)
+
+
+def _chosen(
+    suite: str | None, checkpoint: str | None, tokens: str, dtype: str, window: float
+) -> Suite:
+    from gacprof.sweeping import load_suite
 
     if (suite is None) == (checkpoint is None):
         raise SuiteError("give either a suite or --for CHECKPOINT")
-    chosen: Suite
-    if checkpoint is not None:
-        from gacprof.checkpoint import scan
-        from gacprof.sweeping.for_checkpoint import suite_for
+    if suite is not None:
+        return load_suite(suite)
+    from gacprof.checkpoint import scan
+    from gacprof.sweeping.for_checkpoint import suite_for
 
-        chosen = suite_for(scan(checkpoint), token_counts(tokens), dtype=dtype, window=window)
-    else:
-        assert suite is not None
-        chosen = load_suite(suite)
-    if dry_run:
-        _dry_run(chosen, device, as_json)
-        return
-
-    from gacprof.measure.device import open_device
-    from gacprof.sweeping import run_sweep
-
-    opened = open_device(device)
-    folder = out or Path("runs") / f"{chosen.name}-{_slug(opened.environment.name)}"
-    with progress(f"sweep {chosen.name}") as advance:
-        try:
-            summary = run_sweep(chosen, opened, folder, resume=resume, progress=advance)
-        except KeyboardInterrupt:
-            say(f"interrupted; what was measured is in {folder}, go on with --resume")
-            raise
-    if as_json:
-        print_json(summary.as_dict())
-        return
-    say(
-        f"{summary.points} points, {summary.visits} visits, {summary.failed} failed, "
-        f"{summary.seconds:.1f} s on {opened.environment.name}"
-    )
-    say(f"samples: {folder}    next: gacprof map build {folder}")
+    assert checkpoint is not None
+    return suite_for(scan(checkpoint), token_counts(tokens), dtype=dtype, window=window)
 
 
-def _dry_run(suite: object, device: str | None, as_json: bool) -> None:
-    from gacprof.sweeping import Suite
-    from gacprof.sweeping.order import visits
-
-    assert isinstance(suite, Suite)
-    kind = (device or _default_kind()).partition(":")[0]
-    points, timing = suite.points(kind), suite.timing
-    order = visits(points, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
-    data = {
-        "suite": suite.name,
-        "device": kind,
-        "points": len(points),
-        "visits": len(order),
-        "longest_s": round(len(order) * timing.cap_ms / 1e3, 1) if timing.count is None else None,
-    }
-    if as_json:
-        print_json(data | {"of": [str(point) for point in points]})
-        return
-    say(f"suite {suite.name} on {kind}: {len(points)} points, {len(order)} visits")
-    if data["longest_s"] is not None:
-        say(
-            f"about {data['longest_s']} s of timing at most "
-            f"(points slower than {timing.cap_ms / timing.least:g} ms a call take longer)"
-        )
-    else:
-        say(f"{timing.count} timings a visit: the time depends on the device")
-
-
-def _default_kind() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+def duration_s(text: str) -> float:
+    """``90``, ``90s``, ``8m``, ``1h`` as seconds. Raises :class:`SuiteError`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or not float(match[1]):
+        raise SuiteError(f"--budget is '{text}': give a time such as 90s, 8m or 1h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

@@ -40,11 +40,11 @@ Opener = Callable[[], Device]
 class OpenNamed:
     """Opens the device of that name; a value, so that it can be sent to a fresh process."""
 
-    def __init__(self, name: str | None) -> None:
-        self.name = name
+    def __init__(self, name: str | None, timer: str = "auto") -> None:
+        self.name, self.timer = name, timer
 
     def __call__(self) -> Device:
-        return open_device(self.name)
+        return open_device(self.name, self.timer)
 
 
 class IsolatedDevice:

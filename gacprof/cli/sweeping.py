@@ -1,0 +1,177 @@
+"""How ``gacprof sweep`` goes about it: which devices, in which process, said how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.cli.printing import print_json, progress, say
+from gacprof.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from gacprof.measure.device import Device
+    from gacprof.sweeping import RunSummary, Suite
+
+
+@dataclass(frozen=True)
+class HowToSweep:
+    resume: bool = False
+    budget_s: float | None = None
+    confirm: bool = False
+    isolate: bool | None = None
+    timeout_s: float = 60.0
+    timer: str = "auto"
+    lock_clocks_mhz: int | None = None
+
+
+def sweep_devices(
+    suite: Suite, device: str | None, out: Path | None, how: HowToSweep, as_json: bool
+) -> None:
+    """Sweep on the device, or on all GPUs at once, and say what came of it."""
+    with ExitStack() as stack:
+        if device == "all":
+            summaries = _on_all(suite, out, how, stack)
+        else:
+            summaries = [_on_one(suite, device, out, how, stack)]
+    if as_json:
+        found = [summary.as_dict() for summary in summaries]
+        print_json(found if device == "all" else found[0])
+        return
+    for summary in summaries:
+        left = f"{summary.left} left by the budget, " if summary.left else ""
+        say(
+            f"{summary.points} points, {summary.visits} visits, {summary.failed} failed, "
+            f"{left}{summary.seconds:.1f} s"
+        )
+        say(f"samples: {summary.folder}    next: gacprof map build {summary.folder}")
+
+
+def _on_one(
+    suite: Suite, device: str | None, out: Path | None, how: HowToSweep, stack: ExitStack
+) -> RunSummary:
+    from gacprof.sweeping import run_sweep
+
+    stack.enter_context(_clocks(device, how))
+    opened = stack.enter_context(_opened(device, how))
+    folder = out or Path("runs") / f"{suite.name}-{_slug(opened.environment.name)}"
+    with progress(f"sweep {suite.name}") as advance, _interruptible(folder):
+        summary = run_sweep(
+            suite, opened, folder, resume=how.resume, progress=advance, budget_s=how.budget_s
+        )
+    if how.confirm:
+        _confirm(folder, opened)
+    return summary
+
+
+def _on_all(suite: Suite, out: Path | None, how: HowToSweep, stack: ExitStack) -> list[RunSummary]:
+    from gacprof.sweeping.many import local_gpus, run_on_all
+
+    if how.confirm or how.lock_clocks_mhz:
+        raise MeasurementError(
+            "--confirm and --lock-clocks go with one device: name it with --device"
+        )
+    names = local_gpus()
+    opened = {name: stack.enter_context(_opened(name, how)) for name in names}
+    folder = out or Path("runs") / f"{suite.name}-all"
+    with progress(f"sweep {suite.name} on {len(names)} GPUs") as advance, _interruptible(folder):
+        summaries = run_on_all(
+            suite, opened, folder, progress=advance, resume=how.resume, budget_s=how.budget_s
+        )
+    return list(summaries.values())
+
+
+@contextmanager
+def _opened(device: str | None, how: HowToSweep) -> Iterator[Device]:
+    """The device, in a worker process where it is a GPU or that was asked for."""
+    from gacprof.measure.device import open_device
+    from gacprof.sweeping.worker import IsolatedDevice, OpenNamed
+
+    name = device or _default_name()
+    isolate = name != "cpu" if how.isolate is None else how.isolate
+    if not isolate:
+        yield open_device(name, how.timer)
+        return
+    with IsolatedDevice(OpenNamed(name, how.timer), how.timeout_s) as opened:
+        yield opened
+
+
+@contextmanager
+def _clocks(device: str | None, how: HowToSweep) -> Iterator[None]:
+    if how.lock_clocks_mhz is None:
+        yield
+        return
+    from gacprof.measure.clocks import locked
+    from gacprof.measure.cuda import CudaDevice
+    from gacprof.measure.device import open_device
+
+    gpu = open_device(device or _default_name(), "cuda-events")
+    if not isinstance(gpu, CudaDevice):
+        raise MeasurementError("--lock-clocks is for GPUs; a CPU's clock is the system's to set")
+    telemetry = gpu.telemetry
+    if telemetry.handle is None:
+        raise MeasurementError(f"clocks cannot be locked without NVML: {telemetry.why_not}")
+    with locked(telemetry.nvml, telemetry.handle, how.lock_clocks_mhz, gpu.burn_in):
+        yield
+
+
+@contextmanager
+def _interruptible(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"interrupted; what was measured is in {folder}, go on with --resume")
+        raise
+
+
+def _confirm(folder: Path, device: Device) -> None:
+    from gacprof.sweeping import confirm_run
+
+    with progress("confirm edges") as advance:
+        verdicts = confirm_run(folder, device, progress=advance)
+    counts = {v.verdict: sum(w.verdict == v.verdict for w in verdicts) for v in verdicts}
+    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    say(f"edges measured in turns: {told or 'there are none'}")
+
+
+def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
+    """Say what would be measured, and roughly how long it would take."""
+    from gacprof.sweeping.estimate import estimate_s
+    from gacprof.sweeping.order import visits
+
+    kind = (device or _default_name()).partition(":")[0]
+    kind = "cuda" if kind == "all" else kind
+    points, timing = suite.points(kind), suite.timing
+    order = visits(points, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
+    adaptive = sum(s.strategy == "adaptive" for s in suite.sweep)
+    data: dict[str, Any] = {
+        "suite": suite.name,
+        "device": kind,
+        "points": len(points),
+        "visits": len(order),
+        "refined_sweeps": adaptive,
+        "estimated_s": round(estimate_s(suite, kind), 1),
+        "budget_s": timing.budget_s,
+        "longest_s": round(len(order) * timing.cap_ms / 1e3, 1) if timing.count is None else None,
+    }
+    if as_json:
+        print_json(data | {"of": [str(point) for point in points]})
+        return
+    most = "at most " if adaptive else ""
+    say(f"suite {suite.name} on {kind}: {most}{len(points)} points, {len(order)} visits")
+    say(f"roughly {data['estimated_s']} s (a guess from the points' work, not measured)")
+    if timing.budget_s:
+        say(f"its budget ends it after {timing.budget_s:g} s; --resume takes what is left")
+
+
+def _default_name() -> str:
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
