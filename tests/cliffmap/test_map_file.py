@@ -153,6 +153,14 @@ def test_shipped_maps_load_and_are_small(name):
     assert path.stat().st_size < 2_000_000
 
 
+def test_a_cpu_map_ships_as_an_example_and_says_what_it_was_measured_with():
+    example = CliffMap.load("cpu-example")
+    p = example.file.provenance
+    assert (p.kind, p.suite, example.environment.kind) == ("measured", "quick", "cpu")
+    assert p.stack["torch"] and p.suite_hash and example.file.noise.pairs >= 12
+    assert {c.operator for c in example.curves} == {"linear", "attention"}
+
+
 def test_loading_and_looking_up_imports_nothing_heavy():
     code = (
         "import sys; from gacprof.cliffmap import CliffMap; m = CliffMap.load('a100-published');"
