@@ -1,0 +1,251 @@
+"""Evidence, explanations and disputes as a user asks for them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gacprof.errors import MeasurementError
+from gacprof.kernels import ncu_collect, static
+from gacprof.measure.recorded import RecordedDevice
+from gacprof.points import Environment
+from gacprof.sweeping import Suite, run_sweep
+from gacprof.sweeping.suite import Sweep, Timing
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed"
+)
+SUITE = Suite(
+    name="s", timing=Timing(passes=1, count=3),
+    sweep=[Sweep(operator="linear", axis="K", values=[32, 40, 48, 56, 64, 72],
+                 dims={"M": 8, "N": 16}, dtype="float32")],
+)  # fmt: skip
+GPU = Environment("cuda", "an A100", "sm80", {}, {"torch": "2.9.1", "cudnn": "91002"})
+CPU = Environment("cpu", "a CPU", "x86_64", {}, {"torch": "2.13.0"})
+
+
+def swept(folder: Path, where: Environment, jump: float = 2.0) -> Path:
+    def answer(point, n):
+        return [10.0 * (jump if point.dim["K"] >= 56 else 1.0)] * n
+
+    run_sweep(SUITE, RecordedDevice(answer, where), folder)
+    return folder
+
+
+def refused(result, *told: str) -> None:
+    assert result.code == 2 and result.err.count("\n") == 1, result
+    assert all(words in result.err for words in told), result.err
+
+
+@pytest.fixture(scope="module")
+def report() -> Path:
+    """A public Nsight Compute report, read where it lies."""
+    here = Path(__file__).parents[2]
+    shared = Path(os.environ.get("GACPROF_SHARED", here.parent / "shared"))
+    path = shared / "fixtures" / "manual_nvtx.ncu-rep"
+    if not path.is_file():
+        pytest.skip("no Nsight Compute report is at hand (set GACPROF_SHARED)")
+    pytest.importorskip("ncu_report")
+    return path
+
+
+# explain -----------------------------------------------------------------------------------
+
+
+def test_explain_gives_the_row_of_107(run):
+    told = run("explain", "a100-published", "--op", "attention", "--d", "107")
+    assert told.code == 0
+    for words in (
+        "head_dim 107 → SDPA takes flash", "q, k, v padded to 112 by three kernels",
+        "FlashAttention-2 template 128 with even_k=false", "+45% over 128", "evidence: rules of",
+    ):  # fmt: skip
+        assert words in told.out
+    data = json.loads(
+        run("explain", "a100-published", "--op", "attention", "--d", "107", "--json").out
+    )
+    assert [cause["kind"] for cause in data["causes"]] == ["padding", "template"]
+    assert data["causes"][0]["share"] == pytest.approx(0.28, abs=0.01)
+    assert data["curve"].startswith("attention head_dim")
+
+
+def test_explain_picks_the_curve_that_was_asked_for(run):
+    def curve(*more):
+        told = run("explain", "a100-published", "--op", "linear", "--json", *more)
+        assert told.code == 0, told.err
+        return json.loads(told.out)["curve"]
+
+    assert "linear K (M=1 N=4096)" in curve("--d", "4095", "--axis", "K", "--fixed", "M=1")
+    assert "linear M " in curve("--d", "1729", "--axis", "M")
+    told = run(
+        "explain", "a100-published", "--op", "attention", "--d", "104", "--flag",
+        "backend=efficient", "--json",
+    )  # fmt: skip
+    assert "backend=efficient" in json.loads(told.out)["curve"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("a100-published", "--op", "conv", "--d", "8"), "has no such curve of conv"),
+        (("a100-published", "--op", "attention", "--d", "161"), "161 was not measured"),
+        (("a100-published", "--op", "attention", "--d", "64", "--dtype", "int8"), "no such curve"),
+        (("a100-published", "--op", "linear", "--d", "64", "--fixed", "M"), "--fixed takes"),
+        (("a100-published", "--op", "linear", "--d", "0"), "--d"),
+        (("nonesuch", "--op", "linear", "--d", "8"), "nonesuch"),
+    ],
+)
+def test_explain_refuses_what_the_map_cannot_answer(run, arguments, told):
+    refused(run("explain", *arguments), told)
+
+
+# evidence ncu ------------------------------------------------------------------------------
+
+
+def test_without_ncu_it_says_how_to_get_it_and_carries_on(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: None)
+    folder = swept(tmp_path / "run", GPU)
+    told = run("evidence", "ncu", folder, "--edges")
+    assert told.code == 0 and "install the CUDA toolkit" in told.out
+    data = json.loads(run("evidence", "ncu", folder, "--edges", "--json").out)
+    assert data["launches"] == [] and "ncu" in data["problem"]
+    assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
+        "run.json", "samples.parquet",
+    ]  # fmt: skip
+
+
+def test_only_edges_and_their_neighbours_are_counted(run, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        ncu_collect, "collect",
+        lambda points, report, timeout: asked.extend(points) or ncu_collect.Evidence(),
+    )  # fmt: skip
+    assert run("evidence", "ncu", swept(tmp_path / "run", GPU), "--edges").code == 0
+    assert sorted(p.dim["K"] for p in asked) == [40, 48, 56, 64]
+    asked.clear()
+    assert run("evidence", "ncu", tmp_path / "run").code == 0
+    assert len(asked) == 6
+
+
+def test_a_report_is_read_without_a_gpu(run, report):
+    told = run("evidence", "ncu", "--report", report)
+    assert told.code == 0 and "daxpy" in told.out and "LDG.8×262,144" in told.out
+    launches = json.loads(run("evidence", "ncu", "--report", report, "--json").out)["launches"]
+    assert len(launches) == 3 and launches[1]["values"]["duration_ns"] == 249216
+    assert "collected without" in launches[0]["absent"]["dram_read_bytes"]
+
+
+def test_a_report_of_something_else_is_told_apart_from_the_sweep(run, tmp_path, report):
+    folder = swept(tmp_path / "run", GPU)
+    told = run("evidence", "ncu", folder, "--report", report)
+    assert told.code == 0 and "no launch in" in told.out
+    assert not (folder / "counters.json").exists()
+
+
+def test_reports_that_are_none_are_refused(run, tmp_path, report):
+    (tmp_path / "cut.ncu-rep").write_bytes(report.read_bytes()[:5000])
+    (tmp_path / "foreign.ncu-rep").write_bytes(b"\x7fELF" * 9)
+    refused(run("evidence", "ncu", "--report", tmp_path / "cut.ncu-rep"), "is cut short")
+    refused(run("evidence", "ncu", "--report", tmp_path / "foreign.ncu-rep"), "is not an Nsight")
+    refused(run("evidence", "ncu", "--report", tmp_path / "absent.ncu-rep"), "cannot be read")
+
+
+def test_ncu_needs_samples_of_a_gpu_with_cliffs(run, tmp_path):
+    refused(run("evidence", "ncu"), "sweep's folder")
+    refused(run("evidence", "ncu", tmp_path, "--edges"), "not a sweep's folder")
+    refused(run("evidence", "ncu", swept(tmp_path / "cpu", CPU), "--edges"), "evidence cpu")
+    flat = swept(tmp_path / "flat", GPU, jump=1.0)
+    refused(run("evidence", "ncu", flat, "--edges"), "has no cliff")
+
+
+# evidence cpu ------------------------------------------------------------------------------
+
+
+def test_cpu_implementations_name_the_tiers_of_the_next_map(run, tmp_path):
+    folder = swept(tmp_path / "run", CPU)
+    told = json.loads(run("evidence", "cpu", folder, "--json").out)
+    assert len(told) == 6
+    assert all(one["mechanism"] or one["reason"] for one in told)
+    assert run("map", "build", folder).code == 0
+    (curve,) = json.loads((folder / "cliffmap.json").read_text())["curves"]
+    assert set(curve["mechanisms"]) == {one["mechanism"] for one in told} - {None}
+    read = run("evidence", "cpu", folder, "--edges")
+    assert read.code == 0 and "implementations.json" in read.out
+
+
+def test_a_gpus_samples_are_no_cpus(run, tmp_path):
+    refused(run("evidence", "cpu", swept(tmp_path / "run", GPU)), "no CPU")
+    refused(run("evidence", "cpu", tmp_path), "not a sweep's folder")
+
+
+def test_garbled_evidence_stops_the_map_with_a_line(run, tmp_path):
+    folder = swept(tmp_path / "run", CPU)
+    (folder / "implementations.json").write_text("{")
+    refused(run("map", "build", folder), "implementations.json", "collect it again")
+    assert not (folder / "cliffmap.json").exists()
+
+
+# evidence static and names -----------------------------------------------------------------
+
+
+@needs_triton
+def test_the_static_table_tells_loads_by_divisibility(run):
+    told = run("evidence", "static", "--probe", "row_copy", "--arch", "sm90", "--json")
+    rows = {row["divisible_by"]: row["sass_load"] for row in json.loads(told.out)}
+    assert rows == {16: "LDG.E.128", 8: "LDG.E.128", 4: "LDG.E.64", 2: "LDG.E", 1: "LDG.E.U16"}
+    assert "LDG.E.U16" in run("evidence", "static", "--probe", "row_copy", "--arch", "sm80").out
+    refused(run("evidence", "static", "--arch", "gfx90a"), "no architecture")
+    refused(run("evidence", "static", "--probe", "conv"), "no probe 'conv'")
+
+
+def test_without_triton_it_says_how_to_get_it(run, monkeypatch):
+    def absent():
+        raise MeasurementError("static evidence needs Triton: pip install 'gacprof[triton]'")
+
+    monkeypatch.setattr(static, "_triton", absent)
+    refused(run("evidence", "static"), "pip install 'gacprof[triton]'")
+
+
+def test_names_are_read_and_unknown_ones_kept(run):
+    gemm = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x128_64x3_tn_align2>(x)"
+    reduce = "void cublasLt::splitKreduce_kernel<32, 16, int, float>(x)"
+    (group, other) = json.loads(run("evidence", "names", gemm, reduce, "new_op", "--json").out)
+    assert group["main"]["alignment"] == 2 and group["main"]["split_k"]
+    assert [kernel["role"] for kernel in group["after"]] == ["split_k_reduce"]
+    assert other["main"]["provider"] == "unknown" and other["main"]["name"] == "new_op"
+    assert "unknown: new_op" in run("evidence", "names", "new_op").out
+
+
+# disputes ----------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_disputes_say_what_is_settled_and_what_the_rest_need(run, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    told = run("disputes")
+    assert told.code == 0 and "a rank pays no penalty" in told.out
+    assert "it takes an A100 80GB with torch 2.9.1" in told.out
+    verdicts = json.loads(run("disputes", "--json").out)
+    assert [v["number"] for v in verdicts] == list(range(1, 10))
+    assert all(v["needs"] for v in verdicts if v["status"] == "open")
+    assert [v["number"] for v in json.loads(run("disputes", "--only", "8", "--json").out)] == [8]
+
+
+def test_on_a_gpu_disputes_are_measured_through_a_sweep(run, monkeypatch, tmp_path):
+    def answer(point, n):
+        slow = {104: 1.05, 107: 1.45, 112: 1.04, 120: 1.04}
+        return [100.0 * slow.get(point.dim["head_dim"], 1.0)] * n
+
+    monkeypatch.setattr(
+        "gacprof.measure.device.open_device", lambda name: RecordedDevice(answer, GPU)
+    )
+    told = run("disputes", "--device", "cuda", "--only", "7", "--out", tmp_path / "d")
+    assert told.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in told.out
+    assert "1 of 1 settled" in told.out and (tmp_path / "d" / "samples.parquet").exists()
+
+
+def test_disputes_refuse_what_is_no_gpu_and_no_dispute(run):
+    refused(run("disputes", "--device", "cpu"), "about GPUs")
+    refused(run("disputes", "--only", "12"), "no dispute 12")
