@@ -23,8 +23,9 @@ WINDOW = 0.25
 class DimFinding:
     """One adjustable dim: what it costs as it is, and the best it could be padded to.
 
-    ``verdict`` is ``safe``, ``misaligned`` (penalty above the map's tolerance) or
-    ``unknown``. Latencies are µs over the workload, in all GEMMs that the dim feeds.
+    ``verdict`` is ``safe``, ``misaligned`` (penalty above ``tolerance``, that of the curves
+    it is judged on) or ``unknown``. Latencies are µs over the workload, in all GEMMs that the
+    dim feeds.
     """
 
     name: str
@@ -41,6 +42,7 @@ class DimFinding:
     best_latency_us: float | None
     tier: str | None
     advice: str
+    tolerance: float
     scaled: bool = False
 
     @property
@@ -83,6 +85,12 @@ class Diagnosis:
     weights: tuple[WeightFinding, ...]
     dims: tuple[DimFinding, ...]
     notes: tuple[str, ...]
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        """The narrowest and the widest tolerance that a dim was judged by."""
+        known = [dim.tolerance for dim in self.dims] or [self.tolerance]
+        return min(known), max(known)
 
     @property
     def misaligned(self) -> int:
@@ -139,6 +147,7 @@ class Diagnosis:
             "dtype": self.dtype,
             "tokens": {str(m): weight for m, weight in self.tokens.items()},
             "tolerance": self.tolerance,
+            "tolerances": list(self.tolerances),
             "totals": self.totals(),
             "weights": [asdict(w) for w in self.weights],
             "dims": [asdict(d) | {"lost_us": d.lost_us} for d in self.dims],
@@ -190,7 +199,9 @@ def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
     latency, penalty = here or (None, None)
     if latency is None or penalty is None or best is None:
         missing = land.missing or "the map holds no larger size to compare it with"
-        return DimFinding(*common, "unknown", None, latency, None, None, None, missing)
+        return DimFinding(
+            *common, "unknown", None, latency, None, None, None, missing, land.tolerance
+        )
     safe = penalty <= land.tolerance
     best_size, best_latency = (dim.size, latency) if safe else best
     return DimFinding(
@@ -202,6 +213,7 @@ def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
         best_latency,
         predictor.mechanism(dim),
         _advice(dim, safe, best_size),
+        land.tolerance,
         land.scaled,
     )
 

@@ -91,6 +91,16 @@ class Predictor:
             return Estimate(without.latency_us, without.missing, scaled=True)
         return Estimate(found.latency_us, "", found.kind != "exact")
 
+    def tolerance_of(self, dim: Dim) -> float:
+        """Up to which penalty the dim is safe: the widest of the curves that it is judged on."""
+        curves = [
+            self._curve(feed.axis, m, self._gemms[feed.weight])
+            for feed in dim.feeds
+            for m in self.tokens
+        ]
+        known = [curve.tolerance for curve in curves if curve is not None]
+        return max(known, default=self.tolerance)
+
     def mechanism(self, dim: Dim) -> str | None:
         """What serves the dim's first product at the largest token count, where it is known."""
         gemm, feed = self.resized(dim, dim.size)[0], dim.feeds[0]
@@ -262,7 +272,7 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
         tuple(size for size, _, _ in offered),
         tuple(latency for _, latency, _ in offered),
         tuple(penalty for _, _, penalty in offered),
-        predictor.tolerance,
+        predictor.tolerance_of(dim),
         scaled,
         missing,
     )
