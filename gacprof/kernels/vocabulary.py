@@ -73,7 +73,8 @@ NVJET_TYPES = {
     "i": "int32",
     "b": "int8",
 }
-"""Type letters in nvjet names, after cuBLAS's own ``HSH``, ``TST``; o, i, b: by analogy."""
+"""Type letters in nvjet names, after cuBLAS's own ``HSH``, ``TST``. In public traces ``ootst`` is
+what an NVFP4 product runs and ``biu`` an int8 one; i and b by analogy, u is not understood."""
 
 OP_LETTERS = {
     "s": ("float32", "float32"),

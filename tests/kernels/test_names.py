@@ -83,6 +83,52 @@ FIELDS = {
         "stages": 2,
         "flags.warp_tile": "32x48x64",
     },
+    "nvjet_sm120_tst_mma_64x32x64_8_16x32x64_tmaAB_alignCD4_bz_TNNN": {
+        "arch": "sm120",
+        "tile": (64, 32, 64),
+        "stages": 8,
+        "layout": "tnnn",
+        "flags.alignCD4": True,
+    },
+    "nvjet_sm120_biu_mma_256x128x128_2_64x64x128_tmaAB_alignCD4_bz_dynba...": {
+        "types": {"a": "int8", "b": "int8", "math": "int8", "accumulate": "int32"},
+        "layout": None,
+    },
+    "nvjet_sm103_qqtst_128x256_128x6_2x2f_2cta_h_bz_Avec32UE8M0_Bvec32UE8M0_NTT": {
+        "arch": "sm103",
+        "cluster": (2, 2),
+        "flags.Avec32UE8M0": True,
+    },
+    "nvjet_sm100_oosss_128x256_256x5_2x1_2cta_v_bz_Avec16UE4M3_Bvec16UE4M3_TNT": {
+        "types.a": "float4_e2m1",
+        "types.out": "float32",
+        "tile": (128, 256, 256),
+    },
+    "nvjet_qqtst_112x128_128x7_2x1_v_bz_coopA_algo2_TNN": {
+        "arch": None,
+        "stages": 7,
+        "flags.algo2": True,
+    },
+    "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at__"
+    "tensor0000o11101213_tensor0000o11101213_None_Non_0": {
+        "family": "flash4",
+        "role": "attention",
+        "arch": "sm100",
+        "template": None,
+    },
+    "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm120FlashAttentionForwardSm120_object_at__"
+    "tensorptrf16gmemalign16oi64div81i64div8i64div8_0": {"arch": "sm120", "types.a": "float16"},
+    "flash_bwd_sm100_bf16_head_dim128_tile128x128_q_stages2_dout_stages2_kernel_cutlass_kernel_"
+    "flash_attncuteflash_bwd_sm100FlashAttentionBackwardSm100_object_at__tensor0000o_0": {
+        "role": "attention_backward",
+        "arch": "sm100",
+        "template": 128,
+        "tile": (128, 128),
+        "types.a": "bfloat16",
+    },
+    "kernel_cutlass_kernel_flash_attncuteflash_fwd_combineFlashAttentionForwardCombine_0": {
+        "role": "attention_combine"
+    },
     "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn": {
         "family": "native",
         "arch": "sm80",

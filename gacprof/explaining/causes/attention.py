@@ -30,7 +30,7 @@ def _template(here: Served, there: Served, goal: int) -> str | None:
     if here.template is None or there.template is None:
         return None
     if here.template != there.template:
-        return f"FlashAttention-2 template {here.template} instead of {there.template}"
+        return f"{here.library} template {here.template} instead of {there.template}"
     if there.even_k and here.even_k is False:
         return f"template {here.template} is not filled"
     if here.even_k and there.even_k is False:

@@ -12,6 +12,8 @@ from gacprof.kernels.names import Group
 from gacprof.kernels.sdpa import Choice, choose, question_of
 
 _BACKENDS = {"flash_attention": "flash", "mem_efficient": "efficient", "cudnn": "cudnn"}
+_LIBRARIES = {"flash3": "FlashAttention-3", "flash4": "FlashAttention-4"}
+"""By kernel family; the FlashAttention that PyTorch carries is the second."""
 _COUNTS = {0: "no kernel seen", 1: "one kernel", 2: "two kernels", 3: "three kernels"}
 TENSORS = 3
 """q, k and v: one pad each (scaled_dot_product_attention, ATen attention.cpp)."""
@@ -27,6 +29,7 @@ class Served:
     pads: int = 0
     template: int | None = None
     even_k: bool | None = None
+    library: str = "FlashAttention-2"
     evidence: tuple[str, ...] = ()
     template_evidence: tuple[str, ...] = ()
     refusals: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +44,7 @@ class Served:
             listed.append(f"q, k, v padded to {self.pads_to} by {by}")
         if self.template:
             filled = "" if self.even_k is None else f" with even_k={str(self.even_k).lower()}"
-            listed.append(f"FlashAttention-2 template {self.template}{filled}")
+            listed.append(f"{self.library} template {self.template}{filled}")
         return listed
 
 
@@ -88,6 +91,7 @@ def _by_kernels(case: Case, d: int, refusals: Mapping[str, str]) -> Served:
         pads=_pads(main),
         template=main.main.template if backend == "flash" else None,
         even_k=None if even_k is None else bool(even_k),
+        library=_LIBRARIES.get(main.main.family, "FlashAttention-2"),
         evidence=("kernel names",),
         template_evidence=("kernel names",),
         refusals=refusals,

@@ -86,6 +86,27 @@ def read_flash3(signature: Signature) -> Fields:
     }
 
 
+def read_flash4(signature: Signature) -> Fields:
+    """``kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_…``
+
+    Written in CuTe's Python: the class tells the architecture, the first operand its type
+    (``tensorptrbf16gmem…``, in some versions); newer versions put ``bf16_head_dim128_tile128x128``
+    in front of it all.
+    """
+    path = signature.path
+    arch = re.search(r"(?:Forward|Backward)\w*?Sm(\d+)", path)
+    kind = re.search(r"tensorptr(b?f16|f8\w*?)gmem", path) or re.search(r"_(bf16|fp16)_", path)
+    element = data_type(kind.group(1)) if kind else None
+    head_dim = re.search(r"_head_dim(\d+)(?=_)", path)
+    tile = re.search(r"_tile(\d+x\d+)(?=_)", path)
+    return {
+        "arch": f"sm{arch.group(1)}" if arch else None,
+        "types": Types(element, element, element, "float32", None) if element else Types(),
+        "template": int(head_dim.group(1)) if head_dim else None,
+        "tile": numbers(tile.group(1)) if tile else None,
+    }
+
+
 _EFFICIENT = {
     "arch": r"sm\d+",
     "pair": r"\d+x\d+",
@@ -148,6 +169,10 @@ def _flash2(pattern: str, role: str) -> Rule:
     return Rule("flash2", "flash_attention", role, rf"(?:^|::)(?:{pattern})$", read_flash2)
 
 
+def _flash4(pattern: str, role: str) -> Rule:
+    return Rule("flash4", "flash_attention", role, pattern, read_flash4)
+
+
 _BACK = "attention_backward"
 RULES: Sequence[Rule] = (
     _flash2("flash_fwd_kernel|flash_fwd_splitkv_kernel", "attention"),
@@ -159,8 +184,11 @@ RULES: Sequence[Rule] = (
     Rule("flash3", "flash_attention", _BACK, r"FlashAttnBwd(?!P)", read_flash3),
     Rule("flash3", "flash_attention", "attention_combine", r"FlashAttnFwdCombine"),
     Rule("flash3", "flash_attention", "attention_prepare", r"^flash::(FlashAttn|prepare_\w+)"),
-    Rule("flash4", "flash_attention", _BACK, r"flash_attn\w*cute\w*(bwd|Backward)"),
-    Rule("flash4", "flash_attention", "attention", r"flash_attn\w*cute|FlashAttentionForwardSm"),
+    _flash4("AttentionForwardCombine", "attention_combine"),
+    _flash4("AttentionBackwardPreprocess", "attention_prepare"),
+    _flash4("AttentionBackwardPostprocess", "attention_convert"),
+    _flash4(r"flash_attn\w*cute\w*(?:bwd|Backward)|FlashAttentionBackwardSm", _BACK),
+    _flash4(r"flash_attn\w*cute|FlashAttentionForwardSm", "attention"),
     Rule("flash1", "flash_attention", "attention", r"^(fmha_fwd_loop|fmha::fmha_fwd)"),
     Rule("flash1", "flash_attention", _BACK, r"^(fmha_bwd_dq_dk_dv_loop|fmha::fmha_bwd)"),
     Rule("mem_efficient", "mem_efficient", "attention", r"^fmha_cutlassF", read_efficient),

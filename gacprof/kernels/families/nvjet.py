@@ -17,7 +17,7 @@ from gacprof.kernels.vocabulary import NVJET_TYPES, numbers, sort_tokens
 
 _KINDS = {
     "arch": r"sm\d+[af]?",
-    "pair": r"\d+x\d+",
+    "pair": r"\d+x\d+f?",
     "triple": r"\d+x\d+x\d+",
     "number": r"\d+",
     "raster": r"[vh]",
@@ -55,7 +55,7 @@ def _types(letters: str) -> Types:
 
 
 def _shape(found: dict[str, list[str]]) -> Fields:
-    pairs = [numbers(pair) for pair in found["pair"]]
+    pairs = [numbers(pair.rstrip("f")) for pair in found["pair"]]  # clusters: 2x1 and 2x1f
     if found["triple"]:
         stages = int(found["number"][0]) if found["number"] else None
         return {"tile": numbers(found["triple"][0]), "stages": stages}
