@@ -12,6 +12,11 @@ WIDEST_GAP = 1.25
 """Between neighbours further apart than this ratio nothing is filled in: a coarse sweep does
 not show what lies between its dims."""
 
+WIDEST_HOLE = 2
+"""On a curve without a period only single missing dims are filled in, this many of the sweep's
+finest steps from neighbour to neighbour: across a wider hole nothing vouches that the residues
+which were not visited fare as those that were. On CPU sweeps that was up to 15 % wrong."""
+
 
 def measured(curve: Curve, d: int) -> Lookup | None:
     """The point itself, if it was measured."""
@@ -34,7 +39,8 @@ def between(curve: Curve, d: int) -> Lookup | None:
     place = bisect_left(members, d, key=lambda i: dims[i])
     before, after = members[place - 1], members[place]
     a, b = dims[before], dims[after]
-    if b / a > WIDEST_GAP:
+    hole = (b - a) // finest_step(dims)
+    if b / a > WIDEST_GAP or (curve.period is None and hole > WIDEST_HOLE):
         return None
     share = (d - a) / (b - a)
     middle = latency[before] + share * (latency[after] - latency[before])

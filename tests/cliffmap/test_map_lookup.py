@@ -87,6 +87,14 @@ def test_a_residue_never_measured_is_a_miss_not_a_guess():
         only_aligned.latency("linear", shape(107), "float16")
 
 
+def test_without_a_period_only_single_missing_dims_are_filled_in():
+    flat = device([*range(64, 97), 98, *range(102, 129)], latency=lambda k, n: 10.0 * n / 512)
+    assert flat.latency("linear", shape(97), "float16").latency_us == pytest.approx(10)
+    for k in (99, 100, 101):
+        with pytest.raises(MapMiss):
+            flat.latency("linear", shape(k), "float16")
+
+
 def test_beyond_the_sweep_is_a_miss(planted):
     for k in (63, 193, 4096):
         with pytest.raises(MapMiss):
