@@ -59,7 +59,7 @@ def run_demo(
     inventory = scan(model)
     tell(f"checkpoint: {inventory.parameters:,} parameters, {described()}")
 
-    suite = suite_for(inventory, sorted(TOKENS), timing={"cap_ms": 10, "passes": 3})
+    suite = suite_for(inventory, sorted(TOKENS), timing={"cap_ms": 8, "passes": 3, "duplicates": 0.15})
     summary = run_sweep(suite, opened, folder / "sweep", progress=advance)
     tell(f"sweep: {summary.points} points in {summary.seconds:.0f} s on {name}")
 
