@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gacprof.cli import evidence_attention
 from gacprof.cli.printing import Json, print_json, print_table, say
 from gacprof.errors import MeasurementError
 
@@ -19,6 +20,8 @@ app = typer.Typer(
     help="Gather evidence of what served a dim: counters, compilers, CPU libraries, names.",
     no_args_is_help=True,
 )
+
+evidence_attention.register(app)
 
 Samples = Annotated[Path, typer.Argument(help="A sweep's folder.")]
 Edges = Annotated[

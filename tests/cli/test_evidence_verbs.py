@@ -196,9 +196,16 @@ def test_the_static_table_tells_loads_by_divisibility(run):
     told = run("evidence", "static", "--probe", "row_copy", "--arch", "sm90", "--json")
     rows = {row["divisible_by"]: row["sass_load"] for row in json.loads(told.out)}
     assert rows == {16: "LDG.E.128", 8: "LDG.E.128", 4: "LDG.E.64", 2: "LDG.E", 1: "LDG.E.U16"}
-    assert "LDG.E.U16" in run("evidence", "static", "--probe", "row_copy", "--arch", "sm80").out
     refused(run("evidence", "static", "--arch", "gfx90a"), "no architecture")
     refused(run("evidence", "static", "--probe", "conv"), "no probe 'conv'")
+
+
+def test_the_static_table_as_a_person_reads_it(run, monkeypatch):
+    row = static.Row("gemm", "sm80", 1, "ld.global.b16", None, 2, False, "mma.sync", None, "why")
+    monkeypatch.setattr(static, "table", lambda probes, architectures: (row,))
+    monkeypatch.setattr(static, "version", lambda: "3")
+    told = run("evidence", "static")
+    assert told.code == 0 and "ld.global.b16" in told.out and "note: why" in told.out
 
 
 def test_without_triton_it_says_how_to_get_it(run, monkeypatch):
@@ -217,6 +224,49 @@ def test_names_are_read_and_unknown_ones_kept(run):
     assert [kernel["role"] for kernel in group["after"]] == ["split_k_reduce"]
     assert other["main"]["provider"] == "unknown" and other["main"]["name"] == "new_op"
     assert "unknown: new_op" in run("evidence", "names", "new_op").out
+
+
+# evidence sdpa and fa2 ---------------------------------------------------------------------
+
+
+def test_sdpa_is_told_by_rules_for_any_chip(run):
+    told = run("evidence", "sdpa", "--head-dim", "107", "--arch", "sm80", "--torch", "2.9.1")
+    assert told.code == 0 and "SDPA takes flash; q, k and v are padded to 112" in told.out
+    masked = run(
+        "evidence", "sdpa", "--head-dim", "107", "--arch", "sm90", "--torch", "2.9.1",
+        "--mask", "float", "--json",
+    )  # fmt: skip
+    choice = json.loads(masked.out)
+    assert choice["backend"] == "math" and set(choice["refusals"]) >= {"flash", "efficient"}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--arch", "gfx90a"), "no CUDA architecture"),
+        (("--arch", "sm80", "--torch", "new"), "no torch version"),
+        (("--arch", "sm80", "--mask", "round"), "mask is 'round'"),
+        (("--arch", "sm80", "--dtype", "int8"), "--dtype int8"),
+        (("--arch", "sm80", "--causal", "--mask", "bool"), "not both"),
+    ],
+)
+def test_questions_about_sdpa_that_make_no_sense(run, more, told):
+    refused(run("evidence", "sdpa", "--head-dim", "64", *more), told)
+
+
+def test_without_a_gpu_sdpa_asks_for_an_architecture(run, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    refused(run("evidence", "sdpa", "--head-dim", "64"), "--arch")
+
+
+def test_templates_are_listed_from_records_or_a_binary(run, tmp_path):
+    listed = json.loads(run("evidence", "fa2", "--torch", "2.9.1", "--json").out)
+    assert listed["templates"] == [32, 64, 96, 128, 160, 192, 256]
+    assert "160" in run("evidence", "fa2", "--torch", "2.9.1").out
+    refused(run("evidence", "fa2", "--torch", "1.0"), "2.9.1")
+    (tmp_path / "libtorch_cuda.so").write_bytes(b"\x7fELF" + bytes(4096))
+    refused(run("evidence", "fa2", tmp_path / "libtorch_cuda.so"), "stripped")
+    refused(run("evidence", "fa2", tmp_path / "absent.so"), "cannot be read")
 
 
 # disputes ----------------------------------------------------------------------------------

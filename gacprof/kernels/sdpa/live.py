@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
 NO_GPU = (
-    "PyTorch answers about SDPA backends only where it sees a CUDA device; "
-    "without one, ask the rules (gacprof.kernels.sdpa.choose)"
+    "PyTorch answers about SDPA backends only where it sees a CUDA device; without one, ask "
+    "the rules for an architecture (--arch sm80, or gacprof.kernels.sdpa.choose)"
 )
 _PREAMBLE = ("kernel not used because", "attention kernel not used")
 
