@@ -1,0 +1,153 @@
+"""The device's state of the moment: what a reader must know before trusting its numbers.
+
+Read only; nothing is set. A finding is a sentence, and ``mark`` says that numbers suffer from
+it. What cannot be read is said to be unknown, never taken for good.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gacprof.measure.telemetry import SLOWED_BY
+
+SMALL_MEMORY = 12 << 30
+"""Below this an 8-billion-parameter model of 16-bit weights is run with few of its layers."""
+
+UNCORRECTED, SINCE_BOOT = 1, 0
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED and NVML_VOLATILE_ECC (nvml.h)."""
+
+BUSY = 0.5
+"""Load beyond our own by this share of the cores disturbs a CPU's timings."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``kind`` is shared, throttled, ecc, mig, memory, busy, unknown or clocks."""
+
+    kind: str
+    words: str
+    mark: bool = True
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The findings of one look at the device; ``at`` is seconds since the epoch."""
+
+    at: float
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What numbers taken now suffer from."""
+        return tuple(finding.words for finding in self.findings if finding.mark)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def look(index: int | None) -> Condition:
+    """The condition of the CUDA device of that index, or of the CPU (None). Never raises."""
+    read = _cpu if index is None else lambda: _gpu(index)
+    return Condition(time.time(), tuple(read()))
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that models on that torch device may use now; None where it cannot be told."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        fields = dict(line.split(":", 1) for line in text.splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def _cpu() -> Iterator[Finding]:
+    cores = os.cpu_count() or 1
+    try:
+        load = os.getloadavg()[0]
+    except OSError:
+        yield Finding("unknown", "the load of this machine cannot be read", mark=False)
+        return
+    words = f"load {load:.1f} on {cores} cores over the last minute (this survey's own included)"
+    yield Finding("busy", words, mark=load > cores * (1 + BUSY))
+
+
+def _gpu(index: int) -> Iterator[Finding]:
+    try:
+        import pynvml
+        import torch
+
+        pynvml.nvmlInit()
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
+        name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(name.encode())
+    except Exception as error:  # NVML's absence takes many forms and is never fatal
+        reason = f"{type(error).__name__}: {error}"
+        words = f"NVML cannot be read ({reason}): sharing, throttling and ECC errors are unknown"
+        yield Finding("unknown", words)
+        return
+    for read in (_mig, _shared, _throttled, _ecc, _memory, _clocks):
+        try:
+            yield from read(pynvml, handle)
+        except Exception as error:  # NVMLError: each reading may lack support on its own
+            about = read.__name__.strip("_")
+            yield Finding("unknown", f"{about}: not readable ({error})", mark=False)
+
+
+def _mig(nvml: Any, handle: Any) -> Iterator[Finding]:
+    if nvml.nvmlDeviceIsMigDeviceHandle(handle):
+        yield Finding("mig", "a MIG slice: part of the GPU's SMs, cache and bandwidth, not a GPU")
+
+
+def _shared(nvml: Any, handle: Any) -> Iterator[Finding]:
+    """Compute processes other than this one. NVML counts in the host's process ids: inside a
+    container our own may be listed under a number that means nothing here."""
+    others = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid != os.getpid()]
+    strangers = [p for p in others if not Path(f"/proc/{p.pid}").exists()]
+    if not others:
+        return
+    listed = ", ".join(f"pid {p.pid}{_held(p)}" for p in others[:5])
+    maybe = " (one may be this process, seen from outside its container)" if strangers else ""
+    surely = len(others) > (1 if strangers else 0)
+    words = f"shared with {len(others)} other compute processes: {listed}{maybe}"
+    yield Finding("shared", words, mark=surely)
+
+
+def _held(process: Any) -> str:
+    used = getattr(process, "usedGpuMemory", None)
+    return f" with {used / 2**20:.0f} MiB" if isinstance(used, int) else ""
+
+
+def _throttled(nvml: Any, handle: Any) -> Iterator[Finding]:
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    reasons = [words for bit, words in SLOWED_BY.items() if bits & bit]
+    if reasons:
+        yield Finding("throttled", f"running below its clock: {', '.join(reasons)}")
+
+
+def _ecc(nvml: Any, handle: Any) -> Iterator[Finding]:
+    count = nvml.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, SINCE_BOOT)
+    if count:
+        yield Finding("ecc", f"{count} uncorrected memory (ECC) errors since the driver was loaded")
+
+
+def _memory(nvml: Any, handle: Any) -> Iterator[Finding]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    if memory.total < SMALL_MEMORY:
+        words = f"{memory.total / 2**30:.0f} GiB of memory: large points and layers are left out"
+        yield Finding("memory", words, mark=False)
+
+
+def _clocks(nvml: Any, handle: Any) -> Iterator[Finding]:
+    now = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+    most = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+    yield Finding("clocks", f"SM clock {now} of at most {most} MHz", mark=False)

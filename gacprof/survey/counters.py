@@ -1,0 +1,76 @@
+"""Stage ``counters``: Nsight Compute on the edges of the largest cliffs, and what it explains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gacprof.cliffmap import CliffMap
+from gacprof.explaining.annotate import annotate
+from gacprof.explaining.edges import edge_points
+from gacprof.files import write_json
+from gacprof.kernels.ncu_collect import Evidence, collect, from_report
+from gacprof.points import Point
+from gacprof.survey.setting import MAP, Setting
+from gacprof.survey.state import DONE, SKIPPED, Outcome
+
+REPORT, FILE = "evidence/edges.ncu-rep", "counters.json"
+MOST_POINTS = 48
+"""Profiling replays every kernel many times: about a second a point, and the report stays small."""
+
+LONGEST_S = 900.0
+
+
+def profile(setting: Setting) -> Outcome:
+    """Counters for the edges, kept as ``.ncu-rep``, with the map's causes filled in from them."""
+    cliff_map = setting.cliff_map()
+    points = edges(cliff_map)
+    if not setting.machine.is_gpu:
+        return _without(setting, cliff_map, "counters are a GPU's: not measured on a CPU")
+    if not points:
+        return _without(setting, cliff_map, "the map has no cliffs to look into")
+    evidence = _collected(setting, points)
+    if not evidence.counters:
+        return _without(setting, cliff_map, evidence.problem)
+    known = {p: evidence.counters[p.id] for p in points if p.id in evidence.counters}
+    annotate(cliff_map, known).save(setting.folder / MAP)
+    report = evidence.report.name if evidence.report else None
+    data = evidence.as_dict() | {"report": report, "points": {p.id: str(p) for p in points}}
+    write_json(setting.folder / FILE, data)
+    notes = (f"{len(known)} of {len(points)} edge points have counters",)
+    return Outcome(DONE, "", (REPORT, FILE, MAP), notes, evidence.problem)
+
+
+def edges(cliff_map: CliffMap) -> list[Point]:
+    """The edges of the curves with the steepest cliffs first, no point twice."""
+
+    def steepest(curve: object) -> float:
+        return max(abs(c.jump) for c in curve.cliffs)  # type: ignore[attr-defined]
+
+    curves = sorted((c for c in cliff_map.curves if c.cliffs), key=steepest, reverse=True)
+    points = dict.fromkeys(point for curve in curves for point in edge_points(curve))
+    return list(points)[:MOST_POINTS]
+
+
+def _collected(setting: Setting, points: list[Point]) -> Evidence:
+    """The report that is there, if it is of these points; else a new one."""
+    path = setting.folder / REPORT
+    if path.is_file() and _points_of(setting.folder / FILE) == {p.id for p in points}:
+        return from_report(points, path)
+    left = setting.left_s()
+    if left is not None and left < 1:
+        return Evidence(problem="the time was up")
+    return collect(points, path, LONGEST_S if left is None else min(LONGEST_S, left))
+
+
+def _points_of(path: Path) -> set[str]:
+    try:
+        return set(json.loads(path.read_text(encoding="utf-8"))["points"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+
+
+def _without(setting: Setting, cliff_map: CliffMap, reason: str) -> Outcome:
+    """Causes from kernel names alone, which the map has already."""
+    annotate(cliff_map).save(setting.folder / MAP)
+    return Outcome(SKIPPED, reason)

@@ -1,0 +1,310 @@
+"""Stage ``end_to_end``: the variants run as whole models, prefill and decode, eager and compiled.
+
+The models of a group take turns in every round (:mod:`gacprof.proof.benchmark`), the dense one
+first, so that every verdict rests on paired ratios. What runs out of time or memory is named
+and left for another call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gacprof.errors import GacprofError, MeasurementError
+from gacprof.files import write_json
+from gacprof.survey.condition import free_bytes
+from gacprof.survey.setting import Setting
+from gacprof.survey.shapes import BYTES, Shape, inventory_of
+from gacprof.survey.state import SKIPPED, Outcome
+from gacprof.survey.variants import DENSE, PLANNED, UNALIGNED, Variant, load
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from gacprof.proof.bench_result import BenchResult
+
+FILE = "end_to_end.json"
+ROUNDS = 12
+GRACE = 0.05
+"""Of the budget: how far a run that has begun may overrun it before it is given up."""
+MEMORY_SHARE = 0.7
+"""Of the free memory, for weights; the rest is for activations, caches and the compiler."""
+
+RECOMPILE_LIMIT = 512
+"""torch.compile falls back to eager, silently, after 8 shapes of one function: all variants
+are one function."""
+
+COMPILED = (DENSE, UNALIGNED, PLANNED)
+"""The variants that are compiled: it takes many seconds a layer, and padding by hand is what
+the compiler does itself."""
+
+TIMED_OUT = "the time was up"
+
+
+class _TimeIsUpError(GacprofError):
+    """Raised between two timings: a compilation can take longer than all the rest."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of the bench: which workloads, on how many layers, compiled or not."""
+
+    group: str
+    mode: str
+    batch: int
+    tokens: tuple[int, ...]
+    decode_steps: int
+
+    @property
+    def name(self) -> str:
+        what = [f"prefill {','.join(map(str, self.tokens))}"] if self.counts_prefill else []
+        what += ["decode"] if self.decode_steps else []
+        return f"{self.group}, {self.mode}, batch {self.batch}, {' and '.join(what)}"
+
+    @property
+    def counts_prefill(self) -> bool:
+        """A larger batch is for decoding; the prompt before it is no workload of ours."""
+        return self.batch == 1
+
+
+def runs(shape: Shape, groups: Sequence[str]) -> Iterator[Run]:
+    """Eager first for every group, then compiled: what is cut by time is the slowest to get."""
+    for group in groups:
+        for batch in shape.decode_batches:
+            tokens = shape.prefill if batch == 1 else (shape.prompt,)
+            yield Run(group, "eager", batch, tokens, shape.decode_steps)
+    if not shape.compiled_layers:
+        return
+    for group in groups:
+        for length in shape.compiled_prefill:
+            yield Run(group, "compiled", 1, (length,), 0)
+        for batch in shape.decode_batches:
+            yield Run(group, "compiled", batch, (shape.prompt,), shape.decode_steps)
+
+
+def measure(setting: Setting) -> Outcome:
+    """Time every run that is not yet in ``end_to_end.json``, as far as time allows."""
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        return Outcome(
+            SKIPPED, "building the models needs transformers: pip install gacprof[models]"
+        )
+    variants = load(setting)
+    shape, notes = fitting(setting, variants)
+    groups = list(dict.fromkeys(variant.group for variant in variants))
+    wanted = list(runs(shape, groups))
+    results = _kept(setting, variants, shape)
+    problems: dict[str, str] = {}
+    for mode in ("eager", "compiled"):
+        for group in groups:
+            todo = [
+                run for run in wanted
+                if (run.group, run.mode) == (group, mode) and _thin(results.get(run.name))
+            ]  # fmt: skip
+            if todo:
+                own = [v for v in variants if v.group == group]
+                _measure_group(setting, shape, own, todo, len(wanted), results, problems)
+                _save(setting, shape, variants, results, problems)
+    _save(setting, shape, variants, results, problems)
+    return _outcome(wanted, results, problems, notes)
+
+
+def fitting(setting: Setting, variants: Sequence[Variant]) -> tuple[Shape, list[str]]:
+    """As many layers as the variants of one group may have together in the free memory.
+
+    Raises :class:`MeasurementError` where not even one layer fits.
+    """
+    shape = setting.machine.shape
+    free = free_bytes(setting.machine.torch_device)
+    if free is None:
+        return shape, []
+    itemsize = BYTES[shape.dtype]
+    ends = 2 * shape.vocabulary * shape.hidden
+    dense = inventory_of(shape, {}).parameters - ends
+    groups = {v.group for v in variants}
+    layers = (
+        max(sum(v.parameters - ends for v in variants if v.group == group) for group in groups)
+        / shape.layers
+    )
+    room = MEMORY_SHARE * free / itemsize - ends
+    fit = min(shape.layers, int(room / layers))
+    if fit < 1:
+        raise MeasurementError(
+            f"{free / 1e9:.1f} GB are free on {setting.machine.torch_device}, one layer of every "
+            f"variant of {shape.scale} needs {(ends + layers) * itemsize / MEMORY_SHARE / 1e9:.1f}"
+        )
+    if fit == shape.layers:
+        return shape, []
+    note = f"{fit} of {shape.layers} layers: {free / 1e9:.1f} GB are free, dense alone is "
+    return replace(shape, layers=fit), [f"{note}{dense * itemsize / 1e9:.1f} GB"]
+
+
+def _measure_group(
+    setting: Setting,
+    shape: Shape,
+    variants: Sequence[Variant],
+    todo: Sequence[Run],
+    in_all: int,
+    results: dict[str, dict[str, Any]],
+    problems: dict[str, str],
+) -> None:
+    """The runs of one group in one mode, on models that are built once for all of them."""
+    import torch
+
+    from gacprof.proof.subject import device_of
+    from gacprof.survey.models import release
+
+    if setting.out_of_time:
+        problems.update({run.name: TIMED_OUT for run in todo})
+        return
+    compiled = todo[0].mode == "compiled"
+    if compiled:
+        shape = replace(shape, layers=min(shape.layers, shape.compiled_layers))
+        variants = [v for v in variants if v.name in COMPILED]
+    device = device_of(setting.machine.torch_device)
+    models: list[nn.Module] = []
+    try:
+        models = _models(shape, variants, device)
+        for run in todo:
+            if setting.out_of_time:
+                problems[run.name] = TIMED_OUT
+                continue
+            setting.tell(f"end to end: {run.name}")
+            left = setting.left_s()
+            cap = None if left is None else left / max(1, in_all - len(results))
+            results[run.name] = {"run": _plain(run), "layers": shape.layers} | _timed(
+                setting, run, models, [v.name for v in variants], cap
+            )
+    except (GacprofError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        for run in todo:
+            if run.name not in results:
+                problems.setdefault(run.name, first)
+    finally:
+        models.clear()
+        if compiled:
+            torch.compiler.reset()
+        release(device)
+
+
+def _models(shape: Shape, variants: Sequence[Variant], device: torch.device) -> list[nn.Module]:
+    from gacprof.checkpoint.load import dtype_of
+    from gacprof.survey.models import build
+
+    made: list[nn.Module] = []
+    for variant in variants:
+        first = made[0] if made else None
+        made.append(build(variant.inventory(shape), dtype_of(shape.dtype), device, first))
+    return made
+
+
+def _timed(
+    setting: Setting, run: Run, models: list[nn.Module], names: Sequence[str], cap: float | None
+) -> dict[str, Any]:
+    import torch
+    from torch._dynamo import config
+
+    from gacprof.proof import bench
+
+    if run.mode == "compiled":
+        torch.compiler.reset()  # each workload is compiled for its own lengths
+        for model in models:
+            model.compile()
+    with config.patch(recompile_limit=RECOMPILE_LIMIT):
+        result = bench(
+            models,
+            tokens=run.tokens,
+            decode_steps=run.decode_steps,
+            batch=run.batch,
+            device=setting.machine.torch_device,
+            repeats=ROUNDS,
+            time_cap_s=cap,
+            progress=partial(_advance, setting),
+        )
+    return {"bench": named(result, names).as_dict()}
+
+
+def _advance(setting: Setting, done: int, total: int, what: object) -> None:
+    setting.advance(done, total, what)
+    grace = 0.0 if setting.budget_s is None else GRACE * setting.budget_s
+    if done < total and setting.overdue_s() > grace:
+        raise _TimeIsUpError(TIMED_OUT)
+
+
+def named(result: BenchResult, names: Sequence[str]) -> BenchResult:
+    """The same result with the models called by the variants' names."""
+    new = dict(zip(result.models, names, strict=True))
+    timings = tuple(replace(timing, model=new[timing.model]) for timing in result.timings)
+    return replace(result, models=tuple(names), timings=timings, sources=())
+
+
+def _kept(setting: Setting, variants: Sequence[Variant], shape: Shape) -> dict[str, dict[str, Any]]:
+    """Results of an earlier call, where it ran these very variants."""
+    try:
+        data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
+        same = data["variants"] == _sizes(variants) and data["shape"] == _json(shape.as_dict())
+        return dict(data["results"]) if same else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _thin(result: dict[str, Any] | None) -> bool:
+    return result is None or result["bench"]["rounds"] < ROUNDS
+
+
+def _save(
+    setting: Setting,
+    shape: Shape,
+    variants: Sequence[Variant],
+    results: dict[str, dict[str, Any]],
+    problems: dict[str, str],
+) -> None:
+    write_json(
+        setting.folder / FILE,
+        {
+            "schema": "gacprof.survey.end_to_end/1",
+            "shape": shape.as_dict(),
+            "variants": _sizes(variants),
+            "results": results,
+            "not_measured": {name: why for name, why in problems.items() if name not in results},
+        },
+    )
+
+
+def _outcome(
+    wanted: Sequence[Run],
+    results: dict[str, dict[str, Any]],
+    problems: dict[str, str],
+    notes: list[str],
+) -> Outcome:
+    if not results:
+        reasons = "; ".join(dict.fromkeys(problems.values())) or "nothing was to be run"
+        return Outcome(SKIPPED, f"nothing was measured: {reasons}", (FILE,), tuple(notes))
+    missing = [run.name for run in wanted if run.name not in results]
+    short = [name for name, result in results.items() if _thin(result)]
+    notes = [*notes, *(f"not measured: {name}: {problems[name]}" for name in missing)]
+    thin = [f"{len(missing)} of {len(wanted)} runs are missing"] if missing else []
+    thin += [f"{len(short)} runs have fewer than {ROUNDS} rounds"] if short else []
+    return Outcome(artefacts=(FILE,), notes=tuple(notes), thin="; ".join(thin))
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    return {
+        "group": run.group,
+        "mode": run.mode,
+        "batch": run.batch,
+        "counts_prefill": run.counts_prefill,
+    }
+
+
+def _sizes(variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    return [{"group": v.group, "name": v.name, "sizes": dict(v.sizes)} for v in variants]
+
+
+def _json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
