@@ -11,6 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from gacprof.measure.cpu import preemptions
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -29,17 +31,25 @@ class Workload:
 
 
 class Clock:
-    """Times a call on a device in microseconds: CUDA events, or the monotonic clock."""
+    """Times a call on a device in microseconds: CUDA events, or the monotonic clock.
+
+    ``preempted`` is how often, during the latest call on a CPU, the system took a core from us;
+    ``disturbed`` counts the timings that had to be kept in spite of that.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
+        self.preempted = 0
+        self.disturbed = 0
 
     def time(self, call: Callable[[], Any]) -> float:
-        if self._device.type == "cpu":
-            start = time.perf_counter_ns()
+        if self.device.type == "cpu":
+            before, start = preemptions(), time.perf_counter_ns()
             call()
-            return (time.perf_counter_ns() - start) / 1e3
-        with torch.cuda.device(self._device):
+            taken = (time.perf_counter_ns() - start) / 1e3
+            self.preempted = preemptions() - before
+            return taken
+        with torch.cuda.device(self.device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
             begin.record()

@@ -107,6 +107,37 @@ def test_decoding_is_one_token_a_step_on_a_growing_cache(tiny):
     assert calls == [((2, 8), 0), ((2, 1), 8), ((2, 1), 9), ((2, 1), 10)]
 
 
+class Disturbed:
+    """A runner whose calls are preempted so often, in turn."""
+
+    def __init__(self, *preempted: int) -> None:
+        self.preempted = list(preempted)
+
+    def time(self, clock: Clock) -> float:
+        clock.preempted = self.preempted.pop(0)
+        return 100.0 + len(self.preempted)
+
+
+@pytest.mark.parametrize(
+    ("preempted", "left", "disturbed"),
+    [
+        ((0, 0, 0), 2, 0),  # the first call was undisturbed
+        ((7, 0, 0), 1, 0),
+        ((3, 1, 2), 1, 1),  # none was: the least disturbed, though the last was quicker
+        ((2, 2, 2), 2, 1),
+    ],
+)
+def test_a_disturbed_timing_is_taken_again_a_few_times(preempted, left, disturbed):
+    clock = Clock(torch.device("cpu"))
+    assert benchmark._time(Disturbed(*preempted), clock) == 100.0 + left
+    assert clock.disturbed == disturbed
+
+
+def test_a_busy_machine_is_noted():
+    assert "5 timings were preempted" in benchmark._notes(12, 12, 5)[0]
+    assert benchmark._notes(12, 12, 0) == ()
+
+
 def test_the_time_cap_ends_it_after_three_rounds(tiny):
     result = bench([tiny], tokens=(8,), decode_steps=0, repeats=50, time_cap_s=0.0)
     assert result.rounds == 3
