@@ -66,9 +66,14 @@ def find_ncu() -> str | None:
     return None
 
 
-def command(ncu: str, report: Path, points: Path) -> list[str]:
-    """The one command that collects: for the GPU machine, as a list of arguments."""
-    options = ["--clock-control", "none", "--profile-from-start", "off", "--nvtx"]
+def command(ncu: str, report: Path, points: Path, flush: bool = False) -> list[str]:
+    """The one command that collects: for the GPU machine, as a list of arguments.
+
+    Unless told to ``flush``, caches are left as they are between passes: ncu would empty them,
+    and most points were timed warm.
+    """
+    options = ["--cache-control", "all" if flush else "none"]
+    options += ["--clock-control", "none", "--profile-from-start", "off", "--nvtx"]
     options += ["--target-processes", "application-only", "--replay-mode", "kernel"]
     options += ["--metrics", requested(), "--force-overwrite", "--export", str(report)]
     return [ncu, *options, sys.executable, "-m", "gacprof.kernels.ncu_collect", str(points)]
@@ -87,9 +92,13 @@ def collect(points: Sequence[Point], report: Path, timeout_s: float = 1800.0) ->
     with tempfile.TemporaryDirectory(prefix="gacprof-ncu-") as folder:
         listed = Path(folder) / "points.json"
         listed.write_text(json.dumps([[p.id, p.operator, p.dim, p.dtype, p.flag] for p in points]))
+        flush = all(point.flag.get("cache") == "cold" for point in points)
         try:
             done = subprocess.run(
-                command(ncu, report, listed), capture_output=True, text=True, timeout=timeout_s
+                command(ncu, report, listed, flush),
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return Evidence(problem=f"{ncu} did not finish: {error}")

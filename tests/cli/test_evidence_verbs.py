@@ -11,9 +11,13 @@ import pytest
 
 from gacprof.errors import MeasurementError
 from gacprof.kernels import ncu_collect, static
+from gacprof.kernels.beside import write_counters
+from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.ncu import KernelCounters
+from gacprof.kernels.ncu_metrics import METRICS
 from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Environment
-from gacprof.sweeping import Suite, run_sweep
+from gacprof.points import Environment, Point
+from gacprof.sweeping import Suite, read_samples, run_sweep
 from gacprof.sweeping.suite import Sweep, Timing
 
 needs_triton = pytest.mark.skipif(
@@ -34,6 +38,10 @@ def swept(folder: Path, where: Environment, jump: float = 2.0) -> Path:
 
     run_sweep(SUITE, RecordedDevice(answer, where), folder)
     return folder
+
+
+def points(folder: Path) -> list[Point]:
+    return [sample.point for sample in read_samples(folder)]
 
 
 def refused(result, *told: str) -> None:
@@ -143,6 +151,24 @@ def test_a_report_of_something_else_is_told_apart_from_the_sweep(run, tmp_path, 
     told = run("evidence", "ncu", folder, "--report", report)
     assert told.code == 0 and "no launch in" in told.out
     assert not (folder / "counters.json").exists()
+
+
+def test_counters_beside_a_map_are_evidence_of_its_causes(run, tmp_path):
+    def launch(opcode):
+        values = dict.fromkeys((metric.key for metric in METRICS), None)
+        return KernelCounters(Kernel("k"), "sm80", "an A100", (), values, {}, {opcode: 9})
+
+    folder = swept(tmp_path / "run", GPU, jump=0.5)
+    known = {p: launch("LDG.E.U16" if p.dim["K"] < 56 else "LDG.E.128") for p in points(folder)}
+    write_counters(folder, {point: [counted] for point, counted in known.items()})
+    assert run("map", "build", folder).code == 0
+    told = run("explain", folder / "cliffmap.json", "--op", "linear", "--d", "48")
+    assert "loads of 2 bytes (LDG.2) instead of 16 (LDG.16)" in told.out
+    assert "Nsight Compute counters" in told.out
+    ((cliff,),) = (
+        c["cliffs"] for c in json.loads((folder / "cliffmap.json").read_text())["curves"]
+    )
+    assert cliff["cause"] == "at 48: loads of 2 bytes (LDG.2) instead of 16 (LDG.16)"
 
 
 def test_reports_that_are_none_are_refused(run, tmp_path, report):

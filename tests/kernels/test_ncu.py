@@ -131,9 +131,15 @@ def test_sectors_per_l2_request() -> None:
 def test_the_command_leaves_the_clocks_alone_and_asks_for_every_counter() -> None:
     command = ncu_collect.command("ncu", Path("out.ncu-rep"), Path("points.json"))
     assert command[command.index("--clock-control") + 1] == "none"
+    assert command[command.index("--cache-control") + 1] == "none"
     assert command[command.index("--metrics") + 1] == requested()
     assert all(metric.name in requested() for metric in METRICS)
     assert command[-3:] == ["-m", "gacprof.kernels.ncu_collect", "points.json"]
+
+
+def test_points_timed_cold_are_counted_cold() -> None:
+    command = ncu_collect.command("ncu", Path("out.ncu-rep"), Path("points.json"), flush=True)
+    assert command[command.index("--cache-control") + 1] == "all"
 
 
 def test_without_ncu_it_says_how_to_get_it_and_carries_on(
