@@ -8,12 +8,13 @@ samples it has.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gacprof.points import Point
 from gacprof.sweeping.order import Visit, visits
 from gacprof.sweeping.refine import Rounds, Seen, refine
 from gacprof.sweeping.suite import Suite, Timing
+from gacprof.sweeping.suspects import Taken, suspected
 
 CLIFF_IN_HALF_WIDTHS = 3
 """The stopping rule's half width is a third of the smallest cliff of interest."""
@@ -21,10 +22,31 @@ CLIFF_IN_HALF_WIDTHS = 3
 Curve = dict[int, Point]
 
 
-def rounds(suite: Suite, device_kind: str, seen: Mapping[Point, Seen]) -> Iterator[list[Visit]]:
+def rounds(
+    suite: Suite,
+    device_kind: str,
+    seen: Mapping[Point, Seen],
+    taken: Mapping[Point, Sequence[Taken]],
+) -> Iterator[list[Visit]]:
     """Batches of visits, each shuffled. Before the next is asked for, ``seen`` must hold the
-    first pass of all points visited so far. Raises :class:`SuiteError`.
+    first pass of all points visited so far, and ``taken`` all their visits.
+
+    The last batch is spent on suspected edges. Raises :class:`SuiteError`.
     """
+    yield from _passes(suite, device_kind, seen)
+    timing = suite.timing
+    if not timing.edge_visits:
+        return
+    sweeps = [s for s in suite.sweep if s.device in (None, device_kind)]
+    curves = [curve for sweep in sweeps for curve in sweep.curves(device_kind)]
+    open_points = sorted(suspected(curves, taken, timing.passes), key=lambda point: point.id)
+    for extra in range(timing.edge_visits):
+        number = timing.passes + extra
+        random.Random(f"{timing.seed}:edges:{number}").shuffle(open_points)
+        yield [Visit(point, number, False) for point in open_points]
+
+
+def _passes(suite: Suite, device_kind: str, seen: Mapping[Point, Seen]) -> Iterator[list[Visit]]:
     points = suite.points(device_kind)
     adaptive = [
         curve

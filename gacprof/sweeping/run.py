@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 from gacprof.errors import MeasurementError
 from gacprof.measure.device import Device, Work
+from gacprof.measure.stats import median
 from gacprof.measure.stopping import StoppingRule
 from gacprof.points import Environment, Point, Sample
 from gacprof.sweeping.order import Visit
@@ -19,6 +21,7 @@ from gacprof.sweeping.refine import Seen
 from gacprof.sweeping.rounds import rounds
 from gacprof.sweeping.store import RunFolder, read_header, read_samples
 from gacprof.sweeping.suite import Suite, Timing, parse_suite
+from gacprof.sweeping.suspects import Taken
 
 Progress = Callable[[int, int, Point], None]
 """Called before each visit with (visits done, visits in all, the point about to be measured)."""
@@ -107,12 +110,15 @@ class _Sweep:
         self._done = {(s.point.id, s.visit, s.duplicate) for s in taken}
         self._failed = sum(s.status == "failed" for s in taken)
         self._seen = {s.point: Seen.of(s) for s in taken if not s.visit and not s.duplicate}
+        self._taken: dict[Point, list[Taken]] = defaultdict(list)
+        for sample in taken:
+            self._keep(sample)
         self._known = 0
         self._left = 0
 
     def run(self) -> None:
         burnt_in = False
-        for batch in rounds(self._suite, self._device.environment.kind, self._seen):
+        for batch in self._rounds():
             todo = [visit for visit in batch if visit.key not in self._done]
             self._known += len(batch)
             if todo and not burnt_in:
@@ -133,6 +139,16 @@ class _Sweep:
         self._done.add(visit.key)
         if not visit.number and not visit.duplicate:
             self._seen[visit.point] = Seen.of(sample)
+        self._keep(sample)
+
+    def _rounds(self) -> Iterator[list[Visit]]:
+        kind = self._device.environment.kind
+        return rounds(self._suite, kind, self._seen, self._taken)
+
+    def _keep(self, sample: Sample) -> None:
+        if sample.timings_us:
+            kept = sample.visit, sample.duplicate, median(sample.timings_us)
+            self._taken[sample.point].append(kept)
 
     def summary(self) -> RunSummary:
         seconds = time.monotonic() - self._started

@@ -61,6 +61,7 @@ class Timing(_Strict):
     """How each point is timed. ``count`` selects a fixed number of timings a visit.
 
     ``budget_s`` ends the whole sweep after so many seconds, whatever is left then.
+    ``edge_visits`` are spent on both sides of each suspected edge (suspects.py).
     """
 
     passes: Annotated[int, Field(ge=1, le=100)] = 2
@@ -73,6 +74,7 @@ class Timing(_Strict):
     warm_up: Annotated[int, Field(ge=0)] = 0
     seed: int = 0
     budget_s: Annotated[float | None, Field(gt=0)] = None
+    edge_visits: Annotated[int, Field(ge=0, le=100)] = 0
 
     def rule(self) -> StoppingRule:
         if self.count is not None:
@@ -142,6 +144,8 @@ class Suite(_Strict):
         data = self.model_dump(mode="json", by_alias=True)
         if self.timing.budget_s is None:
             del data["timing"]["budget_s"]
+        if not self.timing.edge_visits:
+            del data["timing"]["edge_visits"]
         for sweep in data["sweep"]:
             if sweep["strategy"] == "exhaustive":
                 del sweep["strategy"]
