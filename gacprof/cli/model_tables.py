@@ -1,0 +1,149 @@
+"""What the verbs about checkpoints print: tables, and what has to be said under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gacprof.cli.printing import microseconds, percent, print_table, say
+
+
+def print_realigned(result: Any, base: str | None) -> None:
+    """What realigning did; ``base`` is where original weights came from."""
+    more = result.parameters_after / result.parameters_before - 1
+    fused = f", {len(result.fused)} modules fused" if result.fused else ""
+    say(
+        f"{len(result.resized)} dims resized{fused}, {result.parameters_before:,} → "
+        f"{result.parameters_after:,} parameters ({percent(more, signed=True)})"
+    )
+    say(result.meaning)
+    if result.informed:
+        before, after = result.residuals
+        say(
+            f"{len(result.informed)} ranks filled from {base}: ‖W − u·v‖ / ‖W‖ falls from "
+            f"{before:.4f} to {after:.4f} (root mean square over them)"
+        )
+    for note in result.notes:
+        say(f"note: {note}")
+    say(f"checkpoint: {result.out}")
+
+
+def print_timings(timed: Any) -> None:
+    rows = [
+        (
+            t.workload,
+            t.model,
+            microseconds(t.median_us),
+            f"{microseconds(t.low_us)} – {microseconds(t.high_us)}",
+            percent(t.ratio[1] - 1, signed=True) if t.ratio else None,
+            t.verdict,
+        )
+        for t in sorted(timed.timings, key=lambda t: (t.kind, t.tokens))
+    ]
+    columns = ("workload", "model", "median", "95 % interval", "against first", "verdict")
+    print_table("", columns, rows)
+    say(
+        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds in "
+        f"turns, {timed.timer}; the verdict rests on the paired ratios of the rounds"
+    )
+    for note in timed.notes:
+        say(f"note: {note}")
+
+
+def print_verification(check: Any) -> None:
+    def shown(value: float | None) -> str:
+        return "not finite" if value is None else f"{value:.3g}"
+
+    rows = [
+        ("largest absolute error", shown(check.max_abs_error)),
+        ("over the largest logit", f"{shown(check.max_rel_error)} (≤ {check.tolerance:g})"),
+        ("root mean square, relative", shown(check.rms_rel_error)),
+        ("KL divergence, mean / max (nats)", f"{shown(check.mean_kl)} / {shown(check.max_kl)}"),
+        ("same most likely token", percent(check.argmax_agreement)),
+    ]
+    from gacprof.proof import distinct_names
+
+    a, b = distinct_names([check.a, check.b])
+    for which, ppl in ((a, check.perplexity_a), (b, check.perplexity_b)):
+        if ppl is not None:
+            value = "not finite" if ppl.value is None else f"{ppl.value:.4f}"
+            rows.append((f"perplexity of {which}, {ppl.tokens:,} tokens", value))
+    print_table(f"{b} against {a}", ("quantity", "value"), rows)
+    say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
+    say("passed: the same function within tolerance" if check.passed else "failed")
+
+
+def _short(dim: str) -> str:
+    """``model.layers.3.self_attn.q_proj:rank`` → ``3.self_attn.q_proj:rank``."""
+    return dim.removeprefix("model.layers.")
+
+
+def print_diagnosis(found: Any, every: bool) -> None:
+    totals = found.totals()
+    rows = [
+        (
+            _short(d.name),
+            d.size,
+            d.verdict,
+            percent(d.penalty),
+            microseconds(d.latency_us),
+            "not in this map" if d.verdict == "unknown" else d.advice,
+            microseconds(d.lost_us) if d.lost_us else None,
+        )
+        for d in sorted(found.dims, key=lambda d: -d.lost_us)
+        if every or d.verdict != "safe"
+    ]
+    columns = ("dim", "size", "verdict", "penalty", "now", "what to do", "recovers")
+    if rows:
+        print_table("", columns, rows)
+    say(
+        f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
+        f"judged in {found.dtype} for {found.device} (map {found.map})"
+    )
+    say(
+        f"misaligned by measurement: {totals['misaligned']} of {totals['weights']} weights "
+        f"({percent(totals['misaligned_share'])}), {totals['unknown']} unknown; "
+        f"not a multiple of 8: {totals['not_divisible_by_8']} "
+        f"({percent(totals['not_divisible_by_8_share'])})"
+    )
+    when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())
+    predicted = microseconds(totals["predicted_us"]) or "unknown"
+    say(
+        f"predicted time in matrix products, {when}: {predicted}; lost to penalties "
+        f"{microseconds(totals['lost_us'])}, recoverable by padding "
+        f"{microseconds(totals['recoverable_us'])}"
+    )
+    missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
+    for note in (*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())):
+        say(f"note: {note}")
+
+
+def print_plan(made: Any) -> None:
+    rows = [
+        (
+            _short(c.dim),
+            c.before,
+            "dense" if c.after is None else c.after,
+            c.action,
+            microseconds(c.latency_before_us),
+            microseconds(c.latency_after_us),
+            " ".join(map(str, c.candidates[:8])) + (" …" if len(c.candidates) > 8 else ""),
+        )
+        for c in made.choices
+    ]
+    columns = ("dim", "now", "plan", "action", "now", "plan", "window")
+    print_table(f"objective {made.objective}", columns, rows)
+    budget = made.budget
+    limit = f"{budget.limit:,}" if budget.limit is not None else "none"
+    say(f"parameters planned: {budget.before:,} → {budget.used:,}; limit {limit} ({budget.basis})")
+    before, after = made.predicted_before_us, made.predicted_after_us
+    if before and after:
+        say(
+            f"predicted: {microseconds(before)} → {microseconds(after)} "
+            f"({percent(after / before - 1, signed=True)})"
+        )
+    proof = made.certificate
+    bound = "no bound" if proof.bound is None else f"bound {proof.bound:.6g}"
+    proved = "proved optimal" if proof.proved else "not proved optimal"
+    say(f"certificate: {proof.solver}, value {proof.value:.6g}, {bound}, {proved}")
+    for note in (*made.warnings, *proof.notes):
+        say(f"note: {note}")
