@@ -151,3 +151,20 @@ def test_bench_and_report(run, asvd, planted_map, tmp_path):
     assert page.count("<svg") >= 2 and "http-equiv" not in page and "<script" not in page
     kinds = {p.suffix for p in (tmp_path / "page" / "figures").iterdir()}
     assert kinds == {".svg", ".png"}
+
+
+def test_fuse_and_base_on_the_command_line(run, asvd, original_checkpoints, tmp_path):
+    from gacprof.checkpoint import scan
+
+    one = "model.layers.0.self_attn.v_proj"
+    told = run("realign", asvd, "--fuse", "--module", one, "--out", tmp_path / "one")
+    assert told.code == 0 and "1 modules fused" in told.out
+    assert f"{one}.weight" in scan(tmp_path / "one").tensors
+    base = original_checkpoints / "base_mha"
+    told = run(
+        "realign", asvd, "--strategy", "optimal", "--base", base, "--out", tmp_path / "raised"
+    )  # fmt: skip
+    assert told.code == 0 and "falls from" in told.out
+    for wrong in (("--uniform", "--base", base), ("--uniform", "--module", one), ()):
+        refused = run("realign", asvd, *wrong, "--out", tmp_path / "no")
+        assert refused.code == 2 and len(refused.err.splitlines()) == 1
