@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gacprof.cli import evidence_attention
+from gacprof.cli import evidence_attention, evidence_tiers
 from gacprof.cli.printing import Json, print_json, print_table, say
 from gacprof.errors import MeasurementError
 
@@ -21,7 +21,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-evidence_attention.register(app)
+for room in (evidence_attention, evidence_tiers):
+    room.register(app)
 
 Samples = Annotated[Path, typer.Argument(help="A sweep's folder.")]
 Edges = Annotated[

@@ -295,6 +295,21 @@ def test_templates_are_listed_from_records_or_a_binary(run, tmp_path):
     refused(run("evidence", "fa2", tmp_path / "absent.so"), "cannot be read")
 
 
+# evidence tiers ----------------------------------------------------------------------------
+
+
+def test_tiers_are_listed_and_predicted_by_rules(run):
+    told = json.loads(run("evidence", "tiers", "--arch", "sm80", "--json").out)
+    assert [tier["elements"] for tier in told["tiers"]] == [8, 2, 1]
+    assert told["prediction"] is None
+    odd = run("evidence", "tiers", "--arch", "sm80", "--row", "K=107", "--row", "N=4096")
+    assert "K is no multiple of 2" in odd.out and "(by rules)" in odd.out
+    assert "TMA" in run("evidence", "tiers", "--arch", "sm90").out
+    refused(run("evidence", "tiers", "--arch", "gfx90a"), "no alignment rules")
+    refused(run("evidence", "tiers", "--arch", "sm80", "--dtype", "int3"), "no rules for int3")
+    refused(run("evidence", "tiers", "--arch", "sm80", "--row", "K=0"), "--row takes")
+
+
 # disputes ----------------------------------------------------------------------------------
 
 
