@@ -67,9 +67,11 @@ def print_verification(check: Any) -> None:
         if ppl is not None:
             value = "not finite" if ppl.value is None else f"{ppl.value:.4f}"
             rows.append((f"perplexity of {which}, {ppl.tokens:,} tokens", value))
-    print_table(f"{b} against {a}", ("quantity", "value"), rows)
+    print_table("", ("quantity", "value"), rows)
+    say(f"{b} against {a}")
     say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
-    say("passed: the same function within tolerance" if check.passed else "failed")
+    failed = "failed: the functions differ by more than rounding does"
+    say("passed: the same function within tolerance" if check.passed else failed)
 
 
 def _short(dim: str) -> str:
