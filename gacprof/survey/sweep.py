@@ -74,7 +74,7 @@ def candidate_suite(setting: Setting) -> Suite:
     timing = GPU_TIMING if setting.machine.is_gpu else CPU_TIMING
     tables = []
     for sizes in (unaligned_ranks(shape), unaligned_widths(shape)):
-        made = suite_for(inventory_of(shape, sizes), PLAN_TOKENS, timing=timing)
+        made = suite_for(inventory_of(shape, sizes), PLAN_TOKENS, dtype=shape.dtype, timing=timing)
         tables += made.model_dump(mode="json", by_alias=True)["sweep"]
     return parse_suite(
         {

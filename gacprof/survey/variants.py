@@ -127,8 +127,8 @@ def exact_suite(setting: Setting, variants: Sequence[Variant]) -> Suite:
             if module.role not in ("embedding", "head"):
                 for gemm in module.gemms:
                     bodies[gemm.K].add(gemm.N)
-    tables = [_linear(k, sorted(sizes), shape.tokens) for k, sizes in sorted(bodies.items())]
-    tables.append(_linear(shape.hidden, [shape.vocabulary], shape.decode_batches))
+    tables = [_linear(shape, k, sorted(sizes), shape.tokens) for k, sizes in sorted(bodies.items())]
+    tables.append(_linear(shape, shape.hidden, [shape.vocabulary], shape.decode_batches))
     tables += _attention(shape)
     timing = GPU_TIMING if setting.machine.is_gpu else CPU_TIMING
     data = {"name": "survey-shapes", "timing": timing, "sweep": tables}
@@ -144,12 +144,13 @@ def load(setting: Setting) -> list[Variant]:
         raise MeasurementError(f"{FILE} is not there or not readable: {error}") from None
 
 
-def _linear(k: int, sizes: list[int], tokens: Iterable[int]) -> dict[str, Any]:
+def _linear(shape: Shape, k: int, sizes: list[int], tokens: Iterable[int]) -> dict[str, Any]:
     return {
         "operator": "linear",
         "axis": "N",
         "values": sizes,
         "dims": {"M": sorted(tokens), "K": k},
+        "dtype": shape.dtype,
         "flags": {"bias": False, "cache": "cold"},
     }
 
@@ -160,7 +161,12 @@ def _attention(shape: Shape) -> list[dict[str, Any]]:
     cached = shape.prompt + shape.decode_steps // 2
     lengths: dict[str, Any] = {"q_len": list(shape.prefill)}
     decode = {"batch": list(shape.decode_batches), "q_len": 1, "kv_len": cached}
-    common = {"operator": "attention", "axis": "head_dim", "values": [shape.head_dim]}
+    common = {
+        "operator": "attention",
+        "axis": "head_dim",
+        "values": [shape.head_dim],
+        "dtype": shape.dtype,
+    }
     return [
         common | {"dims": heads | lengths, "flags": {"causal": True}},
         common | {"dims": heads | decode, "flags": {"causal": False}},

@@ -1,0 +1,112 @@
+"""Each fault of a GPU is found, said in words, and marks the numbers. NVML alone is faked."""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gacprof.survey.condition import look
+
+GIB = 1 << 30
+
+
+class FakeNvml:
+    """A healthy H200; a test changes what it says. Calls are named as NVML names them."""
+
+    NVML_CLOCK_SM = 1
+
+    def __init__(self):
+        self.processes = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=GIB)]
+        self.throttle, self.ecc, self.mig, self.memory = 0x1, 0, 0, 141 * GIB
+
+    def __getattr__(self, name):
+        return {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetHandleByUUID": lambda uuid: {b"GPU-1234": "handle"}[uuid],
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: self.processes,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: self.throttle,
+            "nvmlDeviceGetTotalEccErrors": lambda handle, kind, counter: self.errors(kind, counter),
+            "nvmlDeviceIsMigDeviceHandle": lambda handle: self.mig,
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=self.memory),
+            "nvmlDeviceGetClockInfo": lambda handle, which: 1980,
+            "nvmlDeviceGetMaxClockInfo": lambda handle, which: 1980,
+        }[name]
+
+    def errors(self, kind, counter):
+        if isinstance(self.ecc, Exception):
+            raise self.ecc
+        assert (kind, counter) == (1, 0)
+        return self.ecc
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    properties = SimpleNamespace(uuid="1234")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    return fake
+
+
+def test_a_healthy_gpu_has_no_marks(nvml):
+    condition = look(0)
+    assert condition.marks == ()
+    assert [f.kind for f in condition.findings] == ["clocks"]
+
+
+def test_a_process_beside_ours_is_named(nvml):
+    nvml.processes.append(SimpleNamespace(pid=os.getppid(), usedGpuMemory=3 * GIB))
+    assert look(0).marks == (
+        f"shared with 1 other compute processes: pid {os.getppid()} with 3072 MiB",
+    )
+
+
+def test_one_process_unknown_here_may_be_ourselves_two_cannot(nvml):
+    nvml.processes = [SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None)]
+    (finding, _) = look(0).findings
+    assert finding.kind == "shared" and not finding.mark and "may be this process" in finding.words
+    nvml.processes.append(SimpleNamespace(pid=2**22 + 2, usedGpuMemory=None))
+    assert len(look(0).marks) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "value", "words"),
+    [
+        ("throttle", 0x40, "hardware thermal slowdown"),
+        ("ecc", 3, "3 uncorrected memory"),
+        ("mig", 1, "a MIG slice"),
+    ],
+)
+def test_a_fault_marks_the_numbers(nvml, fault, value, words):
+    setattr(nvml, fault, value)
+    (mark,) = look(0).marks
+    assert words in mark
+
+
+def test_little_memory_is_said_but_spoils_nothing(nvml):
+    nvml.memory = 8 * GIB
+    assert look(0).marks == ()
+    assert any("8 GiB of memory" in finding.words for finding in look(0).findings)
+
+
+def test_one_unreadable_value_does_not_hide_the_others(nvml):
+    nvml.ecc, nvml.throttle = RuntimeError("Not Supported"), 0x4
+    condition = look(0)
+    assert condition.marks == ("running below its clock: software power cap",)
+    assert any(f.words == "ecc: not readable (Not Supported)" for f in condition.findings)
+
+
+def test_without_nvml_the_state_is_unknown_not_good(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (mark,) = look(0).marks
+    assert mark.startswith("NVML cannot be read") and "unknown" in mark
+
+
+def test_a_cpu_busy_with_other_work_is_marked(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
+    assert look(None).marks == ()
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 5.0, 4.0))
+    assert "load 6.0 on 2 cores" in look(None).marks[0]
