@@ -18,7 +18,7 @@ from gacprof.kernels.ncu import KernelCounters
 from gacprof.kernels.onednn import Call, CpuImplementation
 from gacprof.points import Point
 
-COUNTERS, COUNTERS_SCHEMA = "counters.json", "gacprof.counters/1"
+COUNTERS, COUNTERS_SCHEMA = "ncu.json", "gacprof.counters/1"
 IMPLEMENTATIONS, IMPLEMENTATIONS_SCHEMA = "implementations.json", "gacprof.implementations/1"
 
 Counters = Mapping[Point, Sequence[KernelCounters]]

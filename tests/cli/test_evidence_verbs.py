@@ -150,7 +150,7 @@ def test_a_report_of_something_else_is_told_apart_from_the_sweep(run, tmp_path, 
     folder = swept(tmp_path / "run", GPU)
     told = run("evidence", "ncu", folder, "--report", report)
     assert told.code == 0 and "no launch in" in told.out
-    assert not (folder / "counters.json").exists()
+    assert not (folder / "ncu.json").exists()
 
 
 def test_counters_beside_a_map_are_evidence_of_its_causes(run, tmp_path):
