@@ -65,7 +65,7 @@ def ncu(
                 "or of another tool; leave the folder out to see all launches"
             )
     else:
-        made = collect(points, samples / "ncu.ncu-rep", timeout)
+        made = collect(points, samples / "counters.ncu-rep", timeout)
         counters, problem = made.counters, made.problem
     known = {point: counters[point.id] for point in points if point.id in counters}
     if known:
