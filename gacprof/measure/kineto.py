@@ -37,7 +37,7 @@ def trace(run: Callable[[], object]) -> list[Traced]:
         with profile(activities=[ProfilerActivity.CUDA]) as traced:
             run()
         events = traced.profiler.kineto_results.events()
-    except AttributeError as error:
+    except (AttributeError, AssertionError) as error:  # the latter where CUPTI is not to be had
         raise MeasurementError(f"torch's profiler gives no device events: {error}") from None
     cuda = torch.autograd.DeviceType.CUDA
     return [

@@ -8,7 +8,7 @@ import pytest
 
 from gacprof.errors import MeasurementError
 from gacprof.measure.clocks import locked
-from gacprof.measure.kineto import Traced, calls, span_us
+from gacprof.measure.kineto import Traced, calls, span_us, trace
 from gacprof.measure.roof import ROOFS
 from gacprof.measure.telemetry import Telemetry
 
@@ -48,6 +48,15 @@ def test_a_trace_that_lost_a_mark_is_refused(lost):
 def test_a_trace_that_lost_all_work_of_a_call_is_refused():
     with pytest.raises(MeasurementError, match="1 calls without any work"):
         calls(COLD[:2] + COLD[4:], expected=2)
+
+
+def test_a_machine_that_cannot_trace_says_so():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.warns(UserWarning, match="CUDA"), pytest.raises(MeasurementError, match="profiler"):
+        trace(lambda: None)
 
 
 class NvmlError(Exception):

@@ -73,6 +73,11 @@ def test_a_dry_run_tells_points_and_time():
     assert 0 < told["estimated_s"] <= told["budget_s"] <= 480
 
 
+@pytest.mark.parametrize(("name", "seconds"), [("quick", 60), ("full", 480)])
+def test_suites_with_a_promised_time_keep_to_it(name, seconds):
+    assert load_suite(name).timing.budget_s < seconds
+
+
 def test_full_holds_every_operator_on_a_gpu():
     from gacprof.operators import OPERATORS
 
