@@ -14,7 +14,9 @@ from gacprof.files import write_json
 TOKENS = {1: 1.0, 256: 1.0}
 """One decode step and a prefill short enough for a laptop's CPU."""
 
-STAGES = ("checkpoint", "sweep", "map", "diagnose", "plan", "realign", "verify", "bench", "page")
+TIMING = {"cap_ms": 8, "passes": 3, "duplicates": 0.15}
+"""Three visits a point, and A/A pairs enough for a noise floor by curve, in under a minute."""
+
 MARKER = ".gacprof-demo"
 
 Tell = Callable[[str], None]
@@ -41,13 +43,14 @@ def run_demo(
 
     Raises :class:`GacprofError` for a folder that holds anything else.
     """
-    from gacprof import cliffmap, diagnosing, planning, realigning
+    from gacprof import diagnosing, planning, realigning
+    from gacprof.chain import build_map
     from gacprof.checkpoint import scan
     from gacprof.measure.device import open_device
     from gacprof.proof import bench, verify
     from gacprof.report.contents import Contents
     from gacprof.report.page import write_page
-    from gacprof.sweeping import build_map_of, run_sweep
+    from gacprof.sweeping import run_sweep
     from gacprof.sweeping.for_checkpoint import suite_for
 
     folder = _fresh(Path(folder))
@@ -59,11 +62,11 @@ def run_demo(
     inventory = scan(model)
     tell(f"checkpoint: {inventory.parameters:,} parameters, {described()}")
 
-    suite = suite_for(inventory, sorted(TOKENS), timing={"cap_ms": 8, "passes": 3, "duplicates": 0.15})
+    suite = suite_for(inventory, sorted(TOKENS), timing=TIMING)
     summary = run_sweep(suite, opened, folder / "sweep", progress=advance)
     tell(f"sweep: {summary.points} points in {summary.seconds:.0f} s on {name}")
 
-    cliff_map: cliffmap.CliffMap = build_map_of(folder / "sweep")
+    cliff_map = build_map(folder / "sweep")
     cliff_map.save(folder / "cliffmap.json")
     floor = cliff_map.floor
     tell(f"map: noise floor {floor:.1%}" if floor is not None else "map: no noise floor")
