@@ -55,7 +55,8 @@ def survey(
     else:
         for name, words in thin.items():
             say(f"to deepen with --resume: {name}: {words}")
-        say(f"page: {out / 'index.html'}")
+        if (out / "index.html").is_file():
+            say(f"page: {out / 'index.html'}")
     if failed:
         raise typer.Exit(1)
 

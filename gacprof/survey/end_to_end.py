@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,39 +51,34 @@ class _TimeIsUpError(GacprofError):
 
 @dataclass(frozen=True)
 class Run:
-    """One call of the bench: which workloads, on how many layers, compiled or not."""
+    """One workload of one group, eager or compiled: what one call of the bench times.
+
+    Where ``decode_steps`` is not 0, decoding is what counts, after a prompt of ``tokens``.
+    """
 
     group: str
     mode: str
     batch: int
-    tokens: tuple[int, ...]
-    decode_steps: int
+    tokens: int
+    decode_steps: int = 0
 
     @property
     def name(self) -> str:
-        what = [f"prefill {','.join(map(str, self.tokens))}"] if self.counts_prefill else []
-        what += ["decode"] if self.decode_steps else []
-        return f"{self.group}, {self.mode}, batch {self.batch}, {' and '.join(what)}"
-
-    @property
-    def counts_prefill(self) -> bool:
-        """A larger batch is for decoding; the prompt before it is no workload of ours."""
-        return self.batch == 1
+        kind = "decode" if self.decode_steps else "prefill"
+        return f"{self.group}, {self.mode}, {kind} {self.tokens}, batch {self.batch}"
 
 
 def runs(shape: Shape, groups: Sequence[str]) -> Iterator[Run]:
     """Eager first for every group, then compiled: what is cut by time is the slowest to get."""
-    for group in groups:
-        for batch in shape.decode_batches:
-            tokens = shape.prefill if batch == 1 else (shape.prompt,)
-            yield Run(group, "eager", batch, tokens, shape.decode_steps)
-    if not shape.compiled_layers:
-        return
-    for group in groups:
-        for length in shape.compiled_prefill:
-            yield Run(group, "compiled", 1, (length,), 0)
-        for batch in shape.decode_batches:
-            yield Run(group, "compiled", batch, (shape.prompt,), shape.decode_steps)
+    modes = {"eager": shape.prefill, "compiled": shape.compiled_prefill}
+    for mode, prefill in modes.items():
+        if mode == "compiled" and not shape.compiled_layers:
+            return
+        for group in groups:
+            for length in prefill:
+                yield Run(group, mode, 1, length)
+            for batch in shape.decode_batches:
+                yield Run(group, mode, batch, shape.prompt, shape.decode_steps)
 
 
 def measure(setting: Setting) -> Outcome:
@@ -96,6 +91,8 @@ def measure(setting: Setting) -> Outcome:
         )
     variants = load(setting)
     shape, notes = fitting(setting, variants)
+    if 0 < (layers := _layers_before(setting)) < shape.layers:
+        shape = replace(shape, layers=layers)  # more memory is free now; results stay comparable
     groups = list(dict.fromkeys(variant.group for variant in variants))
     wanted = list(runs(shape, groups))
     results = _kept(setting, variants, shape)
@@ -167,24 +164,23 @@ def _measure_group(
         shape = replace(shape, layers=min(shape.layers, shape.compiled_layers))
         variants = [v for v in variants if v.name in COMPILED]
     device = device_of(setting.machine.torch_device)
+    names = [variant.name for variant in variants]
     models: list[nn.Module] = []
     try:
         models = _models(shape, variants, device)
         for run in todo:
-            if setting.out_of_time:
-                problems[run.name] = TIMED_OUT
-                continue
             setting.tell(f"end to end: {run.name}")
-            left = setting.left_s()
-            cap = None if left is None else left / max(1, in_all - len(results))
-            results[run.name] = {"run": _plain(run), "layers": shape.layers} | _timed(
-                setting, run, models, [v.name for v in variants], cap
-            )
-    except (GacprofError, RuntimeError) as error:  # torch's errors are RuntimeErrors
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        for run in todo:
-            if run.name not in results:
-                problems.setdefault(run.name, first)
+            try:
+                timed = _timed(setting, run, models, names, in_all - len(results))
+            except (GacprofError, RuntimeError) as error:
+                problems[run.name] = _first_line(error)
+                continue
+            earlier = results.get(run.name)
+            if earlier is None or timed.rounds >= earlier["bench"]["rounds"]:
+                plain = {"run": asdict(run), "layers": shape.layers, "bench": timed.as_dict()}
+                results[run.name] = plain
+    except (GacprofError, RuntimeError) as error:  # the models themselves cannot be made
+        problems.update({run.name: _first_line(error) for run in todo})
     finally:
         models.clear()
         if compiled:
@@ -204,13 +200,17 @@ def _models(shape: Shape, variants: Sequence[Variant], device: torch.device) -> 
 
 
 def _timed(
-    setting: Setting, run: Run, models: list[nn.Module], names: Sequence[str], cap: float | None
-) -> dict[str, Any]:
+    setting: Setting, run: Run, models: list[nn.Module], names: Sequence[str], runs_left: int
+) -> BenchResult:
+    """The run's timings. Raises :class:`GacprofError` when the time is up before they are."""
     import torch
     from torch._dynamo import config
 
     from gacprof.proof import bench
 
+    left = setting.left_s()
+    if left is not None and left <= 0:
+        raise _TimeIsUpError(TIMED_OUT)
     if run.mode == "compiled":
         torch.compiler.reset()  # each workload is compiled for its own lengths
         for model in models:
@@ -218,15 +218,15 @@ def _timed(
     with config.patch(recompile_limit=RECOMPILE_LIMIT):
         result = bench(
             models,
-            tokens=run.tokens,
+            tokens=(run.tokens,),
             decode_steps=run.decode_steps,
             batch=run.batch,
             device=setting.machine.torch_device,
             repeats=ROUNDS,
-            time_cap_s=cap,
+            time_cap_s=None if left is None else left / max(1, runs_left),
             progress=partial(_advance, setting),
         )
-    return {"bench": named(result, names).as_dict()}
+    return named(result, names)
 
 
 def _advance(setting: Setting, done: int, total: int, what: object) -> None:
@@ -241,6 +241,15 @@ def named(result: BenchResult, names: Sequence[str]) -> BenchResult:
     new = dict(zip(result.models, names, strict=True))
     timings = tuple(replace(timing, model=new[timing.model]) for timing in result.timings)
     return replace(result, models=tuple(names), timings=timings, sources=())
+
+
+def _layers_before(setting: Setting) -> int:
+    """How many layers an earlier call ran; 0 where there was none."""
+    try:
+        data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
+        return int(data["shape"]["layers"]) if data["results"] else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _kept(setting: Setting, variants: Sequence[Variant], shape: Shape) -> dict[str, dict[str, Any]]:
@@ -293,13 +302,8 @@ def _outcome(
     return Outcome(artefacts=(FILE,), notes=tuple(notes), thin="; ".join(thin))
 
 
-def _plain(run: Run) -> dict[str, Any]:
-    return {
-        "group": run.group,
-        "mode": run.mode,
-        "batch": run.batch,
-        "counts_prefill": run.counts_prefill,
-    }
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _sizes(variants: Sequence[Variant]) -> list[dict[str, Any]]:

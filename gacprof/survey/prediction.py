@@ -15,14 +15,13 @@ from typing import Any
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.diagnosing.predict import Estimate, Predictor
-from gacprof.errors import MeasurementError
 from gacprof.files import write_json, write_text
 from gacprof.measure.stats import median
 from gacprof.report.tables import Column, Table, render
 from gacprof.survey import end_to_end
 from gacprof.survey.setting import Setting
 from gacprof.survey.shapes import Shape
-from gacprof.survey.state import SKIPPED, Outcome
+from gacprof.survey.state import SKIPPED, NotYetError, Outcome
 from gacprof.survey.variants import Variant
 
 FILE, PAGE = "prediction.json", "end_to_end.md"
@@ -67,7 +66,7 @@ def compare(setting: Setting) -> Outcome:
     try:
         data = json.loads((setting.folder / end_to_end.FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise MeasurementError(f"no end-to-end timings to compare with: {error}") from None
+        raise NotYetError(f"no end-to-end timings to compare with: {error}") from None
     found = rows(data, setting.cliff_map())
     if not found:
         return Outcome(SKIPPED, "no model was timed end to end")
@@ -89,7 +88,7 @@ def rows(data: Mapping[str, Any], cliff_map: CliffMap) -> list[Row]:
         run, bench = result["run"], result["bench"]
         shape = Shape(**base | {"layers": result["layers"]})
         for timing in bench["timings"]:
-            if timing["kind"] == "prefill" and not run["counts_prefill"]:
+            if timing["kind"] == "prefill" and run["decode_steps"]:
                 continue
             own = _predicted(shape, variants, run, timing, timing["model"], cliff_map)
             first = _predicted(shape, variants, run, timing, bench["models"][0], cliff_map)

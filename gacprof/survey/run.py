@@ -10,7 +10,16 @@ from gacprof.errors import GacprofError, MeasurementError
 from gacprof.survey.doctor import look_again
 from gacprof.survey.setting import Advance, Machine, Setting, Tell, open_machine
 from gacprof.survey.stages import STAGES, Stage
-from gacprof.survey.state import FAILED, INTERRUPTED, Outcome, Record, Survey, begin
+from gacprof.survey.state import (
+    FAILED,
+    INTERRUPTED,
+    SKIPPED,
+    NotYetError,
+    Outcome,
+    Record,
+    Survey,
+    begin,
+)
 from gacprof.sweeping import load_suite
 
 DEFAULT_SUITES = {"cuda": ("full", "paper"), "cpu": ("cpu",)}
@@ -75,6 +84,8 @@ def _run(stage: Stage, survey: Survey, setting: Setting) -> None:
         survey.calls[-1]["ended"] = f"interrupted in {stage.name}"
         _save(survey)
         raise
+    except NotYetError as error:
+        outcome = Outcome(SKIPPED, str(error))
     except GacprofError as error:
         outcome = Outcome(FAILED, str(error))
     except Exception as error:  # a fault of ours or of a library: the other stages go on

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.errors import MeasurementError
 from gacprof.points import Sample
 from gacprof.survey.setting import MAP, Setting
+from gacprof.survey.state import NotYetError
 from gacprof.sweeping import RunSummary, Suite, read_samples, run_sweep
 from gacprof.sweeping.store import RunFolder
 
@@ -54,12 +54,12 @@ def all_samples(setting: Setting) -> Iterator[Sample]:
 def publish(setting: Setting, suite: Suite) -> CliffMap:
     """Write ``samples.parquet`` and ``run.json`` at the top, and the map of them all.
 
-    Raises :class:`MeasurementError` where nothing was measured, :class:`MapError` where the
+    Raises :class:`NotYetError` where nothing was measured, :class:`MapError` where the
     samples make no map.
     """
     samples = list(all_samples(setting))
-    if not samples:
-        raise MeasurementError("the sweep measured nothing yet: go on with --resume")
+    if not any(sample.status == "ok" and not sample.duplicate for sample in samples):
+        raise NotYetError("the sweep measured nothing yet: go on with --resume")
     device = setting.machine.device
     _store(setting.folder, samples, suite, setting)
     made = build_map(

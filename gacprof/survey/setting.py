@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gacprof.errors import MeasurementError
 from gacprof.survey.shapes import LLAMA_3_8B, LLAMA_3_8B_EIGHTH, Shape
+from gacprof.survey.state import NotYetError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
@@ -97,11 +97,11 @@ class Setting:
         return left is not None and left <= 0
 
     def cliff_map(self) -> CliffMap:
-        """The survey's map as it is now. Raises :class:`MeasurementError` if none was built."""
+        """The survey's map as it is now. Raises :class:`NotYetError` if none was built."""
         from gacprof.cliffmap import CliffMap
 
         if not (self.folder / MAP).is_file():
-            raise MeasurementError("there is no map yet: the sweep left nothing to build one from")
+            raise NotYetError("there is no map yet: the sweep left nothing to build one from")
         return CliffMap.load(self.folder / MAP)
 
     @cached_property

@@ -19,6 +19,10 @@ FILE = "survey.json"
 DONE, SKIPPED, FAILED, INTERRUPTED = "done", "skipped", "failed", "interrupted"
 
 
+class NotYetError(MeasurementError):
+    """A stage stands on what another has not left yet: it waits, it has not failed."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a stage came to. ``thin`` says what another call could deepen, empty if nothing."""

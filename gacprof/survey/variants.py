@@ -26,7 +26,7 @@ from gacprof.survey.shapes import (
     unaligned_ranks,
     unaligned_widths,
 )
-from gacprof.survey.state import Outcome
+from gacprof.survey.state import NotYetError, Outcome
 from gacprof.survey.sweep import CPU_TIMING, GPU_TIMING, PLAN_TOKENS
 from gacprof.sweeping import Suite, load_suite
 from gacprof.sweeping.suite import parse_suite
@@ -136,12 +136,12 @@ def exact_suite(setting: Setting, variants: Sequence[Variant]) -> Suite:
 
 
 def load(setting: Setting) -> list[Variant]:
-    """The variants as written. Raises :class:`MeasurementError` where there are none."""
+    """The variants as written. Raises :class:`NotYetError` where there are none."""
     try:
         data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
         return [Variant(**variant) for variant in data["variants"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MeasurementError(f"{FILE} is not there or not readable: {error}") from None
+        raise NotYetError(f"{FILE} is not there or not readable: {error}") from None
 
 
 def _linear(shape: Shape, k: int, sizes: list[int], tokens: Iterable[int]) -> dict[str, Any]:
