@@ -28,8 +28,14 @@ from gacprof.solver.integers import exact_sum, room_for, scaled
 from gacprof.solver.losses import Losses, per_class, sizes
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
-STEP_WORK = 256
+STEP_WORK = 1024
 """What a class costs to merge, in states: about the fixed price of its array operations."""
+
+BIG_WORK = 6
+"""What a state with Python integers costs, in states without."""
+
+QUOTA_STEP = 256
+"""The same for the quota, which is there to find out early that states explode."""
 
 Whole = NDArray[Any]
 """int64, or Python integers where 64 bits are too few."""
@@ -96,10 +102,8 @@ class Core:
         knapsack, reference = self.knapsack, self.losses.reference
         base = reference[knapsack.owner[self.items]]
         gains = scaled(knapsack.values[self.items], knapsack.values[base], up=True)
-        self.gains, self.exponent, self.exact = gains.whole, gains.exponent, gains.exact
-        common = math.gcd(*self.gains.tolist()) if self.exact else 0
-        small = common.bit_length() + max(0, self.exponent) < 1000
-        self.step = math.ldexp(common * (1 - 2.0**-50), self.exponent) if small else 0.0
+        self.gains, self.unit, self.exact = gains.whole, gains.unit, gains.exact
+        self.step = gains.step
         self.moves: list[Whole] = []
         self.slack: list[int] = []
         units = []
@@ -109,8 +113,8 @@ class Core:
                 slack = int(room) - int(weight[reference].sum())
             else:
                 times = scaled(weight[self.items], weight[base], up=False)
-                move, unit = times.whole, times.unit
-                slack = room_for(room, exact_sum(weight[reference]), times.exponent)
+                move, unit = times.whole, float(times.unit)
+                slack = room_for(room, exact_sum(weight[reference]), times.unit)
                 self.exact &= times.exact
             span = sum(map(abs, move.tolist())) + 1
             self.moves.append(move)
@@ -126,12 +130,16 @@ class Core:
         self._note(-1, weights, gain, rho)
         if not len(self._completable(0, weights, rho)):
             return True
+        big = any(whole.dtype == object for whole in (self.gains, *self.moves))
+        price = BIG_WORK if big else 1
         for k in range(len(self.bounds) - 1):
             check()
             here = range(self.bounds[k], self.bounds[k + 1])
             width = len(rho)
-            self.work += width * (len(here) + 1) + STEP_WORK
-            if self.work > quota:
+            states = price * width * (len(here) + 1)
+            self.work += states + STEP_WORK
+            quota -= states + QUOTA_STEP
+            if quota < 0:
                 return False
             rho = np.concatenate([rho, *(rho + self.rho[j] for j in here)])
             weights = [
@@ -192,7 +200,7 @@ class Core:
         values, reference = self.knapsack.values, self.losses.reference
         here = np.flatnonzero(choice != reference)
         gain = exact_sum(values[choice[here]]) - exact_sum(values[reference[here]])
-        return max(Fraction(0), int(self._best) * Fraction(2) ** self.exponent - gain)
+        return max(Fraction(0), int(self._best) * self.unit - gain)
 
     def choice(self) -> Ints:
         """The best choice met, as items of the knapsack."""

@@ -19,28 +19,32 @@ BIG_ITEMS, BIG_BITS = 4096, 900
 
 @dataclass(frozen=True)
 class Scaled:
-    """Integers in units of 2**exponent; ``exact`` unless rounded to make them fit."""
+    """Whole numbers of ``unit``, their common measure; ``exact`` unless rounded to fit."""
 
     whole: NDArray[Any]
-    exponent: int
+    unit: Fraction
     exact: bool = True
 
     @property
-    def unit(self) -> float:
-        return math.ldexp(1.0, self.exponent)
+    def step(self) -> float:
+        """The least by which two sums of them can differ if they do; 0 if that is not known."""
+        return math.nextafter(float(self.unit), 0.0) if self.exact else 0.0
 
 
 def scaled(numbers: NDArray[Any], base: NDArray[Any], *, up: bool) -> Scaled:
     """numbers − base; where it must be rounded, up or down."""
     exact, exponent = _differences(numbers, base)
-    bits = sum(map(abs, exact.tolist())).bit_length()
+    measure = math.gcd(*exact.tolist()) or 1
+    whole = exact // measure
+    unit = Fraction(measure) * Fraction(2) ** exponent
+    bits = sum(map(abs, whole.tolist())).bit_length()
     if bits <= BITS:
-        return Scaled(exact.astype(np.int64), exponent)
-    if len(exact) <= BIG_ITEMS and bits <= BIG_BITS:
-        return Scaled(exact.astype(object), exponent)
+        return Scaled(whole.astype(np.int64), unit)
+    if len(whole) <= BIG_ITEMS and bits <= BIG_BITS:
+        return Scaled(whole.astype(object), unit)
     drop = bits - BITS + 1
-    rounded = [-(-one >> drop) if up else one >> drop for one in exact.tolist()]
-    return Scaled(np.array(rounded, dtype=np.int64), exponent + drop, exact=False)
+    rounded = [-(-one >> drop) if up else one >> drop for one in whole.tolist()]
+    return Scaled(np.array(rounded, dtype=np.int64), unit * 2**drop, exact=False)
 
 
 def _differences(numbers: NDArray[Any], base: NDArray[Any]) -> tuple[NDArray[Any], int]:
@@ -74,13 +78,13 @@ def exact_sum(numbers: NDArray[Any]) -> Fraction:
     return total
 
 
-def room_for(limit: float, taken: Fraction, exponent: int) -> int:
-    """How many units of 2**exponent fit beside ``taken`` if the rounded sum may reach ``limit``.
+def room_for(limit: float, taken: Fraction, unit: Fraction) -> int:
+    """How many units fit beside ``taken`` if the rounded sum may reach ``limit``.
 
     A sum rounds to ``limit`` or below if it is not beyond the middle between ``limit`` and the
     next double; the middle itself rounds to the even one of the two.
     """
     after = math.nextafter(limit, math.inf)
-    units = ((Fraction(limit) + Fraction(after)) / 2 - taken) / Fraction(2) ** exponent
+    units = ((Fraction(limit) + Fraction(after)) / 2 - taken) / unit
     even = int(math.ldexp(math.frexp(limit)[0], 53)) % 2 == 0
     return math.floor(units) if even else math.ceil(units) - 1

@@ -13,9 +13,10 @@ import numpy as np
 
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
-ROUNDING = 2.0**-49
+ROUNDING = 2.0**-50
 TINY = 2.0**-1000
-"""Relative error allowed for a computed loss (a few roundings of 2^-53), and an absolute one."""
+"""Relative error allowed for a computed loss (at most seven roundings of 2^-53), and an absolute
+one: values are scaled well above it."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,15 @@ def losses(
     if len(items) > count:
         reach = float(np.partition(loss[items], count)[count])
         items = items[loss[items] <= reach]
-    items = items[np.argsort(loss[items], kind="stable")]
+    items = _least_first(items, loss[items], slop)
     return Losses(multipliers, reference, items, loss[items], reach, tied, slop)
+
+
+def _least_first(items: Ints, loss: Floats, slop: float) -> Ints:
+    """By loss; those tied for nothing lost in golden-ratio order, so that any few of them come
+    from all over the classes."""
+    turn = np.where(loss <= slop, items * 0.6180339887498949 % 1.0 - 2.0, loss)
+    return items[np.argsort(turn, kind="stable")]
 
 
 def sizes(knapsack: Knapsack, multipliers: Floats, reference: Ints, items: Ints) -> Floats:
@@ -76,6 +84,19 @@ def per_class(knapsack: Knapsack, items: Ints, amounts: Floats) -> float:
     largest = np.zeros(knapsack.classes)
     np.maximum.at(largest, knapsack.owner[items], amounts)
     return float(largest.sum())
+
+
+def tied_to(knapsack: Knapsack, multipliers: Floats, reference: Ints, choice: Ints) -> Ints:
+    """The reference, but with the candidates of ``choice`` wherever they are just as good."""
+    here = np.flatnonzero(choice != reference)
+    items, base = choice[here], reference[here]
+    loss = knapsack.values[base] - knapsack.values[items]
+    for price, weight in zip(multipliers, knapsack.weights, strict=True):
+        loss += price * (weight[items] - weight[base])
+    same = loss <= sizes(knapsack, multipliers, reference, items)
+    nearer = reference.copy()
+    nearer[here[same]] = items[same]
+    return nearer
 
 
 def loss_of(knapsack: Knapsack, multipliers: Floats, reference: Ints, choice: Ints) -> float:

@@ -23,6 +23,9 @@ from gacprof.solver.solution import InfeasibleBudget
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+LARGEST = 2.0**960
+"""Sums of values stay below this, so that sums of products do not overflow."""
+
 Weights = Ints | Floats
 
 HEADROOM = 2**61
@@ -73,7 +76,11 @@ def read(costs: Any, values: Any, latency: Any = None, mask: Any = None) -> Clas
         classes = Classes(classes.costs, classes.values, times, lengths, column)
         _refuse(classes, "latency", times, ~np.isfinite(times), "not a finite number")
         _refuse(classes, "latency", times, times < 0, "negative")
+        if len(lengths) * float(times.max()) > LARGEST:
+            raise SolverError("the latencies' sum is near the end of a double's range")
     _refuse(classes, "value", classes.values, ~np.isfinite(classes.values), "not a finite number")
+    if len(lengths) * float(np.abs(classes.values).max()) > LARGEST:
+        raise SolverError("the values' sum is near the end of a double's range: scale them down")
     _refuse(classes, "cost", classes.costs, classes.costs < 0, "negative")
     return classes
 

@@ -15,20 +15,24 @@ from fractions import Fraction
 
 import numpy as np
 
+from gacprof.solver.blend import blend
 from gacprof.solver.core import STEP_WORK, Core
 from gacprof.solver.dual import minimise
-from gacprof.solver.integers import exact_sum
-from gacprof.solver.losses import loss_of, losses
+from gacprof.solver.integers import exact_sum, scaled
+from gacprof.solver.losses import loss_of, losses, tied_to
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
 CANDIDATES = 1 << 17
 """How many candidates are sorted by loss at first; more only if these do not suffice."""
 
-RESOLUTION = 2.0**-50
-"""Gaps below this part of Σ|value| are the rounding of the values, not of the search."""
+RESOLUTION = 2.0**-47
+"""Gaps within this part of Σ|value|, some 7e-15, are the rounding of the values themselves."""
 
 FIRST_CORE = 48
 FIRST_QUOTA = 1 << 17
+ITEM_WORK = 64
+"""What it costs to lay out a core, in states per candidate."""
+
 FINEST = (1.25, 1.06)
 """Cores grow by no less than this, for one resource and for two, where the states explode."""
 
@@ -65,13 +69,10 @@ class Search:
     knapsack: Knapsack
     feasible: Callable[[], Ints] | None = None
     incumbent: Ints | None = None
+    value: float = -math.inf
     bound: float = math.inf
     complete: bool = False
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def value(self) -> float:
-        return -math.inf if self.incumbent is None else self.total(self.incumbent)
 
     def total(self, choice: Ints) -> float:
         return math.fsum(self.knapsack.values[choice].tolist())
@@ -119,7 +120,7 @@ class Search:
             lighter = int(weight[choice[here]].sum()) < int(weight[self.incumbent[here]].sum())
             if gain < 0 or (gain == 0 and not lighter):
                 return False
-        self.incumbent = choice
+        self.incumbent, self.value = choice, self.total(choice)
         return True
 
 
@@ -138,9 +139,13 @@ def optimise(search: Search, caps: Caps) -> None:
     if search.incumbent is None and not search.settle_for_less():
         assert search.feasible is not None  # one resource: the least of each class always fits
         search.offer(search.feasible())
+    near = blend(search, dual) if len(knapsack.weights) > 1 else None
     for choice in choices:
         _walk(search, choice)
-    climb = _Climb(search, dual.multipliers, dual.reference, caps)
+    near = search.incumbent if near is None else near
+    assert near is not None
+    reference = tied_to(knapsack, dual.multipliers, dual.reference, near)
+    climb = _Climb(search, dual.multipliers, reference, caps)
     while not climb.proved():
         caps.report(search.value, search.bound)
         if not climb.step():
@@ -175,12 +180,14 @@ class _Climb:
         self.upper, self.magnitude = base + priced, abs(base) + abs(priced)
         self.quota, self.count, self.finished = FIRST_QUOTA, FIRST_CORE, 0
         self.exhausted = self.retreated = False
+        self._common: float | None = None
         self._spread(CANDIDATES)
 
     def _spread(self, candidates: int) -> None:
         self.play = losses(
             self.search.knapsack, self.multipliers, self.reference, self.most, candidates
         )
+        self._common = None
         self._lower(self._wasted())
 
     @property
@@ -207,10 +214,26 @@ class _Climb:
         self.search.lower_bound(self.upper - least + rounding)
 
     def proved(self) -> bool:
-        if not self.exhausted and self.retreated and self.search.within_resolution():
-            self.search.complete = self.exhausted = True
-            self.search.notes.append("proved to the rounding of the values: see the gap")
+        if not self.exhausted and self.retreated:
+            close = self.search.bound - self.search.value < self._step()
+            if close:
+                self.search.close(Fraction(0))
+            elif self.search.within_resolution():
+                self.search.complete = close = True
+                self.search.notes.append("proved to the rounding of the values: see the gap")
+            self.exhausted = close
         return self.exhausted
+
+    def _step(self) -> float:
+        """The least by which two choices in play can differ in value, if they do."""
+        play, values = self.play, self.search.knapsack.values
+        if play.reach < self.most + play.slop:
+            return 0.0
+        if self._common is None:
+            base = self.reference[self.search.knapsack.owner[play.items]]
+            gains = scaled(values[play.items], values[base], up=True)
+            self._common = gains.step
+        return self._common
 
     def step(self) -> bool:
         """Search one core; false if the caps do not allow it."""
@@ -227,13 +250,16 @@ class _Climb:
         threshold = most if whole else float(beyond)
         ties = threshold <= 2 * self.play.slop  # nothing to prove here, but much to find
         left = self.caps.work - self.caps.spent
-        if left <= 0 or count * STEP_WORK // 16 > left:
-            return False
+        if left <= 0 or count * ITEM_WORK > left:
+            if not covered:
+                self._spread(len(self.search.knapsack.values))
+            self.retreated = True
+            return self.proved()
         core = Core(self.search.knapsack, self.play, count, most if ties else threshold)
         try:
             finished = core.run(min(self.quota, left), self.caps.check)
         finally:
-            self.caps.spent += core.work + STEP_WORK
+            self.caps.spent += core.work + STEP_WORK + ITEM_WORK * count
             if core.found is not None:
                 self.search.offer(core.choice())
         if finished:
