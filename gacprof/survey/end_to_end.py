@@ -7,15 +7,14 @@ and left for another call.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gacprof.errors import GacprofError, MeasurementError
-from gacprof.files import write_json
 from gacprof.survey.condition import free_bytes
+from gacprof.survey.results import FILE, kept, layers_before, save
 from gacprof.survey.setting import Setting
 from gacprof.survey.shapes import BYTES, Shape, inventory_of
 from gacprof.survey.state import SKIPPED, Outcome
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from gacprof.proof.bench_result import BenchResult
 
-FILE = "end_to_end.json"
 ROUNDS = 12
 GRACE = 0.05
 """Of the budget: how far a run that has begun may overrun it before it is given up."""
@@ -91,11 +89,11 @@ def measure(setting: Setting) -> Outcome:
         )
     variants = load(setting)
     shape, notes = fitting(setting, variants)
-    if 0 < (layers := _layers_before(setting)) < shape.layers:
+    if 0 < (layers := layers_before(setting)) < shape.layers:
         shape = replace(shape, layers=layers)  # more memory is free now; results stay comparable
     groups = list(dict.fromkeys(variant.group for variant in variants))
     wanted = list(runs(shape, groups))
-    results = _kept(setting, variants, shape)
+    results = kept(setting, variants, shape)
     problems: dict[str, str] = {}
     for mode in ("eager", "compiled"):
         for group in groups:
@@ -106,8 +104,8 @@ def measure(setting: Setting) -> Outcome:
             if todo:
                 own = [v for v in variants if v.group == group]
                 _measure_group(setting, shape, own, todo, len(wanted), results, problems)
-                _save(setting, shape, variants, results, problems)
-    _save(setting, shape, variants, results, problems)
+                save(setting, shape, variants, results, problems)
+    save(setting, shape, variants, results, problems)
     return _outcome(wanted, results, problems, notes)
 
 
@@ -243,46 +241,8 @@ def named(result: BenchResult, names: Sequence[str]) -> BenchResult:
     return replace(result, models=tuple(names), timings=timings, sources=())
 
 
-def _layers_before(setting: Setting) -> int:
-    """How many layers an earlier call ran; 0 where there was none."""
-    try:
-        data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
-        return int(data["shape"]["layers"]) if data["results"] else 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
-
-
-def _kept(setting: Setting, variants: Sequence[Variant], shape: Shape) -> dict[str, dict[str, Any]]:
-    """Results of an earlier call, where it ran these very variants."""
-    try:
-        data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
-        same = data["variants"] == _sizes(variants) and data["shape"] == _json(shape.as_dict())
-        return dict(data["results"]) if same else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
 def _thin(result: dict[str, Any] | None) -> bool:
     return result is None or result["bench"]["rounds"] < ROUNDS
-
-
-def _save(
-    setting: Setting,
-    shape: Shape,
-    variants: Sequence[Variant],
-    results: dict[str, dict[str, Any]],
-    problems: dict[str, str],
-) -> None:
-    write_json(
-        setting.folder / FILE,
-        {
-            "schema": "gacprof.survey.end_to_end/1",
-            "shape": shape.as_dict(),
-            "variants": _sizes(variants),
-            "results": results,
-            "not_measured": {name: why for name, why in problems.items() if name not in results},
-        },
-    )
 
 
 def _outcome(
@@ -304,11 +264,3 @@ def _outcome(
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _sizes(variants: Sequence[Variant]) -> list[dict[str, Any]]:
-    return [{"group": v.group, "name": v.name, "sizes": dict(v.sizes)} for v in variants]
-
-
-def _json(value: Any) -> Any:
-    return json.loads(json.dumps(value))
