@@ -1,6 +1,7 @@
 """What a chip could do at best: dense peak rates and memory bandwidth, as its maker states.
 
-Only chips whose data sheet was read stand here. A share of the roof is missing for others.
+Only chips whose published figures were checked stand here (those given with sparsity are
+halved). A share of the roof is missing for others.
 """
 
 from __future__ import annotations
