@@ -7,6 +7,7 @@ at the top holds them all.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +18,22 @@ from gacprof.points import Sample
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.state import NotYetError
 from gacprof.sweeping import RunSummary, Suite, read_samples, run_sweep
-from gacprof.sweeping.store import RunFolder
+from gacprof.sweeping.store import PARQUET, RUN, RunFolder
 
 LEAST_S = 1e-3
 
 
 def sweep_into(setting: Setting, name: str, suite: Suite, seconds: float | None) -> RunSummary:
-    """Begin the sweep ``rounds/name``, or go on with it, for ``seconds`` at most."""
+    """Begin the sweep ``rounds/name-…``, or go on with it, for ``seconds`` at most.
+
+    The suite's hash is part of the folder's name: a suite that another version makes otherwise
+    is another round, and what the first one measured still counts.
+    """
     with setting.machine.sweeper() as device:
         return run_sweep(
             suite,
             device,
-            setting.round_folder / name,
+            setting.round_folder / f"{name}-{suite.hash[:8]}",
             resume=True,
             progress=setting.advance,
             budget_s=None if seconds is None else max(LEAST_S, seconds),
@@ -75,24 +80,20 @@ def publish(setting: Setting, suite: Suite) -> CliffMap:
 
 def _store(folder: Path, samples: list[Sample], suite: Suite, setting: Setting) -> None:
     """A sweep's folder like any other, so that every verb that reads one reads this."""
-    store = RunFolder(folder)
-    store.lock()
-    try:
-        held = {(s.point.id, s.visit, s.duplicate) for s in read_samples(folder)}
-        store.write_header(
-            {
-                "suite": suite.model_dump(mode="json", by_alias=True),
-                "suite_hash": suite.hash,
-                "environment": setting.machine.device.environment.as_dict(),
-                "timer": setting.machine.device.timer,
-            }
-        )
+    header = {
+        "suite": suite.model_dump(mode="json", by_alias=True),
+        "suite_hash": suite.hash,
+        "environment": setting.machine.device.environment.as_dict(),
+        "timer": setting.machine.device.timer,
+    }
+    with tempfile.TemporaryDirectory(prefix=".samples-", dir=folder) as beside:
+        store = RunFolder(Path(beside))
+        store.write_header(header)
         for sample in samples:
-            if (sample.point.id, sample.visit, sample.duplicate) not in held:
-                store.append(sample)
+            store.append(sample)
         store.fold()
-    finally:
-        store.close()
+        for name in (PARQUET, RUN):
+            (store.path / name).replace(folder / name)
 
 
 def _slug(name: str) -> str:

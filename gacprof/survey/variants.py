@@ -59,9 +59,7 @@ def make(setting: Setting) -> Outcome:
     cliff_map, shape = setting.cliff_map(), setting.machine.shape
     variants, notes = all_variants(shape, cliff_map)
     _save(setting, variants, notes)
-    summary = sweep_into(
-        setting, _round_name(variants), exact_suite(setting, variants), setting.left_s()
-    )
+    summary = sweep_into(setting, EXACT, exact_suite(setting, variants), setting.left_s())
     publish(setting, load_suite(setting.suite))
     unplanned = [note for note in notes if "no plan" in note]
     thin = "; ".join(unplanned)
@@ -171,14 +169,6 @@ def _attention(shape: Shape) -> list[dict[str, Any]]:
         common | {"dims": heads | lengths, "flags": {"causal": True}},
         common | {"dims": heads | decode, "flags": {"causal": False}},
     ]
-
-
-def _round_name(variants: Sequence[Variant]) -> str:
-    """One round for each set of variants: a plan made anew is another suite."""
-    import hashlib
-
-    text = json.dumps([asdict(v) for v in variants], sort_keys=True)
-    return f"{EXACT}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _save(setting: Setting, variants: Sequence[Variant], notes: Sequence[str]) -> None:
