@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gacprof.solver import solve, solve_gac
 
-DIMS = Path(__file__).parents[1] / "tests/fixtures/published_dims"
+DIMS = Path(__file__).parents[1] / "tests/fixtures/published_dims/llama3_8b_head_dims.csv"
 UNITS = {"q": 4096 + 4096, "k": 4096 + 1024, "v": 4096 + 1024, "o": 4096 + 4096}
 FEWEST_ROWS = 1024  # of k_proj and v_proj
 FULL, STEP = 128, 8
@@ -43,12 +43,10 @@ class Weight:
 def cases() -> Iterator[tuple[str, str, list[Weight]]]:
     """(score, ratio, its 128 projections), in the file's order."""
     found: dict[tuple[str, str], list[Weight]] = defaultdict(list)
-    for path in sorted(DIMS.glob("*.csv")):
-        with path.open() as file:
-            for row in csv.DictReader(file):
-                if row["model"].startswith("Llama-3-8B"):
-                    key = (row["method"], row["retain_ratio"])
-                    found[key].append(Weight(int(row["dim"]), UNITS[row["proj"]]))
+    with DIMS.open() as file:
+        for row in csv.DictReader(file):
+            key = (row["method"], row["retain_ratio"])
+            found[key].append(Weight(int(row["dim"]), UNITS[row["proj"]]))
     for (score, ratio), weights in sorted(found.items()):
         yield score, ratio, weights
 
