@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,12 @@ class Classes:
 
 
 def read(costs: Any, values: Any, latency: Any = None, mask: Any = None) -> Classes:
-    """Check and flatten. Raises :class:`SolverError` naming the first thing wrong."""
+    """Check and flatten; a masked array of costs is its own mask.
+
+    Raises :class:`SolverError` naming the first thing wrong.
+    """
+    if mask is None and isinstance(costs, np.ma.MaskedArray):
+        mask = ~np.ma.getmaskarray(costs)
     flat_costs, lengths, column = _flatten("costs", costs, mask)
     flat_values, value_lengths, _ = _flatten("values", values, mask)
     _same_shape("values", value_lengths, lengths)
@@ -87,7 +93,7 @@ def read(costs: Any, values: Any, latency: Any = None, mask: Any = None) -> Clas
 
 def _flatten(name: str, data: Any, mask: Any) -> tuple[NDArray[Any], Ints, Ints | None]:
     if isinstance(data, np.ma.MaskedArray):
-        data, mask = data.data, ~np.ma.getmaskarray(data)
+        data = data.data
     if isinstance(data, np.ndarray) and data.ndim == 2:
         if mask is None:
             return data.ravel(), np.full(data.shape[0], data.shape[1]), None
@@ -98,12 +104,15 @@ def _flatten(name: str, data: Any, mask: Any) -> tuple[NDArray[Any], Ints, Ints 
     if mask is not None:
         raise SolverError(f"a mask goes with 2-D arrays; {name} is not one")
     try:
-        lengths = np.fromiter((len(one) for one in data), dtype=np.int64)
+        lengths = np.fromiter(map(len, data), dtype=np.int64)
         if not len(lengths):
             raise SolverError(f"{name} hold no class at all")
         if isinstance(data[0], np.ndarray):
-            return np.concatenate([np.atleast_1d(one) for one in data]), lengths, None
-        flat = np.array(list(chain.from_iterable(data)))
+            return np.concatenate(data), lengths, None
+        numbers = list(chain.from_iterable(data))
+        flat = np.array(numbers)
+        if flat.dtype.kind == "f" and all(isinstance(one, (int, np.integer)) for one in numbers):
+            flat = np.array(numbers, dtype=object)  # integers that NumPy took for doubles
     except (TypeError, ValueError, KeyError, OverflowError):
         raise SolverError(f"{name} must be one sequence of numbers per class") from None
     return flat, lengths, None
@@ -141,6 +150,8 @@ def _integers(flat: NDArray[Any]) -> Ints:
 
 def _reals(name: str, flat: NDArray[Any]) -> Floats:
     if flat.ndim != 1 or flat.dtype.kind not in "iufO":
+        raise SolverError(f"{name} must be numbers")
+    if flat.dtype.kind == "O" and not all(isinstance(one, Real) for one in flat):
         raise SolverError(f"{name} must be numbers")
     try:
         return flat.astype(np.float64, copy=False)
@@ -264,7 +275,7 @@ def cost_resource(classes: Classes, budget: int) -> Resource:
     if measure > 1:
         weight //= measure
     room = (budget - floor) // measure
-    return Resource(weight, room, min(room, HEADROOM))
+    return Resource(weight, room, min(room, np.iinfo(np.int64).max))
 
 
 def _measure(weight: Ints) -> int:

@@ -28,6 +28,9 @@ CANDIDATES = 1 << 17
 RESOLUTION = 2.0**-47
 """Gaps within this part of Σ|value|, some 7e-15, are the rounding of the values themselves."""
 
+RESOLVE_WORK = 8_000_000
+"""After so much work on a gap within the resolution, the rest is taken to be rounding."""
+
 FIRST_CORE = 48
 FIRST_QUOTA = 1 << 17
 ITEM_WORK = 64
@@ -218,7 +221,7 @@ class _Climb:
             close = self.search.bound - self.search.value < self._step()
             if close:
                 self.search.close(Fraction(0))
-            elif self.search.within_resolution():
+            elif self.caps.spent >= RESOLVE_WORK and self.search.within_resolution():
                 self.search.complete = close = True
                 self.search.notes.append("proved to the rounding of the values: see the gap")
             self.exhausted = close

@@ -1,0 +1,98 @@
+"""The paper's dynamic programming, and where it goes wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gacprof.errors import SolverError
+from gacprof.solver import InfeasibleBudget, solve, solve_gac
+
+
+def _textbook(costs, values, budget, unit):
+    """Algorithm 1 as printed: V[b] over whole units, one class after another."""
+    units = budget // unit
+    best, picks = [0.0] * (units + 1), []
+    for row, worth in zip(costs, values, strict=True):
+        after, pick = [-np.inf] * (units + 1), [-1] * (units + 1)
+        for b in range(units + 1):
+            for j, cost in enumerate(row):
+                weight = cost // unit
+                if weight <= b and best[b - weight] + worth[j] > after[b]:
+                    after[b], pick[b] = best[b - weight] + worth[j], j
+        best, picks = after, [*picks, pick]
+    choice, left = [], units
+    for row, pick in zip(reversed(costs), reversed(picks), strict=True):
+        choice.append(pick[left])
+        left -= row[pick[left]] // unit
+    return tuple(reversed(choice))
+
+
+def _random(rng, unit):
+    count = int(rng.integers(1, 9))
+    costs = [(rng.integers(1, 30, int(rng.integers(1, 6))) * unit).tolist() for _ in range(count)]
+    values = [rng.random(len(row)).tolist() for row in costs]
+    low, high = (sum(map(f, costs)) for f in (min, max))
+    return costs, values, int(rng.integers(low, high + 1)) // unit * unit
+
+
+def test_equals_the_papers_algorithm_where_the_unit_divides_all_costs():
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        unit = int(rng.choice([1, 8, 8192]))
+        costs, values, budget = _random(rng, unit)
+        ours = solve_gac(costs, values, budget, unit)
+        assert ours.choice == _textbook(costs, values, budget, unit)
+        assert ours.exact
+        assert ours.overrun == 0
+        assert ours.value == pytest.approx(solve(costs, values, budget).value, rel=1e-12)
+
+
+def test_equals_the_papers_algorithm_also_where_it_does_not():
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        costs, values, budget = _random(rng, 7)
+        ours = solve_gac(costs, values, budget, 10)
+        assert ours.choice == _textbook(costs, values, budget, 10)
+        assert ours.cost == sum(costs[i][j] for i, j in enumerate(ours.choice))
+
+
+def test_an_overrun_is_reported():
+    costs, values = [[19, 9]] * 10, [[1.0, 0.0]] * 10
+    down = solve_gac(costs, values, 100, 10)
+    assert (down.cost, down.overrun, down.exact) == (190, 90, False)
+    assert "90 over the budget" in down.notes[0]
+    with pytest.raises(InfeasibleBudget, match="20 units"):
+        solve_gac([[19]] * 10, [[1.0]] * 10, 190, 10, rounding="up")
+    assert solve_gac(costs, values, 200, 10, rounding="up").overrun == 0
+    assert solve_gac([[14, 9]] * 4, [[1.0, 0.0]] * 4, 40, 10, rounding="nearest").overrun == 16
+
+
+def test_never_better_than_the_exact_solution_within_its_true_cost():
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        costs, values, budget = _random(rng, 3)
+        for rounding in ("down", "nearest", "up"):
+            try:
+                ours = solve_gac(costs, values, budget, 5, rounding=rounding)
+            except InfeasibleBudget:
+                continue
+            exact = solve(costs, values, max(budget, ours.cost))
+            assert ours.value <= exact.value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"unit": 0}, "positive integer"),
+        ({"unit": 1.5}, "positive integer"),
+        ({"budget": 7.5}, "budget must be an integer"),
+        ({"rounding": "sideways"}, "one of down, nearest, up"),
+        ({"unit": 1, "costs": [[0, 10**12]], "budget": 10**12}, "larger unit"),
+        ({"costs": [[-1]], "values": [[1.0]]}, "negative"),
+    ],
+)
+def test_bad_input(arguments, message):
+    given = {"costs": [[1, 2]], "values": [[1.0, 2.0]], "budget": 8, "unit": 2} | arguments
+    with pytest.raises(SolverError, match=message):
+        solve_gac(**given)

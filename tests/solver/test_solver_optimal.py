@@ -1,0 +1,98 @@
+"""solve() is exact: against enumeration, a dense table, and HiGHS at gap 0."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import knapsack_cases as cases
+import numpy as np
+import pytest
+from knapsack_reference import certify, enumerate_best, exact_value, table_best
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from gacprof.solver import InfeasibleBudget, solve
+
+
+def _agrees(case, best, *, two: bool) -> None:
+    """The solver finds ``best``, proves it without a gap, or knows that nothing fits."""
+    extra = (case.latency, case.limit) if two else ()
+    if best is None:
+        with pytest.raises(InfeasibleBudget):
+            solve(case.costs, case.values, case.budget, *extra)
+        return
+    solution = solve(case.costs, case.values, case.budget, *extra)
+    certify(solution, case.costs, case.values, case.budget, *extra)
+    assert solution.proved, case
+    assert solution.gap == 0, case
+    assert exact_value(solution, case.values) == best * Fraction(case.unit), case
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_resource_equals_enumeration(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(750):
+        case = cases.small(rng)
+        _agrees(case, enumerate_best(case.costs, case.whole, case.budget), two=False)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_resources_equal_enumeration(seed):
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(600):
+        case = cases.small(rng)
+        best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
+        _agrees(case, best, two=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_dozens_of_classes_equal_the_dense_table(seed):
+    rng = np.random.default_rng(200 + seed)
+    for _ in range(350):
+        case = cases.medium(rng, two=False)
+        _agrees(case, table_best(case.costs, case.whole, case.budget), two=False)
+
+
+def test_two_resources_equal_the_dense_table():
+    rng = np.random.default_rng(300)
+    for _ in range(250):
+        case = cases.medium(rng, two=True)
+        eighths = [np.rint(row * 8).astype(int) for row in case.latency]
+        best = table_best(case.costs, case.whole, case.budget, eighths, round(case.limit * 8))
+        _agrees(case, best, two=True)
+
+
+def _highs(costs, values, budget, latency=None, limit=None) -> float:
+    owner = np.repeat(np.arange(len(costs)), [len(row) for row in costs])
+    one_each = (owner == np.arange(len(costs))[:, None]).astype(float)
+    rows = [LinearConstraint(one_each, 1, 1), LinearConstraint(np.concatenate(costs), ub=budget)]
+    if latency is not None:
+        rows.append(LinearConstraint(np.concatenate(latency), ub=limit))
+    found = milp(
+        -np.concatenate(values),
+        constraints=rows,
+        integrality=np.ones(len(owner)),
+        bounds=Bounds(0, 1),
+        options={"mip_rel_gap": 0},
+    )
+    assert found.status == 0
+    return -found.fun
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_equals_highs_at_gap_zero(two):
+    rng = np.random.default_rng(7)
+    for _ in range(12):
+        count = int(rng.integers(5, 25))
+        costs = [np.sort(rng.integers(1, 400, 6)) for _ in range(count)]
+        values = [np.sort(rng.random(6)) ** 2 for _ in range(count)]
+        latency = [rng.integers(1, 30, 6).astype(float) for _ in range(count)]
+        low, high = (sum(int(f(row)) for row in costs) for f in (np.min, np.max))
+        budget = (low + high) // 2
+        extra = ()
+        if two:
+            fastest = sum(row.min() for row in latency)
+            extra = (latency, float(fastest + 6 * count))
+        solution = solve(costs, values, budget, *extra)
+        certify(solution, costs, values, budget, *extra)
+        assert solution.proved
+        assert solution.value == pytest.approx(_highs(costs, values, budget, *extra), rel=1e-9)
