@@ -95,16 +95,14 @@ def measure(setting: Setting) -> Outcome:
     wanted = list(runs(shape, groups))
     results = kept(setting, variants, shape)
     problems: dict[str, str] = {}
-    for mode in ("eager", "compiled"):
-        for group in groups:
-            todo = [
-                run for run in wanted
-                if (run.group, run.mode) == (group, mode) and _thin(results.get(run.name))
-            ]  # fmt: skip
-            if todo:
-                own = [v for v in variants if v.group == group]
-                _measure_group(setting, shape, own, todo, len(wanted), results, problems)
-                save(setting, shape, variants, results, problems)
+    missing = [run for run in wanted if run.name not in results]
+    short = [run for run in wanted if run.name in results and _thin(results[run.name])]
+    for due in (missing, short):  # what is not there at all comes before what is thin
+        for group, mode in dict.fromkeys((run.group, run.mode) for run in due):
+            own = [variant for variant in variants if variant.group == group]
+            todo = [run for run in due if (run.group, run.mode) == (group, mode)]
+            _measure_group(setting, shape, own, todo, len(wanted) + len(short), results, problems)
+            save(setting, shape, variants, results, problems)
     save(setting, shape, variants, results, problems)
     return _outcome(wanted, results, problems, notes)
 
