@@ -111,8 +111,8 @@ def print_diagnosis(found: Any, every: bool) -> None:
     predicted = microseconds(totals["predicted_us"]) or "unknown"
     say(
         f"predicted time in matrix products, {when}: {predicted}; lost to penalties "
-        f"{microseconds(totals['lost_us'])}, recoverable by padding "
-        f"{microseconds(totals['recoverable_us'])}"
+        f"{microseconds(totals['lost_us']) or 'unknown'}, recoverable by padding "
+        f"{microseconds(totals['recoverable_us']) or 'unknown'}"
     )
     missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
     for note in (*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())):

@@ -51,7 +51,10 @@ def diagnose(
     every: Annotated[bool, typer.Option("--all", help="Print safe dims too.")] = False,
     as_json: bool = Json,
 ) -> None:
-    """Say what each weight's dims cost on a device. Exit code 1 if any is misaligned."""
+    """Say what each weight's dims cost on a device.
+
+    Exit code 1 if any is misaligned, or if the map knows too little to judge any.
+    """
     from gacprof.diagnosing import diagnose as judge
 
     found = judge(checkpoint, cliff_map, tokens=workload(tokens), dtype=dtype)
@@ -59,7 +62,7 @@ def diagnose(
         print_json(found.as_dict())
     else:
         print_diagnosis(found, every)
-    if found.misaligned:
+    if found.misaligned or not found.judged:
         raise typer.Exit(1)
 
 

@@ -21,6 +21,8 @@ def workload(text: str) -> dict[int, float]:
     for part in text.split(","):
         count, _, weight = part.strip().partition(":")
         try:
+            if int(count) in tokens:
+                raise SuiteError(f"the token count {int(count)} is there twice in '{text}'")
             tokens[int(count)] = float(weight) if weight else 1.0
         except ValueError:
             raise SuiteError(

@@ -113,14 +113,21 @@ class Diagnosis:
         return None if any(t is None for t in known) else sum(t for t in known if t is not None)
 
     @property
-    def lost_us(self) -> float:
-        """Time lost to penalties, over the dims that the map knows."""
-        return sum(dim.lost_us for dim in self.dims)
+    def judged(self) -> tuple[DimFinding, ...]:
+        """The dims that the map knows enough of to judge."""
+        return tuple(dim for dim in self.dims if dim.verdict != "unknown")
 
     @property
-    def recoverable_us(self) -> float:
+    def lost_us(self) -> float | None:
+        """Time lost to penalties, over the dims that the map knows; None if it knows none."""
+        return sum(dim.lost_us for dim in self.judged) if self.judged else None
+
+    @property
+    def recoverable_us(self) -> float | None:
         """The part of it that exact padding recovers."""
-        return sum(dim.lost_us for dim in self.dims if dim.advice.startswith("pad"))
+        if not self.judged:
+            return None
+        return sum(dim.lost_us for dim in self.judged if dim.advice.startswith("pad"))
 
     def totals(self) -> dict[str, Any]:
         count = len(self.weights) or 1

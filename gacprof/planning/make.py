@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,16 +16,21 @@ from gacprof.planning.objectives import Objective, objective
 from gacprof.planning.schema import Budget, Choice, Plan, Workload
 from gacprof.planning.solving import Limits, Outcome, solve_classes
 from gacprof.planning.spectra import energy_kept
+from gacprof.solver import InfeasibleBudget
 
 WINDOW = 0.25
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A parameter budget over the planned dims, and how it was arrived at."""
+    """A parameter budget over the planned dims, and how it was arrived at.
+
+    ``as_given`` says a number of planned parameters in the terms that the user set it in.
+    """
 
     parameters: int | None
     basis: str
+    as_given: Callable[[int], str] = "{:,} parameters in the planned dims".format
 
 
 def make_plan(
@@ -69,14 +75,23 @@ def make_plan(
     )
     limit = _limit(inventory, classes, budget, budget_parameters)
     offered = {group.name: goal.eligible(group) for group in classes}
-    outcome = solve_classes(
-        goal,
-        classes,
-        offered,
-        Limits(limit.parameters, latency_limit_us, predictor.weights({}).latency_us, quality_floor),
-        time_limit=time_limit,
-        progress=progress,
-    )
+    try:
+        outcome = solve_classes(
+            goal,
+            classes,
+            offered,
+            Limits(
+                limit.parameters, latency_limit_us, predictor.weights({}).latency_us, quality_floor
+            ),
+            time_limit=time_limit,
+            progress=progress,
+        )
+    except InfeasibleBudget as error:
+        if error.resource != "budget" or limit.parameters is None:
+            raise
+        nearest = limit.as_given(int(error.nearest))
+        told = f"no plan fits {limit.basis}; the nearest budget that can be met is {nearest}"
+        raise InfeasibleBudget(told, "budget", error.nearest) from None
     made = _account(inventory, predictor, goal, classes, offered, outcome, limit)
     return made.model_copy(update={"warnings": [*made.warnings, *_over(made, latency_limit_us)]})
 
@@ -94,18 +109,23 @@ def _limit(
         rest = inventory.parameters - before
         if budget_parameters <= rest:
             raise PlanError(
-                f"{budget_parameters:,} parameters are fewer than the {rest:,} "
-                "that no plan can change"
+                f"{budget_parameters:,} parameters are fewer than the {rest:,} that no plan can "
+                f"change; as it is the checkpoint has {inventory.parameters:,}"
             )
         return Limit(
             budget_parameters - rest,
             f"{budget_parameters:,} parameters in all, of which {rest:,} are not planned",
+            lambda planned: f"{planned + rest:,} parameters in all",
         )
     if budget is not None:
         if not 0 < budget < float("inf"):
             raise PlanError(f"the budget {budget} is no positive fraction of the dense size")
         dense = dense_parameters(inventory)
-        return Limit(int(budget * dense), f"{budget:g} of {dense:,} dense parameters")
+        return Limit(
+            int(budget * dense),
+            f"{budget:g} of {dense:,} dense parameters",
+            lambda planned: f"{math.ceil(planned / dense * 1e4) / 1e4:g} of the dense size",
+        )
     return Limit(None, "no limit was given")
 
 
