@@ -50,6 +50,16 @@ class _Plane:
     choice: Ints
 
 
+@dataclass(frozen=True)
+class _Box:
+    low: Floats
+    high: Floats
+
+    def corners(self) -> Floats:
+        sides = np.meshgrid(*zip(self.low, self.high, strict=True))
+        return np.array(sides).reshape(len(self.low), -1).T
+
+
 class _Face:
     """The candidates still in play, relative to a reference choice, class by class."""
 
@@ -93,11 +103,13 @@ class _Face:
         gain = float(self.values[picks].sum())
         return _Plane(y, gain + float(y @ slope), gain, slope, choice)
 
-    def within(self, low: Floats, high: Floats) -> Ints:
+    def within(self, box: _Box) -> Ints:
         """Candidates that may be best somewhere in the box; classes with one left are settled."""
         if not len(self.starts):
             return np.zeros(0, dtype=np.int64)
-        corners = np.array(np.meshgrid(*zip(low, high, strict=True))).reshape(len(low), -1).T
+        corners = (
+            np.array(np.meshgrid(*zip(box.low, box.high, strict=True))).reshape(len(box.low), -1).T
+        )
         top = self.worth(corners[0])
         for corner in corners[1:]:
             np.maximum(top, self.worth(corner), out=top)
@@ -114,17 +126,16 @@ def minimise(knapsack: Knapsack, check: Callable[[], None]) -> Dual:
     face = _Face(knapsack, None, knapsack.starts)
     spread = np.maximum.reduceat(face.values, face.starts).sum()
     spread -= np.minimum.reduceat(face.values, face.starts).sum()
-    ceiling = np.full(count, 2 * max(float(spread), 1e-300))
-    planes = [face.plane(np.zeros(count))]
-    planes += [face.plane(ceiling * unit) for unit in np.eye(count)]
+    box = _Box(np.zeros(count), np.full(count, 2 * max(float(spread), 1e-300)))
+    planes = [face.plane(box.low), *(face.plane(box.high * unit) for unit in np.eye(count))]
     for _ in range(RESTARTS):
-        planes = _narrow(knapsack, face, planes, ceiling, check)
+        planes = _narrow(knapsack, face, planes, box, check)
         best = _best(planes)[0]
         face = _Face(knapsack, None, best.choice)
         full = face.plane(best.at)
         if full.height <= best.at @ face.slack + 1e-12 * abs(spread):
             break
-        planes = [face.plane(plane.at) for plane in (full, *_active(planes, ceiling))]
+        planes = [face.plane(plane.at) for plane in (full, *_active(planes, box))]
     return Dual(full.at, full.choice, tuple(plane.choice for plane in planes))
 
 
@@ -132,20 +143,24 @@ def _narrow(
     knapsack: Knapsack,
     face: _Face,
     planes: list[_Plane],
-    ceiling: Floats,
+    box: _Box,
     check: Callable[[], None],
 ) -> list[_Plane]:
-    """Descend, set candidates aside, start again from the best points; until nothing moves."""
+    """Descend, set candidates aside, start again from the best points; until nothing moves.
+
+    A face without the candidates set aside is right only within its box.
+    """
     settled = False
     for _ in range(ROUNDS):
-        was_settled, settled = settled, _descend(face, planes, ceiling, check)
+        was_settled, settled = settled, _descend(face, planes, box, check)
         if settled and was_settled:
             break
-        points = [plane.at for plane in _best(planes)[: len(ceiling) + 3]]
-        points += [plane.at for plane in _active(planes, ceiling)]
-        low, high = _polygon(planes, ceiling)
-        face = _Face(knapsack, face.within(low, high), _best(planes)[0].choice)
-        planes = [face.plane(point) for point in points]
+        best = _best(planes)
+        points = [plane.at for plane in best[: len(box.low) + 3]]
+        points += [plane.at for plane in _active(planes, box)]
+        box = _polygon(planes, box)
+        face = _Face(knapsack, face.within(box), best[0].choice)
+        planes = [face.plane(np.clip(point, box.low, box.high)) for point in points]
     return planes
 
 
@@ -153,11 +168,11 @@ def _best(planes: list[_Plane]) -> list[_Plane]:
     return sorted(planes, key=lambda plane: plane.height)
 
 
-def _descend(face: _Face, planes: list[_Plane], ceiling: Floats, check: Callable[[], None]) -> bool:
+def _descend(face: _Face, planes: list[_Plane], box: _Box, check: Callable[[], None]) -> bool:
     """Add planes at the lowest point of those so far; true once f touches them there."""
     for _ in range(PLANES):
         check()
-        y, depth = _lowest(planes, ceiling)
+        y, depth = _lowest(planes, box)
         plane = face.plane(y)
         top = min(plane.height, *(p.height for p in planes))
         done = plane.height - depth <= 1e-14 * (abs(plane.height) + abs(depth)) or any(
@@ -177,20 +192,20 @@ def _lines(planes: list[_Plane]) -> tuple[Floats, Floats, Floats]:
     return heights, slopes, centre
 
 
-def _lowest(planes: list[_Plane], ceiling: Floats) -> tuple[Floats, float]:
-    """The lowest point of the upper envelope of the planes within the box [0, ceiling]."""
+def _lowest(planes: list[_Plane], box: _Box) -> tuple[Floats, float]:
+    """The lowest point of the upper envelope of the planes within the box."""
     heights, slopes, centre = _lines(planes)
-    points = _crossings(heights, slopes, -centre, ceiling - centre)
+    points = _crossings(heights, slopes, box.low - centre, box.high - centre)
     envelope = (points @ slopes.T + heights).max(axis=1)
     at = int(envelope.argmin())
-    return np.clip(centre + points[at], 0, ceiling), float(envelope[at])
+    return np.clip(centre + points[at], box.low, box.high), float(envelope[at])
 
 
-def _active(planes: list[_Plane], ceiling: Floats) -> list[_Plane]:
+def _active(planes: list[_Plane], box: _Box) -> list[_Plane]:
     """The planes that hold up the envelope at its lowest point."""
-    y, _ = _lowest(planes, ceiling)
+    y, _ = _lowest(planes, box)
     heights = np.array([p.gain + p.slope @ y for p in planes])
-    return [planes[k] for k in np.argsort(-heights, kind="stable")[: len(ceiling) + 1]]
+    return [planes[k] for k in np.argsort(-heights, kind="stable")[: len(box.low) + 1]]
 
 
 def _crossings(heights: Floats, slopes: Floats, low: Floats, high: Floats) -> Floats:
@@ -198,19 +213,24 @@ def _crossings(heights: Floats, slopes: Floats, low: Floats, high: Floats) -> Fl
     count = slopes.shape[1]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if count == 1:
-            a, b = np.array(list(combinations(range(len(heights)), 2))).T
+            a, b = _choose(len(heights), 2)
             met = ((heights[b] - heights[a]) / (slopes[a] - slopes[b])[:, 0])[:, None]
             points = [met, np.array([low, high])]
         else:
             points = [_triples(heights, slopes), *_edges(heights, slopes, low, high)]
-            points.append(np.array([(x, y) for x in (low[0], high[0]) for y in (low[1], high[1])]))
+            points.append(_Box(low, high).corners())
     found = np.concatenate([np.zeros((1, count)), *points])
     found = found[np.isfinite(found).all(axis=1)]
     return np.clip(found, low, high)
 
 
+def _choose(count: int, size: int) -> Ints:
+    """All ``size`` of ``count``, one per column."""
+    return np.array(list(combinations(range(count), size)), dtype=np.int64).reshape(-1, size).T
+
+
 def _triples(heights: Floats, slopes: Floats) -> Floats:
-    a, b, c = np.array(list(combinations(range(len(heights)), 3))).T.reshape(3, -1)
+    a, b, c = _choose(len(heights), 3)
     p, q = slopes[a] - slopes[b], slopes[a] - slopes[c]
     r, s = heights[b] - heights[a], heights[c] - heights[a]
     det = p[:, 0] * q[:, 1] - p[:, 1] * q[:, 0]
@@ -220,7 +240,7 @@ def _triples(heights: Floats, slopes: Floats) -> Floats:
 
 
 def _edges(heights: Floats, slopes: Floats, low: Floats, high: Floats) -> list[Floats]:
-    a, b = np.array(list(combinations(range(len(heights)), 2))).T
+    a, b = _choose(len(heights), 2)
     edges = []
     for fixed in (0, 1):
         free = 1 - fixed
@@ -233,20 +253,20 @@ def _edges(heights: Floats, slopes: Floats, low: Floats, high: Floats) -> list[F
     return edges
 
 
-def _polygon(planes: list[_Plane], ceiling: Floats) -> tuple[Floats, Floats]:
+def _polygon(planes: list[_Plane], box: _Box) -> _Box:
     """A box around all points where the envelope is no higher than the best f so far."""
     heights, slopes, centre = _lines(planes)
     top = min(plane.height for plane in planes)
-    lowest, depth = _lowest(planes, ceiling)
+    lowest, depth = _lowest(planes, box)
     level = top + 0.01 * (top - depth) + 1e-15 * abs(top)
-    low, high = -centre, ceiling - centre
+    low, high = box.low - centre, box.high - centre
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if slopes.shape[1] == 1:
             points = (level - heights)[:, None] / slopes
         else:
             lines = np.concatenate([slopes, np.eye(2), np.eye(2)])
             at = np.concatenate([level - heights, low, high])
-            a, b = np.array(list(combinations(range(len(at)), 2))).T
+            a, b = _choose(len(at), 2)
             det = lines[a, 0] * lines[b, 1] - lines[a, 1] * lines[b, 0]
             x = (at[a] * lines[b, 1] - lines[a, 1] * at[b]) / det
             y = (lines[a, 0] * at[b] - at[a] * lines[b, 0]) / det
@@ -257,5 +277,7 @@ def _polygon(planes: list[_Plane], ceiling: Floats) -> tuple[Floats, Floats]:
     inside = points[envelope <= level + 1e-9 * (level - depth)]
     inside = np.concatenate([inside, np.zeros((1, len(centre))), [lowest - centre]])
     least, most = inside.min(axis=0), inside.max(axis=0)
-    margin = 0.05 * (most - least)
-    return np.clip(centre + least - margin, 0, ceiling), np.clip(centre + most + margin, 0, ceiling)
+    margin = 0.05 * (most - least) + 1e-13 * centre
+    return _Box(
+        np.maximum(centre + least - margin, box.low), np.minimum(centre + most + margin, box.high)
+    )

@@ -297,4 +297,4 @@ def latency_resource(classes: Classes, limit: float) -> Resource:
         raise InfeasibleBudget(
             f"limit {limit!r} is short: the fastest of every class takes {floor!r}", "limit", floor
         )
-    return Resource(times, limit, (limit - floor) + 2.0**-48 * floor)
+    return Resource(times, limit, (limit - floor) + 2.0**-48 * limit)
