@@ -23,37 +23,94 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gacprof.solver.dominance import undominated
 from gacprof.solver.fan import open_fan
-from gacprof.solver.integers import exact_sum, room_for, scaled
+from gacprof.solver.integers import BITS, exact_sum, room_for, scaled
 from gacprof.solver.losses import Losses, per_class, sizes
+from gacprof.solver.meet import meet
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
 STEP_WORK = 1024
 """What a class costs to merge, in states: about the fixed price of its array operations."""
 
+COARSE_BITS = 44
+
+FEW_ITEMS = 96
+"""So few candidates are searched without any rounding at once."""
+
 BIG_WORK = 6
 """What a state with Python integers costs, in states without."""
 
 QUOTA_STEP = 256
-"""The same for the quota, which is there to find out early that states explode."""
+"""The same for the quota."""
 
 Whole = NDArray[Any]
 """int64, or Python integers where 64 bits are too few."""
 
 
+@dataclass(frozen=True)
+class States:
+    """Partial choices, one per entry; ``before`` and ``move`` (0: the reference) lead back."""
+
+    weights: list[Whole]
+    gain: Whole
+    rho: Floats
+    before: Ints
+    move: Ints
+
+    def only(self, keep: Ints) -> States:
+        return States(
+            [w[keep] for w in self.weights],
+            self.gain[keep],
+            self.rho[keep],
+            self.before[keep],
+            self.move[keep],
+        )
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What the classes not yet merged can do: their common measure, and their dual per ray."""
+
+    measure: int
+    dual: Floats
+
+
+@dataclass(frozen=True)
+class Found:
+    """A choice: state ``state`` after class ``last``, a candidate, and a chain of tail states."""
+
+    last: int
+    state: int
+    item: int | None = None
+    tail: tuple[tuple[int, int], ...] = ()
+
+
 @dataclass
 class Core:
-    """One search. ``loss`` and ``found`` are of the best choice met, ``limit`` shrinks with it."""
+    """One search. ``loss`` and ``found`` are of the best choice met, ``limit`` shrinks with it.
+
+    ``care``: 0 rounds latencies to 44 bits, so that nearly equal states become equal ones, 1 to
+    61, 2 keeps all bits of everything, if the candidates are not too many. Rounding is always
+    towards what fits and towards more value, so that no choice is lost; ``exact`` tells whether
+    there was any.
+
+    ``work`` is what it cost; ``spent`` is held against the quota, which is there to find out
+    early that states explode, and leaves the fixed price of a step mostly aside.
+    """
 
     knapsack: Knapsack
     losses: Losses
     count: int
     limit: float
+    care: int = 0
     work: int = 0
+    spent: int = 0
     loss: float = math.inf
-    found: tuple[int, int] | None = None
+    found: Found | None = None
+    history: list[States] = field(default_factory=list)
+    tails: list[States] = field(default_factory=list)
     _best: Any = None
-    _history: list[tuple[Ints, Ints]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         knapsack, losses = self.knapsack, self.losses
@@ -94,14 +151,16 @@ class Core:
         self.bounds = np.searchsorted(rank[of][place], np.arange(len(classes) + 1))
         self.measure = np.zeros(len(classes) + 1, dtype=np.int64)
         self.measure[:-1] = np.gcd.accumulate(measure[order][::-1])[::-1]
+        self.measure_before = np.append(0, np.gcd.accumulate(measure[order]))
         if moves[0].dtype != np.int64:
-            self.measure[:] = 1
+            self.measure[:] = self.measure_before[:] = 1
 
     def _to_integers(self) -> None:
         """Moves, the slack they may use, and gains; ``exact`` if none had to be rounded."""
         knapsack, reference = self.knapsack, self.losses.reference
         base = reference[knapsack.owner[self.items]]
-        gains = scaled(knapsack.values[self.items], knapsack.values[base], up=True)
+        big = self.care > 1 or len(base) <= FEW_ITEMS
+        gains = scaled(knapsack.values[self.items], knapsack.values[base], up=True, big=big)
         self.gains, self.unit, self.exact = gains.whole, gains.unit, gains.exact
         self.step = gains.step
         self.moves: list[Whole] = []
@@ -112,7 +171,8 @@ class Core:
                 move, unit = weight[self.items] - weight[base], 1.0
                 slack = int(room) - int(weight[reference].sum())
             else:
-                times = scaled(weight[self.items], weight[base], up=False)
+                bits = BITS if self.care else COARSE_BITS
+                times = scaled(weight[self.items], weight[base], up=False, most_bits=bits, big=big)
                 move, unit = times.whole, float(times.unit)
                 slack = room_for(room, exact_sum(weight[reference]), times.unit)
                 self.exact &= times.exact
@@ -121,76 +181,102 @@ class Core:
             self.slack.append(min(max(slack, -span), span))
             units.append(unit)
         self.prices = self.losses.multipliers * np.array(units)
+        big = any(whole.dtype == object for whole in (self.gains, *self.moves))
+        self.price = BIG_WORK if big else 1
 
     def run(self, quota: int, check: Callable[[], None]) -> bool:
         """Search; false if it was given up because it took more work than ``quota``."""
-        weights: list[Whole] = [np.zeros(1, dtype=m.dtype) for m in self.moves]
-        gain = np.zeros(1, dtype=self.gains.dtype)
-        rho = np.zeros(1)
-        self._note(-1, weights, gain, rho)
-        if not len(self._completable(0, weights, rho)):
+        states = self.root()
+        self.note(-1, states)
+        if not len(self.completable(states, self.after(0))):
             return True
-        big = any(whole.dtype == object for whole in (self.gains, *self.moves))
-        price = BIG_WORK if big else 1
-        for k in range(len(self.bounds) - 1):
+        if len(self.moves) > 1:
+            return meet(self, quota, check)
+        for k in range(self.classes):
             check()
-            here = range(self.bounds[k], self.bounds[k + 1])
-            width = len(rho)
-            states = price * width * (len(here) + 1)
-            self.work += states + STEP_WORK
-            quota -= states + QUOTA_STEP
-            if quota < 0:
+            states = self.extend(states, k, self.after(k + 1), math.inf)
+            if self.spent > quota:
                 return False
-            rho = np.concatenate([rho, *(rho + self.rho[j] for j in here)])
-            weights = [
-                np.concatenate([w, *(w + m[j] for j in here)])
-                for w, m in zip(weights, self.moves, strict=True)
-            ]
-            keep = self._completable(k + 1, weights, rho)
-            weights = [w[keep] for w in weights]
-            gain = np.concatenate([gain, *(gain + self.gains[j] for j in here)])[keep]
-            order = _undominated(weights, gain)
-            keep, gain = keep[order], gain[order]
-            weights = [w[order] for w in weights]
-            rho = rho[keep]
-            self._history.append((keep % width, keep // width))
-            if not len(keep):
+            self.history.append(states)
+            if not len(states.rho):
                 return True
-            self._note(k, weights, gain, rho)
+            self.note(k, states)
         return True
 
-    def _completable(self, k: int, weights: list[Whole], rho: Floats) -> Ints:
-        """States before class k whose loss can still end within the limit."""
-        least = rho
-        rest = [room - w for room, w in zip(self.slack, weights, strict=True)]
-        measure = int(self.measure[k])
-        if measure != 1:
-            unused = rest[0] % measure if measure else np.maximum(rest[0], 0)
-            least = rho + self.prices[0] * unused
-            rest[0] = rest[0] - unused
+    @property
+    def classes(self) -> int:
+        return len(self.bounds) - 1
+
+    def root(self) -> States:
+        none = np.zeros(1, dtype=np.int64)
+        weights = [np.zeros(1, dtype=move.dtype) for move in self.moves]
+        return States(weights, np.zeros(1, dtype=self.gains.dtype), np.zeros(1), none, none)
+
+    def after(self, k: int) -> Rest:
+        """What classes k and later can still do."""
+        return Rest(int(self.measure[k]), self.fan.suffix[:, k])
+
+    def before(self, k: int) -> Rest:
+        """What the classes before k can still do."""
+        return Rest(int(self.measure_before[k]), self.fan.prefix[:, k])
+
+    def extend(self, states: States, k: int, rest: Rest, most: float) -> States:
+        """Each state with each candidate of class k, or none; those with ρ ≤ ``most`` that may
+        still end within the limit and that no other dominates."""
+        here = range(self.bounds[k], self.bounds[k + 1])
+        width = len(states.rho)
+        self.charge(width * (len(here) + 1))
+        rho = np.concatenate([states.rho, *(states.rho + self.rho[j] for j in here)])
+        weights = [
+            np.concatenate([w, *(w + m[j] for j in here)])
+            for w, m in zip(states.weights, self.moves, strict=True)
+        ]
+        gain = np.concatenate([states.gain, *(states.gain + self.gains[j] for j in here)])
+        place = np.arange(len(rho))
+        merged = States(weights, gain, rho, place % width, place // width)
+        if most < math.inf:
+            merged = merged.only(np.flatnonzero(rho <= most))
+        merged = merged.only(self.completable(merged, rest))
+        return merged.only(undominated(merged.weights, merged.gain))
+
+    def charge(self, states: int) -> None:
+        self.work += self.price * states + STEP_WORK
+        self.spent += self.price * states + QUOTA_STEP
+
+    def completable(self, states: States, rest: Rest) -> Ints:
+        """States whose loss can still end within the limit."""
+        least = states.rho
+        room = [room - w for room, w in zip(self.slack, states.weights, strict=True)]
+        if rest.measure != 1:
+            unused = room[0] % rest.measure if rest.measure else np.maximum(room[0], 0)
+            least = least + self.prices[0] * unused
+            room[0] = room[0] - unused
         bar = self.limit + self.margin
         alive = np.flatnonzero(least <= bar)
-        slack = [r[alive].astype(np.float64) for r in rest]
+        slack = [r[alive].astype(np.float64) for r in room]
         rays: slice | Ints = slice(None)
         if len(slack) > 1 and len(alive) > 512:  # a few rays do nearly all the work
             sample = [s[:: len(alive) // 128] for s in slack]
-            rays = np.unique(self.fan.shortfall(k, sample, rays).argmax(axis=0))
-        short = self.fan.shortfall(k, slack, rays).max(axis=0)
+            rays = np.unique(self.fan.shortfall(rest.dual, sample, rays).argmax(axis=0))
+        short = self.fan.shortfall(rest.dual, slack, rays).max(axis=0)
         return alive[least[alive] + short <= bar]
 
-    def _note(self, k: int, weights: list[Whole], gain: Whole, rho: Floats) -> None:
+    def note(self, k: int, states: States) -> None:
         """Remember the best state that fits, should it better what is known."""
-        fits = np.ones(len(gain), dtype=bool)
-        for w, room in zip(weights, self.slack, strict=True):
+        fits = np.ones(len(states.gain), dtype=bool)
+        for w, room in zip(states.weights, self.slack, strict=True):
             fits &= w <= room
         where = np.flatnonzero(fits)
-        if not len(where):
-            return
-        i = int(where[np.argmax(gain[where])])
-        if self.found is None or gain[i] > self._best:
-            self._best, self.found = gain[i], (k, i)
-            rest = [float(room - w[i]) for room, w in zip(self.slack, weights, strict=True)]
-            self.loss = float(rho[i] + self.prices @ np.array(rest))
+        if len(where):
+            i = int(where[np.argmax(states.gain[where])])
+            self.take(states.only(np.array([i])), Found(k, i))
+
+    def take(self, state: States, found: Found) -> None:
+        """One state that fits: the best so far, or not."""
+        if self.found is None or state.gain[0] > self._best:
+            self._best, self.found = state.gain[0], found
+            rest = [float(r - w[0]) for r, w in zip(self.slack, state.weights, strict=True)]
+            self.loss = float(state.rho[0] + self.prices @ np.array(rest))
             self.limit = min(self.limit, self.loss - self.step + self.margin)
 
     def excess(self, choice: Ints) -> Fraction:
@@ -206,14 +292,20 @@ class Core:
         """The best choice met, as items of the knapsack."""
         assert self.found is not None
         choice = self.losses.reference.copy()
-        k, i = self.found
+        taken = [] if self.found.item is None else [self.found.item]
+        k, i = self.found.last, self.found.state
         while k >= 0:
-            before, move = self._history[k]
-            if move[i]:
-                item = self.items[self.bounds[k] + move[i] - 1]
-                choice[self.knapsack.owner[item]] = item
-            i, k = int(before[i]), k - 1
+            taken += self._moved(self.history[k], k, i)
+            i, k = int(self.history[k].before[i]), k - 1
+        for k, i in self.found.tail:
+            taken += self._moved(self.tails[k], k, i)
+        items = self.items[taken]
+        choice[self.knapsack.owner[items]] = items
         return choice
+
+    def _moved(self, states: States, k: int, i: int) -> list[int]:
+        move = int(states.move[i])
+        return [int(self.bounds[k]) + move - 1] if move else []
 
 
 def _layers(measure: Ints) -> Ints:
@@ -231,24 +323,3 @@ def _layers(measure: Ints) -> Ints:
         left = left[~inside]
         depth -= 1
     return layer
-
-
-def _undominated(weights: list[Whole], gain: Whole) -> Ints:
-    """Places of the states to keep, lightest first."""
-    order = np.argsort(weights[0], kind="stable")
-    weight, gain = weights[0][order], gain[order]
-    keep = np.ones(len(order), dtype=bool)
-    if len(weights) == 1:
-        if len(order):
-            best = np.maximum.accumulate(gain)
-            keep[1:] = gain[1:] > best[:-1]
-            order, weight = order[keep], weight[keep]
-            keep = np.append(weight[1:] != weight[:-1], True)
-        return order[keep]
-    other = weights[1][order]
-    for lag in range(1, min(9, len(order))):  # near neighbours: the rest is seldom worth its time
-        before, after = slice(None, -lag), slice(lag, None)
-        keep[after] &= ~((other[before] <= other[after]) & (gain[before] >= gain[after]))
-        same = weight[before] == weight[after]
-        keep[before] &= ~(same & (other[after] <= other[before]) & (gain[after] > gain[before]))
-    return order[keep]

@@ -19,18 +19,20 @@ CHUNK = 500_000
 
 @dataclass(frozen=True)
 class Fan:
-    """``rays`` δ, shape (resources, r); ``suffix`` D, shape (r, classes + 1)."""
+    """``rays`` δ, shape (resources, r), and D of the classes from k on, or of those before k,
+    in column k of ``suffix`` and ``prefix``."""
 
     rays: Floats
     suffix: Floats
+    prefix: Floats
 
-    def shortfall(self, k: int, slack: list[Floats], chosen: slice | Ints) -> Floats:
-        """−δ·slack − D(δ) before class k for the chosen rays, shape (rays, states)."""
+    def shortfall(self, dual: Floats, slack: list[Floats], chosen: slice | Ints) -> Floats:
+        """−δ·slack − D(δ) for the chosen rays, shape (rays, states); ``dual`` is D(δ)."""
         rays = self.rays[:, chosen]
         short = np.multiply.outer(-rays[0], slack[0])
         for ray, rest in zip(rays[1:], slack[1:], strict=True):
             short -= np.multiply.outer(ray, rest)
-        short -= self.suffix[chosen, k][:, None]
+        short -= dual[chosen, None]
         return short
 
 
@@ -40,6 +42,7 @@ def open_fan(multipliers: Floats, moves: Floats, rho: Floats, bounds: Ints, limi
     starts = bounds[:-1]
     error = (len(starts) + 64) * 2.0**-52  # of a sum over the classes, of terms this large
     suffix = np.zeros((rays.shape[1], len(starts) + 1))
+    prefix = np.zeros_like(suffix)
     step = max(1, CHUNK // len(rho))
     for at in range(0, rays.shape[1], step):
         some = rays[:, at : at + step]
@@ -52,7 +55,8 @@ def open_fan(multipliers: Floats, moves: Floats, rho: Floats, bounds: Ints, limi
         best = np.maximum(-np.minimum.reduceat(terms, starts, axis=1), 0)
         best += error * np.maximum.reduceat(absolute, starts, axis=1)
         suffix[at : at + step, :-1] = np.cumsum(best[:, ::-1], axis=1)[:, ::-1]
-    return Fan(rays, suffix)
+        prefix[at : at + step, 1:] = np.cumsum(best, axis=1)
+    return Fan(rays, suffix, prefix)
 
 
 def _rays(multipliers: Floats, moves: Floats, rho: Floats, limit: float) -> Floats:

@@ -31,18 +31,21 @@ class Scaled:
         return math.nextafter(float(self.unit), 0.0) if self.exact else 0.0
 
 
-def scaled(numbers: NDArray[Any], base: NDArray[Any], *, up: bool) -> Scaled:
-    """numbers − base; where it must be rounded, up or down."""
+def scaled(
+    numbers: NDArray[Any], base: NDArray[Any], *, up: bool, most_bits: int = BITS, big: bool = False
+) -> Scaled:
+    """numbers − base as integers whose sums take ``most_bits``, rounded up or down if need be;
+    if ``big``, rather as Python integers, unless there are too many."""
     exact, exponent = _differences(numbers, base)
     measure = math.gcd(*exact.tolist()) or 1
     whole = exact // measure
     unit = Fraction(measure) * Fraction(2) ** exponent
     bits = sum(map(abs, whole.tolist())).bit_length()
-    if bits <= BITS:
+    if bits <= most_bits:
         return Scaled(whole.astype(np.int64), unit)
-    if len(whole) <= BIG_ITEMS and bits <= BIG_BITS:
+    if big and len(whole) <= BIG_ITEMS and bits <= BIG_BITS:
         return Scaled(whole.astype(object), unit)
-    drop = bits - BITS + 1
+    drop = bits - most_bits + 1
     rounded = [-(-one >> drop) if up else one >> drop for one in whole.tolist()]
     return Scaled(np.array(rounded, dtype=np.int64), unit * 2**drop, exact=False)
 

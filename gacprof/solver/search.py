@@ -36,7 +36,8 @@ FIRST_QUOTA = 1 << 17
 ITEM_WORK = 64
 """What it costs to lay out a core, in states per candidate."""
 
-FINEST = (1.25, 1.06)
+GROW = (3.0, 1.5)
+FINEST = (1.25, 1.2)
 """Cores grow by no less than this, for one resource and for two, where the states explode."""
 
 Progress = Callable[[float, float], None]
@@ -96,14 +97,17 @@ class Search:
     def lower_bound(self, bound: float) -> None:
         self.bound = max(min(self.bound, bound), self.value)
 
-    def close(self, excess: Fraction) -> None:
-        """Nothing is better than the incumbent, but for ``excess`` hidden by rounding."""
+    def close(self, excess: Fraction, *, final: bool = True) -> bool:
+        """Nothing is better than the incumbent, but for ``excess`` hidden by rounding. False, and
+        nothing is settled, if that shows in a double, unless it is ``final``."""
         assert self.incumbent is not None
         hidden = [] if not excess else [math.nextafter(float(excess), math.inf)]
-        self.bound = math.fsum([*self.knapsack.values[self.incumbent].tolist(), *hidden])
+        bound = math.fsum([*self.knapsack.values[self.incumbent].tolist(), *hidden])
+        if bound > self.value and not final:
+            return False
+        self.bound = bound
         self.complete = self.within_resolution()
-        if not self.complete:
-            self.notes.append("a core too large for exact sums: the gap is what rounding may hide")
+        return True
 
     def within_resolution(self) -> bool:
         if self.incumbent is None:
@@ -183,6 +187,7 @@ class _Climb:
         self.upper, self.magnitude = base + priced, abs(base) + abs(priced)
         self.quota, self.count, self.finished = FIRST_QUOTA, FIRST_CORE, 0
         self.exhausted = self.retreated = False
+        self.care = 0
         self._common: float | None = None
         self._spread(CANDIDATES)
 
@@ -258,29 +263,39 @@ class _Climb:
                 self._spread(len(self.search.knapsack.values))
             self.retreated = True
             return self.proved()
-        core = Core(self.search.knapsack, self.play, count, most if ties else threshold)
+        core = Core(self.search.knapsack, self.play, count, most if ties else threshold, self.care)
         try:
             finished = core.run(min(self.quota, left), self.caps.check)
         finally:
             self.caps.spent += core.work + STEP_WORK + ITEM_WORK * count
             if core.found is not None:
                 self.search.offer(core.choice())
+        if not core.exact and core.loss < self.most - core.margin:
+            return self._more_careful()  # what was found fits only by rounding
         if finished:
             self._learn(core, count, threshold, whole)
         else:
             self._retreat(count)
         return True
 
+    def _more_careful(self) -> bool:
+        """Search again with less rounding, if that is possible."""
+        self.care += 1
+        if self.care > 2:
+            self.search.notes.append("a core too large for exact sums: rounding is in the gap")
+        return self.care <= 2
+
     def _learn(self, core: Core, count: int, threshold: float, whole: bool) -> None:
         """A finished core met every choice that loses less than ``threshold``."""
         assert self.search.incumbent is not None
         least = threshold - self.play.slop - core.margin
         if whole or self.most < least:
-            self.exhausted = True
-            self.search.close(core.excess(self.search.incumbent))
+            excess = core.excess(self.search.incumbent)
+            self.exhausted = self.search.close(excess, final=self.care > 1)
+            self.care += not self.exhausted
             return
         self._lower(least)
-        self.finished, self.count = count, max(count + 16, 3 * count)
+        self.finished, self.count = count, max(count + 16, int(GROW[len(self.multipliers) - 1] * count))
         if count == len(self.play.items):
             self._spread(8 * count)
 
