@@ -1,8 +1,8 @@
 """Where samples go: a journal that survives anything, folded into Parquet as it grows.
 
-Every sample is one line of ``journal.jsonl``, flushed before the next point begins, so that
-a kill loses at most the point being measured; a torn last line is dropped on reading. The
-journal is folded into ``samples.parquet`` whenever it has grown by half of what is there,
+Every sample is one line of ``journal.jsonl``, on disk before the next point begins, so that
+neither a kill nor a power cut loses more than the point being measured; a torn last line is
+dropped on reading. The journal is folded into ``samples.parquet`` whenever it has grown by half of what is there,
 and at the end; the Parquet file is replaced whole, never appended to. Readers see the union
 of both.
 """
@@ -12,14 +12,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.errors import MeasurementError
-from gacprof.files import replacing, write_json
+from gacprof.files import replacing, sync, write_json
 from gacprof.points import Environment, Point, Sample
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 RUN_SCHEMA = "gacprof.run/1"
 RUN, JOURNAL, PARQUET, LOCK = "run.json", "journal.jsonl", "samples.parquet", ".lock"
 FOLD_AT_LEAST = 500
-SYNC_EVERY_S = 1.0
 ADDED_LATER = ("mem_clock_mhz", "temperature_c", "power_w")
 """Columns that samples written by earlier versions lack; they are read as null."""
 
@@ -43,7 +41,6 @@ class RunFolder:
         self._journal: IO[str] | None = None
         self._unfolded = 0
         self._folded = 0
-        self._synced_at = 0.0
 
     @property
     def started(self) -> bool:
@@ -51,7 +48,9 @@ class RunFolder:
 
     def lock(self) -> None:
         """Take the folder for writing. Raises :class:`MeasurementError` if another has it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True)
+            sync(self.path.parent)
         handle = (self.path / LOCK).open("w")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,14 +65,17 @@ class RunFolder:
         write_json(self.path / RUN, {"schema": RUN_SCHEMA} | header)
 
     def append(self, sample: Sample) -> None:
+        """Keep a sample; on return it is on disk.
+
+        Not in the background: that would disturb the next point's timings and lose two.
+        """
         if self._journal is None:
             _cut_torn_line(self.path / JOURNAL)
             self._journal = (self.path / JOURNAL).open("a", encoding="utf-8")
+            sync(self.path)  # a new file's name is not on disk before its folder is
         self._journal.write(json.dumps(to_row(sample)) + "\n")
-        self._journal.flush()  # safe from a kill at once, from a power cut within a second
-        if time.monotonic() - self._synced_at > SYNC_EVERY_S:
-            os.fsync(self._journal.fileno())
-            self._synced_at = time.monotonic()
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
         self._unfolded += 1
         if self._unfolded >= max(FOLD_AT_LEAST, self._folded // 2):
             self.fold()
@@ -83,7 +85,6 @@ class RunFolder:
         import pyarrow.parquet as pq
 
         if self._journal is not None:
-            os.fsync(self._journal.fileno())
             self._journal.close()
             self._journal = None
         rows = list(_rows(self.path))
