@@ -2,9 +2,9 @@
 
 Every sample is one line of ``journal.jsonl``, on disk before the next point begins, so that
 neither a kill nor a power cut loses more than the point being measured; a torn last line is
-dropped on reading. The journal is folded into ``samples.parquet`` whenever it has grown by half of what is there,
-and at the end; the Parquet file is replaced whole, never appended to. Readers see the union
-of both.
+dropped on reading. The journal is folded into ``samples.parquet`` whenever it has grown by
+half of what is there, and at the end; the Parquet file is replaced whole, never appended to.
+Readers see the union of both.
 """
 
 from __future__ import annotations
