@@ -46,8 +46,13 @@ class Work(Protocol):
 
 
 class Device(Protocol):
-    timer: str
-    """How time is taken: ``cpu-monotonic``, ``kineto``, ``cuda-events``, ``recorded``."""
+    """What a sweep needs. A device whose context an error can spoil for good also has
+    ``usable() -> bool``, asked after a failure."""
+
+    @property
+    def timer(self) -> str:
+        """How time is taken: ``cpu-monotonic``, ``kineto``, ``cuda-events``, ``recorded``."""
+        ...
 
     @property
     def environment(self) -> Environment: ...

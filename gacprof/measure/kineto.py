@@ -8,7 +8,9 @@ are read directly: the profiler's own averages take twenty times as long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from gacprof.errors import MeasurementError
 
@@ -28,17 +30,30 @@ class Traced:
 def trace(run: Callable[[], object]) -> list[Traced]:
     """All that the device did during ``run``, which must synchronise before it returns.
 
+    ``torch.profiler`` wraps the profiler used here in schedules and imports Inductor on its
+    first start; neither is of use to a trace of a few milliseconds.
+
     Raises :class:`MeasurementError` where the profiler cannot be used.
     """
-    import torch
-    from torch.profiler import ProfilerActivity, profile
+    from torch.autograd.profiler import profile
 
-    try:
-        with profile(activities=[ProfilerActivity.CUDA]) as traced:
-            run()
-        events = traced.profiler.kineto_results.events()
-    except (AttributeError, AssertionError) as error:  # the latter where CUPTI is not to be had
-        raise MeasurementError(f"torch's profiler gives no device events: {error}") from None
+    with ExitStack() as session:
+        try:
+            traced = session.enter_context(
+                profile(use_cpu=False, use_device="cuda", use_kineto=True)
+            )
+        except (AttributeError, AssertionError) as error:  # the latter where CUPTI is missing
+            raise MeasurementError(f"torch's profiler gives no device events: {error}") from None
+        run()
+    if traced.kineto_results is None:
+        raise MeasurementError("torch's profiler gives no device events: it kept no results")
+    return device_events(traced.kineto_results.events())
+
+
+def device_events(events: Iterable[Any]) -> list[Traced]:
+    """Of Kineto's events, what ran on the device. Launches and profiler overhead are the host's."""
+    import torch
+
     cuda = torch.autograd.DeviceType.CUDA
     return [
         Traced(e.name(), e.start_ns(), e.start_ns() + e.duration_ns())
@@ -68,6 +83,12 @@ def calls(events: Iterable[Traced], expected: int) -> list[Sequence[Traced]]:
         raise MeasurementError(
             f"the trace lost events: {marks} marks for {expected} calls, "
             f"{sum(not call for call in found)} calls without any work"
+        )
+    counts = {len(call) for call in found}
+    if len(counts) > 1:
+        raise MeasurementError(
+            f"the trace lost events: the same call launched {min(counts)} kernels once "
+            f"and {max(counts)} another time"
         )
     return found
 

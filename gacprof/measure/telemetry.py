@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 SLOWED_BY = {
@@ -11,10 +12,53 @@ SLOWED_BY = {
     0x0000000000000040: "hardware thermal slowdown",
     0x0000000000000080: "hardware power brake",
 }
-"""Bits of nvmlDeviceGetCurrentClocksThrottleReasons (nvml.h) that mean a forced slowdown.
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h) that mean a forced slowdown.
 
 Idle (0x1), application clocks (0x2) and sync boost (0x10) are no faults of the moment.
 """
+
+REASONS = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
+"""The same call by its name since NVML 12 (driver 535), and by the one it had before."""
+
+READING_S = 0.1
+"""How long a reading stands for: NVML renews power at this pace and averages it over longer,
+and temperature changes slower still, while a visit takes some milliseconds."""
+
+
+def open_nvml(index: int) -> tuple[Any, Any]:
+    """NVML and its handle of the CUDA device of that index. Raises whatever NVML raises.
+
+    NVML counts all GPUs, CUDA only the visible ones: the UUID joins the two. torch gives it
+    without the prefix by which NVML tells a GPU from a MIG slice of one.
+    """
+    import pynvml
+    import torch
+
+    pynvml.nvmlInit()
+    uuid = str(torch.cuda.get_device_properties(index).uuid)
+    if uuid.startswith(("GPU-", "MIG-")):
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+    try:
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+    except pynvml.NVMLError as error:
+        try:
+            return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}".encode())
+        except pynvml.NVMLError:
+            raise error from None
+
+
+def slowdown_bits(nvml: Any, handle: Any) -> int:
+    """Why the clocks are held down now, as NVML's bits. Raises ``NVMLError``."""
+    refused: Exception = AttributeError("this NVML has no call for throttle reasons")
+    for name in REASONS:
+        try:
+            return int(getattr(nvml, name)(handle))
+        except (AttributeError, nvml.NVMLError) as error:
+            refused = error
+    raise refused
 
 
 class Telemetry:
@@ -24,16 +68,10 @@ class Telemetry:
         self.why_not = ""
         self.nvml: Any = None
         self.handle: Any = None
+        self._read_at = float("-inf")
+        self._reading: dict[str, Any] = {}
         try:
-            import pynvml
-            import torch
-
-            pynvml.nvmlInit()
-            # NVML counts all GPUs, CUDA only the visible ones: the UUID joins the two.
-            uuid = str(torch.cuda.get_device_properties(index).uuid)
-            prefixed = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-            self.handle = pynvml.nvmlDeviceGetHandleByUUID(prefixed.encode())
-            self.nvml = pynvml
+            self.nvml, self.handle = open_nvml(index)
         except Exception as error:  # NVML's absence takes many forms and is never fatal
             self.why_not = f"{type(error).__name__}: {error}"
 
@@ -46,9 +84,18 @@ class Telemetry:
         return self._read("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM)
 
     def reading(self) -> dict[str, Any]:
-        """Memory clock, temperature and power now, by the names of a sample's fields."""
+        """Memory clock, temperature and power, by the names of a sample's fields.
+
+        At most :data:`READING_S` old.
+        """
         if self.handle is None:
             return {}
+        if time.monotonic() - self._read_at >= READING_S:
+            self._reading = self._read_anew()
+            self._read_at = time.monotonic()
+        return dict(self._reading)
+
+    def _read_anew(self) -> dict[str, Any]:
         nvml = self.nvml
         milliwatts = self._read("nvmlDeviceGetPowerUsage")
         return {
@@ -58,7 +105,13 @@ class Telemetry:
         }
 
     def throttle_reason(self) -> str:
-        bits = self._read("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+        if self.handle is None:
+            return ""
+        try:
+            bits = slowdown_bits(self.nvml, self.handle)
+        except (AttributeError, self.nvml.NVMLError) as error:
+            self.why_not = str(error)
+            return ""
         return ", ".join(name for bit, name in SLOWED_BY.items() if bits & bit)
 
     def _read(self, function: str, *arguments: Any, needs_handle: bool = True) -> Any:
@@ -67,7 +120,7 @@ class Telemetry:
         first = (self.handle,) if needs_handle else ()
         try:
             value = getattr(self.nvml, function)(*first, *arguments)
-        except self.nvml.NVMLError as error:
+        except (AttributeError, self.nvml.NVMLError) as error:  # the former: an older pynvml
             self.why_not = str(error)
             return None
         return value.decode() if isinstance(value, bytes) else value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gacprof.errors import SuiteError
 from gacprof.operators.attention import Attention
-from gacprof.operators.base import Operator, canonical
+from gacprof.operators.base import Operator, canonical, set_precision
 from gacprof.operators.bmm import Bmm
 from gacprof.operators.experts import Experts
 from gacprof.operators.linear import Linear
@@ -53,4 +53,4 @@ def point(
     return made
 
 
-__all__ = ["OPERATORS", "Operator", "get", "point"]
+__all__ = ["OPERATORS", "Operator", "get", "point", "set_precision"]

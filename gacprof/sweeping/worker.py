@@ -32,7 +32,8 @@ POINT_TIMEOUT_S = 60.0
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 SPOILT = ("CUDA error", "CUBLAS_STATUS_EXECUTION_FAILED", "device-side assert", "cudaError")
-"""What errors that leave a CUDA context unusable say of themselves."""
+"""What errors that leave a CUDA context unusable say of themselves, and some others say too
+(a product that cuBLAS refuses). Only for devices that cannot tell themselves."""
 
 Opener = Callable[[], Device]
 
@@ -77,24 +78,34 @@ class IsolatedDevice:
         raise MeasurementError("a device in a worker process is asked for visits, not prepared")
 
     def burn_in(self) -> None:
-        """Run in the worker; a replacement of the worker burns in again."""
+        """Run in the worker; a replacement of the worker burns in again.
+
+        Raises :class:`MeasurementError` where the device cannot do even that.
+        """
         self._burnt_in = True
-        self._ask(("burn_in",), START_TIMEOUT_S)
+        try:
+            answer = self._ask(("burn_in",), START_TIMEOUT_S)
+        except _WorkerLostError as lost:
+            raise MeasurementError(f"the device cannot be kept busy: {lost}") from None
+        if isinstance(answer, Exception):
+            self._stop()
+            raise MeasurementError(f"the device cannot be kept busy: {answer}") from None
 
     def measure_visit(self, visit: Visit, axes: tuple[str, ...], timing: Timing) -> Sample:
         """The sample of a visit. Whatever happens to the worker becomes a failed sample."""
         if self._pipe is None:
             self._start()
             if self._burnt_in:
-                self._ask(("burn_in",), START_TIMEOUT_S)
+                self.burn_in()
         try:
             answer = self._ask(("visit", visit, axes, timing), self._timeout_s)
         except _WorkerLostError as lost:
             return self._failed(visit, axes, str(lost))
-        assert isinstance(answer, Sample)
-        if answer.status == "failed" and any(sign in answer.reason for sign in SPOILT):
+        sample, spoilt = answer
+        assert isinstance(sample, Sample)
+        if spoilt:
             self._stop()
-        return answer
+        return sample
 
     def close(self) -> None:
         self._stop()
@@ -175,6 +186,8 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     """The worker: open the device, answer messages until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with(parent)
+    # Else Kineto may detach CUPTI after each trace: a visit takes milliseconds, attaching more.
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
     from gacprof.sweeping.run import measure_visit
 
     try:
@@ -188,10 +201,24 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
             if message[0] == "hello":
                 pipe.send(hello)
             elif message[0] == "burn_in":
-                device.burn_in()
-                pipe.send(None)
+                pipe.send(_burn_in(device))
             else:
-                pipe.send(measure_visit(device, *message[1:]))
+                sample = measure_visit(device, *message[1:])
+                pipe.send((sample, sample.status == "failed" and _spoilt(device, sample.reason)))
+
+
+def _burn_in(device: Device) -> Exception | None:
+    try:
+        device.burn_in()
+    except Exception as error:  # sent as text: not every exception survives pickling
+        return MeasurementError((str(error).strip() or type(error).__name__).splitlines()[0])
+    return None
+
+
+def _spoilt(device: Device, reason: str) -> bool:
+    """Whether nothing more can be measured in this process."""
+    usable: Callable[[], bool] | None = getattr(device, "usable", None)
+    return not usable() if usable else any(sign in reason for sign in SPOILT)
 
 
 def _die_with(parent: int) -> None:
