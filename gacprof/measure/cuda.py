@@ -1,166 +1,30 @@
-"""A CUDA GPU as a device to sweep: device timestamps, or events behind a short sleep.
+"""A CUDA GPU as a device to sweep.
 
 Timestamps and kernel names come from one traced pass (:mod:`.kineto`). Where the driver lets
-no process trace, events take their place. Either way a sleep on the device comes first, as
-long as the host needs to enqueue the call and more: launch gaps then lie outside the window,
-also those between the kernels of one call. The flush before the sleep makes every call cold
-where the point says so.
+no process trace, events take their place. How one call is timed is :mod:`.cuda_work`'s.
 """
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gacprof import operators
 from gacprof.errors import MeasurementError
+from gacprof.measure.cuda_work import CudaWork, TracedWork, first_line, out_of_memory
 from gacprof.measure.environment import cuda_environment
-from gacprof.measure.kineto import Traced, calls, span_us, trace
 from gacprof.measure.telemetry import Telemetry
 from gacprof.points import Environment, Point
 
 if TYPE_CHECKING:
     import torch
 
-WARM_UP_CALLS = 3
 FLUSH_FACTOR = 2  # times the L2 size; an undersized flush reorders results
 ASSUMED_L2_BYTES = 128 << 20
-CYCLES_PER_US = 2_000  # SM clocks are around 2 GHz; a slower one only makes sleeps longer
-LAUNCH_MARGIN = 2  # tracing about doubles what a launch costs the host
-SHORTEST_SLEEP_US = 20  # a single launch, with room for a late host
-LONGEST_SLEEP_US = 2_000  # a call that waits for the device cannot be enqueued ahead
-CLOSING_CYCLES = 1_000
 MEMORY_FRACTION = 0.9
 BURN_IN_S = 0.5
-TRACE_ATTEMPTS = 3
-"""A first trace attaches CUPTI, and one may miss what starts as it starts."""
 EVENTS, KINETO = "cuda-events", "kineto"
-
-
-class CudaWork:
-    """One prepared call, timed by events; its kernels come from one traced call more."""
-
-    def __init__(self, device: CudaDevice, call: Callable[[], Any], cold: bool) -> None:
-        self._device = device
-        self._call = call
-        self._cold = cold
-        self._sleep_cycles = SHORTEST_SLEEP_US * CYCLES_PER_US
-
-    def warm_up(self) -> float:
-        """Also learns how long the host takes to enqueue a call, which a sleep must outlast."""
-        with self._explained():
-            for _ in range(WARM_UP_CALLS):
-                self._call()
-            self._device.synchronise()
-            start = time.perf_counter_ns()
-            self._call()
-            enqueued = time.perf_counter_ns()
-            self._device.synchronise()
-        self._sleep_cycles = sleep_cycles((enqueued - start) / 1e3)
-        return (time.perf_counter_ns() - start) / 1e3
-
-    def time(self, repeats: int) -> list[float]:
-        with self._explained():
-            pairs = [self._one() for _ in range(repeats)]
-            self._device.synchronise()
-        return [start.elapsed_time(end) * 1e3 for start, end in pairs]
-
-    def _one(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        import torch
-
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._before()
-        start.record()
-        self._call()
-        end.record()
-        return start, end
-
-    def _before(self) -> None:
-        import torch
-
-        if self._cold:
-            self._device.flush()
-        torch.cuda._sleep(self._sleep_cycles)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """On the device, whichever is current; out of memory is a point's failure like others.
-
-        Memory is given back then: what the failed call had taken must not linger.
-        """
-        import torch
-
-        try:
-            with torch.cuda.device(self._device.index):
-                yield
-        except torch.cuda.OutOfMemoryError as error:
-            told = out_of_memory(error)
-            torch.cuda.empty_cache()
-            raise MeasurementError(told) from None
-
-    def kernels(self) -> Sequence[str]:
-        if self._device.why_not_traced:
-            return ()
-
-        def run() -> None:
-            self._call()
-            self._device.synchronise()
-
-        try:
-            with self._explained():
-                return tuple(e.name for e in sorted(trace(run), key=lambda e: e.start_ns))
-        except (RuntimeError, MeasurementError):
-            return ()
-
-    def clock_mhz(self) -> int | None:
-        return self._device.telemetry.sm_clock_mhz()
-
-    def remark(self) -> str:
-        return self._device.remark
-
-    def reading(self) -> dict[str, Any]:
-        return self._device.telemetry.reading()
-
-    def throttled(self) -> str:
-        return self._device.telemetry.throttle_reason()
-
-
-class TracedWork(CudaWork):
-    """The same call, timed by the device's own timestamps."""
-
-    _kernels: tuple[str, ...] = ()
-
-    def time(self, repeats: int) -> list[float]:
-        with self._explained():
-            traced = self._traced(repeats)
-        self._kernels = tuple(event.name for event in traced[-1])
-        return [span_us(call) for call in traced]
-
-    def _traced(self, repeats: int) -> list[Sequence[Traced]]:
-        """The events of so many calls; traced again where some were lost."""
-        for attempt in range(1, TRACE_ATTEMPTS + 1):
-            try:
-                return calls(trace(lambda: self._run(repeats)), repeats)
-            except MeasurementError:
-                if attempt == TRACE_ATTEMPTS:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-    def _run(self, repeats: int) -> None:
-        import torch
-
-        for _ in range(repeats):
-            self._before()
-            self._call()
-            torch.cuda._sleep(CLOSING_CYCLES)
-        self._device.synchronise()
-
-    def kernels(self) -> Sequence[str]:
-        return self._kernels
 
 
 class CudaDevice:
@@ -290,19 +154,3 @@ class CudaDevice:
             for _ in range(20):
                 x @ x
             self.synchronise()
-
-
-def sleep_cycles(enqueue_us: float) -> int:
-    """For how many cycles a call that takes the host so long to enqueue needs the device busy."""
-    wanted_us = LAUNCH_MARGIN * enqueue_us
-    return int(min(LONGEST_SLEEP_US, max(SHORTEST_SLEEP_US, wanted_us)) * CYCLES_PER_US)
-
-
-def out_of_memory(error: BaseException) -> str:
-    """What torch says of an allocation that failed, without its advice."""
-    tried = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
-    return f"out of GPU memory (tried to allocate {tried[1]})" if tried else "out of GPU memory"
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gacprof.measure.telemetry import SLOWED_BY
+from gacprof.measure.telemetry import SLOWED_BY, open_nvml, slowdown_bits
 
 SMALL_MEMORY = 12 << 30
 """Below this an 8-billion-parameter model of 16-bit weights is run with few of its layers."""
@@ -21,13 +21,16 @@ SMALL_MEMORY = 12 << 30
 UNCORRECTED, SINCE_BOOT = 1, 0
 """NVML_MEMORY_ERROR_TYPE_UNCORRECTED and NVML_VOLATILE_ECC (nvml.h)."""
 
+EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS = 1, 3
+"""NVML_COMPUTEMODE_EXCLUSIVE_THREAD and NVML_COMPUTEMODE_EXCLUSIVE_PROCESS (nvml.h)."""
+
 BUSY = 0.5
 """Load beyond our own by this share of the cores disturbs a CPU's timings."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """``kind`` is shared, throttled, ecc, mig, memory, busy, unknown or clocks."""
+    """``kind`` is shared, exclusive, throttled, ecc, mig, memory, busy, unknown or clocks."""
 
     kind: str
     words: str
@@ -83,35 +86,42 @@ def _cpu() -> Iterator[Finding]:
 
 def _gpu(index: int) -> Iterator[Finding]:
     try:
-        import pynvml
-        import torch
-
-        pynvml.nvmlInit()
-        uuid = str(torch.cuda.get_device_properties(index).uuid)
-        name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(name.encode())
+        nvml, handle = open_nvml(index)
     except Exception as error:  # NVML's absence takes many forms and is never fatal
         reason = f"{type(error).__name__}: {error}"
         words = f"NVML cannot be read ({reason}): sharing, throttling and ECC errors are unknown"
         yield Finding("unknown", words)
         return
-    for read in (_mig, _shared, _throttled, _ecc, _memory, _clocks):
+    for read in (_mig, _mode, _shared, _throttled, _ecc, _memory, _clocks):
         try:
-            yield from read(pynvml, handle)
+            yield from read(nvml, handle)
         except Exception as error:  # NVMLError: each reading may lack support on its own
             about = read.__name__.strip("_")
             yield Finding("unknown", f"{about}: not readable ({error})", mark=False)
 
 
 def _mig(nvml: Any, handle: Any) -> Iterator[Finding]:
-    if nvml.nvmlDeviceIsMigDeviceHandle(handle):
+    told = nvml.nvmlDeviceIsMigDeviceHandle(handle)
+    if getattr(told, "value", told):  # pynvml gives the C integer itself
         yield Finding("mig", "a MIG slice: part of the GPU's SMs, cache and bandwidth, not a GPU")
 
 
+def _mode(nvml: Any, handle: Any) -> Iterator[Finding]:
+    if nvml.nvmlDeviceGetComputeMode(handle) in (EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS):
+        yield Finding(
+            "exclusive",
+            "one process at a time may use this GPU (exclusive compute mode): a sweep's worker "
+            "beside this process may be refused; 'nvidia-smi -c DEFAULT' as root allows both",
+            mark=False,
+        )
+
+
 def _shared(nvml: Any, handle: Any) -> Iterator[Finding]:
-    """Compute processes other than this one. NVML counts in the host's process ids: inside a
-    container our own may be listed under a number that means nothing here."""
-    others = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid != os.getpid()]
+    """Compute processes other than this one and its own workers. NVML counts in the host's
+    process ids: inside a container our own may be listed under a number that means nothing here.
+    """
+    running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    others = [p for p in running if not _ours(p.pid)]
     strangers = [p for p in others if not Path(f"/proc/{p.pid}").exists()]
     if not others:
         return
@@ -122,13 +132,26 @@ def _shared(nvml: Any, handle: Any) -> Iterator[Finding]:
     yield Finding("shared", words, mark=surely)
 
 
+def _ours(pid: int) -> bool:
+    """Whether that process is this one or was started by it, at any remove."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        try:
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+            pid = int(status.split("\nPPid:", 1)[1].split("\n", 1)[0])
+        except (OSError, IndexError, ValueError):
+            return False
+    return False
+
+
 def _held(process: Any) -> str:
     used = getattr(process, "usedGpuMemory", None)
     return f" with {used / 2**20:.0f} MiB" if isinstance(used, int) else ""
 
 
 def _throttled(nvml: Any, handle: Any) -> Iterator[Finding]:
-    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    bits = slowdown_bits(nvml, handle)
     reasons = [words for bit, words in SLOWED_BY.items() if bits & bit]
     if reasons:
         yield Finding("throttled", f"running below its clock: {', '.join(reasons)}")

@@ -1,6 +1,7 @@
 """Each fault of a GPU is found, said in words, and marks the numbers. NVML alone is faked."""
 
 import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -19,14 +20,15 @@ class FakeNvml:
 
     def __init__(self):
         self.processes = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=GIB)]
-        self.throttle, self.ecc, self.mig, self.memory = 0x1, 0, 0, 141 * GIB
+        self.throttle, self.ecc, self.mig, self.mode, self.memory = 0x1, 0, 0, 0, 141 * GIB
 
     def __getattr__(self, name):
         return {
             "nvmlInit": lambda: None,
             "nvmlDeviceGetHandleByUUID": lambda uuid: {b"GPU-1234": "handle"}[uuid],
             "nvmlDeviceGetComputeRunningProcesses": lambda handle: self.processes,
-            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: self.throttle,
+            "nvmlDeviceGetComputeMode": lambda handle: self.mode,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: self.throttle,
             "nvmlDeviceGetTotalEccErrors": lambda handle, kind, counter: self.errors(kind, counter),
             "nvmlDeviceIsMigDeviceHandle": lambda handle: self.mig,
             "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=self.memory),
@@ -61,6 +63,21 @@ def test_a_process_beside_ours_is_named(nvml):
     assert look(0).marks == (
         f"shared with 1 other compute processes: pid {os.getppid()} with 3072 MiB",
     )
+
+
+def test_a_worker_of_ours_is_no_stranger(nvml):
+    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        nvml.processes.append(SimpleNamespace(pid=worker.pid, usedGpuMemory=3 * GIB))
+        assert look(0).marks == ()
+    finally:
+        worker.communicate(b"\n")
+
+
+@pytest.mark.parametrize("mode", [1, 3])
+def test_a_gpu_for_one_process_alone_is_told(nvml, mode):
+    nvml.mode = mode
+    assert [f.kind for f in look(0).findings] == ["exclusive", "clocks"]
 
 
 def test_one_process_unknown_here_may_be_ourselves_two_cannot(nvml):
