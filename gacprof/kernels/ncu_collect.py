@@ -7,13 +7,16 @@ left alone (``--clock-control none``): counters then belong to the state that wa
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ GET_PERMISSION = (
 )
 _USUAL_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 WARM_UPS = 3
+REFUSED = "gacprof: not run: "
+"""What the profiled process says of a point before it passes it over."""
 
 
 @dataclass(frozen=True)
@@ -66,49 +71,111 @@ def find_ncu() -> str | None:
     return None
 
 
-def command(ncu: str, report: Path, points: Path, flush: bool = False) -> list[str]:
+def command(
+    ncu: str,
+    report: Path,
+    points: Path,
+    flush: bool = False,
+    arch: str | None = None,
+    device: int = 0,
+) -> list[str]:
     """The one command that collects: for the GPU machine, as a list of arguments.
 
     Unless told to ``flush``, caches are left as they are between passes: ncu would empty them,
-    and most points were timed warm.
+    and most points were timed warm. ``arch`` (``sm90``) leaves out counters that it lacks.
     """
     options = ["--cache-control", "all" if flush else "none"]
     options += ["--clock-control", "none", "--profile-from-start", "off", "--nvtx"]
     options += ["--target-processes", "application-only", "--replay-mode", "kernel"]
-    options += ["--metrics", requested(), "--force-overwrite", "--export", str(report)]
-    return [ncu, *options, sys.executable, "-m", "gacprof.kernels.ncu_collect", str(points)]
+    options += ["--metrics", requested(arch), "--force-overwrite", "--export", str(report)]
+    child = [sys.executable, "-m", "gacprof.kernels.ncu_collect", str(points), str(device)]
+    return [ncu, *options, *child]
 
 
-def collect(points: Sequence[Point], report: Path, timeout_s: float = 1800.0) -> Evidence:
-    """Profile ``points`` and keep the report at ``report``.
+def collect(
+    points: Sequence[Point], report: Path, timeout_s: float = 1800.0, device: int = 0
+) -> Evidence:
+    """Profile ``points`` on that CUDA device and keep the report at ``report``.
 
     Never raises for what the machine lacks: without ncu, permission or GPU the evidence is
     empty and its ``problem`` tells what to do, so that a run without counters carries on.
+    What was counted before something failed is kept, with the problem beside it.
     """
     ncu = find_ncu()
     if ncu is None:
         return Evidence(problem=GET_NCU)
     report.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gacprof-ncu-") as folder:
-        listed = Path(folder) / "points.json"
+    with tempfile.TemporaryDirectory(prefix=".ncu-", dir=report.parent) as folder:
+        listed, made = Path(folder) / "points.json", Path(folder) / report.name
         listed.write_text(json.dumps([[p.id, p.operator, p.dim, p.dtype, p.flag] for p in points]))
         flush = all(point.flag.get("cache") == "cold" for point in points)
+        arguments = command(ncu, made, listed, flush, _arch(device), device)
         try:
-            done = subprocess.run(
-                command(ncu, report, listed, flush),
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return Evidence(problem=f"{ncu} did not finish: {error}")
-    said = done.stdout + done.stderr
-    if "ERR_NVGPUCTRPERM" in said:
-        return Evidence(problem=GET_PERMISSION)
-    if done.returncode or not report.is_file():
-        last = [line for line in said.splitlines() if line.strip()][-1:] or ["no message"]
-        return Evidence(problem=f"{ncu} failed: {last[0].strip()}")
-    return from_report(points, report)
+            code, said = _run(arguments, timeout_s)
+        except OSError as error:
+            return Evidence(problem=f"{ncu} does not run: {error}")
+        if "ERR_NVGPUCTRPERM" in said:
+            return Evidence(problem=GET_PERMISSION)
+        problem = _problem(ncu, code, said, timeout_s, made.is_file())
+        if not made.is_file():
+            return Evidence(problem=problem)
+        made.replace(report)
+    found = from_report(points, report)
+    return replace(found, problem="; ".join(filter(None, (problem, found.problem))))
+
+
+def _run(arguments: list[str], timeout_s: float) -> tuple[int | None, str]:
+    """(exit code, all it said); None for a program that did not end in time.
+
+    ncu starts the program it profiles, which outlives it and holds its pipes: both are ended.
+    """
+    with subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=timeout_s)
+            return process.returncode, said
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return None, process.communicate()[0]
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _problem(ncu: str, code: int | None, said: str, timeout_s: float, reported: bool) -> str:
+    """What kept ncu from counting everything; empty if nothing did."""
+    if code is None:
+        return f"{ncu} did not finish within {timeout_s:g} s"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    failed = [line.removeprefix(REFUSED) for line in lines if line.startswith(REFUSED)]
+    if failed:
+        return f"{len(failed)} points could not be run: {failed[0]}"
+    if code == 0 and reported:
+        return ""
+    errors = [line for line in lines if "==ERROR==" in line] or lines[-1:] or ["no message"]
+    return f"{ncu} failed: {errors[0]}"
+
+
+def _arch(device: int) -> str | None:
+    """``sm90`` and the like; None where torch sees no such device."""
+    try:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability(device)
+    except Exception:  # without CUDA it is an AssertionError, with a broken driver others
+        return None
+    return f"sm{major}{minor}"
 
 
 def from_report(points: Sequence[Point], report: Path) -> Evidence:
@@ -136,19 +203,30 @@ def by_point(
     return counters
 
 
-def _child(listed: Path) -> None:
-    """Run each point under the profiler. ncu calls this; see :func:`command`."""
+def _child(listed: Path, index: int) -> None:
+    """Run each point under the profiler. ncu calls this; see :func:`command`.
+
+    A point that cannot be run is said and passed over.
+    """
     import torch
 
     from gacprof import operators
 
-    device = torch.device("cuda")
+    torch.cuda.set_device(index)
+    device = torch.device("cuda", index)
     for point_id, operator, dims, dtype, flags in json.loads(listed.read_text()):
         point = operators.point(operator, dims, dtype, flags)
-        work = operators.get(operator).prepare(point, device)
-        for _ in range(WARM_UPS):
-            work()
-        torch.cuda.synchronize()
+        try:
+            operators.set_precision(point)
+            work = operators.get(operator).prepare(point, device)
+            for _ in range(WARM_UPS):
+                work()
+            torch.cuda.synchronize()
+        except Exception as error:  # an operator may raise anything
+            told = (str(error).strip() or type(error).__name__).splitlines()[0]
+            print(f"{REFUSED}{point}: {told}", flush=True)
+            torch.cuda.empty_cache()
+            continue
         torch.cuda.profiler.start()
         torch.cuda.nvtx.range_push(point_id)
         work()
@@ -158,4 +236,4 @@ def _child(listed: Path) -> None:
 
 
 if __name__ == "__main__":
-    _child(Path(sys.argv[1]))
+    _child(Path(sys.argv[1]), int(sys.argv[2]))

@@ -93,6 +93,10 @@ OPCODES = "sass__inst_executed_per_opcode_with_modifier_all"
 """Executed instructions by opcode with all modifiers: ``LDG.E.128``, ``HGMMA.64x128x16.F32``."""
 
 
-def requested() -> str:
-    """The value of ncu's ``--metrics``: names that an architecture lacks only warn."""
-    return ",".join([*(metric.name for metric in METRICS), OPCODES])
+def requested(arch: str | None = None) -> str:
+    """The value of ncu's ``--metrics``: what that architecture has, all for an unknown one.
+
+    Some releases of ncu only warn of a name that a chip lacks, others stop at it.
+    """
+    wanted = [metric.name for metric in METRICS if arch not in ALL or arch in metric.on]
+    return ",".join([*wanted, OPCODES])

@@ -60,7 +60,8 @@ def _collected(setting: Setting, points: list[Point]) -> Evidence:
     left = setting.left_s()
     if left is not None and left < 1:
         return Evidence(problem="the time was up")
-    return collect(points, path, LONGEST_S if left is None else min(LONGEST_S, left))
+    longest_s = LONGEST_S if left is None else min(LONGEST_S, left)
+    return collect(points, path, longest_s, setting.machine.index or 0)
 
 
 def _points_of(path: Path) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,13 @@ def test_the_command_leaves_the_clocks_alone_and_asks_for_every_counter() -> Non
     assert command[command.index("--cache-control") + 1] == "none"
     assert command[command.index("--metrics") + 1] == requested()
     assert all(metric.name in requested() for metric in METRICS)
-    assert command[-3:] == ["-m", "gacprof.kernels.ncu_collect", "points.json"]
+    assert command[-4:] == ["-m", "gacprof.kernels.ncu_collect", "points.json", "0"]
+
+
+def test_a_chip_is_not_asked_for_counters_it_lacks() -> None:
+    assert "gmma" in requested("sm90") and "subpipe_hmma" not in requested("sm90")
+    assert "gmma" not in requested("sm80") and "pipe_tma" not in requested("sm80")
+    assert requested("sm999") == requested(None) == requested()
 
 
 def test_points_timed_cold_are_counted_cold() -> None:
@@ -169,6 +176,62 @@ def test_a_failing_ncu_is_a_reason_not_an_exception(
     evidence = ncu_collect.collect([POINT], tmp_path / "out.ncu-rep")
     assert evidence.counters == {}
     assert problem in evidence.problem
+
+
+FAKE_NCU = """#!{python}
+import os, subprocess, sys, time
+out = sys.argv[sys.argv.index("--export") + 1]
+{body}
+"""
+
+
+def fake_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
+    program = tmp_path / "ncu"
+    program.write_text(FAKE_NCU.format(python=sys.executable, body=body))
+    program.chmod(0o755)
+    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: str(program))
+
+
+def test_what_was_counted_before_ncu_failed_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, report: Path
+) -> None:
+    body = f"""
+import shutil
+shutil.copy({str(report)!r}, out)
+print("gacprof: not run: linear K=107: refused")
+print("==ERROR== The application returned an error code (1).")
+sys.exit(1)"""
+    fake_ncu(monkeypatch, tmp_path, body)
+    kept = tmp_path / "edges.ncu-rep"
+    evidence = ncu_collect.collect([POINT], kept)
+    assert evidence.report == kept and kept.is_file()
+    assert evidence.problem.startswith("1 points could not be run: linear K=107: refused; 1 of 1")
+
+
+def test_an_earlier_report_is_neither_taken_for_a_new_one_nor_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_ncu(monkeypatch, tmp_path, 'print("==WARNING== No kernels were profiled.")')
+    earlier = tmp_path / "edges.ncu-rep"
+    earlier.write_bytes(b"earlier")
+    evidence = ncu_collect.collect([POINT], earlier)
+    assert evidence.report is None and "No kernels were profiled" in evidence.problem
+    assert earlier.read_bytes() == b"earlier"
+
+
+def test_a_profiler_out_of_time_is_ended_with_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ncu's own child holds its output open; waiting for that would take as long as it runs."""
+    body = f"""
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
+time.sleep(600)"""
+    fake_ncu(monkeypatch, tmp_path, body)
+    evidence = ncu_collect.collect([POINT], tmp_path / "out.ncu-rep", timeout_s=2.0)
+    assert "did not finish within 2 s" in evidence.problem
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    assert not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
 def test_launches_are_sorted_by_the_ranges_around_them(report: Path) -> None:
