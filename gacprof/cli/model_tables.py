@@ -117,35 +117,3 @@ def print_diagnosis(found: Any, every: bool) -> None:
     missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
     for note in (*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())):
         say(f"note: {note}")
-
-
-def print_plan(made: Any) -> None:
-    rows = [
-        (
-            _short(c.dim),
-            c.before,
-            "dense" if c.after is None else c.after,
-            c.action,
-            microseconds(c.latency_before_us),
-            microseconds(c.latency_after_us),
-            " ".join(map(str, c.candidates[:8])) + (" …" if len(c.candidates) > 8 else ""),
-        )
-        for c in made.choices
-    ]
-    columns = ("dim", "now", "plan", "action", "now", "plan", "window")
-    print_table(f"objective {made.objective}", columns, rows)
-    budget = made.budget
-    limit = f"{budget.limit:,}" if budget.limit is not None else "none"
-    say(f"parameters planned: {budget.before:,} → {budget.used:,}; limit {limit} ({budget.basis})")
-    before, after = made.predicted_before_us, made.predicted_after_us
-    if before and after:
-        say(
-            f"predicted: {microseconds(before)} → {microseconds(after)} "
-            f"({percent(after / before - 1, signed=True)})"
-        )
-    proof = made.certificate
-    bound = "no bound" if proof.bound is None else f"bound {proof.bound:.6g}"
-    proved = "proved optimal" if proof.proved else "not proved optimal"
-    say(f"certificate: {proof.solver}, value {proof.value:.6g}, {bound}, {proved}")
-    for note in (*made.warnings, *proof.notes):
-        say(f"note: {note}")

@@ -1,4 +1,4 @@
-"""Verbs about checkpoints: ``diagnose``, ``plan``, ``realign``, ``verify``, ``bench``."""
+"""Verbs about checkpoints: ``diagnose``, ``realign``, ``verify``, ``bench``."""
 
 from __future__ import annotations
 
@@ -9,33 +9,14 @@ import typer
 
 from gacprof.cli.model_tables import (
     print_diagnosis,
-    print_plan,
     print_realigned,
     print_timings,
     print_verification,
 )
-from gacprof.cli.parsing import by_pattern, token_counts, workload
-from gacprof.cli.printing import (
-    Json,
-    microseconds,
-    percent,
-    print_json,
-    print_table,
-    progress,
-    say,
-)
+from gacprof.cli.parsing import token_counts, workload
+from gacprof.cli.planning import DEFAULT_TOKENS, Checkpoint, MapOption, Tokens, pareto, plan
+from gacprof.cli.printing import Json, print_json, progress
 from gacprof.errors import PlanError
-
-Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder or weights file.")]
-MapOption = Annotated[str, typer.Option("--map", help="A shipped map's name, or a file.")]
-Tokens = Annotated[
-    str,
-    typer.Option(help="Token counts served, with weights: 1:0.9,1024:0.1", metavar="M[:W],…"),
-]
-Sizes = Annotated[
-    list[str] | None, typer.Option(help="PATTERN=SIZE over dim names; may be repeated.")
-]
-DEFAULT_TOKENS = "1,1024"
 
 
 def register(app: typer.Typer) -> None:
@@ -64,120 +45,6 @@ def diagnose(
         print_diagnosis(found, every)
     if found.misaligned or not found.judged:
         raise typer.Exit(1)
-
-
-def plan(
-    checkpoint: Checkpoint,
-    cliff_map: MapOption,
-    out: Annotated[Path | None, typer.Option(help="Default: plan.json here.")] = None,
-    budget: Annotated[
-        float | None, typer.Option(help="Parameters, as a share of the dense weights.")
-    ] = None,
-    budget_params: Annotated[
-        int | None, typer.Option(min=1, help="Parameters of the whole checkpoint.")
-    ] = None,
-    objective: Annotated[str, typer.Option(help="pad, energy, gac or latency.")] = "energy",
-    tokens: Tokens = DEFAULT_TOKENS,
-    dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
-    window: Annotated[float, typer.Option(min=0.0, max=4.0, help="± share of a dim.")] = 0.25,
-    scores: Annotated[
-        Path | None, typer.Option(help="JSON of importance by dim name, for gac.")
-    ] = None,
-    quality_floor: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="Least mean share of energy kept.")
-    ] = None,
-    latency_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Most predicted time of the planned weights, µs.")
-    ] = None,
-    uniform: Annotated[
-        str, typer.Option(help="One size over all dims of a 'role' or a 'kind'.")
-    ] = "none",
-    pin: Sizes = None,
-    least: Sizes = None,
-    most: Sizes = None,
-    time_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds; then the best so far, and its gap.")
-    ] = None,
-    as_json: bool = Json,
-) -> None:
-    """Choose a size for every adjustable dim, within a budget; the plan is a JSON file."""
-    from gacprof.planning import plan as make
-    from gacprof.planning.classes import Constraints
-
-    made = make(
-        checkpoint,
-        cliff_map,
-        objective=objective,
-        budget=budget,
-        budget_parameters=budget_params,
-        tokens=workload(tokens),
-        dtype=dtype,
-        window=window,
-        scores=_scores(scores),
-        quality_floor=quality_floor,
-        latency_limit_us=latency_limit,
-        constraints=Constraints(
-            uniform, by_pattern(pin, "pin"), by_pattern(least, "least"), by_pattern(most, "most")
-        ),
-        time_limit=time_limit,
-    )
-    target = out or Path("plan.json")
-    made.save(target)
-    if as_json:
-        print_json(made.as_dict())
-        return
-    print_plan(made)
-    say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
-
-
-def pareto(
-    checkpoint: Checkpoint,
-    cliff_map: MapOption,
-    out: Annotated[Path | None, typer.Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
-    objective: Annotated[str, typer.Option(help="pad, energy, gac or latency.")] = "energy",
-    tokens: Tokens = DEFAULT_TOKENS,
-    dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
-    window: Annotated[float, typer.Option(min=0.0, max=4.0, help="± share of a dim.")] = 0.25,
-    budgets: Annotated[int, typer.Option(min=1, help="How many budgets of ours.")] = 15,
-    as_json: bool = Json,
-) -> None:
-    """Set plans over many budgets beside naive rounding and the paper's choice."""
-    from gacprof.checkpoint import scan
-    from gacprof.cliffmap import CliffMap
-    from gacprof.planning.pareto import pareto as weigh
-    from gacprof.report.figures_style import save
-    from gacprof.report.pareto_figure import pareto_figure
-
-    with progress("pareto") as advance:
-        found = weigh(
-            scan(checkpoint),
-            CliffMap.load(cliff_map),
-            aim=objective,
-            tokens=workload(tokens),
-            dtype=dtype,
-            window=window,
-            budgets=budgets,
-            progress=advance,
-        )
-    files = save(pareto_figure(found.as_dict()), out) if out else []
-    if as_json:
-        print_json(found.as_dict())
-        return
-    rows = [
-        (
-            v.method,
-            f"{v.parameters:,}",
-            microseconds(v.latency_us),
-            f"{1 - v.energy_kept:.4f}" if v.energy_kept is not None else None,
-            percent(v.aligned),
-            v.note,
-        )
-        for v in found.variants
-    ]
-    columns = ("method", "parameters", "predicted", "energy lost", "aligned", "note")
-    print_table(f"{found.checkpoint} on {found.device}", columns, rows)
-    for file in files:
-        say(str(file))
 
 
 def realign(
@@ -287,15 +154,3 @@ def bench(
         print_json(timed.as_dict())
         return
     print_timings(timed)
-
-
-def _scores(path: Path | None) -> dict[str, float] | None:
-    import json
-
-    if path is None:
-        return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): float(score) for name, score in data.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise PlanError(f"{path} is no JSON object of numbers by dim name: {error}") from None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
-    from gacprof.planning.classes import Constraints
+    from gacprof.planning.constraints import Constraints
 
 
 def plan(
@@ -23,6 +23,7 @@ def plan(
     objective: str = "energy",
     budget: float | None = None,
     budget_parameters: int | None = None,
+    memory: int | None = None,
     tokens: Mapping[int, float] | None = None,
     dtype: str | None = None,
     window: float = 0.25,
@@ -31,7 +32,7 @@ def plan(
     quality_floor: float | None = None,
     latency_limit_us: float | None = None,
     time_limit: float | None = None,
-    progress: Callable[..., None] | None = None,
+    progress: Callable[[float, float], None] | None = None,
 ) -> Plan:
     """Choose a size for every adjustable dim of a checkpoint or of a model in memory. See
     :func:`make_plan`.
@@ -51,6 +52,7 @@ def plan(
         aim=objective,
         budget=budget,
         budget_parameters=budget_parameters,
+        memory=memory,
         tokens=tokens,
         dtype=dtype,
         window=window,

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.diagnosing.predict import Landscape, Predictor, around, landscape
+from gacprof.diagnosing.predict import STEP, Landscape, Predictor, around, landscape
 from gacprof.errors import PlanError
+from gacprof.planning.constraints import Bounds, Constraints, bounds_of, check_patterns, grouped
+from gacprof.planning.memory import bytes_per_unit, dense_bytes
 
 
 @dataclass(frozen=True)
 class Option:
     """One size for a class of dims. Costs are parameters, latency µs, over all members.
 
-    ``kept`` is the share of the members' energy (squared singular values) that the size
-    keeps, summed over members and None where it is not known; ``safe`` is the map's word.
-    ``fused`` means that the factor pair is multiplied out to one dense weight instead;
-    ``size`` is then the rank that such a weight can have.
+    ``nbytes`` are the cost as stored, at the dtypes of the weights. ``kept`` is the share of
+    the members' energy (squared singular values) that the size keeps, summed over members and
+    None where it is not known; ``safe`` is the map's word. ``fused`` means that the factor
+    pair is multiplied out to one dense weight instead; ``size`` is then the rank that such a
+    weight can have.
     """
 
     size: int
     cost: int
+    nbytes: int
     latency_us: float | None
     safe: bool
     kept: float | None = None
@@ -35,11 +38,16 @@ class Option:
 
 @dataclass(frozen=True)
 class DimClass:
-    """Dims that take one common size, and the options they have, ascending by size."""
+    """Dims that take one common size, and the options they have, ascending by size.
+
+    A class that is pinned has that one option. ``untouched`` stands for all members as they
+    are, its size being the largest of theirs.
+    """
 
     members: tuple[Dim, ...]
     options: tuple[Option, ...]
     untouched: Option
+    bounds: Bounds
     missing: str = ""
 
     @property
@@ -52,19 +60,10 @@ class DimClass:
         """Parameters of the members as they are."""
         return self.untouched.cost
 
-
-@dataclass(frozen=True)
-class Constraints:
-    """What the user holds fixed. Patterns are shell-style, over dim names.
-
-    ``uniform`` shares one size over all dims of a role (``role``) or of a kind (``kind``);
-    ``pinned`` maps patterns to sizes; ``least`` and ``most`` bound sizes by pattern.
-    """
-
-    uniform: str = "none"
-    pinned: Mapping[str, int] | None = None
-    least: Mapping[str, int] | None = None
-    most: Mapping[str, int] | None = None
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the size of ``untouched`` is that of every member."""
+        return all(dim.size == self.untouched.size for dim in self.members)
 
 
 def build_classes(
@@ -78,24 +77,20 @@ def build_classes(
     """The classes of all adjustable dims. ``kept`` gives, by dim name, the share of energy
     kept at each size from 0 to the dim's own.
 
-    Raises :class:`PlanError` for constraints that contradict each other or name no dim.
+    Raises :class:`PlanError` for constraints that contradict each other or name no dim, and
+    where no dim may change.
     """
-    dims = [dim for dim in dims if dim.padding == "exact" or dim.ordered]
-    _check_patterns(dims, constraints)
-    groups: dict[object, list[Dim]] = {}
-    for dim in dims:
-        groups.setdefault(_group(dim, constraints.uniform), []).append(dim)
-    return [_class(predictor, g, window, constraints, kept) for g in groups.values()]
-
-
-def _group(dim: Dim, uniform: str) -> object:
-    if uniform == "none":
-        return dim.name
-    if uniform == "role":
-        return dim.kind, dim.role
-    if uniform == "kind":
-        return dim.kind
-    raise PlanError(f"uniform is {uniform!r}: it must be 'none', 'role' or 'kind'")
+    if not 0 <= window < float("inf"):
+        raise PlanError(f"the window is {window}: it must be a share of a dim, such as 0.25")
+    dims = list(dims)
+    free = [dim for dim in dims if dim.padding == "exact" or dim.ordered]
+    if dims and not free:
+        raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
+    check_patterns(free, constraints)
+    return [
+        _class(predictor, members, window, constraints, kept)
+        for members in grouped(free, constraints)
+    ]
 
 
 def _class(
@@ -105,26 +100,47 @@ def _class(
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
 ) -> DimClass:
-    reach = around(members, window)
+    bounds = bounds_of(members, constraints)
+    untouched = _untouched(predictor, members)
+    if bounds.pin is not None:
+        option = _pinned(predictor, members, bounds.pin, kept)
+        return DimClass(tuple(members), (option,), untouched, bounds)
+    reach = _reach(members, window, bounds)
     lands = [landscape(predictor, dim, *reach) for dim in members]
-    largest = max(dim.size for dim in members)
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
-    allowed = sorted(s for s in common if _allowed(members, s, constraints))
-    options = [_option(members, lands, size, kept) for size in allowed]
-    if len(members) == 1 and _match(members[0].name, constraints.pinned) is None:
-        options += _fused(predictor, members[0])
-    untouched = Option(
-        largest,
+    allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
+    options = [_option(predictor, members, lands, size, kept) for size in allowed]
+    if len(members) == 1 and constraints.fuse:
+        options += [o for o in _fused(predictor, members[0]) if bounds.allow(o.size)]
+    missing = next((land.missing for land in lands if land.missing), "")
+    return DimClass(tuple(members), tuple(options), untouched, bounds, missing)
+
+
+def _reach(members: list[Dim], window: float, bounds: Bounds) -> tuple[int, int]:
+    """The window, moved to what is allowed where the two do not meet."""
+    low, high = around(members, window)
+    if bounds.least > high:
+        low = bounds.least
+        high = low + max(STEP, round(low * window))
+    if bounds.most is not None and bounds.most < low:
+        high = bounds.most
+        low = max(1, high - max(STEP, round(high * window)))
+    return low, high
+
+
+def _untouched(predictor: Predictor, members: list[Dim]) -> Option:
+    return Option(
+        max(dim.size for dim in members),
         sum(dim.size * dim.params_per_unit for dim in members),
+        sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         _sum(predictor.dim(dim, dim.size).latency_us for dim in members),
-        all(_is_safe(land, dim.size) for land, dim in zip(lands, members, strict=True)),
+        False,
         float(len(members)),
     )
-    missing = next((land.missing for land in lands if land.missing), "")
-    return DimClass(tuple(members), tuple(options), untouched, missing)
 
 
 def _option(
+    predictor: Predictor,
     members: list[Dim],
     lands: list[Landscape],
     size: int,
@@ -133,10 +149,41 @@ def _option(
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
+        sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         _sum((land.at(size) or (None,))[0] for land in lands),
-        all(_is_safe(land, size) for land in lands),
-        _sum(_kept(dim, size, kept) for dim in members),
+        all(size in land.safe for land in lands),
+        _sum(share_kept(dim, size, kept) for dim in members),
     )
+
+
+def _pinned(
+    predictor: Predictor, members: list[Dim], size: int, kept: Mapping[str, Sequence[float]]
+) -> Option:
+    """The one option of a pinned class. Raises :class:`PlanError` where it cannot be made."""
+    refused = _refusal(members, size)
+    if refused:
+        raise PlanError(f"{members[0].name} cannot be pinned to {size}: {refused}")
+    lands = [landscape(predictor, dim, size, size) for dim in members]
+    return Option(
+        size,
+        sum(size * dim.params_per_unit for dim in members),
+        sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
+        _sum(predictor.dim(dim, size).latency_us for dim in members),
+        all(size in land.safe for land in lands),
+        _sum(share_kept(dim, size, kept) for dim in members),
+    )
+
+
+def _refusal(members: list[Dim], size: int) -> str:
+    """Why the dims cannot have the size; empty where they can."""
+    for dim in members:
+        if dim.kind == "rank" and size < dim.size and not dim.ordered:
+            return f"its {dim.size} directions are in no order of importance, so none can be cut"
+        if size > dim.size and dim.padding == "refused":
+            return dim.why
+        if dim.kind == "rank" and size > max(dim.dense_size or size, dim.size):
+            return f"the dense weight's rank is {dim.dense_size}"
+    return ""
 
 
 def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
@@ -153,49 +200,20 @@ def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
                 return []
             cost = module.out_features * module.in_features
             rank = dim.dense_size or min(module.out_features, module.in_features)
-            return [Option(max(rank, dim.size), cost, dense, True, 1.0, fused=True)]
+            size = max(rank, dim.size)
+            return [
+                Option(size, cost, dense_bytes(inventory, module), dense, True, 1.0, fused=True)
+            ]
     return []
 
 
-def _kept(dim: Dim, size: int, kept: Mapping[str, Sequence[float]]) -> float | None:
-    """Padding keeps everything; a cut keeps what its spectrum says, if there is one."""
-    if size >= dim.size:
+def share_kept(dim: Dim, size: int | None, kept: Mapping[str, Sequence[float]]) -> float | None:
+    """The share of energy that a size keeps (None: multiplied out). Padding keeps everything; a
+    cut keeps what its spectrum says, None where there is none."""
+    if size is None or size >= dim.size:
         return 1.0
     shares = kept.get(dim.name)
     return shares[size] if shares is not None else None
-
-
-def _is_safe(land: Landscape, size: int) -> bool:
-    return size in land.safe
-
-
-def _allowed(members: list[Dim], size: int, constraints: Constraints) -> bool:
-    for dim in members:
-        pinned = _match(dim.name, constraints.pinned)
-        if pinned is not None and size != pinned:
-            return False
-        least, most = _match(dim.name, constraints.least), _match(dim.name, constraints.most)
-        if (least is not None and size < least) or (most is not None and size > most):
-            return False
-        if size < dim.size and not dim.ordered and dim.kind == "rank":
-            return False
-        if size > dim.size and dim.padding == "refused":
-            return False
-    return True
-
-
-def _match(name: str, patterns: Mapping[str, int] | None) -> int | None:
-    for pattern, size in (patterns or {}).items():
-        if fnmatchcase(name, pattern):
-            return size
-    return None
-
-
-def _check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
-    for what in ("pinned", "least", "most"):
-        for pattern in getattr(constraints, what) or {}:
-            if not any(fnmatchcase(dim.name, pattern) for dim in dims):
-                raise PlanError(f"the constraint '{what}' names '{pattern}', which is no dim here")
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

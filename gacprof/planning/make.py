@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
-from gacprof.planning.classes import Constraints, DimClass, Option, build_classes
-from gacprof.planning.objectives import Objective, objective
-from gacprof.planning.schema import Budget, Choice, Plan, Workload
-from gacprof.planning.solving import Limits, Outcome, solve_classes
+from gacprof.planning.account import Made, account
+from gacprof.planning.budgets import dense_parameters, memory_ceiling, parameter_ceiling
+from gacprof.planning.classes import build_classes
+from gacprof.planning.constraints import Constraints
+from gacprof.planning.joint import solve_jointly
+from gacprof.planning.objectives import check_scores, objective, offered
+from gacprof.planning.schema import Plan
+from gacprof.planning.solving import Limits, Outcome
 from gacprof.planning.spectra import energy_kept
 from gacprof.solver import InfeasibleBudget
 
+__all__ = ["WINDOW", "dense_parameters", "make_plan"]
+
 WINDOW = 0.25
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A parameter budget over the planned dims, and how it was arrived at.
-
-    ``as_given`` says a number of planned parameters in the terms that the user set it in.
-    """
-
-    parameters: int | None
-    basis: str
-    as_given: Callable[[int], str] = "{:,} parameters in the planned dims".format
 
 
 def make_plan(
@@ -40,6 +31,7 @@ def make_plan(
     aim: str = "energy",
     budget: float | None = None,
     budget_parameters: int | None = None,
+    memory: int | None = None,
     tokens: Mapping[int, float] | None = None,
     dtype: str | None = None,
     window: float = WINDOW,
@@ -48,216 +40,82 @@ def make_plan(
     quality_floor: float | None = None,
     latency_limit_us: float | None = None,
     time_limit: float | None = None,
-    progress: Callable[..., None] | None = None,
+    progress: Callable[[float, float], None] | None = None,
 ) -> Plan:
     """Choose one size for every adjustable dim of ``inventory``.
 
     ``budget`` is a fraction of the dense size of the planned weights, ``budget_parameters``
-    a count for the whole checkpoint; with neither, memory is not limited and the default
-    objective loses nothing. ``quality_floor`` is the least mean share of energy kept,
+    a count for the whole checkpoint, ``memory`` the bytes of all its weights as stored; all
+    that are given hold. With none, memory is not limited, and nothing is lost unless a limit
+    on time asks for it. ``quality_floor`` is the least mean share of energy kept,
     ``latency_limit_us`` the most time that the workload may take in the planned weights'
-    products. ``time_limit`` (seconds) ends a search early with its best plan and the gap.
+    products, all of them resized together. ``time_limit`` (seconds) or Ctrl-C ends a search
+    early with its best plan and the gap; ``progress(value, bound)`` is called as it goes on.
 
     Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """
     if not inventory.dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
+    _check(quality_floor, latency_limit_us, time_limit)
+    constraints = constraints or Constraints()
     goal = objective(aim, scores)
+    notes = check_scores(scores, [dim.name for dim in inventory.dims])
+    floor = quality_floor
+    if aim == "latency" and floor is None and (budget, budget_parameters, memory) == (None,) * 3:
+        floor = 1.0
+        notes.append("no quality floor was given: nothing is cut (--quality-floor allows cuts)")
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
-    needs_spectra = aim in ("energy", "latency") or quality_floor is not None
+    needs_spectra = aim in ("energy", "latency") or floor is not None
     kept = energy_kept(inventory, inventory.dims) if needs_spectra else {}
     classes = build_classes(
-        predictor,
-        inventory.dims,
-        window=window,
-        constraints=constraints or Constraints(),
-        kept=kept,
+        predictor, inventory.dims, window=window, constraints=constraints, kept=kept
     )
-    limit = _limit(inventory, classes, budget, budget_parameters)
-    offered = {group.name: goal.eligible(group) for group in classes}
-    try:
-        outcome = solve_classes(
-            goal,
-            classes,
-            offered,
-            Limits(
-                limit.parameters, latency_limit_us, predictor.weights({}).latency_us, quality_floor
-            ),
-            time_limit=time_limit,
-            progress=progress,
-        )
-    except InfeasibleBudget as error:
-        if error.resource != "budget" or limit.parameters is None:
-            raise
-        nearest = limit.as_given(int(error.nearest))
-        told = f"no plan fits {limit.basis}; the nearest budget that can be met is {nearest}"
-        raise InfeasibleBudget(told, "budget", error.nearest) from None
-    made = _account(inventory, predictor, goal, classes, offered, outcome, limit)
-    return made.model_copy(update={"warnings": [*made.warnings, *_over(made, latency_limit_us)]})
-
-
-def _limit(
-    inventory: Inventory,
-    classes: Sequence[DimClass],
-    budget: float | None,
-    budget_parameters: int | None,
-) -> Limit:
-    if budget is not None and budget_parameters is not None:
-        raise PlanError("give either a budget fraction or a number of parameters, not both")
-    if budget_parameters is not None:
-        before = sum(group.before for group in classes)
-        rest = inventory.parameters - before
-        if budget_parameters <= rest:
-            raise PlanError(
-                f"{budget_parameters:,} parameters are fewer than the {rest:,} that no plan can "
-                f"change; as it is the checkpoint has {inventory.parameters:,}"
-            )
-        return Limit(
-            budget_parameters - rest,
-            f"{budget_parameters:,} parameters in all, of which {rest:,} are not planned",
-            lambda planned: f"{planned + rest:,} parameters in all",
-        )
-    if budget is not None:
-        if not 0 < budget < float("inf"):
-            raise PlanError(f"the budget {budget} is no positive fraction of the dense size")
-        dense = dense_parameters(inventory)
-        return Limit(
-            int(budget * dense),
-            f"{budget:g} of {dense:,} dense parameters",
-            lambda planned: f"{math.ceil(planned / dense * 1e4) / 1e4:g} of the dense size",
-        )
-    return Limit(None, "no limit was given")
-
-
-def dense_parameters(inventory: Inventory) -> int:
-    """Parameters of the planned weights were they dense: in × out for a factored weight.
-
-    The width of a pruned layer is counted as it is: what it was before is not in the file.
-    """
-    kinds = {dim.name: dim.kind for dim in inventory.dims}
-    factored = sum(
-        module.in_features * module.out_features
-        for module in inventory.modules
-        if any(kinds.get(name) == "rank" for name in module.dims)
+    # Where time is limited it has a price, and so staying misaligned has one too.
+    untouched = constraints.untouched or latency_limit_us is not None
+    # What an objective itself makes the most of need not be a resource beside the budget: the
+    # best there is meets the limit, or nothing does.
+    limits = Limits(
+        parameter_ceiling(inventory, classes, budget, budget_parameters),
+        memory_ceiling(inventory, classes, memory),
+        latency_us=None if aim == "latency" else latency_limit_us,
+        latency_now_us=predictor.weights({}).latency_us,
+        energy_kept=None if aim == "energy" else floor,
     )
-    return factored + sum(
-        dim.size * dim.params_per_unit for dim in inventory.dims if dim.kind != "rank"
+    offers = {group.name: offered(goal, group, untouched) for group in classes}
+    outcome = solve_jointly(
+        goal, classes, offers, limits, predictor, time_limit=time_limit, progress=progress
     )
+    made = account(Made(inventory, predictor, goal, classes, offers, outcome, limits, kept), notes)
+    _keep_to(made, outcome, floor, latency_limit_us)
+    return made
 
 
-def _account(
-    inventory: Inventory,
-    predictor: Predictor,
-    goal: Objective,
-    classes: Sequence[DimClass],
-    offered: Mapping[str, Sequence[Option]],
-    outcome: Outcome,
-    limit: Limit,
-) -> Plan:
-    choices = [
-        _choice(predictor, dim, outcome.chosen[group.name], offered[group.name])
-        for group in classes
-        for dim in group.members
-    ]
-    changes = {c.dim: c.after for c in choices if c.after != c.before}
-    before, after = predictor.weights({}), predictor.weights(changes)
-    return Plan(
-        checkpoint=inventory.path,
-        fingerprint=inventory.fingerprint,
-        layout=inventory.layout,
-        map=predictor.map.name,
-        device=predictor.map.environment.name,
-        objective=goal.name,
-        workload=Workload(tokens=predictor.tokens, dtype=predictor.dtype),
-        budget=Budget(
-            limit=limit.parameters,
-            used=sum(c.cost for c in choices),
-            before=sum(group.before for group in classes),
-            basis=limit.basis,
-        ),
-        choices=choices,
-        certificate=outcome.certificate,
-        predicted_before_us=before.latency_us,
-        predicted_after_us=after.latency_us,
-        warnings=_warnings(inventory, predictor, goal, classes, offered, outcome),
-    )
+def _check(
+    quality_floor: float | None, latency_limit_us: float | None, time_limit: float | None
+) -> None:
+    if quality_floor is not None and not 0 <= quality_floor <= 1:
+        raise PlanError(f"the quality floor is {quality_floor}: it must be a share from 0 to 1")
+    if latency_limit_us is not None and not 0 < latency_limit_us < float("inf"):
+        raise PlanError(f"the latency limit is {latency_limit_us} µs: it must be positive")
+    if time_limit is not None and not time_limit > 0:
+        raise PlanError(f"the time limit is {time_limit} s: it must be positive")
 
 
-def _choice(
-    predictor: Predictor, dim: Dim, chosen: Option | None, offered: Sequence[Option]
-) -> Choice:
-    sizes = [option.size for option in offered if not option.fused]
-    common: dict[str, Any] = {
-        "dim": dim.name,
-        "kind": dim.kind,
-        "before": dim.size,
-        "latency_before_us": predictor.dim(dim, dim.size).latency_us,
-        "window": (sizes[0], sizes[-1]) if sizes else None,
-        "candidates": sizes,
-        "fusable": any(option.fused for option in offered),
-    }
-    if chosen is not None and chosen.fused:
-        return Choice(
-            **common,
-            after=None,
-            action="fuse",
-            cost=chosen.cost,
-            latency_after_us=chosen.latency_us,
-        )
-    after = dim.size if chosen is None else chosen.size
-    return Choice(
-        **common,
-        after=after,
-        action="keep" if after == dim.size else "pad" if after > dim.size else "truncate",
-        cost=after * dim.params_per_unit,
-        latency_after_us=predictor.dim(dim, after).latency_us,
-    )
-
-
-def _warnings(
-    inventory: Inventory,
-    predictor: Predictor,
-    goal: Objective,
-    classes: Sequence[DimClass],
-    offered: Mapping[str, Sequence[Option]],
-    outcome: Outcome,
-) -> list[str]:
-    warnings = [predictor.dtype_note] if predictor.dtype_note else []
-    refused = [d for d in inventory.dims if d.padding == "refused" and not d.ordered]
-    if refused:
-        warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
-    stuck = [group for group in classes if not offered[group.name]]
-    if stuck:
-        reason = stuck[0].missing or "the map knows no safe size near it"
-        warnings.append(f"{len(stuck)} dims stay as they are, {stuck[0].name}: {reason}")
-    at_end = sum(_at_an_end(outcome.chosen[g.name], offered[g.name]) for g in classes)
-    if goal.name == "gac" and at_end > len(classes) / 2:
-        warnings.append(
-            f"{at_end} of {len(classes)} dims sit at an end of their window: Eq. 4 is linear in "
-            "cost and says nothing about quality; prefer the objective 'energy'"
-        )
-    fused = sum(1 for o in outcome.chosen.values() if o is not None and o.fused)
-    if fused:
-        warnings.append(f"{fused} factor pairs are multiplied out: dense is no slower and fits")
-    cut = [g for g in classes for o in [outcome.chosen[g.name]] if o and _cuts(g, o)]
-    if cut:
-        warnings.append(f"{len(cut)} dims are cut: the model's function changes")
-    return warnings
-
-
-def _over(made: Plan, latency_limit_us: float | None) -> list[str]:
-    after = made.predicted_after_us
-    if latency_limit_us is None or after is None or after <= latency_limit_us:
-        return []
-    return [
-        f"predicted {after:.1f} µs is over the limit of {latency_limit_us:.1f} µs: dims that share "
-        "a product were counted apart; lower the limit by the difference"
-    ]
-
-
-def _at_an_end(chosen: Option | None, offered: Sequence[Option]) -> bool:
-    return chosen is not None and len(offered) > 1 and chosen in (offered[0], offered[-1])
-
-
-def _cuts(group: DimClass, option: Option) -> bool:
-    return not option.fused and any(option.size < dim.size for dim in group.members)
+def _keep_to(
+    made: Plan, outcome: Outcome, floor: float | None, latency_limit_us: float | None
+) -> None:
+    """Refuse where the best by the objective itself does not reach what was asked of it."""
+    best = "the nearest" if outcome.certificate.proved else "the nearest found in the time"
+    kept, after = made.energy_kept, made.predicted_after_us
+    if floor is not None and made.objective == "energy":
+        if kept is None:
+            raise PlanError("what a pinned dim keeps is not known: no quality floor can be kept")
+        if kept < floor - 1e-12:
+            told = f"no plan within the limits keeps {floor:.4f} of the energy; {best} is "
+            raise InfeasibleBudget(f"{told}{int(kept * 1e4) / 1e4:.4f}", "limit", kept)
+    if latency_limit_us is not None and made.objective == "latency":
+        if after is None:
+            raise PlanError("the plan's latency is not known: no latency limit can be kept")
+        if after > latency_limit_us * (1 + 1e-12):
+            told = f"no plan within the limits takes {latency_limit_us:.1f} µs; {best} takes "
+            raise InfeasibleBudget(f"{told}{after:.1f} µs", "limit", after)

@@ -8,10 +8,14 @@ energy   the energy kept (tail of squared singular values)            safe, spec
 gac      Σ sᵢ·(|Wᵢ(d)| − |W*ᵢ|), Eq. 4 of arXiv 2604.09595             safe, next to the dim
 latency  least predicted latency                                      latency and loss known
 ======== ============================================================ =======================
+
+A pinned class has its one option whatever the objective, and where the user allows it, or
+where time is limited and so has its own price, every class may stay as it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -26,6 +30,7 @@ either side, like the paper's own example 107.3 → {96, 104, 112, 128}."""
 
 class Objective(Protocol):
     name: str
+    measures: str
 
     def eligible(self, group: DimClass) -> list[Option]: ...
     def value(self, group: DimClass, option: Option) -> float: ...
@@ -35,6 +40,7 @@ class Pad:
     """Grow every dim to a safe size at the least cost in memory; nothing is cut."""
 
     name = "pad"
+    measures = "parameters, negated"
 
     def eligible(self, group: DimClass) -> list[Option]:
         largest = max(dim.size for dim in group.members)
@@ -48,19 +54,20 @@ class Energy:
     """Keep the most energy. Zero padding keeps all and adds none, so it is worth no more."""
 
     name = "energy"
+    measures = "shares of energy kept, summed over dims"
 
     def eligible(self, group: DimClass) -> list[Option]:
         return [o for o in group.options if o.safe and o.kept is not None]
 
     def value(self, group: DimClass, option: Option) -> float:
-        assert option.kept is not None
-        return option.kept
+        return option.kept or 0.0  # unknown only for a width that is pinned below its size
 
 
 class Gac:
     """The paper's Eq. 4 with its importance scores, within its window rule."""
 
     name = "gac"
+    measures = "importance × parameters gained (Eq. 4)"
 
     def __init__(self, scores: Mapping[str, float] | None = None) -> None:
         self._scores = dict(scores or {})
@@ -81,20 +88,69 @@ class Latency:
     """The fastest by prediction. Sizes need not be safe: what they cost is in the number."""
 
     name = "latency"
+    measures = "predicted µs over dims, negated"
 
     def eligible(self, group: DimClass) -> list[Option]:
         return [o for o in group.options if o.latency_us is not None and o.kept is not None]
 
     def value(self, group: DimClass, option: Option) -> float:
-        assert option.latency_us is not None
-        return -option.latency_us
+        return -(option.latency_us or 0.0)  # unknown only where a pin leaves no choice
 
 
 def objective(name: str, scores: Mapping[str, float] | None = None) -> Objective:
     """The objective of that name. Raises :class:`PlanError` listing those there are."""
-    if scores and name != "gac":
+    if scores is not None and name != "gac":
         raise PlanError(f"scores are for the objective 'gac'; '{name}' does not use any")
     made: dict[str, Objective] = {o.name: o for o in (Pad(), Energy(), Gac(scores), Latency())}
     if name not in made:
         raise PlanError(f"unknown objective '{name}' (there are {', '.join(made)})")
     return made[name]
+
+
+def offered(goal: Objective, group: DimClass, untouched: bool) -> list[Option]:
+    """What the solver may choose from; empty where the class has to stay as it is.
+
+    Raises :class:`PlanError` where staying would break what the user asked of its sizes.
+    """
+    if group.bounds.pin is not None:
+        return list(group.options)
+    options = goal.eligible(group)
+    if untouched and group.is_untouched:
+        as_it_is = [o for o in group.options if o.size == group.untouched.size and not o.fused]
+        options += [o for o in as_it_is if o not in options]
+    if options:
+        return sorted(options, key=lambda o: (o.fused, o.size))
+    if not all(group.bounds.allow(dim.size) for dim in group.members):
+        raise PlanError(f"{group.name} must be {group.bounds}: {_nothing_safe(group)}")
+    if not group.is_untouched:
+        raise PlanError(f"{group.name} have no common size: {_nothing_safe(group)}")
+    return []
+
+
+def _nothing_safe(group: DimClass) -> str:
+    for dim in group.members:
+        full = max(dim.dense_size or dim.size, dim.size)
+        if dim.kind == "rank" and group.bounds.least > full:
+            return f"the dense weight's rank is {full}"
+    why = group.missing or "a wider --window offers more sizes"
+    return f"the map knows no such size that suits the objective ({why})"
+
+
+def check_scores(scores: Mapping[str, float] | None, names: list[str]) -> list[str]:
+    """What is to be said about importance scores: those of dims that have none.
+
+    Raises :class:`PlanError` for a score of no dim here, or one that is no finite number ≥ 0.
+    """
+    if scores is None:
+        return []
+    for name, score in scores.items():
+        if name not in names:
+            raise PlanError(
+                f"the scores name '{name}', which is no dim here; dims are named like '{names[0]}'"
+            )
+        if not (isinstance(score, int | float) and math.isfinite(score) and score >= 0):
+            raise PlanError(f"the score of '{name}' is {score}: it must be a number of at least 0")
+    lacking = [name for name in names if name not in scores]
+    if not lacking:
+        return []
+    return [f"{len(lacking)} dims have no score and count 1, the first is {lacking[0]}"]

@@ -7,47 +7,42 @@ rounding, and the checkpoint as it is; all judged by the same map and the same s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.predict import Predictor, around, landscape
+from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
-from gacprof.planning.classes import Constraints, DimClass, Option, build_classes
-from gacprof.planning.objectives import Gac, objective
-from gacprof.planning.solving import Limits, solve_classes
+from gacprof.planning.budgets import Ceiling
+from gacprof.planning.classes import DimClass, Option, build_classes
+from gacprof.planning.constraints import Constraints
+from gacprof.planning.grid import Grid, grid_of
+from gacprof.planning.joint import solve_jointly
+from gacprof.planning.judging import Judge, Variant
+from gacprof.planning.objectives import Objective, check_scores, objective, offered
+from gacprof.planning.rivals import naive, paper
+from gacprof.planning.solving import Limits, Outcome
 from gacprof.planning.spectra import energy_kept
-from gacprof.solver import solve_gac
+from gacprof.solver import InfeasibleBudget
 
 BUDGETS = 15
-Sizes = Mapping[str, int | None]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to size the dims. ``energy_kept`` is the mean share over all ranks, 1 for padding;
-    ``aligned`` the share of dims on a safe size, None where the map cannot tell."""
-
-    method: str
-    parameters: int
-    latency_us: float | None
-    energy_kept: float | None
-    aligned: float | None
-    note: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+Progress = Callable[[int, int, object], None]
 
 
 @dataclass(frozen=True)
 class Pareto:
+    """``grid`` holds exact cells over budgets and latency limits, where it was asked for."""
+
     checkpoint: str
     map: str
     device: str
     dtype: str
+    objective: str
     tokens: dict[int, float]
     variants: tuple[Variant, ...]
+    grid: Grid | None = None
+    notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"schema": "gacprof.pareto/1"}
@@ -62,135 +57,110 @@ def pareto(
     dtype: str | None = None,
     window: float = 0.25,
     budgets: int = BUDGETS,
-    progress: Callable[[int, int, object], None] | None = None,
+    constraints: Constraints | None = None,
+    scores: Mapping[str, float] | None = None,
+    quality_floor: float | None = None,
+    latency_limit_us: float | None = None,
+    grid: int = 0,
+    progress: Progress | None = None,
 ) -> Pareto:
-    """All variants of one checkpoint on one map. Raises :class:`PlanError`."""
+    """All variants of one checkpoint on one map.
+
+    Ours are ``budgets`` plans from the least that can be had to what never binds, and one at
+    today's parameters; constraints and limits are theirs alone: rounding knows of none.
+    ``grid`` asks for so many budgets by so many latency limits, each cell solved exactly.
+
+    Raises :class:`PlanError`, or :class:`SolverError` where no budget leaves a plan.
+    """
     if not inventory.dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to choose")
+    if budgets < 1 or grid < 0 or grid == 1:
+        raise PlanError("ask for at least one budget, and for a grid of at least 2 by 2, or none")
+    goal = objective(aim, scores)
+    notes = check_scores(scores, [dim.name for dim in inventory.dims])
+    constraints = constraints or Constraints()
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     kept = energy_kept(inventory, inventory.dims)
-    dims = list(inventory.dims)
-    classes = build_classes(predictor, dims, window=window, constraints=Constraints(), kept=kept)
-    judge = _Judge(predictor, kept, window)
-    variants = [judge.variant("as it is", {}), *_naive(judge, dims)]
-    variants += _paper(judge, classes, inventory)
-    for number, sizes in enumerate(_ours(classes, aim, budgets)):
-        if progress:
-            progress(number, budgets, "budget")
-        variants.append(judge.variant(f"gacprof, {aim}", sizes))
+    classes = build_classes(
+        predictor, inventory.dims, window=window, constraints=constraints, kept=kept
+    )
+    dims = [dim for group in classes for dim in group.members]
+    judge = Judge(predictor, dims, kept)
+    limits = Limits(
+        latency_us=None if aim == "latency" else latency_limit_us,
+        latency_now_us=predictor.weights({}).latency_us,
+        energy_kept=None if aim == "energy" else quality_floor,
+    )
+    untouched = constraints.untouched or latency_limit_us is not None
+    ours = _Ours(predictor, goal, classes, limits, untouched)
+    variants = [judge.variant("as it is", {}), *naive(judge, dims)]
+    variants += paper(judge, classes, inventory, scores)
+    for outcome, today in ours.over(budgets, progress):
+        proof = outcome.certificate
+        method = f"gacprof {aim}" + (", today's budget" if today else "")
+        made = judge.variant(method, outcome.sizes, "; ".join(proof.notes), proof.proved)
+        if _meets(made, quality_floor, latency_limit_us):
+            variants.append(made)
+    if not any(v.method.startswith("gacprof") for v in variants):
+        raise PlanError("no budget leaves a plan that meets the quality floor or latency limit")
+    cells = grid_of(goal, classes, ours.offers, limits, judge, grid, progress) if grid else None
     return Pareto(
         inventory.path,
         cliff_map.name,
         cliff_map.environment.name,
         predictor.dtype,
+        aim,
         predictor.tokens,
         tuple(variants),
+        cells,
+        (*([predictor.dtype_note] if predictor.dtype_note else []), *notes),
     )
 
 
-class _Judge:
-    """Parameters, latency, energy and alignment of any choice of sizes."""
-
-    def __init__(
-        self, predictor: Predictor, kept: Mapping[str, Sequence[float]], window: float
-    ) -> None:
-        self._predictor = predictor
-        self._kept = kept
-        dims = predictor.inventory.dims
-        self._safe = {d.name: landscape(predictor, d, *around([d], window)).safe for d in dims}
-
-    def variant(self, method: str, sizes: Sizes, note: str = "") -> Variant:
-        inventory = self._predictor.inventory
-        parameters, kept, safe = inventory.parameters, [], 0
-        for dim in inventory.dims:
-            after = sizes.get(dim.name, dim.size)
-            parameters += self._cost(dim, after) - dim.size * dim.params_per_unit
-            kept.append(self._share(dim, after))
-            safe += after is None or after in self._safe[dim.name]
-        known = [share for share in kept if share is not None]
-        return Variant(
-            method,
-            parameters,
-            self._predictor.weights(sizes).latency_us,
-            sum(known) / len(known) if len(known) == len(kept) else None,
-            safe / len(inventory.dims),
-            note,
-        )
-
-    def _cost(self, dim: Dim, size: int | None) -> int:
-        if size is not None:
-            return size * dim.params_per_unit
-        module = next(m for m in self._predictor.inventory.modules if dim.name in m.dims)
-        return module.out_features * module.in_features
-
-    def _share(self, dim: Dim, size: int | None) -> float | None:
-        if size is None or size >= dim.size:
-            return 1.0
-        shares = self._kept.get(dim.name)
-        return None if shares is None else shares[size]
-
-
-def _naive(judge: _Judge, dims: Sequence[Dim]) -> Iterator[Variant]:
-    """What the compressors' own flags do: every dim to a multiple, up, down or to the nearest."""
-    for multiple in (8, 64):
-        for way, rounded in (
-            ("up", lambda d, m: -(-d // m) * m),
-            ("down", lambda d, m: max(m, d // m * m)),
-            ("nearest", lambda d, m: max(m, (d + m // 2) // m * m)),
-        ):
-            sizes = {d.name: rounded(d.size, multiple) for d in dims if d.padding == "exact"}
-            yield judge.variant(f"{way} to {multiple}", sizes)
-
-
-def _paper(judge: _Judge, classes: Sequence[DimClass], inventory: Inventory) -> Iterator[Variant]:
-    """Algorithm 1 of arXiv 2604.09595: Eq. 4 by dynamic programming in units of 8·M_min, M_min
-    the fewest rows of a weight."""
-    goal = Gac()
-    free = [(group, goal.eligible(group)) for group in classes]
-    free = [(group, options) for group, options in free if options]
-    if not free:
-        return
-    planned = {dim.name for group, _ in free for dim in group.members}
-    unit = 8 * min(m.out_features for m in inventory.modules if planned & set(m.dims))
-    budget = sum(group.before for group, _ in free)
-    solution = solve_gac(
-        [[option.cost for option in options] for _, options in free],
-        [[goal.value(group, option) for option in options] for group, options in free],
-        budget,
-        unit,
+def _meets(made: Variant, floor: float | None, latency_limit_us: float | None) -> bool:
+    lossy = floor is not None and (made.energy_kept is None or made.energy_kept < floor - 1e-12)
+    slow = latency_limit_us is not None and (
+        made.latency_us is None or made.latency_us > latency_limit_us * (1 + 1e-12)
     )
-    sizes: dict[str, int | None] = {}
-    for (group, options), j in zip(free, solution.choice, strict=True):
-        sizes |= {dim.name: options[j].size for dim in group.members}
-    over = solution.overrun
-    note = f"{over:,} parameters over its own budget" if over else ""
-    yield judge.variant("paper's DP, today's budget", sizes, note)
+    return not lossy and not slow
 
 
-def _ours(classes: Sequence[DimClass], aim: str, budgets: int) -> Iterator[Sizes]:
+@dataclass(frozen=True)
+class _Ours:
     """The objective's choices from the tightest budget that can be met to one that never binds."""
-    goal = objective(aim)
-    offered = {group.name: goal.eligible(group) for group in classes}
-    least = sum(_cost(group, offered, min) for group in classes)
-    most = sum(_cost(group, offered, max) for group in classes)
-    seen: set[tuple[int, ...]] = set()
-    for step in range(budgets):
-        limit = least + (most - least) * step // max(1, budgets - 1)
-        outcome = solve_classes(goal, classes, offered, Limits(limit))
-        sizes: dict[str, int | None] = {}
-        for group in classes:
-            option = outcome.chosen[group.name]
-            if option is not None:
-                size = None if option.fused else option.size
-                sizes |= {dim.name: size for dim in group.members}
-        key = tuple(-1 if size is None else size for size in sizes.values())
-        if key not in seen:
-            seen.add(key)
-            yield sizes
+
+    predictor: Predictor
+    goal: Objective
+    classes: Sequence[DimClass]
+    limits: Limits
+    untouched: bool
+
+    @property
+    def offers(self) -> dict[str, list[Option]]:
+        return {g.name: offered(self.goal, g, self.untouched) for g in self.classes}
+
+    def over(self, budgets: int, progress: Progress | None) -> Iterator[tuple[Outcome, bool]]:
+        """Each different choice once, cheapest first, and whether it is that of today's size."""
+        offers = self.offers
+        rows = [[o.cost for o in offers[g.name]] or [g.before] for g in self.classes]
+        least, most = sum(map(min, rows)), sum(map(max, rows))
+        today = sum(group.before for group in self.classes)
+        steps = [least + (most - least) * k // max(1, budgets - 1) for k in range(budgets)]
+        seen: set[tuple[int | None, ...]] = set()
+        for number, room in enumerate(sorted({*steps, today})):
+            if progress:
+                progress(number, len(steps) + 1, "budget")
+            limits = replace(self.limits, parameters=_ceiling(room))
+            try:
+                outcome = solve_jointly(self.goal, self.classes, offers, limits, self.predictor)
+            except InfeasibleBudget:
+                continue
+            key = tuple(outcome.sizes.values())
+            if key not in seen:
+                seen.add(key)
+                yield outcome, room == today
 
 
-def _cost(
-    group: DimClass, offered: Mapping[str, Sequence[Option]], which: Callable[..., int]
-) -> int:
-    costs = [option.cost for option in offered[group.name]]
-    return which(costs) if costs else group.before
+def _ceiling(room: int) -> Ceiling:
+    told = "{:,} parameters in the planned dims".format
+    return Ceiling(room, "parameters", told(room), told)

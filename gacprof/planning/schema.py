@@ -27,7 +27,9 @@ class Choice(_Strict):
     ``after`` is null where the factor pair is multiplied out and its rank with it (``fuse``);
     ``fusable`` says that this too was on offer. ``latency_before_us`` and
     ``latency_after_us`` are the workload's predicted time in the GEMMs that this dim feeds,
-    null where the map does not hold them.
+    null where the map does not hold them. ``energy_kept`` is the share of the dim's energy that
+    is left, null where no spectrum was read; ``safe`` is the map's word on the new size, null
+    where the dim had no choice.
     """
 
     dim: str
@@ -41,25 +43,46 @@ class Choice(_Strict):
     latency_after_us: float | None = None
     window: tuple[int, int] | None = None
     candidates: list[int] = Field(default_factory=list)
+    energy_kept: float | None = None
+    safe: bool | None = None
 
 
 class Budget(_Strict):
-    """``limit`` parameters over the planned dims; ``used`` by the plan; where it came from."""
+    """``limit`` parameters over the planned dims; ``used`` by the plan; where it came from.
+
+    ``used`` − ``before`` is what the whole checkpoint gains, all dims resized together, where
+    a sum over dims would miss the product of two that share a weight.
+    """
 
     limit: int | None
     used: int
     before: int
     basis: str
+    checkpoint_before: int | None = None
+    checkpoint_after: int | None = None
+
+
+class Memory(_Strict):
+    """Bytes of all weights of the checkpoint as stored, before and after; the limit, if any."""
+
+    limit: int | None
+    before: int
+    after: int
 
 
 class Certificate(_Strict):
-    """What the solver proved: value ≤ bound, cost ≤ limit; ``gap`` is bound − value."""
+    """What the solver proved: value ≤ bound, cost ≤ limit; ``gap`` is bound − value.
+
+    ``measures`` says what the value counts. ``interrupted`` means that Ctrl-C ended the search.
+    """
 
     solver: str
+    measures: str = ""
     value: float
     bound: float | None
     gap: float | None
     proved: bool
+    interrupted: bool = False
     notes: list[str] = Field(default_factory=list)
 
 
@@ -80,10 +103,12 @@ class Plan(_Strict):
     objective: str
     workload: Workload
     budget: Budget
+    memory: Memory | None = None
     choices: list[Choice]
     certificate: Certificate
     predicted_before_us: float | None = None
     predicted_after_us: float | None = None
+    energy_kept: float | None = None
     warnings: list[str] = Field(default_factory=list)
 
     @property

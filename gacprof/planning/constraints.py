@@ -1,0 +1,154 @@
+"""What a user holds fixed, and what that leaves to each dim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from gacprof.checkpoint.inventory import Dim
+from gacprof.errors import PlanError
+
+UNIFORM = ("none", "module", "role", "kind")
+"""Ways to share sizes that have a name; anything else is a pattern over dim names."""
+
+Pin = int | Literal["keep"]
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What the user holds fixed. Patterns are shell-style, over dim names.
+
+    ``uniform`` shares one size over the dims of one weight (``module``: PaLU's groups), of a
+    role in all layers (``role``), of a kind (``kind``), or over all that match a pattern
+    (``*:width``: one width for a plain config); it may be several of these, the first that
+    matches a dim counts. ``pinned`` maps patterns to sizes, or to ``"keep"`` for the size that
+    a dim has; a pin is obeyed whether or not the map calls the size safe. ``least`` and
+    ``most`` bound sizes, of all patterns that match a dim; they reach beyond the window.
+    ``untouched`` lets dims stay as they are, misaligned or not, where that is worth more;
+    ``fuse`` offers the dense weight in place of a factor pair.
+    """
+
+    uniform: str | Sequence[str] = "none"
+    pinned: Mapping[str, Pin] | None = None
+    least: Mapping[str, int] | None = None
+    most: Mapping[str, int] | None = None
+    untouched: bool = False
+    fuse: bool = True
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What one size may be, for a class of dims: ``pin`` exactly, or from ``least`` to ``most``."""
+
+    pin: int | None = None
+    least: int = 1
+    most: int | None = None
+
+    @property
+    def given(self) -> bool:
+        return self.pin is not None or self.least > 1 or self.most is not None
+
+    def allow(self, size: int) -> bool:
+        if self.pin is not None:
+            return size == self.pin
+        return self.least <= size and (self.most is None or size <= self.most)
+
+    def __str__(self) -> str:
+        if self.pin is not None:
+            return f"pinned to {self.pin}"
+        low = f"at least {self.least}" if self.least > 1 else ""
+        high = f"at most {self.most}" if self.most is not None else ""
+        return " and ".join(part for part in (low, high) if part)
+
+
+def grouped(dims: Iterable[Dim], constraints: Constraints) -> list[list[Dim]]:
+    """Dims that take one common size, together; in the order given.
+
+    Raises :class:`PlanError` for a way to share sizes that is none, or that matches no dim.
+    """
+    dims = list(dims)
+    given = constraints.uniform
+    ways = [given] if isinstance(given, str) else list(given)
+    for way in ways:
+        _check_way(way, dims)
+    groups: dict[object, list[Dim]] = {}
+    for dim in dims:
+        groups.setdefault(_group(dim, ways), []).append(dim)
+    return list(groups.values())
+
+
+def _check_way(way: str, dims: Sequence[Dim]) -> None:
+    if way in UNIFORM:
+        return
+    if not any(mark in way for mark in "*?[:"):
+        raise PlanError(
+            f"uniform is {way!r}: it must be one of {', '.join(UNIFORM)}, or a pattern over dim "
+            "names such as '*:width'"
+        )
+    matched = [dim for dim in dims if fnmatchcase(dim.name, way)]
+    if not matched:
+        raise _no_match("uniform", way, dims)
+    kinds = sorted({dim.kind for dim in matched})
+    if len(kinds) > 1:
+        raise PlanError(
+            f"the pattern '{way}' would share one size between {' and '.join(kinds)}s: name one "
+            f"kind, such as '*:{kinds[0]}*'"
+        )
+
+
+def _group(dim: Dim, ways: Sequence[str]) -> object:
+    for way in ways:
+        if way == "module":
+            return "module", dim.kind, dim.name.partition(":")[0]
+        if way == "role":
+            return "role", dim.kind, dim.role
+        if way == "kind":
+            return "kind", dim.kind
+        if way != "none" and fnmatchcase(dim.name, way):
+            return "pattern", way
+    return "alone", dim.name
+
+
+def check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
+    """Raises :class:`PlanError` for a pattern that matches no adjustable dim."""
+    for what in ("pinned", "least", "most"):
+        for pattern in getattr(constraints, what) or {}:
+            if not any(fnmatchcase(dim.name, pattern) for dim in dims):
+                raise _no_match(what, pattern, dims)
+
+
+def _no_match(what: str, pattern: str, dims: Sequence[Dim]) -> PlanError:
+    like = f"; dims are named like '{dims[0].name}'" if dims else ""
+    return PlanError(f"the constraint '{what}' names '{pattern}', which is no dim here{like}")
+
+
+def bounds_of(members: Sequence[Dim], constraints: Constraints) -> Bounds:
+    """What is left to dims that share one size.
+
+    Raises :class:`PlanError` for constraints that contradict each other, naming the dims.
+    """
+    pins: dict[int, str] = {}
+    least, most = 1, None
+    for dim in members:
+        for asked in _matching(dim, constraints.pinned):
+            pins.setdefault(dim.size if asked == "keep" else int(asked), dim.name)
+        least = max([least, *map(int, _matching(dim, constraints.least))])
+        upper = list(map(int, _matching(dim, constraints.most)))
+        most = min([*upper, *([] if most is None else [most])], default=None)
+    name = members[0].name
+    if len(pins) > 1:
+        (one, first), (two, second), *_ = pins.items()
+        which = first if first == second else f"{first} and {second}, which share one size,"
+        raise PlanError(f"{which} cannot be pinned to {one} and to {two}")
+    if most is not None and least > most:
+        raise PlanError(f"{name} cannot be at least {least} and at most {most}")
+    pin = next(iter(pins), None)
+    if pin is not None and not Bounds(None, least, most).allow(pin):
+        raise PlanError(f"{name} is pinned to {pin} and must be {Bounds(None, least, most)}")
+    return Bounds(pin, least, most)
+
+
+def _matching(dim: Dim, patterns: Mapping[str, Pin] | Mapping[str, int] | None) -> list[Pin]:
+    return [size for name, size in (patterns or {}).items() if fnmatchcase(dim.name, name)]
