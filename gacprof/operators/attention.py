@@ -107,6 +107,10 @@ BACKENDS = {
 """Our flag's values as torch.nn.attention.SDPBackend names them."""
 
 
+_BESIDE = ("not used because:", "has been runtime disabled.")
+"""Ends of warnings that introduce a reason, or tell what we disabled ourselves."""
+
+
 def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
     """``attend`` on one backend only; raises with PyTorch's reason where that refuses."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -123,15 +127,21 @@ def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
 def refusal(call: Callable[..., Any], operands: tuple[Any, ...], backend: str) -> str | None:
     """Why PyTorch will not serve the call on that backend; None if it does.
 
-    It raises the same sentence whatever the cause, and tells causes as warnings beside it.
+    It raises the same sentence whatever the cause, and tells causes as warnings beside it, those
+    of the backends that forcing this one has disabled among them. A lack of memory is no refusal
+    and passes through.
     """
+    import torch
+
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             call(*operands)
             return None
+        except torch.cuda.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             first = str(error).strip().split("\n")[0]
     reasons = [str(w.message).split(" (Triggered")[0].strip() for w in told]
-    reasons = [text for text in reasons if not text.endswith("not used because:")]
+    reasons = [text for text in reasons if not text.endswith(_BESIDE)]
     return f"the {backend} backend refuses: {'; '.join(dict.fromkeys(reasons)) or first}"

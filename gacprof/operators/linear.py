@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gacprof.errors import MeasurementError
 from gacprof.operators.base import Prepared, itemsize, moved_off, random_tensor
 from gacprof.points import Flag, Point
 
@@ -73,14 +74,20 @@ class Linear:
         operands: tuple[torch.Tensor | None, ...] = (x, w, b)
         if point.flag["layout"] == "nn":
             call, operands = (torch.mm, (x, w)) if b is None else (torch.addmm, (b, x, w))
-        return Prepared(_compiled(call, point), operands)
+        how = str(point.flag.get("compiled", "none"))
+        if how != "none":
+            call = _compiled(call, operands, padded=how == "padded")
+        return Prepared(call, operands)
 
 
-def _compiled(call: Callable[..., Any], point: Point) -> Callable[..., Any]:
-    """The call through torch.compile where the point asks for it, for this shape alone."""
-    how = point.flag.get("compiled", "none")
-    if how == "none":
-        return call
+def _compiled(
+    call: Callable[..., Any], operands: tuple[torch.Tensor | None, ...], padded: bool
+) -> Callable[..., Any]:
+    """The call through torch.compile, compiled now and for this shape alone.
+
+    Raises :class:`MeasurementError` with the cause where it cannot be: PyTorch's own message
+    begins with which backend raised, and names the cause further down.
+    """
     import torch
 
     torch._dynamo.reset()  # else the eighth shape of one function is not compiled any more
@@ -88,4 +95,13 @@ def _compiled(call: Callable[..., Any], point: Point) -> Callable[..., Any]:
     def product(*operands: Any) -> Any:
         return call(*operands)
 
-    return torch.compile(product, dynamic=False, options={"shape_padding": how == "padded"})
+    compiled = torch.compile(product, dynamic=False, options={"shape_padding": padded})
+    try:
+        compiled(*operands)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # Dynamo, Inductor and Triton raise what they like
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        told = next((line for line in lines if not line.endswith("raised:")), type(error).__name__)
+        raise MeasurementError(f"torch.compile does not work here: {told}") from None
+    return compiled

@@ -1,11 +1,14 @@
 """Batched, grouped and 8-bit products, misaligned pointers, compiled counterfactuals."""
 
+import warnings
+
 import pytest
 import torch
 
 from gacprof import operators
 from gacprof.errors import MeasurementError, SuiteError
 from gacprof.measure.cpu import CpuDevice
+from gacprof.operators.attention import refusal
 
 CPU = torch.device("cpu")
 
@@ -92,15 +95,54 @@ def test_a_backend_that_refuses_says_so():
         CpuDevice().prepare(point)
 
 
+def test_a_refusal_tells_the_backends_own_reason_only():
+    def flash(*operands):
+        for text in (
+            "Flash attention kernel not used because:",
+            "Flash attention requires q,k,v to have the same last dimension and to be ≤ 256.",
+            "Memory efficient kernel not used because:",
+            "Memory Efficient attention has been runtime disabled.",
+        ):
+            warnings.warn(f"{text} (Triggered internally at sdp_utils.cpp:679.)", stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    told = refusal(flash, (), "flash")
+    assert told == (
+        "the flash backend refuses: "
+        "Flash attention requires q,k,v to have the same last dimension and to be ≤ 256."
+    )
+
+
+def test_a_lack_of_memory_is_no_refusal():
+    def full(*operands):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        refusal(full, (), "math")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "padded"])
 def test_compiled_products_are_the_same_products(how):
     dims = {"M": 8, "N": 9, "K": 7}
     plain, _, _ = prepared("linear", dims)
-    compiled, _, point = prepared("linear", dims, flags={"compiled": how})
-    assert point.flag["compiled"] == how
     try:
-        out = compiled()
-    except Exception as error:  # a machine without a C++ compiler cannot try it
-        pytest.skip(f"torch.compile does not work here: {str(error).splitlines()[0]}")
-    assert torch.allclose(out, plain(), atol=1e-5)
+        compiled, _, point = prepared("linear", dims, flags={"compiled": how})
+    except MeasurementError as error:  # a machine without a C++ compiler cannot try it
+        pytest.skip(str(error))
+    assert point.flag["compiled"] == how
+    assert torch.allclose(compiled(), plain(), atol=1e-5)
+
+
+def test_why_a_product_cannot_be_compiled_is_told(monkeypatch):
+    def refuse(product, **options):
+        def call(*operands):
+            raise RuntimeError(
+                "backend='inductor' raised:\nRuntimeError: Failed to find C compiler.\n\nSet …"
+            )
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    with pytest.raises(MeasurementError, match="not work here: RuntimeError: Failed to find C"):
+        prepared("linear", {"M": 8, "N": 9, "K": 7}, flags={"compiled": "plain"})
