@@ -6,6 +6,7 @@ hold stays None and keeps the reason, which names the sweep that would fill it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -91,6 +92,15 @@ class Predictor:
             return Estimate(without.latency_us, without.missing, scaled=True)
         return Estimate(found.latency_us, "", found.kind != "exact")
 
+    def beside(self, sizes: Mapping[str, int]) -> Predictor:
+        """The same, with these dims at other sizes to begin with."""
+        other = copy.copy(self)
+        other._gemms = dict(self._gemms)
+        for name, size in sizes.items():
+            for gemm in other.resized(self.inventory.dim(name), size):
+                other._gemms[gemm.weight] = gemm
+        return other
+
     def tolerance_of(self, dim: Dim) -> float:
         """Up to which penalty the dim is safe: the widest of the curves that it is judged on."""
         curves = [
@@ -117,6 +127,11 @@ class Predictor:
         for gemm in self.resized(dim, size):
             total += self.gemm(gemm.N, gemm.K, gemm.bias)
         return total
+
+    def product(self, weight: str) -> Estimate:
+        """The GEMM of that weight, as it is."""
+        gemm = self._gemms[weight]
+        return self.gemm(gemm.N, gemm.K, gemm.bias)
 
     def resized(self, dim: Dim, size: int) -> list[Gemm]:
         """The GEMMs that ``dim`` feeds, as they would be at ``size``."""

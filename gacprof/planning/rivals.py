@@ -44,9 +44,10 @@ def paper(
     scores: Mapping[str, float] | None,
 ) -> Iterator[Variant]:
     """Algorithm 1 of arXiv 2604.09595: Eq. 4 by dynamic programming in units of 8·M_min, M_min
-    the fewest rows of a weight."""
+    the fewest rows of a weight. A cut whose loss is not known (of a width) is not offered to it,
+    so that its choice can be judged."""
     goal = Gac(scores)
-    free = [(group, goal.eligible(group)) for group in classes]
+    free = [(g, [o for o in goal.eligible(g) if o.kept is not None]) for g in classes]
     free = [(group, options) for group, options in free if options]
     if not free:
         return
