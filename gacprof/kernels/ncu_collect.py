@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Any
 from gacprof.errors import MeasurementError
 from gacprof.kernels.ncu import KernelCounters, read_report
 from gacprof.kernels.ncu_metrics import requested
+from gacprof.measure.nsight import find_ncu
 from gacprof.points import Point
 
 GET_NCU = (
@@ -34,7 +34,6 @@ GET_PERMISSION = (
     "the nvidia module with NVreg_RestrictProfilingToAdminUsers=0; in a container, "
     "add the capability SYS_ADMIN"
 )
-_USUAL_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 WARM_UPS = 3
 REFUSED = "gacprof: not run: "
 """What the profiled process says of a point before it passes it over."""
@@ -57,18 +56,6 @@ class Evidence:
             "report": str(self.report) if self.report else None,
             "problem": self.problem,
         }
-
-
-def find_ncu() -> str | None:
-    """The ``ncu`` program, or None."""
-    if found := shutil.which("ncu"):
-        return found
-    for pattern in _USUAL_PLACES:
-        anchor = Path("/")
-        listed = sorted(anchor.glob(pattern.lstrip("/")))
-        if listed:
-            return str(listed[-1])
-    return None
 
 
 def command(

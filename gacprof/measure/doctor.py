@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from gacprof.measure.cuda_work import first_line
 from gacprof.measure.environment import cpu_environment, cuda_environment, installed
+from gacprof.measure.nsight import find_ncu
 from gacprof.measure.telemetry import Telemetry
+from gacprof.measure.tracing import ask
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ def examine() -> list[Check]:
         *_processor(),
         Check("torch", True, torch.__version__, _torch_note(gpus)),
         *_gpus(gpus),
+        *_timer(gpus),
+        *_attention(gpus),
         *_libraries(gpus),
         _ncu(),
         _nvml(gpus),
@@ -64,11 +73,69 @@ def _gpus(count: int) -> Iterator[Check]:
         why = "no CUDA device: GPU suites cannot run; maps of GPUs can still be used"
         yield Check("gpu", False, None, why)
     for index in range(count):
-        telemetry = Telemetry(index)
-        gpu = cuda_environment(index, telemetry.driver())
-        memory = gpu.facts["memory_bytes"] / 2**30
-        note = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB: can be swept"
-        yield Check(f"cuda:{index}", True, gpu.stack["driver"] or "driver unknown", note)
+        try:
+            yield _gpu(index)
+        except RuntimeError as error:  # a GPU that is broken, or another process's alone
+            yield Check(f"cuda:{index}", False, None, f"cannot be opened: {first_line(error)}")
+
+
+def _gpu(index: int) -> Check:
+    telemetry = Telemetry(index)
+    gpu = cuda_environment(index, telemetry.driver())
+    memory = gpu.facts["memory_bytes"] / 2**30
+    told = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB"
+    driver = gpu.stack["driver"] or "driver unknown"
+    if not _built_for(index):
+        return Check(
+            f"cuda:{index}", False, driver, f"{told}: this torch has no kernels for {gpu.arch}"
+        )
+    return Check(f"cuda:{index}", True, driver, f"{told}: can be swept")
+
+
+def _built_for(index: int) -> bool:
+    """Whether torch has code for the chip: of its generation and no newer, or to be compiled.
+
+    An empty list means that torch does not say.
+    """
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(index)
+    listed = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", a) for a in torch.cuda.get_arch_list()]
+    archs = [(m[1], int(m[2]), int(m[3])) for m in listed if m]
+    return not archs or any(
+        (kind == "sm" and at == major and sub <= minor)
+        or (kind == "compute" and (at, sub) <= (major, minor))
+        for kind, at, sub in archs
+    )
+
+
+def _timer(gpus: int) -> Iterator[Check]:
+    if not gpus:
+        return
+    tracing = ask(0)
+    if tracing.why_not:
+        note = f"timed by CUDA events, without kernel names: {tracing.why_not}"
+        yield Check("kineto", False, None, note)
+        return
+    note = f"device timestamps and kernel names; {tracing.batch_ms} ms to time ten small calls"
+    yield Check("kineto", True, None, note)
+
+
+def _attention(gpus: int) -> Iterator[Check]:
+    """Which backends of SDPA this process may use at all; the dims decide the rest."""
+    if not gpus:
+        return
+    import torch
+
+    enabled = {
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "math": torch.backends.cuda.math_sdp_enabled(),
+        "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
+    }
+    names = ", ".join(name for name, on in enabled.items() if on)
+    note = f"{names}; 'gacprof evidence sdpa --head-dim N' says which serves N, and why not others"
+    yield Check("attention", any(enabled.values()), None, note)
 
 
 def _libraries(gpus: int) -> Iterator[Check]:
@@ -86,11 +153,24 @@ def _libraries(gpus: int) -> Iterator[Check]:
     yield Check("cublas(Lt)", bool(cublas) or bool(gpus), cublas, note)
     triton = installed("triton")
     note = "our load-width probes" if triton else "pip install gacprof[triton] for our own probes"
-    yield Check("triton", bool(triton), triton, note)
+    lacking = _lacks_to_compile() if triton and gpus else ""
+    if lacking:
+        note = f"its launchers cannot be compiled: {lacking}"
+    yield Check("triton", bool(triton) and not lacking, triton, note)
+
+
+def _lacks_to_compile() -> str:
+    """What Triton's first launch on a machine will miss (triton/runtime/build.py)."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return "install gcc or clang, or name a C compiler in CC"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return "install the headers of this Python (python3-dev)"
+    return ""
 
 
 def _ncu() -> Check:
-    path = shutil.which("ncu")
+    path = find_ncu()
     if path is None:
         return Check(
             "ncu", False, None, "no hardware counters: install Nsight Compute and put ncu on PATH"
