@@ -44,7 +44,11 @@ class Judge:
         self._predictor = predictor
         self._dims = dims
         self._kept = kept
-        self._known: dict[tuple[str, int], bool | None] = {}
+        self._known: dict[tuple[object, ...], bool | None] = {}
+        self._beside = {
+            dim.name: [d for d in dims if d is not dim and set(d.feeds) & set(dim.feeds)]
+            for dim in dims
+        }
 
     def variant(
         self, method: str, sizes: Sizes, note: str = "", proved: bool | None = None
@@ -54,7 +58,7 @@ class Judge:
         for dim in self._dims:
             after = sizes.get(dim.name, dim.size)
             kept.append(share_kept(dim, after, self._kept))
-            safe.append(True if after is None else self._is_safe(dim, after))
+            safe.append(True if after is None else self._is_safe(dim, after, sizes))
         return Variant(
             method,
             takes.parameters,
@@ -66,10 +70,12 @@ class Judge:
             proved,
         )
 
-    def _is_safe(self, dim: Dim, size: int) -> bool | None:
-        key = dim.name, size
+    def _is_safe(self, dim: Dim, size: int, sizes: Sizes) -> bool | None:
+        """The map's word on the size, beside the new sizes of dims that share its axis."""
+        others = {d.name: sizes.get(d.name, d.size) or d.size for d in self._beside[dim.name]}
+        key = dim.name, size, *others.values()
         if key not in self._known:
-            land = landscape(self._predictor, dim, size, size)
+            land = landscape(self._predictor.beside(others), dim, size, size)
             found = land.at(size)
             judged = found is not None and found[1] is not None
             self._known[key] = size in land.safe if judged else None

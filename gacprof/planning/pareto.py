@@ -143,7 +143,7 @@ class _Ours:
         """Each different choice once, cheapest first, and whether it is that of today's size."""
         offers = self.offers
         rows = [[o.cost for o in offers[g.name]] or [g.before] for g in self.classes]
-        least, most = sum(map(min, rows)), sum(map(max, rows))
+        least, most = sum(map(min, rows)), self._unbound(offers)
         today = sum(group.before for group in self.classes)
         steps = [least + (most - least) * k // max(1, budgets - 1) for k in range(budgets)]
         seen: set[tuple[int | None, ...]] = set()
@@ -159,6 +159,11 @@ class _Ours:
             if key not in seen:
                 seen.add(key)
                 yield outcome, room == today
+
+    def _unbound(self, offers: Mapping[str, Sequence[Option]]) -> int:
+        """What the best costs where no budget binds: more would change nothing."""
+        chosen = solve_jointly(self.goal, self.classes, offers, self.limits, self.predictor).chosen
+        return sum((chosen[g.name] or g.untouched).cost for g in self.classes)
 
 
 def _ceiling(room: int) -> Ceiling:
