@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from gacprof.errors import MeasurementError
 from gacprof.measure.clocks import locked
 from gacprof.measure.kineto import Traced, calls, span_us, trace
 from gacprof.measure.roof import ROOFS
-from gacprof.measure.telemetry import Telemetry
+from gacprof.measure.telemetry import READING_S, Telemetry, open_nvml, slowdown_bits
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 
@@ -111,6 +112,26 @@ def test_a_lock_that_is_refused_changes_nothing():
     assert nvml.did == []
 
 
+def test_a_clock_still_climbing_is_given_time():
+    nvml, heard = fake_nvml(), iter([345, 1200, 1410])
+    nvml.nvmlDeviceGetClockInfo = lambda handle, kind: next(heard)
+    with locked(nvml, "gpu", 1410, lambda: None):
+        pass
+    assert nvml.did == [("lock", 1410, 1410), ("reset",)]
+
+
+def test_a_lock_that_cannot_be_undone_is_told_with_what_undoes_it():
+    nvml = fake_nvml()
+
+    def refused(handle):
+        raise NvmlError("GPU is lost")
+
+    nvml.nvmlDeviceResetGpuLockedClocks = refused
+    told = pytest.raises(MeasurementError, match=r"GPU is lost.*nvidia-smi --reset-gpu-clocks")
+    with told, locked(nvml, "gpu", 1410, lambda: None):
+        pass
+
+
 @pytest.mark.parametrize("end", [KeyboardInterrupt, ZeroDivisionError])
 def test_a_lock_is_undone_however_the_sweep_ends(end):
     nvml = fake_nvml()
@@ -119,13 +140,28 @@ def test_a_lock_is_undone_however_the_sweep_ends(end):
     assert nvml.did[-1] == ("reset",)
 
 
-def test_a_lock_is_undone_on_sigterm():
-    nvml, before = fake_nvml(), signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit), locked(nvml, "gpu", 1410, lambda: None):
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
-    assert nvml.did[-1] == ("reset",)
-    assert signal.getsignal(signal.SIGTERM) is before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_lock_is_undone_on_sigterm_and_when_the_terminal_closes(number):
+    nvml, own = fake_nvml(), signal.getsignal(number)
+    signal.signal(number, signal.SIG_DFL)  # a test run under nohup ignores SIGHUP
+    try:
+        with pytest.raises(SystemExit), locked(nvml, "gpu", 1410, lambda: None):
+            os.kill(os.getpid(), number)
+            signal.pause()
+        assert nvml.did[-1] == ("reset",)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, own)
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing():
+    nvml, own = fake_nvml(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with locked(nvml, "gpu", 1410, lambda: None):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert nvml.did == [("lock", 1410, 1410)]
+    finally:
+        signal.signal(signal.SIGHUP, own)
 
 
 def telemetry(nvml):
@@ -138,6 +174,49 @@ def test_telemetry_reads_what_a_sample_keeps():
     reader = telemetry(fake_nvml())
     assert reader.reading() == {"mem_clock_mhz": 2619, "temperature_c": 51, "power_w": 412.5}
     assert (reader.sm_clock_mhz(), reader.throttle_reason()) == (1410, "software power cap")
+
+
+def test_slow_variables_are_not_read_again_at_every_point():
+    nvml, asked = fake_nvml(), []
+    nvml.nvmlDeviceGetPowerUsage = lambda handle: asked.append(handle) or 400_000
+    reader = telemetry(nvml)
+    assert [reader.reading()["power_w"] for _ in range(50)] == [400.0] * 50
+    assert len(asked) == 1
+    reader._read_at -= READING_S
+    reader.reading()
+    assert len(asked) == 2
+
+
+def test_throttling_is_asked_by_its_newer_name_then_by_its_older_one():
+    nvml = fake_nvml()
+    assert slowdown_bits(nvml, "gpu") == 0x5  # pynvml before 12 has the older name only
+    nvml.nvmlDeviceGetCurrentClocksEventReasons = lambda handle: 0x40
+    assert telemetry(nvml).throttle_reason() == "hardware thermal slowdown"
+
+    def absent(handle):
+        raise NvmlError("Function Not Found")
+
+    nvml.nvmlDeviceGetCurrentClocksEventReasons = absent  # a driver before 535
+    assert telemetry(nvml).throttle_reason() == "software power cap"
+
+
+@pytest.mark.parametrize("listed", ["GPU-12ab", "MIG-12ab"])
+@pytest.mark.parametrize("told", ["12ab", None])
+def test_a_gpu_is_found_by_its_uuid_a_slice_of_one_too(monkeypatch, listed, told):
+    import torch
+
+    nvml = fake_nvml()
+
+    def by_uuid(uuid):
+        if uuid != listed.encode():
+            raise NvmlError("Not Found")
+        return "handle"
+
+    nvml.nvmlInit, nvml.nvmlDeviceGetHandleByUUID = lambda: None, by_uuid
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    properties = SimpleNamespace(uuid=told or listed)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    assert open_nvml(0) == (nvml, "handle")
 
 
 def test_no_permission_for_nvml_is_no_error_and_said():

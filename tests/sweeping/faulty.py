@@ -34,3 +34,29 @@ def open_faulty() -> RecordedDevice:
 
 def open_nothing() -> RecordedDevice:
     raise RuntimeError("no such device")
+
+
+class Fussy(RecordedDevice):
+    """Refuses a product as cuBLAS does, and knows that its context is none the worse for it."""
+
+    def usable(self) -> bool:
+        return True
+
+
+def refusing(point, repeats):
+    if point.dim["K"] % 8:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`")
+    return [float(os.getpid())] * repeats
+
+
+def open_fussy() -> RecordedDevice:
+    return Fussy(refusing)
+
+
+class Cold(RecordedDevice):
+    def burn_in(self) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 32.00 MiB.\nSee …")
+
+
+def open_cold() -> RecordedDevice:
+    return Cold(answer)

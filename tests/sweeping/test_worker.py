@@ -46,6 +46,21 @@ def test_each_fault_fails_its_own_point_and_no_other(tmp_path):
     assert (summary.visits, summary.failed, device.restarts) == (10, 6, 4)
 
 
+def test_a_refused_product_costs_no_worker(tmp_path):
+    """A worker is seconds to start; a sweep has hundreds of dims that cuBLAS refuses."""
+    with IsolatedDevice(faulty.open_fussy) as device:
+        summary = run_sweep(suite([*range(1, 17)]), device, tmp_path / "run")
+    assert (summary.failed, device.restarts) == (14, 0)
+
+
+def test_a_device_that_cannot_be_kept_busy_is_an_error_with_its_reason(tmp_path):
+    with (
+        IsolatedDevice(faulty.open_cold) as device,
+        pytest.raises(MeasurementError, match=r"kept busy: CUDA out of memory. Tried .* MiB\.$"),
+    ):
+        run_sweep(suite([1, 2]), device, tmp_path / "run")
+
+
 def test_a_worker_killed_from_outside_is_replaced(tmp_path):
     with IsolatedDevice(faulty.open_faulty) as device:
         killed = []
