@@ -63,8 +63,10 @@ def make_curve(
     """
     measured = sorted(measured, key=lambda m: m.d)
     failed = dict(failed or {})
-    cliff_floor = round(detect.cliff_floor(floor, len(measured) - 1), 5)
     points, mechanisms, kernels = _columns(measured)
+    resolved = detect.resolution(points.median_us, points.low_us, points.high_us)
+    told = None if floor is None else max(floor, resolved)
+    cliff_floor = round(detect.cliff_floor(told, len(measured) - 1), 5)
     period = find_period(points.d, points.median_us, cliff_floor)
     classes = _classes(measured, period)
     cliffs_by_class = [_cliffs(c, cliff_floor) for c in classes]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import NormalDist
+from math import sqrt
+from statistics import NormalDist, median
 
 SAFE_PENALTY = 0.02
 """A dim is safe up to this penalty even on a quieter device (docs/architecture.md)."""
@@ -73,6 +74,20 @@ def cliff_floor(floor: float | None, edges: int) -> float:
         return ASSUMED_FLOOR
     bound = NormalDist().inv_cdf
     return floor * bound(1 - 0.025 / max(edges, 1)) / bound(0.975)
+
+
+def resolution(latency: Sequence[float], low: Bounds, high: Bounds) -> float:
+    """What two typical medians of these differ by within their own intervals, in 95 % of cases.
+
+    An A/A floor of a dozen pairs may by luck lie below that; no cliff as small can be told.
+    Two medians, each known to ± h, differ by less than √2 h. 0 where there are no intervals.
+    """
+    widths = [
+        (b - a) / 2 / t
+        for a, t, b in zip(low, latency, high, strict=True)
+        if a is not None and b is not None
+    ]
+    return sqrt(2) * median(widths) if widths else 0.0
 
 
 def tolerance(floor: float | None) -> float:

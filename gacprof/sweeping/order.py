@@ -15,11 +15,15 @@ from gacprof.points import Point
 
 @dataclass(frozen=True)
 class Visit:
-    """One measurement to take: ``number`` is the pass it belongs to."""
+    """One measurement to take: ``number`` is the pass it belongs to.
+
+    A ``thorough`` visit is timed until its median is known twice as well as in others.
+    """
 
     point: Point
     number: int
     duplicate: bool
+    thorough: bool = False
 
     @property
     def key(self) -> tuple[str, int, bool]:

@@ -31,7 +31,7 @@ def rounds(
     """Batches of visits, each shuffled. Before the next is asked for, ``seen`` must hold the
     first pass of all points visited so far, and ``taken`` all their visits.
 
-    The last batch is spent on suspected edges. Raises :class:`SuiteError`.
+    The last batches are spent on suspected edges, as long as they are. Raises :class:`SuiteError`.
     """
     yield from _passes(suite, device_kind, seen)
     timing = suite.timing
@@ -39,11 +39,12 @@ def rounds(
         return
     sweeps = [s for s in suite.sweep if s.device in (None, device_kind)]
     curves = [curve for sweep in sweeps for curve in sweep.curves(device_kind)]
-    open_points = sorted(suspected(curves, taken, timing.passes), key=lambda point: point.id)
     for extra in range(timing.edge_visits):
         number = timing.passes + extra
+        found = suspected(curves, taken, timing.passes, extra)
+        open_points = sorted(found, key=lambda point: point.id)
         random.Random(f"{timing.seed}:edges:{number}").shuffle(open_points)
-        yield [Visit(point, number, False) for point in open_points]
+        yield [Visit(point, number, False, thorough=True) for point in open_points]
 
 
 def _passes(suite: Suite, device_kind: str, seen: Mapping[Point, Seen]) -> Iterator[list[Visit]]:

@@ -165,7 +165,7 @@ def measure_visit(device: Device, visit: Visit, axes: tuple[str, ...], timing: T
         for _ in range(timing.warm_up):
             work.time(1)
         work.warm_up()
-        timings, throttled = _unthrottled(work, timing.rule())
+        timings, throttled = _unthrottled(work, timing.rule(visit.thorough))
         _check(timings)
         kernels = tuple(work.kernels()) if visit.number == 0 else ()
         reading = work.reading() if hasattr(work, "reading") else {}

@@ -61,7 +61,8 @@ class Timing(_Strict):
     """How each point is timed. ``count`` selects a fixed number of timings a visit.
 
     ``budget_s`` ends the whole sweep after so many seconds, whatever is left then.
-    ``edge_visits`` are spent on both sides of each suspected edge (suspects.py).
+    ``edge_visits`` are spent on both sides of each suspected edge (suspects.py), each of them
+    timed thoroughly: until the median is known twice as well.
     """
 
     passes: Annotated[int, Field(ge=1, le=100)] = 2
@@ -74,11 +75,13 @@ class Timing(_Strict):
     warm_up: Annotated[int, Field(ge=0)] = 0
     seed: int = 0
     budget_s: Annotated[float | None, Field(gt=0)] = None
-    edge_visits: Annotated[int, Field(ge=0, le=100)] = 0
+    edge_visits: Annotated[int, Field(ge=0, le=100)] = 8
 
-    def rule(self) -> StoppingRule:
+    def rule(self, thorough: bool = False) -> StoppingRule:
         if self.count is not None:
             return FixedCount(self.count)
+        if thorough:  # half the interval takes four times the timings
+            return Confidence(self.half_width / 2, 4 * self.least, 4 * self.cap_ms * 1e3)
         return Confidence(self.half_width, self.least, self.cap_ms * 1e3)
 
 

@@ -41,6 +41,13 @@ def test_noise_on_a_plateau_adds_nothing_to_the_frontier():
     assert detect.frontier(DIMS, latency, 0.02) == [319]
 
 
+def test_intervals_resolve_no_more_than_their_widths_allow():
+    """Medians known to ± 1 % each differ by √2 % within their intervals."""
+    latency, low, high = [100.0, 200.0, 50.0], [99.0, 198.0, None], [101.0, 202.0, None]
+    assert detect.resolution(latency, low, high) == pytest.approx(0.02**0.5 / 10)
+    assert detect.resolution(latency, [None] * 3, [None] * 3) == 0
+
+
 def test_safe_is_two_percent_or_the_noise_floor_if_that_is_larger():
     latency = [1.03, 1.01, 1.0]
     assert detect.safe([1, 2, 3], latency, 0.001) == [2, 3]

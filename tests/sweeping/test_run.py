@@ -96,10 +96,10 @@ def test_interrupted_then_resumed_measures_each_visit_once(tmp_path):
         return 5.0
 
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(suite(range(1, 20)), device(latency), tmp_path / "run")
+        run_sweep(suite(range(1, 20), edge_visits=0), device(latency), tmp_path / "run")
     kept = read_samples(tmp_path / "run")
     assert 0 < len(kept) < 2 * 19
-    run_sweep(suite(range(1, 20)), device(), tmp_path / "run", resume=True)
+    run_sweep(suite(range(1, 20), edge_visits=0), device(), tmp_path / "run", resume=True)
     samples = read_samples(tmp_path / "run")
     assert samples[: len(kept)] == kept
     keys = [(s.point.id, s.visit, s.duplicate) for s in samples]
