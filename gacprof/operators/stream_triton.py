@@ -21,7 +21,7 @@ BLOCK = 1024
 threads and half of that for 32-bit types, so that load width, not occupancy, is what varies."""
 
 
-def _sum_rows(source, sums, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def gacprof_row_sum(source, sums, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, K, BLOCK):
@@ -31,7 +31,7 @@ def _sum_rows(source, sums, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-
     tl.store(sums + row, tl.sum(total, axis=0))
 
 
-def _copy_rows(source, target, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def gacprof_row_copy(source, target, K, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     for start in range(0, K, BLOCK):
         column = start + tl.arange(0, BLOCK)
@@ -40,8 +40,8 @@ def _copy_rows(source, target, K, BLOCK: tl.constexpr):  # type: ignore[no-untyp
         tl.store(target + row * K + column, values, mask=inside)
 
 
-_SUM = {True: triton.jit(_sum_rows), False: triton.jit(_sum_rows, do_not_specialize=["K"])}
-_COPY = {True: triton.jit(_copy_rows), False: triton.jit(_copy_rows, do_not_specialize=["K"])}
+_SUM = {True: triton.jit(gacprof_row_sum), False: triton.jit(gacprof_row_sum, do_not_specialize=["K"])}
+_COPY = {True: triton.jit(gacprof_row_copy), False: triton.jit(gacprof_row_copy, do_not_specialize=["K"])}
 
 
 def summer(specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:

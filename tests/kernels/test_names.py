@@ -444,3 +444,12 @@ def test_as_dict_is_plain_and_leaves_out_what_the_name_does_not_say() -> None:
         },
         "mechanism": "nvjet float16",
     }
+
+
+@pytest.mark.parametrize("element", ["float", "c10::Half"])
+def test_the_softmax_of_the_math_path_is_pytorchs(element: str) -> None:
+    name = (
+        f"void (anonymous namespace)::softmax_warp_forward<{element}, {element}, float, 10, "
+        f"false, false>({element}*, {element} const*, int, int, int, bool const*, int, bool)"
+    )
+    assert (parse(name).family, parse(name).role) == ("aten", "softmax")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gacprof.kernels import Kernel, attach, fa2, parse
+from gacprof.measure.kineto import trace
 
 torch = pytest.importorskip("torch")
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="runs kernels on a CUDA device"),
@@ -17,12 +21,12 @@ def kernels_of(call) -> list[str]:  # type: ignore[no-untyped-def]
     """Names of the kernels of one call, in launch order, after a warm-up."""
     call()
     torch.cuda.synchronize()
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
+
+    def run() -> None:
         call()
         torch.cuda.synchronize()
-    events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    return [event.name for event in sorted(events, key=lambda e: e.time_range.start)]
+
+    return [event.name for event in sorted(trace(run), key=lambda event: event.start_ns)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -38,8 +42,14 @@ def test_every_kernel_of_a_linear_is_known(dtype: str, m: int) -> None:
 
 
 def served(head_dim: int) -> tuple[Kernel, tuple[Kernel, ...]]:
+    """What FlashAttention runs; left to itself, PyTorch asks cuDNN first on sm90 and sm100."""
     q = torch.randn(1, 8, 512, head_dim, device="cuda", dtype=torch.float16)
-    names = kernels_of(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q))
+
+    def attend() -> None:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            scaled_dot_product_attention(q, q, q)
+
+    names = kernels_of(attend)
     assert [name for name in names if not parse(name).known] == []
     group = next(g for g in attach(names) if g.main.role == "attention")
     return group.main, group.before

@@ -13,7 +13,8 @@ from gacprof.kernels.kernel import Types
 from gacprof.kernels.signature import Signature
 from gacprof.kernels.vocabulary import data_type
 
-_ATEN = r"\bat::|at_cuda_detail|2at6native|\bc10d?::"
+_ATEN = r"\bat::|at_cuda_detail|2at6native|\bc10d?::|\bsoftmax_warp_(?:for|back)ward\b"
+"""What only PyTorch's names hold; PersistentSoftmax.cuh has kernels in no namespace of its own."""
 _ELEMENT = re.compile(r"c10::\w+|(?:(?<=[<(])|(?<=, ))(?:float|double|long|bool)\b")
 
 
