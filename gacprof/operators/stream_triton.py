@@ -40,8 +40,12 @@ def gacprof_row_copy(source, target, K, BLOCK: tl.constexpr):  # type: ignore[no
         tl.store(target + row * K + column, values, mask=inside)
 
 
-_SUM = {True: triton.jit(gacprof_row_sum), False: triton.jit(gacprof_row_sum, do_not_specialize=["K"])}
-_COPY = {True: triton.jit(gacprof_row_copy), False: triton.jit(gacprof_row_copy, do_not_specialize=["K"])}
+def _both(kernel: Callable[..., None]) -> dict[bool, Any]:
+    """By whether K may be specialised on."""
+    return {True: triton.jit(kernel), False: triton.jit(kernel, do_not_specialize=["K"])}
+
+
+_SUM, _COPY = _both(gacprof_row_sum), _both(gacprof_row_copy)
 
 
 def summer(specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
