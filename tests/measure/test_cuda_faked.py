@@ -155,6 +155,17 @@ def test_of_a_trace_only_what_the_device_did_counts():
     assert found == [Traced("nvjet_hsh_128x256", 20, 50)]
 
 
+def test_kinetos_own_events_can_be_read():
+    """On a CPU nothing runs on a device, but the events are Kineto's."""
+    with torch.autograd.profiler.profile(use_kineto=True) as traced:
+        torch.ones(8) + 1
+    events = traced.kineto_results.events()
+    assert "aten::add" in {event.name() for event in events}
+    assert device_events(events) == []
+    cpu = [e for e in events if e.name() == "aten::add"]
+    assert all(e.start_ns() > 0 and e.duration_ns() > 0 for e in cpu)
+
+
 def test_opening_a_gpu_attaches_no_tracer_to_the_process(gpu):
     device = CudaDevice(0)
     device.torch_device = torch.device("cpu")
