@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from pydantic import ValidationError
 
+from gacprof.cliffmap.cliff import Paired
 from gacprof.cliffmap.curves import Axis, make_curve
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.noise import Pair, aa_pairs, noise_floor, noise_of_curve
@@ -18,6 +19,8 @@ from gacprof.errors import MapError
 from gacprof.points import Environment, Point, Sample
 
 MechanismOf = Callable[[Sample], str | None]
+InTurns = Mapping[tuple[Point, Point], Paired]
+"""What pairs of points measured in turns gave: (before, after) → ratios."""
 
 
 def mechanism_of_kernels(sample: Sample) -> str | None:
@@ -42,19 +45,22 @@ def build_map(
     created: str | None = None,
     notes: Iterable[str] = (),
     mechanism_of: MechanismOf = mechanism_of_kernels,
+    in_turns: InTurns | None = None,
 ) -> CliffMap:
     """The cliff map of these samples.
 
     The least disturbed visit stands for a point; duplicates are kept apart and give the noise
     floors. A point whose visits all failed or were throttled is in its curves' coverage with the
-    reason. Points that are alone on their axis, or on none, are kept for look-ups.
+    reason. Points that are alone on their axis, or on none, are kept for look-ups. Cliffs whose
+    sides were measured ``in_turns`` carry what that gave, and are none if it does not bear
+    them out.
 
     Raises :class:`MapError` where nothing was measured or a timing is no positive number.
     """
     visits, timer, extra_notes = _visits(samples, mechanism_of)
     pairs = aa_pairs(visits)
     noise = noise_floor(pairs)
-    curves, lone = _curves(visits, timer, noise, pairs)
+    curves, lone = _curves(visits, timer, noise, pairs, in_turns or {})
     if not curves and not lone:
         raise MapError(
             f"nothing to build the map '{name}' from: no sample was measured{_why(visits)}. "
@@ -109,7 +115,7 @@ def _visits(
 
 
 def _curves(
-    visits: Mapping[Point, Visits], timer: str, noise: Noise, pairs: list[Pair]
+    visits: Mapping[Point, Visits], timer: str, noise: Noise, pairs: list[Pair], in_turns: InTurns
 ) -> tuple[list[Curve], list[LonePoint]]:
     groups: dict[tuple[str, str, str, tuple, tuple], dict[int, Point]] = defaultdict(dict)
     for point, v in visits.items():
@@ -132,12 +138,23 @@ def _curves(
         on_curve.update(points.values())
         own = noise_of_curve(pairs, operator, [m.median_us for m in measured])
         try:
-            curves.append(make_curve(what, measured, (own or noise).floor, failed, own))
+            paired = _on_this(points, in_turns)
+            curves.append(make_curve(what, measured, (own or noise).floor, failed, own, paired))
         except ValidationError as error:
             raise MapError(
                 f"{operator} {axis} ({dict(fixed)}): {error.errors()[0]['msg']}"
             ) from None
     return curves, [_lone(p, v, timer) for p, v in visits.items() if v.own and p not in on_curve]
+
+
+def _on_this(points: Mapping[int, Point], in_turns: InTurns) -> dict[tuple[int, int], Paired]:
+    """Of all pairs those with both sides on one curve, by their dims."""
+    dim_of = {point: d for d, point in points.items()}
+    return {
+        (dim_of[before], dim_of[after]): paired
+        for (before, after), paired in in_turns.items()
+        if before in dim_of and after in dim_of
+    }
 
 
 def _lone(point: Point, visits: Visits, timer: str) -> LonePoint:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gacprof.cliffmap import detect
+from gacprof.cliffmap.cliff import Cliff, Paired
 from gacprof.cliffmap.periods import find_period
 from gacprof.cliffmap.residues import label
-from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Noise, Period, Points, Tier
+from gacprof.cliffmap.schema import Coverage, Curve, Noise, Period, Points, Tier
 from gacprof.points import Flag
 
 
@@ -53,12 +54,14 @@ def make_curve(
     floor: float | None,
     failed: Mapping[int, str] | None = None,
     noise: Noise | None = None,
+    paired: Mapping[tuple[int, int], Paired] | None = None,
 ) -> Curve:
     """Everything the columns tell: period, tiers, cliffs, frontier, safe dims.
 
     ``floor`` is the noise floor that holds here; None takes :data:`detect.ASSUMED_FLOOR`.
     ``noise`` says what it rests on where that is not the whole map. ``failed`` are dims that
-    could not be measured, with the reason. Raises ``ValueError`` (pydantic's)
+    could not be measured, with the reason; ``paired`` what neighbours measured in turns gave:
+    a cliff that these do not bear out is none. Raises ``ValueError`` (pydantic's)
     for fewer than two dims, a dim twice, or a latency that is no positive number.
     """
     measured = sorted(measured, key=lambda m: m.d)
@@ -69,7 +72,8 @@ def make_curve(
     cliff_floor = round(detect.cliff_floor(told, len(measured) - 1), 5)
     period = find_period(points.d, points.median_us, cliff_floor)
     classes = _classes(measured, period)
-    cliffs_by_class = [_cliffs(c, cliff_floor) for c in classes]
+    seen = [_cliffs(c, cliff_floor, paired or {}) for c in classes]
+    cliffs_by_class = [[c for c in cliffs if _stands(c, cliff_floor)] for cliffs in seen]
     settled = _settled(points.d, period)
     # Beyond the last dim of the best class nothing can be said to be safe: what it would be
     # padded to was not measured.
@@ -92,6 +96,9 @@ def make_curve(
             for tier in _tiers(axis.axis, c, cliffs)
         ],
         cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
+        refuted=sorted(
+            (c for cs in seen for c in cs if not _stands(c, cliff_floor)), key=lambda c: c.before
+        ),
         frontier=detect.frontier(points.d[:sure], points.median_us[:sure], cliff_floor),
         safe=[d for d in detect.safe(points.d, points.median_us, floor) if d <= settled],
         floor=cliff_floor,
@@ -146,7 +153,12 @@ def _settled(d: list[int], period: Period | None) -> int:
     return max(size for size in d if size % period.modulus in best)
 
 
-def _cliffs(c: _Class, floor: float) -> list[Cliff]:
+def _stands(cliff: Cliff, floor: float) -> bool:
+    told = cliff.paired
+    return told is None or told.bear_out(cliff.before, cliff.after, cliff.jump, floor)
+
+
+def _cliffs(c: _Class, floor: float, paired: Mapping[tuple[int, int], Paired]) -> list[Cliff]:
     found = detect.edges(
         [m.d for m in c.members],
         [m.median_us for m in c.members],
@@ -165,6 +177,7 @@ def _cliffs(c: _Class, floor: float) -> list[Cliff]:
             modulus=c.modulus,
             remainders=c.remainders,
             cause=_cause(at[edge.before], at[edge.after]),
+            paired=paired.get((edge.before, edge.after)),
         )
         for edge in found
     ]

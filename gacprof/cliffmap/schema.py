@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gacprof.cliffmap.cliff import Cliff, Positive, Size
+
 SCHEMA: Literal["gacprof.cliffmap/1"] = "gacprof.cliffmap/1"
 
 Fraction = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-Size = Annotated[int, Field(gt=0)]
 
 
 class _Strict(BaseModel):
@@ -114,25 +114,6 @@ class Tier(_Strict):
         return self.first <= d <= self.last and d % self.modulus in self.remainders
 
 
-class Cliff(_Strict):
-    """An edge between two neighbouring measured dims where latency jumps.
-
-    ``jump`` is latency(after) / latency(before) − 1, negative where the larger dim is
-    faster. ``low`` and ``high`` bound it by the intervals of both medians. Where the curve
-    has a period, neighbours are taken within a residue class (``modulus``, ``remainders``):
-    the jumps between classes are what the period says.
-    """
-
-    before: Size
-    after: Size
-    jump: float
-    low: float
-    high: float
-    modulus: Size = 1
-    remainders: list[int] = Field(default_factory=lambda: [0])
-    cause: str | None = None
-
-
 class Points(_Strict):
     """Parallel columns, ascending in ``d``, one entry a measured dim.
 
@@ -203,8 +184,9 @@ class Curve(_Strict):
     few pairs of its own: then the map's holds. ``floor`` is the relative difference up to which
     nothing is called a cliff: the noise floor, raised for the number of edges looked at, or
     what was assumed where there is none. ``tolerance`` is the penalty up to which a dim is safe.
-    ``mechanisms`` name what serves a dim (a tier); ``kernels`` are the kernels themselves, as
-    the driver names them, in the order of launch.
+    ``refuted`` are jumps that stood out in the sweep, but not when both sides were measured in
+    turns: no cliffs. ``mechanisms`` name what serves a dim (a tier); ``kernels`` are the kernels
+    themselves, as the driver names them, in the order of launch.
     """
 
     operator: str
@@ -219,6 +201,7 @@ class Curve(_Strict):
     period: Period | None = None
     tiers: list[Tier] = Field(default_factory=list)
     cliffs: list[Cliff] = Field(default_factory=list)
+    refuted: list[Cliff] = Field(default_factory=list)
     frontier: list[int] = Field(default_factory=list)
     safe: list[int] = Field(default_factory=list)
     floor: Fraction
@@ -233,6 +216,7 @@ class Curve(_Strict):
             ("frontier", self.frontier),
             ("safe", self.safe),
             ("cliffs", [d for cliff in self.cliffs for d in (cliff.before, cliff.after)]),
+            ("refuted", [d for cliff in self.refuted for d in (cliff.before, cliff.after)]),
             ("tiers", [d for tier in self.tiers for d in (tier.first, tier.last)]),
         ):
             for d in listed:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from gacprof.sweeping.confirm import Verdict, confirm_run, read_verdicts
+from gacprof.sweeping.confirm import confirm_run
 from gacprof.sweeping.run import RunSummary, environment_of, run_sweep, suite_of
 from gacprof.sweeping.store import read_frame, read_samples
 from gacprof.sweeping.suite import Suite, load_suite, shipped_suites
 from gacprof.sweeping.to_map import build_map_of
+from gacprof.sweeping.verdicts import Verdict, read_verdicts
 
 __all__ = [
     "RunSummary",

@@ -2,22 +2,19 @@
 
 In a sweep the sides of an edge are visited minutes apart, so that a drift of the clock can
 pass for a cliff. In turns both see the same drift, and each pair's ratio is free of it. The
-verdict rests on an order statistic of these ratios, as the median's interval does.
+verdict rests on an order statistic of these ratios, as the median's interval does. The map
+built from the run then holds only such edges as their pairs bear out (cliffmap/cliff.py).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gacprof import operators
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import MeasurementError
-from gacprof.files import write_json
 from gacprof.measure.device import Device
 from gacprof.measure.stats import median, median_interval
 from gacprof.points import Point
@@ -26,14 +23,15 @@ from gacprof.sweeping.run import Progress, check_same_device, measure_visit, sui
 from gacprof.sweeping.store import RunFolder, read_header
 from gacprof.sweeping.suite import Timing
 from gacprof.sweeping.to_map import build_map_of
+from gacprof.sweeping.verdicts import Verdict, write_verdicts
 
 PAIRS = 6
 """The fewest pairs whose range covers the median ratio with at least 95 % (96.9 %)."""
+MOST_PAIRS = 24
+"""Of six pairs none may disagree, and one that was disturbed does: while a verdict is
+ambiguous the pairs are doubled. Of 24 six may."""
 AT_MOST = 64
 """Edges confirmed in one go, the largest jumps of each curve first."""
-
-FILE = "confirmed.json"
-SCHEMA = "gacprof.confirmed/1"
 
 
 @dataclass(frozen=True)
@@ -43,25 +41,6 @@ class Edge:
     before: Point
     after: Point
     jump: float
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the pairs say of ``after`` against ``before``: faster, slower, ambiguous or failed.
-
-    ``ratio`` is the median of time(after) / time(before) over the pairs, between ``low`` and
-    ``high`` with 95 % confidence; None where a side failed (``reason``).
-    """
-
-    before: str
-    after: str
-    swept_jump: float
-    verdict: str
-    ratio: float | None
-    low: float | None
-    high: float | None
-    pairs: int
-    reason: str = ""
 
 
 def confirm_run(
@@ -87,32 +66,20 @@ def confirm_run(
             if progress:
                 progress(number, len(found), edge.after)
             verdicts.append(confirm(edge, device, suite_of(path).timing))
-        data = [asdict(verdict) for verdict in verdicts]
-        write_json(path / FILE, {"schema": SCHEMA, "edges": data})
+        write_verdicts(path, verdicts)
     finally:
         store.close()
     return verdicts
 
 
-def read_verdicts(folder: str | Path) -> list[Verdict]:
-    """The verdicts stored with a run; none if none were taken."""
-    file = Path(folder) / FILE
-    if not file.exists():
-        return []
-    try:
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"schema {data['schema']}")
-        return [Verdict(**edge) for edge in data["edges"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MeasurementError(f"{file} holds no verdicts: {error!r}") from None
-
-
 def edges_of(cliff_map: CliffMap, at_most: int) -> list[Edge]:
-    """The cliffs of all curves as pairs of points, the largest jumps of each curve first."""
+    """The jumps of all curves as pairs of points, the largest of each curve first.
+
+    Those that pairs refuted earlier are among them: they are measured again, not forgotten.
+    """
     by_rank: list[tuple[int, float, Edge]] = []
     for curve in cliff_map.curves:
-        largest = sorted(curve.cliffs, key=lambda cliff: -abs(cliff.jump))
+        largest = sorted([*curve.cliffs, *curve.refuted], key=lambda cliff: -abs(cliff.jump))
         for rank, cliff in enumerate(largest):
             before, after = (
                 operators.point(
@@ -124,11 +91,13 @@ def edges_of(cliff_map: CliffMap, at_most: int) -> list[Edge]:
     return [edge for _, _, edge in sorted(by_rank, key=lambda entry: entry[:2])[:at_most]]
 
 
-def confirm(edge: Edge, device: Device, timing: Timing, pairs: int = PAIRS) -> Verdict:
-    """Measure both sides in turns, and say which is faster."""
+def confirm(edge: Edge, device: Device, timing: Timing) -> Verdict:
+    """Measure both sides in turns until the pairs agree or are too many; say which is faster."""
     measure = getattr(device, "measure_visit", None) or partial(measure_visit, device)
     ratios: list[float] = []
-    for number in range(pairs):
+    for number in range(MOST_PAIRS):
+        if len(ratios) in (PAIRS, 2 * PAIRS) and judge(ratios) != "ambiguous":
+            break
         sides = [
             measure(Visit(point, number, False), (), timing) for point in (edge.before, edge.after)
         ]

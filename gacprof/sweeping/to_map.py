@@ -10,6 +10,7 @@ from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
 from gacprof.errors import MeasurementError
 from gacprof.points import Environment
 from gacprof.sweeping.store import PARQUET, read_header, read_samples
+from gacprof.sweeping.verdicts import in_turns
 
 
 def build_map_of(
@@ -19,8 +20,10 @@ def build_map_of(
 ) -> CliffMap:
     """The cliff map of a sweep's folder (or of ``samples.parquet`` in it).
 
-    ``mechanism_of`` tells what served a sample. Raises :class:`MeasurementError` for a folder
-    that is none, :class:`MapError` for samples that make no map.
+    Edges that were confirmed (:mod:`.confirm`) carry what their pairs gave; those that it does
+    not bear out are no cliffs of the map. ``mechanism_of`` tells what served a sample.
+    Raises :class:`MeasurementError` for a folder that is none, :class:`MapError` for samples
+    that make no map.
     """
     folder = Path(samples)
     if folder.name == PARQUET:
@@ -33,11 +36,13 @@ def build_map_of(
         suite, suite_hash = header["suite"]["name"], header["suite_hash"]
     except (KeyError, TypeError) as error:
         raise MeasurementError(f"{folder / 'run.json'} lacks a field: {error!r}") from None
+    taken = read_samples(folder)
     return build_map(
-        read_samples(folder),
+        taken,
         environment,
         name=name or re.sub(r"[^a-z0-9.]+", "-", environment.name.lower()).strip("-"),
         suite=suite,
         suite_hash=suite_hash,
         mechanism_of=mechanism_of,
+        in_turns=in_turns(folder, {sample.point for sample in taken}),
     )

@@ -4,21 +4,22 @@ import random
 
 import pytest
 
+from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.cliff import Paired
 from gacprof.errors import MeasurementError
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.points import Environment
 from gacprof.sweeping import build_map_of
 from gacprof.sweeping.confirm import (
-    FILE,
     Edge,
     confirm,
     confirm_run,
     edges_of,
     judge,
-    read_verdicts,
 )
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.suite import Timing, parse_suite
+from gacprof.sweeping.verdicts import FILE, read_verdicts
 
 
 def suite(**timing):
@@ -106,3 +107,105 @@ def test_verdicts_are_not_taken_on_another_device(tmp_path):
     other = RecordedDevice(Drifting(0), Environment("recorded", "another", "none"))
     with pytest.raises(MeasurementError, match="measured elsewhere"):
         confirm_run(tmp_path / "run", other)
+
+
+class Feigning(Drifting):
+    """A cliff at 50, and while the sweep lasts a slow stretch from 30 to 39 that is none."""
+
+    sweeping = True
+
+    def __call__(self, point, n):
+        slow = 1.2 if self.sweeping and 30 <= point.dim["K"] < 40 else 1.0
+        return [slow * t for t in super().__call__(point, n)]
+
+
+@pytest.fixture
+def feigned(tmp_path):
+    answer = Feigning(0)
+    device = RecordedDevice(answer)
+    run_sweep(suite(), device, tmp_path / "run")
+    answer.sweeping = False
+    return tmp_path / "run", device
+
+
+def cliffs(curve):
+    return [(cliff.before, cliff.after) for cliff in curve.cliffs]
+
+
+def test_an_edge_that_pairs_do_not_bear_out_is_no_cliff_of_the_map(feigned, tmp_path):
+    folder, device = feigned
+    before = build_map_of(folder).curves[0]
+    assert cliffs(before) == [(29, 30), (39, 40), (49, 50)]
+    assert all(cliff.paired is None for cliff in before.cliffs) and not before.refuted
+    verdicts = {(v.before, v.after): v for v in confirm_run(folder, device)}
+    built = build_map_of(folder)
+    after = built.curves[0]
+    assert cliffs(after) == [(49, 50)]
+    assert [(c.before, c.after) for c in after.refuted] == [(29, 30), (39, 40)]
+    for cliff in [*after.cliffs, *after.refuted]:
+        told = next(v for (a, _), v in verdicts.items() if f"K={cliff.before} " in a)
+        assert (cliff.paired.ratio, cliff.paired.pairs) == (told.ratio, told.pairs)
+    built.save(tmp_path / "map.json")
+    assert CliffMap.load(tmp_path / "map.json").curves == built.curves
+
+
+def test_tiers_do_not_end_at_a_refuted_edge(feigned):
+    folder, device = feigned
+    assert len(build_map_of(folder).curves[0].tiers) == 4
+    confirm_run(folder, device)
+    assert [(t.first, t.last) for t in build_map_of(folder).curves[0].tiers] == [(1, 49), (50, 100)]
+
+
+def test_confirming_again_forgets_no_refuted_edge(feigned):
+    folder, device = feigned
+    first = confirm_run(folder, device)
+    again = confirm_run(folder, device)
+    assert [(v.before, v.after) for v in again] == [(v.before, v.after) for v in first]
+    assert cliffs(build_map_of(folder).curves[0]) == [(49, 50)]
+
+
+def test_an_edge_whose_side_fails_in_turns_stays_as_the_sweep_saw_it(feigned):
+    folder, device = feigned
+
+    def refuse(point, n):
+        raise RuntimeError("out of luck")
+
+    confirm_run(folder, RecordedDevice(refuse, device.environment))
+    curve = build_map_of(folder).curves[0]
+    assert len(curve.cliffs) == 3 and all(cliff.paired is None for cliff in curve.cliffs)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "gacprof.confirmed/9", "edges": []}'])
+def test_verdicts_that_are_none_are_told(feigned, text):
+    (feigned[0] / FILE).write_text(text)
+    with pytest.raises(MeasurementError, match="holds no verdicts"):
+        build_map_of(feigned[0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "jump", "stands"),
+    [
+        (1.02, 1.08, 0.05, True),  # beyond the work's own growth of 1 %, and to beyond the floor
+        (1.02, 1.03, 0.05, False),  # slower, but not by as much as the floor
+        (1.005, 1.08, 0.05, False),  # may be no more than the work
+        (0.92, 0.98, 0.05, False),  # faster, where the sweep saw slower
+        (0.92, 0.98, -0.05, True),
+        (0.98, 0.99, -0.05, False),
+        (1.02, 1.08, -0.05, False),
+    ],
+)
+def test_pairs_bear_a_cliff_out_by_the_rule_for_edges(low, high, jump, stands):
+    paired = Paired(ratio=(low + high) / 2, low=low, high=high, pairs=6)
+    assert paired.bear_out(100, 101, jump, floor=0.04) == stands
+
+
+def test_pairs_are_doubled_while_they_disagree():
+    visits = iter(range(100))
+
+    def answer(point, n):
+        disturbed = n > 1 and next(visits) == 4  # the third pair's first side
+        return [(3.0 if disturbed else 1.0) * (1.1 if point.dim["K"] >= 50 else 1.0)] * n
+
+    device = RecordedDevice(answer)
+    found = confirm(sides(device)[0], device, Timing(count=10))
+    assert (found.verdict, found.pairs, found.low) == ("slower", 12, pytest.approx(1.1))

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 from gacprof.cli.app import app
 from gacprof.cli.devices import duration_s
 from gacprof.errors import MeasurementError, SuiteError
-from gacprof.sweeping.confirm import FILE
 from gacprof.sweeping.estimate import estimate_s
 from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import load_suite
+from gacprof.sweeping.verdicts import FILE
 
 TINY = """
 name = "tiny"
