@@ -38,7 +38,7 @@ def by_pattern(texts: Sequence[str] | None, option: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in texts or ():
         pattern, _, size = text.rpartition("=")
-        if not pattern or not size.isdigit() or int(size) == 0:
+        if not pattern or not (size.isascii() and size.isdigit()) or int(size) == 0:
             raise PlanError(f"--{option} {text}: write it as PATTERN=SIZE, such as '*:rank=128'")
         sizes[pattern] = int(size)
     return sizes

@@ -264,4 +264,6 @@ def read_scores(path: Path | None) -> dict[str, float] | None:
     for name, score in data.items():
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise PlanError(f"{path}: the score of '{name}' is {score!r}, which is no number")
+        if isinstance(score, int) and abs(score) > 2**1000:
+            raise PlanError(f"{path}: the score of '{name}' is beyond any scale")
     return data

@@ -7,7 +7,8 @@ hold stays None and keeps the reason, which names the sweep that would fill it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
@@ -63,7 +64,9 @@ class Predictor:
             raise PlanError(f"the workload {self.tokens} needs positive token counts and weights")
         self.dtype, self.dtype_note = _choose_dtype(cliff_map, inventory, dtype)
         self.tolerance = detect.tolerance(cliff_map.floor or 0.0)
-        self._gemms = {g.weight: g for module in inventory.modules for g in module.gemms}
+        self._gemms: MutableMapping[str, Gemm] = {
+            g.weight: g for module in inventory.modules for g in module.gemms
+        }
         self._known: dict[tuple[int, int, bool], Estimate] = {}
         curves = cliff_map.select("linear", dtype=self.dtype)
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
@@ -95,7 +98,7 @@ class Predictor:
     def beside(self, sizes: Mapping[str, int]) -> Predictor:
         """The same, with these dims at other sizes to begin with."""
         other = copy.copy(self)
-        other._gemms = dict(self._gemms)
+        other._gemms = ChainMap({}, self._gemms)
         for name, size in sizes.items():
             for gemm in other.resized(self.inventory.dim(name), size):
                 other._gemms[gemm.weight] = gemm

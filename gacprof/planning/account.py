@@ -11,7 +11,7 @@ from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.classes import DimClass, Option, share_kept
 from gacprof.planning.memory import footprint
 from gacprof.planning.objectives import Objective
-from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload
+from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
 from gacprof.planning.solving import Limits, Outcome
 
 
@@ -106,7 +106,7 @@ def _choice(made: Made, dim: Dim, chosen: Option | None, offered: Sequence[Optio
     return Choice(
         **common,
         after=after,
-        action="keep" if after == dim.size else "pad" if after > dim.size else "truncate",
+        action=action(dim.size, after),
         cost=after * dim.params_per_unit,
         latency_after_us=predictor.dim(dim, after).latency_us,
         energy_kept=share_kept(dim, after, made.kept),

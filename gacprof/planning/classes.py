@@ -13,6 +13,7 @@ from gacprof.checkpoint.inventory import Dim
 from gacprof.diagnosing.predict import STEP, Landscape, Predictor, around, landscape
 from gacprof.errors import PlanError
 from gacprof.planning.constraints import Bounds, Constraints, bounds_of, check_patterns, grouped
+from gacprof.planning.coupling import Axes, together
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 
 
@@ -87,27 +88,29 @@ def build_classes(
     if dims and not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
+    axes = Axes(dims)
     return [
-        _class(predictor, members, window, constraints, kept)
+        _class(predictor, axes, members, window, constraints, kept)
         for members in grouped(free, constraints)
     ]
 
 
 def _class(
     predictor: Predictor,
+    axes: Axes,
     members: list[Dim],
     window: float,
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
 ) -> DimClass:
     bounds = bounds_of(members, constraints)
-    near = _beside_aligned(predictor, members, members)
+    near = axes.aligned(predictor, members, members)
     untouched = _untouched(near, members)
     if bounds.pin is not None:
         option = _pinned(near, members, bounds.pin, kept)
         return DimClass(tuple(members), (option,), untouched, bounds)
     reach = _reach(members, window, bounds)
-    lands = [landscape(_beside_aligned(predictor, members, [dim]), dim, *reach) for dim in members]
+    lands = [landscape(axes.aligned(predictor, members, [dim]), dim, *reach) for dim in members]
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, lands, size, kept) for size in allowed]
@@ -115,32 +118,6 @@ def _class(
         options += [o for o in _fused(predictor, members[0]) if bounds.allow(o.size)]
     missing = next((land.missing for land in lands if land.missing), "")
     return DimClass(tuple(members), tuple(options), untouched, bounds, missing)
-
-
-def _beside_aligned(
-    predictor: Predictor, members: Sequence[Dim], judged: Sequence[Dim]
-) -> Predictor:
-    """Where dims share an axis (PaLU's groups add up in one product), the ``judged`` are so
-    beside the others at a multiple of :data:`STEP`: beside odd ones only odd sizes would look
-    safe, and all of them together would be none.
-    """
-    axes = {feed for dim in members for feed in dim.feeds}
-    names = {dim.name for dim in judged}
-    others = {
-        other.name: -(-other.size // STEP) * STEP
-        for other in predictor.inventory.dims
-        if other.name not in names and other.kind == members[0].kind and axes & set(other.feeds)
-    }
-    return predictor.beside(others) if others else predictor
-
-
-def _together(predictor: Predictor, members: Sequence[Dim], size: int | None) -> float | None:
-    """Predicted time in all products that the members feed, all of them at ``size``, or as they
-    are; each product once."""
-    if size is not None:
-        predictor = predictor.beside({dim.name: size for dim in members})
-    weights = dict.fromkeys(feed.weight for dim in members for feed in dim.feeds)
-    return _sum(predictor.product(weight).latency_us for weight in weights)
 
 
 def _reach(members: list[Dim], window: float, bounds: Bounds) -> tuple[int, int]:
@@ -160,7 +137,7 @@ def _untouched(predictor: Predictor, members: list[Dim]) -> Option:
         max(dim.size for dim in members),
         sum(dim.size * dim.params_per_unit for dim in members),
         sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        _together(predictor, members, None),
+        together(predictor, members, None),
         False,
         float(len(members)),
     )
@@ -177,7 +154,7 @@ def _option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        _together(predictor, members, size),
+        together(predictor, members, size),
         all(size in land.safe for land in lands),
         _sum(share_kept(dim, size, kept) for dim in members),
     )
@@ -195,7 +172,7 @@ def _pinned(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        _together(predictor, members, size),
+        together(predictor, members, size),
         all(size in land.safe for land in lands),
         _sum(share_kept(dim, size, kept) for dim in members),
     )

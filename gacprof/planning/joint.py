@@ -8,6 +8,7 @@ as much as it broke.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,10 +46,12 @@ def solve_jointly(
     the products that would tell.
     """
     given, over = limits, ""
+    deadline = None if time_limit is None else time.monotonic() + time_limit
     for _ in range(ROUNDS):
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
             outcome = solve_classes(
-                goal, classes, offered, given, time_limit=time_limit, progress=progress
+                goal, classes, offered, given, time_limit=left, progress=progress
             )
         except InfeasibleBudget as error:
             if not over:

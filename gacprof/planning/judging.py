@@ -9,6 +9,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Dim
 from gacprof.diagnosing.predict import Predictor, landscape
 from gacprof.planning.classes import share_kept
+from gacprof.planning.coupling import Axes
 from gacprof.planning.memory import Sizes, footprint
 
 
@@ -45,10 +46,8 @@ class Judge:
         self._dims = dims
         self._kept = kept
         self._known: dict[tuple[object, ...], bool | None] = {}
-        self._beside = {
-            dim.name: [d for d in dims if d is not dim and set(d.feeds) & set(dim.feeds)]
-            for dim in dims
-        }
+        axes = Axes(dims)
+        self._beside = {dim.name: axes.others([dim], [dim]) for dim in dims}
 
     def variant(
         self, method: str, sizes: Sizes, note: str = "", proved: bool | None = None

@@ -59,8 +59,7 @@ def make_plan(
     _check(quality_floor, latency_limit_us, time_limit)
     constraints = constraints or Constraints()
     goal = objective(aim, scores)
-    notes = check_scores(scores, [dim.name for dim in inventory.dims])
-    floor = quality_floor
+    floor, notes = quality_floor, list[str]()
     if aim == "latency" and floor is None and (budget, budget_parameters, memory) == (None,) * 3:
         floor = 1.0
         notes.append("no quality floor was given: nothing is cut (--quality-floor allows cuts)")
@@ -70,6 +69,7 @@ def make_plan(
     classes = build_classes(
         predictor, inventory.dims, window=window, constraints=constraints, kept=kept
     )
+    check_scores(scores, [dim.name for dim in inventory.dims], classes)
     # Where time is limited it has a price, and so staying misaligned has one too.
     untouched = constraints.untouched or latency_limit_us is not None
     # What an objective itself makes the most of need not be a resource beside the budget: the

@@ -15,8 +15,7 @@ where time is limited and so has its own price, every class may stay as it is.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gacprof.errors import PlanError
@@ -26,6 +25,9 @@ GAC_NEIGHBOURS = 2
 """Eq. 4 is linear in cost, so its optimum puts all but one class at an end of its window
 (measured: 98–100 %). It is sound only within about one alignment step: two safe sizes on
 either side, like the paper's own example 107.3 → {96, 104, 112, 128}."""
+
+MAX_SCORE = 1e200
+"""Scores times parameters stay within a double's range."""
 
 
 class Objective(Protocol):
@@ -136,21 +138,28 @@ def _nothing_safe(group: DimClass) -> str:
     return f"the map knows no such size that suits the objective ({why})"
 
 
-def check_scores(scores: Mapping[str, float] | None, names: list[str]) -> list[str]:
-    """What is to be said about importance scores: those of dims that have none.
+def check_scores(
+    scores: Mapping[str, float] | None, dims: Sequence[str], classes: Sequence[DimClass]
+) -> None:
+    """Importance scores, if there are any, must be numbers ≥ 0, for every dim with a choice.
 
-    Raises :class:`PlanError` for a score of no dim here, or one that is no finite number ≥ 0.
+    ``dims`` are the names of all dims. Raises :class:`PlanError`; a dim without a score is
+    refused rather than given one, for the scale of the others is not known.
     """
     if scores is None:
-        return []
+        return
     for name, score in scores.items():
-        if name not in names:
+        if name not in dims:
             raise PlanError(
-                f"the scores name '{name}', which is no dim here; dims are named like '{names[0]}'"
+                f"the scores name '{name}', which is no dim here; dims are named like '{dims[0]}'"
             )
-        if not (isinstance(score, int | float) and math.isfinite(score) and score >= 0):
-            raise PlanError(f"the score of '{name}' is {score}: it must be a number of at least 0")
-    lacking = [name for name in names if name not in scores]
-    if not lacking:
-        return []
-    return [f"{len(lacking)} dims have no score and count 1, the first is {lacking[0]}"]
+        if not (isinstance(score, int | float) and 0 <= score <= MAX_SCORE):
+            raise PlanError(f"the score of '{name}' is {score:.4g}: it must be 0 to {MAX_SCORE:g}")
+    free = [dim.name for group in classes if group.bounds.pin is None for dim in group.members]
+    lacking = [name for name in free if name not in scores]
+    if lacking:
+        kind = lacking[0].rpartition(":")[2]
+        raise PlanError(
+            f"{len(lacking)} of {len(free)} dims have no score, the first is '{lacking[0]}': give "
+            f"each its own, or leave them as they are (--pin '*:{kind}=keep')"
+        )

@@ -77,13 +77,13 @@ def pareto(
     if budgets < 1 or grid < 0 or grid == 1:
         raise PlanError("ask for at least one budget, and for a grid of at least 2 by 2, or none")
     goal = objective(aim, scores)
-    notes = check_scores(scores, [dim.name for dim in inventory.dims])
     constraints = constraints or Constraints()
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     kept = energy_kept(inventory, inventory.dims)
     classes = build_classes(
         predictor, inventory.dims, window=window, constraints=constraints, kept=kept
     )
+    check_scores(scores, [dim.name for dim in inventory.dims], classes)
     dims = [dim for group in classes for dim in group.members]
     judge = Judge(predictor, dims, kept)
     limits = Limits(
@@ -113,7 +113,7 @@ def pareto(
         predictor.tokens,
         tuple(variants),
         cells,
-        (*([predictor.dtype_note] if predictor.dtype_note else []), *notes),
+        (predictor.dtype_note,) if predictor.dtype_note else (),
     )
 
 
@@ -155,6 +155,8 @@ class _Ours:
                 outcome = solve_jointly(self.goal, self.classes, offers, limits, self.predictor)
             except InfeasibleBudget:
                 continue
+            if outcome.certificate.interrupted:
+                raise KeyboardInterrupt
             key = tuple(outcome.sizes.values())
             if key not in seen:
                 seen.add(key)

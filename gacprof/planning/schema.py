@@ -6,10 +6,11 @@ other. Costs are parameters, latencies microseconds per pass over the workload.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gacprof.errors import PlanError
 from gacprof.files import write_json
@@ -19,6 +20,15 @@ SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+Action = Literal["keep", "pad", "truncate", "fuse"]
+
+
+def action(before: int, after: int | None) -> Action:
+    if after is None:
+        return "fuse"
+    return "keep" if after == before else "pad" if after > before else "truncate"
 
 
 class Choice(_Strict):
@@ -36,7 +46,7 @@ class Choice(_Strict):
     kind: str
     before: Annotated[int, Field(gt=0)]
     after: Annotated[int | None, Field(gt=0)]
-    action: Literal["keep", "pad", "truncate", "fuse"]
+    action: Action
     fusable: bool = False
     cost: int
     latency_before_us: float | None = None
@@ -45,6 +55,15 @@ class Choice(_Strict):
     candidates: list[int] = Field(default_factory=list)
     energy_kept: float | None = None
     safe: bool | None = None
+
+    @model_validator(mode="after")
+    def _action_follows(self) -> Choice:
+        if self.action != action(self.before, self.after):
+            raise ValueError(
+                f"'{self.dim}' from {self.before} to {self.after or 'dense'} is to "
+                f"'{action(self.before, self.after)}', not to '{self.action}'"
+            )
+        return self
 
 
 class Budget(_Strict):
@@ -111,6 +130,14 @@ class Plan(_Strict):
     energy_kept: float | None = None
     warnings: list[str] = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _each_dim_once(self) -> Plan:
+        names = [choice.dim for choice in self.choices]
+        twice = next((n for n, times in Counter(names).items() if times > 1), None)
+        if twice is not None:
+            raise ValueError(f"'{twice}' is there twice")
+        return self
+
     @property
     def changes(self) -> dict[str, int | None]:
         """Dim name → new size (None: fused away), for the dims that change."""
@@ -136,5 +163,6 @@ class Plan(_Strict):
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the file"
             raise PlanError(
-                f"{path} is not a plan this version reads: {where}: {first['msg']}"
+                f"{path} is not a plan this version reads: {where}: "
+                f"{first['msg'].removeprefix('Value error, ')}"
             ) from None

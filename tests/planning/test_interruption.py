@@ -1,0 +1,99 @@
+"""A long search can be ended: what it has found is kept, with its gap, and said to be so."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from planted import TOKENS
+
+from gacprof.planning import Plan, plan
+
+STAGED = """
+import sys, time
+import gacprof.planning.solving as solving
+solve = solving.solve
+
+def slow(*arguments, progress=None, **options):
+    def tell(value, bound):
+        if progress:
+            progress(value, bound)
+        print("searching", flush=True, file=sys.stderr)
+        time.sleep(60)
+    return solve(*arguments, progress=tell, **options)
+
+solving.solve = slow
+from gacprof.cli import main
+main()
+"""
+"""The real search, made to last: it pauses whenever it tells of its progress."""
+
+
+@pytest.fixture
+def interrupt(asvd, planted_map, tmp_path):
+    """Run ``gacprof plan`` on a search that lasts, and press Ctrl-C in the middle of it."""
+
+    def run(*arguments):
+        planted_map.save(tmp_path / "map.json")
+        command = [
+            sys.executable, "-c", STAGED, "plan", str(asvd), "--map", str(tmp_path / "map.json"),
+            "--tokens", "1,64", "--out", str(tmp_path / "plan.json"), *arguments,
+        ]  # fmt: skip
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        assert process.stderr.readline() == "searching\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=50)
+        return process.returncode, out, err
+
+    return run
+
+
+def test_ctrl_c_writes_the_best_plan_so_far_with_its_gap(interrupt, tmp_path):
+    code, out, err = interrupt("--budget-params", "2700000")
+    assert code == 130 and "Traceback" not in err
+    assert "interrupted" in err and "not proved optimal" in out
+    made = Plan.load(tmp_path / "plan.json")
+    proof = made.certificate
+    assert proof.interrupted and not proof.proved
+    assert proof.gap == pytest.approx(proof.bound - proof.value) and proof.gap >= 0
+    assert made.budget.used <= made.budget.limit
+    assert made.budget.checkpoint_after <= 2_700_000
+
+
+def test_an_interrupted_plan_is_json_alone_where_json_is_asked_for(interrupt, tmp_path):
+    code, out, _ = interrupt("--budget-params", "2700000", "--json")
+    assert code == 130
+    assert json.loads(out) == json.loads((tmp_path / "plan.json").read_text())
+    assert json.loads(out)["certificate"]["interrupted"]
+
+
+def test_the_bound_of_an_ended_search_holds_for_the_best_there_is(asvd, planted_map):
+    """The clock is read by the search alone, so it is the search that is made to be over."""
+    best = plan(asvd, planted_map, tokens=TOKENS, budget_parameters=2_700_000)
+
+    def end(value, bound):
+        raise KeyboardInterrupt
+
+    ended = plan(asvd, planted_map, tokens=TOKENS, budget_parameters=2_700_000, progress=end)
+    assert ended.certificate.interrupted
+    assert ended.certificate.value <= best.certificate.value + 1e-12
+    assert best.certificate.value <= ended.certificate.bound + 1e-12
+
+
+def test_a_time_limit_keeps_the_budget_and_says_what_is_left(asvd, planted_map):
+    def slowly(value, bound):
+        time.sleep(0.05)
+
+    made = plan(
+        asvd, planted_map, tokens=TOKENS, budget_parameters=2_700_000, time_limit=0.01,
+        progress=slowly,
+    )  # fmt: skip
+    assert made.budget.used <= made.budget.limit
+    proof = made.certificate
+    assert proof.proved or any("time limit" in note for note in proof.notes)
+    assert proof.value <= proof.bound
