@@ -84,7 +84,7 @@ def _store(folder: Path, samples: list[Sample], suite: Suite, setting: Setting) 
         "suite": suite.model_dump(mode="json", by_alias=True),
         "suite_hash": suite.hash,
         "environment": setting.machine.device.environment.as_dict(),
-        "timer": setting.machine.device.timer,
+        "timer": samples[0].timer,  # the worker's; asking our device would attach a tracer here
     }
     with tempfile.TemporaryDirectory(prefix=".samples-", dir=folder) as beside:
         store = RunFolder(Path(beside))

@@ -29,6 +29,9 @@ START_TIMEOUT_S = 120.0
 """For importing torch and opening the device; a first start from a cold disk takes long."""
 POINT_TIMEOUT_S = 60.0
 """For one visit. The slowest honest visit is a torch.compile of some seconds."""
+LEAVING_S, DYING_S = 0.2, 5.0
+"""For a worker told to go, and for one that hung up: the driver takes a moment to clear away a
+dead process's context, and only then is it known how it died."""
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 SPOILT = ("CUDA error", "CUBLAS_STATUS_EXECUTION_FAILED", "device-side assert", "cudaError")
@@ -119,7 +122,7 @@ class IsolatedDevice:
                 raise _WorkerLostError(f"hung: no answer within {timeout_s:g} s")
             return self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            how = self._stop()
+            how = self._stop(DYING_S)
             raise _WorkerLostError(f"the worker process {how}") from None
         except KeyboardInterrupt:
             self._stop()  # its answer would be taken for the next point's
@@ -146,7 +149,7 @@ class IsolatedDevice:
         self.timer: str
         self.environment, self.timer = answer
 
-    def _stop(self) -> str:
+    def _stop(self, patience_s: float = LEAVING_S) -> str:
         """End the worker; says how it ended if it had done so by itself."""
         process, pipe = self._process, self._pipe
         self._process = self._pipe = None
@@ -154,7 +157,7 @@ class IsolatedDevice:
             pipe.close()
         if process is None:
             return "was stopped"
-        process.join(0.2)
+        process.join(patience_s)
         if process.exitcode is None:
             process.kill()
             process.join()
