@@ -191,6 +191,8 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     _die_with(parent)
     # Else Kineto may detach CUPTI after each trace: a visit takes milliseconds, attaching more.
     os.environ.setdefault("TEARDOWN_CUPTI", "0")
+    # Else Inductor starts a process for each core: for a handful of points, beside the timing.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     from gacprof.sweeping.run import measure_visit
 
     try:
