@@ -27,6 +27,8 @@ LAUNCH_MARGIN = 2  # tracing about doubles what a launch costs the host
 SHORTEST_SLEEP_US = 20  # a single launch, with room for a late host
 LONGEST_SLEEP_US = 2_000  # a call that waits for the device cannot be enqueued ahead
 CLOSING_CYCLES = 1_000
+FLUSH_US = 40.0  # of twice a Hopper's L2
+SPARE_CALLS, SPARE_US = 20, 1_500.0  # a trace takes milliseconds to begin, end and read
 TRACE_ATTEMPTS = 3
 """A first trace attaches CUPTI, and one may miss what starts as it starts."""
 
@@ -39,13 +41,15 @@ class CudaWork:
         self._call = call
         self._cold = cold
         self._sleep_cycles = SHORTEST_SLEEP_US * CYCLES_PER_US
+        self._rough_us = float("inf")
 
     def warm_up(self) -> float:
         """Also learns how long the host takes to enqueue a call, which a sleep must outlast."""
         with self._explained():
             taken = [self._by_host() for _ in range(WARM_UP_CALLS)]
         self._sleep_cycles = sleep_cycles(min(enqueued for enqueued, _ in taken))
-        return min(done for _, done in taken)
+        self._rough_us = min(done for _, done in taken)
+        return self._rough_us
 
     def _by_host(self) -> tuple[float, float]:
         """µs until the host has enqueued a call, and until the device has done it."""
@@ -125,12 +129,29 @@ class TracedWork(CudaWork):
     """The same call, timed by the device's own timestamps."""
 
     _kernels: tuple[str, ...] = ()
+    _ahead: Sequence[float] = ()
 
     def time(self, repeats: int) -> list[float]:
-        with self._explained():
-            traced = self._traced(repeats)
-        self._kernels = tuple(event.name for event in traced[-1])
-        return [span_us(call) for call in traced]
+        """A trace costs as much as dozens of short calls: it takes some more than asked for,
+        and the next question is answered from those."""
+        timings = list(self._ahead)
+        if len(timings) < repeats:
+            with self._explained():
+                traced = self._traced(repeats - len(timings) + self._spare())
+            self._kernels = tuple(event.name for event in traced[-1])
+            timings += [span_us(call) for call in traced]
+        self._ahead = timings[repeats:]
+        return timings[:repeats]
+
+    def _spare(self) -> int:
+        """How many calls more than asked for a trace should take."""
+        each_us = self._rough_us + self._sleep_cycles / CYCLES_PER_US + self._cold * FLUSH_US
+        return min(SPARE_CALLS, int(SPARE_US / each_us))
+
+    def throttled(self) -> str:
+        """What was timed ahead belongs to the spell that this ends."""
+        self._ahead = ()
+        return super().throttled()
 
     def _traced(self, repeats: int) -> list[Sequence[Traced]]:
         """The events of so many calls; traced again where some were lost."""

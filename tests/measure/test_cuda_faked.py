@@ -100,8 +100,25 @@ def test_the_device_sleeps_for_longer_than_the_host_needs_to_enqueue(gpu, device
     work = TracedWork(device, lambda: gpu.launch("many", 1_000), cold=False)
     assert work.warm_up() == 900.0
     work.time(1)
-    opening, _, closing = gpu.log
+    opening, _, closing = gpu.log[:3]
     assert opening.end_ns - opening.start_ns == 600_000 > closing.end_ns - closing.start_ns
+
+
+@pytest.mark.parametrize(("rough_us", "traces"), [(10.0, 1), (5_000.0, 3)])
+def test_short_calls_are_traced_ahead_long_ones_are_not(gpu, device, rough_us, traces):
+    work = TracedWork(device, lambda: pad_then_attend(gpu), cold=False)
+    work._rough_us = rough_us
+    assert [len(work.time(n)) for n in (10, 5, 7)] == [10, 5, 7]
+    assert gpu.traces == traces
+
+
+def test_what_was_timed_ahead_while_the_clock_was_down_is_not_kept(gpu, device):
+    work = TracedWork(device, lambda: pad_then_attend(gpu), cold=False)
+    work._rough_us = 10.0
+    work.time(10)
+    work.throttled()
+    work.time(10)
+    assert gpu.traces == 2
 
 
 def test_a_sleep_is_never_too_short_for_one_launch_nor_without_end():
