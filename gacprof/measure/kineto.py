@@ -7,6 +7,7 @@ are read directly: the profiler's own averages take twenty times as long.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,6 +17,15 @@ from gacprof.errors import MeasurementError
 
 MARK = "spin_kernel"
 """What ``torch.cuda._sleep`` launches (aten/src/ATen/cuda/Sleep.cu)."""
+
+
+QUIET = "6"
+"""Above all of Kineto's levels: at its default, torch 2.13 writes two lines to stderr a trace."""
+
+NO_EVENTS = (
+    "the tracer (CUPTI) gave no device events: it may lack permission, or another profiler may "
+    "be attached; KINETO_LOG_LEVEL=4 in the environment lets it say more"
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,7 @@ def trace(run: Callable[[], object]) -> list[Traced]:
     """
     from torch.autograd.profiler import profile
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)  # read when Kineto is first used
     with ExitStack() as session:
         try:
             traced = session.enter_context(
@@ -70,7 +81,10 @@ def calls(events: Iterable[Traced], expected: int) -> list[Sequence[Traced]]:
     """
     marks, within = 0, []
     found: list[Sequence[Traced]] = []
-    for event in sorted(events, key=lambda e: (e.start_ns, e.end_ns)):
+    in_order = sorted(events, key=lambda e: (e.start_ns, e.end_ns))
+    if not in_order:
+        raise MeasurementError(NO_EVENTS)
+    for event in in_order:
         if MARK not in event.name:
             if marks % 2:
                 within.append(event)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from gacprof.errors import MeasurementError
 from gacprof.measure.clocks import locked
-from gacprof.measure.kineto import Traced, calls, span_us, trace
+from gacprof.measure.kineto import QUIET, Traced, calls, span_us, trace
 from gacprof.measure.roof import ROOFS
 from gacprof.measure.telemetry import READING_S, Telemetry, open_nvml, slowdown_bits
 
@@ -49,6 +50,27 @@ def test_a_trace_that_lost_a_mark_is_refused(lost):
 def test_a_trace_that_lost_all_work_of_a_call_is_refused():
     with pytest.raises(MeasurementError, match="1 calls without any work"):
         calls(COLD[:2] + COLD[4:], expected=2)
+
+
+def test_a_tracer_that_gives_nothing_is_not_taken_for_a_loss():
+    with pytest.raises(MeasurementError, match="may lack permission, or another profiler"):
+        calls([], expected=2)
+
+
+def test_kineto_can_be_kept_quiet():
+    """It writes to stderr at every trace, from C++, which a sweep of thousands must not."""
+    script = (
+        "import torch; from torch.autograd.profiler import profile\n"
+        "with profile(use_kineto=True): torch.ones(2) + 1"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"KINETO_LOG_LEVEL": QUIET},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stderr == ""
 
 
 def test_a_machine_that_cannot_trace_says_so():
