@@ -3,7 +3,7 @@
 Dims that share a weight (a gate's rank and its layer's width) have a product that no sum of
 their own costs gives: two paddings cost more than both alone. So what the solver chose is
 counted anew with all of it applied, and where that breaks a limit, the solver is given less by
-as much as it broke.
+as much as its own count was short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gacprof.planning.solving import Limits, Outcome, solve_classes
 from gacprof.solver import InfeasibleBudget
 
 ROUNDS = 12
-"""Each round takes away what the last was over by; two or three do in practice."""
+"""Each round takes away what the last count was short by; two or three do in practice."""
 
 ROUNDING = 1e-12
 """Sums of doubles in another order differ by less than this share."""
@@ -77,13 +77,24 @@ def _tightened(
     sizes, inventory = outcome.sizes, predictor.inventory
     now, then = footprint(inventory, {}), footprint(inventory, sizes)
     told, changed = [], dict[str, Any]()
-    for name, before, more in (
-        ("parameters", sum(g.untouched.cost for g in classes), then.parameters - now.parameters),
-        ("memory", sum(g.untouched.nbytes for g in classes), then.nbytes - now.nbytes),
+    apart = [(g.untouched, outcome.chosen[g.name] or g.untouched) for g in classes]
+    for name, before, more, counted in (
+        (
+            "parameters",
+            sum(a.cost for a, _ in apart),
+            then.parameters - now.parameters,
+            sum(b.cost for _, b in apart),
+        ),
+        (
+            "memory",
+            sum(a.nbytes for a, _ in apart),
+            then.nbytes - now.nbytes,
+            sum(b.nbytes for _, b in apart),
+        ),
     ):
         ceiling: Ceiling | None = getattr(limits, name)
         if ceiling is not None and before + more > ceiling.most:
-            changed[name] = getattr(given, name).lowered(before + more - ceiling.most)
+            changed[name] = ceiling.lowered(before + more - counted)
             told.append(f"fits {ceiling.basis}: the nearest has {ceiling.as_given(before + more)}")
     if limits.latency_us is not None and given.latency_us is not None:
         after = predictor.weights(sizes)
@@ -94,7 +105,9 @@ def _tightened(
                 f"sweep it: {after.missing}"
             )
         if after.latency_us > limits.latency_us * (1 + ROUNDING):
-            changed["latency_us"] = given.latency_us - (after.latency_us - limits.latency_us)
+            saved = sum((a.latency_us or 0.0) - (b.latency_us or 0.0) for a, b in apart)
+            counted_us = (limits.latency_now_us or 0.0) - saved
+            changed["latency_us"] = limits.latency_us - (after.latency_us - counted_us)
             told.append(
                 f"is within {limits.latency_us:.1f} µs: the nearest takes {after.latency_us:.1f} µs"
             )

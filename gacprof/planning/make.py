@@ -70,8 +70,6 @@ def make_plan(
         predictor, inventory.dims, window=window, constraints=constraints, kept=kept
     )
     check_scores(scores, [dim.name for dim in inventory.dims], classes)
-    # Where time is limited it has a price, and so staying misaligned has one too.
-    untouched = constraints.untouched or latency_limit_us is not None
     # What an objective itself makes the most of need not be a resource beside the budget: the
     # best there is meets the limit, or nothing does.
     limits = Limits(
@@ -81,7 +79,7 @@ def make_plan(
         latency_now_us=predictor.weights({}).latency_us,
         energy_kept=None if aim == "energy" else floor,
     )
-    offers = {group.name: offered(goal, group, untouched) for group in classes}
+    offers = {group.name: offered(goal, group, constraints.untouched) for group in classes}
     outcome = solve_jointly(
         goal, classes, offers, limits, predictor, time_limit=time_limit, progress=progress
     )

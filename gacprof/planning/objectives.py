@@ -9,8 +9,8 @@ gac      Σ sᵢ·(|Wᵢ(d)| − |W*ᵢ|), Eq. 4 of arXiv 2604.09595            
 latency  least predicted latency                                      latency and loss known
 ======== ============================================================ =======================
 
-A pinned class has its one option whatever the objective, and where the user allows it, or
-where time is limited and so has its own price, every class may stay as it is.
+A pinned class has its one option whatever the objective, and where the user allows it every
+class may stay as it is, safe or not.
 """
 
 from __future__ import annotations

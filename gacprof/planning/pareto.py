@@ -91,8 +91,7 @@ def pareto(
         latency_now_us=predictor.weights({}).latency_us,
         energy_kept=None if aim == "energy" else quality_floor,
     )
-    untouched = constraints.untouched or latency_limit_us is not None
-    ours = _Ours(predictor, goal, classes, limits, untouched)
+    ours = _Ours(predictor, goal, classes, limits, constraints.untouched)
     variants = [judge.variant("as it is", {}), *naive(judge, dims)]
     variants += paper(judge, classes, inventory, scores)
     for outcome, today in ours.over(budgets, progress):

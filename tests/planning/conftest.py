@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "chain"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "checkpoint"))
 
+from checkpoint_making import restored
 from planted import TOKENS, planted_device
 
 from gacprof.checkpoint import scan
@@ -17,15 +19,6 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
-
-HEADERS = (
-    "llmpruner_mha_global_mlp_0.3",
-    "palu_mha_gs4_block1",
-    "slicegpt_mha_s0.22_r1",
-    "svdllm_mha_0.6",
-    "torchpruning_mha_0.3",
-)
-"""Of these the repository holds headers only: enough for every objective but ``energy``."""
 
 Planted = Callable[[str], tuple[Inventory, CliffMap]]
 
@@ -38,16 +31,21 @@ def asvd(fixtures: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def planted(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    """A fixture's inventory and its planted map, by the fixture's name."""
+    """A fixture's inventory and its planted map, by the fixture's name. All but ASVD's hold
+    zeros for data: enough for every objective that reads no spectra.
+    """
     made: dict[str, tuple[Inventory, CliffMap]] = {}
 
     def find(name: str) -> tuple[Inventory, CliffMap]:
         if name not in made:
-            folder = name if name == "asvd_mha_r1" else f"{name}.headers"
-            inventory = scan(fixtures / "checkpoints" / folder)
-            out = tmp_path_factory.mktemp("planted")
-            run_sweep(suite_for(inventory, sorted(TOKENS), dtype="float32"), planted_device(), out)
-            made[name] = inventory, build_map_of(out, "planted")
+            out, folder = tmp_path_factory.mktemp("planted"), fixtures / "checkpoints" / name
+            if not folder.is_dir():
+                folder = restored(folder.with_name(f"{name}.headers"), out)
+            inventory = scan(folder)
+            run_sweep(
+                suite_for(inventory, sorted(TOKENS), dtype="float32"), planted_device(), out / "run"
+            )
+            made[name] = inventory, build_map_of(out / "run", "planted")
         return made[name]
 
     return find

@@ -1,0 +1,193 @@
+"""Memory and parameters, latency and quality: what is asked for holds, or the nearest is named."""
+
+import re
+
+import pytest
+from planted import TOKENS
+
+from gacprof.checkpoint import scan
+from gacprof.errors import PlanError, SolverError
+from gacprof.planning import plan
+from gacprof.planning.budgets import human_bytes
+from gacprof.planning.classes import build_classes
+from gacprof.planning.constraints import Constraints
+from gacprof.planning.make import make_plan
+from gacprof.planning.memory import bytes_per_unit, footprint
+
+
+def test_a_unit_of_a_dim_costs_its_parameters_at_the_stored_dtype(planted):
+    for name in ("asvd_mha_r1", "svdllm_mha_0.6", "slicegpt_mha_s0.22_r1"):
+        inventory, _ = planted(name)
+        now = footprint(inventory, {})
+        assert now.parameters == inventory.parameters
+        for dim in inventory.dims:
+            then = footprint(inventory, {dim.name: dim.size + 1})
+            assert then.parameters - now.parameters == dim.params_per_unit
+            assert then.nbytes - now.nbytes == bytes_per_unit(inventory, dim)
+
+
+def test_two_dims_that_share_a_weight_cost_their_product_too(planted):
+    inventory, _ = planted("asvd_mha_r1")
+    rank = inventory.dim("model.layers.0.mlp.gate_proj:rank")
+    width = inventory.dim("model.layers.0.mlp:width")
+    alone = [footprint(inventory, {d.name: d.size + 8}).parameters for d in (rank, width)]
+    both = footprint(inventory, {d.name: d.size + 8 for d in (rank, width)}).parameters
+    assert both - sum(alone) + inventory.parameters == 8 * 8
+
+
+def test_memory_in_bytes_is_a_parameter_budget_where_dtypes_agree(asvd, planted_map):
+    limit = 2_700_000
+    in_parameters = plan(asvd, planted_map, tokens=TOKENS, budget_parameters=limit)
+    in_bytes = plan(asvd, planted_map, tokens=TOKENS, memory=2 * limit)
+    assert in_bytes.changes == in_parameters.changes
+    assert in_bytes.memory.after == 2 * in_bytes.budget.checkpoint_after <= 2 * limit
+    assert in_bytes.memory.limit == 2 * limit and in_bytes.budget.limit is None
+
+
+@pytest.mark.parametrize(("parameters", "memory"), [(2_650_000, 5_500_000), (2_750_000, 5_300_000)])
+def test_both_budgets_hold_whichever_is_tighter(asvd, planted_map, parameters, memory):
+    made = plan(
+        asvd, planted_map, tokens=TOKENS, budget_parameters=parameters, memory=memory
+    )  # fmt: skip
+    assert made.budget.checkpoint_after <= parameters and made.memory.after <= memory
+    tighter = min(2 * parameters, memory)
+    alone = plan(asvd, planted_map, tokens=TOKENS, memory=tighter)
+    assert made.changes == alone.changes
+
+
+def test_where_dtypes_differ_bytes_are_a_resource_of_their_own(planted):
+    """SVD-LLM stores factors in fp32, what stays dense in fp16."""
+    inventory, cliff_map = planted("svdllm_mha_0.6")
+    now = footprint(inventory, {})
+    assert now.nbytes not in (2 * now.parameters, 4 * now.parameters)
+    made = make_plan(
+        inventory, cliff_map, aim="gac", tokens=TOKENS, dtype="float32", memory=now.nbytes
+    )
+    assert made.memory.after <= now.nbytes
+    both = make_plan(
+        inventory, cliff_map, aim="gac", tokens=TOKENS, dtype="float32", memory=now.nbytes,
+        budget_parameters=now.parameters - 10_000,
+    )  # fmt: skip
+    assert both.memory.after <= now.nbytes
+    assert both.budget.checkpoint_after <= now.parameters - 10_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "number", "again"),
+    [
+        ({"memory": 4_000_000}, r"nearest .* is ([\d.]+) MB", lambda n: {"memory": int(n * 1e6)}),
+        (
+            {"budget_parameters": 2_000_000},
+            r"nearest .* is ([\d,]+) parameters in all",
+            lambda n: {"budget_parameters": int(n)},
+        ),
+        ({"budget": 0.1}, r"nearest .* is ([\d.]+) of the dense size", lambda n: {"budget": n}),
+        (
+            {"latency_limit_us": 10.0},
+            r"the nearest is ([\d.]+) µs",
+            lambda n: {"latency_limit_us": n},
+        ),
+        (
+            {"quality_floor": 1.0, "budget": 0.75},
+            r"the nearest is ([\d.]+)$",
+            lambda n: {"quality_floor": n, "budget": 0.75},
+        ),
+    ],
+)
+def test_the_nearest_that_a_refusal_names_can_be_met_and_nothing_nearer(
+    asvd, planted_map, asked, number, again
+):
+    with pytest.raises(SolverError, match="nearest") as told:
+        plan(asvd, planted_map, tokens=TOKENS, **asked)
+    found = re.search(number, str(told.value))
+    assert found, str(told.value)
+    nearest = float(found[1].replace(",", ""))
+    plan(asvd, planted_map, tokens=TOKENS, **again(nearest))
+    better = nearest * 1.001 if "quality_floor" in asked else nearest * 0.999
+    with pytest.raises(SolverError):
+        plan(asvd, planted_map, tokens=TOKENS, **again(better))
+
+
+@pytest.mark.parametrize("cut", [0.995, 0.985, 0.97])
+def test_a_latency_limit_holds_with_all_dims_resized_together(asvd, planted_map, cut):
+    limit = cut * plan(asvd, planted_map, tokens=TOKENS).predicted_after_us
+    made = plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=limit)
+    assert made.predicted_after_us <= limit * (1 + 1e-9)
+
+
+def test_dims_that_break_a_limit_together_are_held_to_a_tighter_one(planted):
+    """PaLU's groups add up in one product, so that each alone seems to cost less than it does."""
+    inventory, cliff_map = planted("palu_mha_gs4_block1")
+    settings = {"aim": "gac", "tokens": TOKENS, "dtype": "float32"}
+    free = make_plan(inventory, cliff_map, **settings)
+    tightened = 0
+    for share in (0.999, 0.997, 0.995, 0.99):
+        limit = share * free.predicted_after_us
+        made = make_plan(inventory, cliff_map, latency_limit_us=limit, **settings)
+        assert made.predicted_after_us <= limit * (1 + 1e-9)
+        tightened += any("tightened" in note for note in made.certificate.notes)
+    assert tightened
+
+
+def test_a_limit_that_the_map_cannot_vouch_for_is_refused(planted):
+    """SliceGPT's hidden sizes meet in products at sizes that no sweep of single dims holds."""
+    inventory, cliff_map = planted("slicegpt_mha_s0.22_r1")
+    with pytest.raises(PlanError, match="together.*--pin"):
+        make_plan(
+            inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32",
+            latency_limit_us=1e6,
+        )  # fmt: skip
+
+
+def test_a_budget_is_kept_by_all_dims_together_where_their_products_count(planted):
+    inventory, cliff_map = planted("slicegpt_mha_s0.22_r1")
+    least = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32")
+    limit = least.budget.checkpoint_after
+    made = make_plan(
+        inventory, cliff_map, aim="gac", tokens=TOKENS, dtype="float32", budget_parameters=limit
+    )
+    assert made.budget.checkpoint_after <= limit
+
+
+def test_a_time_and_a_quality_that_are_both_asked_for_both_hold(asvd, planted_map):
+    fastest = plan(asvd, planted_map, tokens=TOKENS, objective="latency", quality_floor=0.0)
+    limit = 1.01 * fastest.predicted_after_us
+    for aim in ("energy", "latency"):
+        made = plan(
+            asvd, planted_map, tokens=TOKENS, objective=aim, latency_limit_us=limit,
+            quality_floor=0.9,
+        )  # fmt: skip
+        assert made.predicted_after_us <= limit and made.energy_kept >= 0.9
+        with pytest.raises(SolverError, match="nearest"):
+            plan(
+                asvd, planted_map, tokens=TOKENS, objective=aim, latency_limit_us=limit,
+                quality_floor=0.99999,
+            )  # fmt: skip
+
+
+def test_the_fastest_cuts_nothing_unless_it_is_allowed_to(asvd, planted_map):
+    careful = plan(asvd, planted_map, tokens=TOKENS, objective="latency")
+    assert careful.energy_kept == 1.0
+    assert any("no quality floor" in warning for warning in careful.warnings)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(999, "999 B"), (1000, "1 kB"), (5_225_001, "5.226 MB"), (6_000_000_000, "6 GB")],
+)
+def test_bytes_are_told_so_that_they_suffice(count, told):
+    assert human_bytes(count, up=True) == told
+
+
+def test_options_are_what_the_map_knows_within_the_window(planted):
+    from gacprof.diagnosing.predict import Predictor
+
+    inventory, cliff_map = planted("asvd_mha_r1")
+    predictor = Predictor(cliff_map, inventory, TOKENS)
+    classes = build_classes(
+        predictor, inventory.dims, window=0.25, constraints=Constraints(), kept={}
+    )
+    ranks = [g for g in classes if g.members[0].kind == "rank"]
+    assert all(any(o.fused for o in g.options) for g in ranks)  # dense is always on offer
+    assert all(any(o.size == g.untouched.size for o in g.options) for g in ranks)
+    assert scan(inventory.path).fingerprint == inventory.fingerprint

@@ -1,0 +1,134 @@
+"""What a plan says of itself, counted again from its file, the headers and the map alone."""
+
+import math
+
+import pytest
+from planted import TOKENS
+
+from gacprof.checkpoint import scan
+from gacprof.planning import Plan
+from gacprof.planning.make import make_plan
+from gacprof.planning.objectives import objective
+from gacprof.realigning import realign
+
+NAMES = (
+    "asvd_mha_r1",
+    "palu_mha_gs4_block1",
+    "svdllm_mha_0.6",
+    "llmpruner_mha_global_mlp_0.3",
+    "slicegpt_mha_s0.22_r1",
+    "torchpruning_mha_0.3",
+)
+
+
+def shapes_after(inventory, plan):
+    """Tensor → shape with every choice of the plan applied; fused modules become one tensor."""
+    sizes = {c.dim: c.after for c in plan.choices}
+    grown, dropped, dense = {}, set(), []
+    for dim in inventory.dims:
+        after = sizes.get(dim.name, dim.size)
+        for place in dim.places:
+            if after is not None:
+                key = place.tensor, place.axis
+                grown[key] = grown.get(key, 0) + after - dim.size
+    for module in inventory.modules:
+        if any(name in sizes and sizes[name] is None for name in module.dims):
+            dropped |= {g.weight for g in module.gemms}
+            out = module.out_features + grown.get((module.gemms[-1].weight, 0), 0)
+            dense.append((out, module.in_features + grown.get((module.gemms[0].weight, 1), 0)))
+    shapes = {
+        name: tuple(n + grown.get((name, axis), 0) for axis, n in enumerate(t.shape))
+        for name, t in inventory.tensors.items()
+        if name not in dropped
+    }
+    return shapes, dense
+
+
+def counted(inventory, plan):
+    shapes, dense = shapes_after(inventory, plan)
+    own = [s for name, s in shapes.items() if not name.endswith("rotary_emb.inv_freq")]
+    return sum(math.prod(shape) for shape in [*own, *dense])
+
+
+def timed(inventory, cliff_map, plan):
+    """Σ weight · latency over the workload, of every product of a module with a planned dim."""
+    shapes, dense = shapes_after(inventory, plan)
+    products = [
+        (*shapes[gemm.weight], gemm.bias)
+        for module in inventory.modules
+        if module.dims
+        for gemm in module.gemms
+        if gemm.weight in shapes
+    ]
+    products += [(*shape, False) for shape in dense]
+    flags = {"cache": "cold"}
+    return sum(
+        weight
+        * cliff_map.latency(
+            "linear", {"M": m, "N": n, "K": k}, plan.workload.dtype, flags | {"bias": bias}
+        ).latency_us
+        for m, weight in plan.workload.tokens.items()
+        for n, k, bias in products
+    )
+
+
+@pytest.mark.parametrize("aim", ["pad", "gac"])
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_budget_and_time_are_what_the_plan_says(planted, name, aim, tmp_path):
+    inventory, cliff_map = planted(name)
+    budget = inventory.parameters if aim == "gac" else None
+    made = make_plan(
+        inventory, cliff_map, aim=aim, tokens=TOKENS, dtype="float32", budget_parameters=budget
+    )
+    made.save(tmp_path / "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    after = counted(inventory, plan)
+    assert plan.budget.checkpoint_before == inventory.parameters
+    assert plan.budget.checkpoint_after == after
+    assert plan.budget.used - plan.budget.before == after - inventory.parameters
+    if budget is not None:
+        assert after <= budget and plan.budget.used <= plan.budget.limit
+    if plan.predicted_after_us is not None:
+        assert plan.predicted_after_us == pytest.approx(timed(inventory, cliff_map, plan))
+    assert plan.certificate.value <= plan.certificate.bound
+    assert plan.certificate.gap == pytest.approx(plan.certificate.bound - plan.certificate.value)
+
+
+@pytest.mark.parametrize("aim", ["pad", "energy", "latency", "gac"])
+def test_the_value_is_that_of_the_choices(planted, aim):
+    inventory, cliff_map = planted("asvd_mha_r1")
+    made = make_plan(
+        inventory, cliff_map, aim=aim, tokens=TOKENS, budget_parameters=inventory.parameters
+        if aim != "pad" else None,
+    )  # fmt: skip
+    value = {
+        "pad": lambda c: -c.cost,
+        "energy": lambda c: c.energy_kept,
+        "latency": lambda c: -c.latency_after_us,
+        "gac": lambda c: c.cost - c.before * inventory.dim(c.dim).params_per_unit,
+    }[aim]
+    assert made.certificate.value == pytest.approx(sum(value(c) for c in made.choices))
+    assert made.certificate.measures == objective(aim).measures
+    assert made.certificate.proved
+
+
+@pytest.mark.parametrize("settings", [{}, {"budget": 0.8}, {"aim": "latency", "budget": 1.2}])
+def test_the_realigned_checkpoint_has_the_parameters_and_bytes_that_were_planned(
+    asvd, planted_map, tmp_path, settings
+):
+    made = make_plan(scan(asvd), planted_map, tokens=TOKENS, **settings)
+    realign(asvd, made, tmp_path / "out")
+    after = scan(tmp_path / "out")
+    assert after.parameters == made.budget.checkpoint_after
+    assert sum(t.nbytes for t in after.tensors.values()) == made.memory.after
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_leaves_no_dim_unsafe_once_all_of_them_are_padded(planted, name):
+    """Dims that add up in one product (PaLU's groups) are safe together, not only each alone."""
+    inventory, cliff_map = planted(name)
+    made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32")
+    shapes, dense = shapes_after(inventory, made)
+    planned = {g.weight for m in inventory.modules if m.dims for g in m.gemms}
+    assert not dense
+    assert all(size % 8 == 0 for weight in planned for size in shapes[weight])
