@@ -154,7 +154,9 @@ def check_scores(
                 f"the scores name '{name}', which is no dim here; dims are named like '{dims[0]}'"
             )
         if not (isinstance(score, int | float) and 0 <= score <= MAX_SCORE):
-            raise PlanError(f"the score of '{name}' is {score:.4g}: it must be 0 to {MAX_SCORE:g}")
+            small = isinstance(score, float) or abs(score) < 2**63
+            shown = f"{score:.4g}" if small else "a huge integer"
+            raise PlanError(f"the score of '{name}' is {shown}: it must be 0 to {MAX_SCORE:g}")
     free = [dim.name for group in classes if group.bounds.pin is None for dim in group.members]
     lacking = [name for name in free if name not in scores]
     if lacking:

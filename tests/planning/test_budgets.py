@@ -132,7 +132,7 @@ def test_dims_that_break_a_limit_together_are_held_to_a_tighter_one(planted):
 def test_a_limit_that_the_map_cannot_vouch_for_is_refused(planted):
     """SliceGPT's hidden sizes meet in products at sizes that no sweep of single dims holds."""
     inventory, cliff_map = planted("slicegpt_mha_s0.22_r1")
-    with pytest.raises(PlanError, match="together.*--pin"):
+    with pytest.raises(PlanError, match=r"together.*--pin"):
         make_plan(
             inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32",
             latency_limit_us=1e6,

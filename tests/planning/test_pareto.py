@@ -1,0 +1,113 @@
+"""Every way to size a checkpoint, side by side, and the exact grid behind it."""
+
+import pytest
+from planted import TOKENS
+
+from gacprof.checkpoint import scan
+from gacprof.errors import GacprofError
+from gacprof.planning.constraints import Constraints
+from gacprof.planning.make import make_plan
+from gacprof.planning.pareto import pareto
+from gacprof.report.pareto_figure import pareto_figure
+
+
+@pytest.fixture(scope="module")
+def found(asvd, planted_map):
+    return pareto(scan(asvd), planted_map, tokens=TOKENS, budgets=6, grid=4)
+
+
+def ours(found):
+    return [v for v in found.variants if v.method.startswith("gacprof")]
+
+
+def test_every_rival_is_there(found):
+    methods = [v.method for v in found.variants]
+    ways = [f"{way} to {multiple}" for multiple in (8, 64) for way in ("up", "down", "nearest")]
+    assert {"as it is", "paper's DP, today's budget", *ways} <= set(methods)
+    assert sum(m.endswith("today's budget") and m.startswith("gacprof") for m in methods) == 1
+
+
+def test_no_rounding_keeps_more_in_fewer_parameters_than_ours_today(found, asvd):
+    today = next(v for v in ours(found) if v.method.endswith("today's budget"))
+    assert today.parameters <= scan(asvd).parameters and today.aligned == 1.0 and today.proved
+    for rival in found.variants:
+        if rival.aligned == 1.0 and rival.parameters <= today.parameters and rival.energy_kept:
+            assert rival.energy_kept <= today.energy_kept + 1e-12
+
+
+def test_ours_end_where_a_budget_no_longer_binds(found, asvd, planted_map):
+    free = make_plan(scan(asvd), planted_map, tokens=TOKENS)
+    assert max(v.parameters for v in ours(found)) == free.budget.checkpoint_after
+    assert len({v.parameters for v in ours(found)}) == len(ours(found)) >= 5
+
+
+def test_a_variant_takes_what_a_plan_of_its_sizes_takes(found, asvd, planted_map):
+    variant = ours(found)[0]
+    made = make_plan(scan(asvd), planted_map, tokens=TOKENS, budget_parameters=variant.parameters)
+    assert made.energy_kept == pytest.approx(variant.energy_kept)
+    assert made.memory.after == variant.nbytes
+
+
+def test_each_cell_of_the_grid_is_the_best_within_its_lines(found):
+    grid = found.grid
+    assert len(grid.cells) == len(grid.parameters) == len(grid.latency_us) == 4
+    for i, budget in enumerate(grid.parameters):
+        for j, limit in enumerate(grid.latency_us):
+            cell = grid.cells[i][j]
+            if cell is None:
+                continue
+            assert cell.proved and cell.parameters <= budget
+            assert cell.latency_us <= limit * (1 + 1e-9)
+            for less in (grid.cells[i - 1][j] if i else None, grid.cells[i][j - 1] if j else None):
+                assert less is None or less.energy_kept <= cell.energy_kept + 1e-12
+    assert grid.cells[-1][-1] is not None
+
+
+def test_constraints_and_limits_bind_ours(asvd, planted_map):
+    inventory = scan(asvd)
+    pinned = pareto(
+        inventory, planted_map, tokens=TOKENS, budgets=3,
+        constraints=Constraints(pinned={"*:rank": "keep"}),
+    )  # fmt: skip
+    assert {v.parameters for v in ours(pinned)} == {inventory.parameters}
+    floor = pareto(inventory, planted_map, tokens=TOKENS, budgets=5, quality_floor=0.97)
+    assert all(v.energy_kept >= 0.97 for v in ours(floor))
+    limit = ours(floor)[0].latency_us
+    fast = pareto(inventory, planted_map, tokens=TOKENS, budgets=5, latency_limit_us=limit * 1.001)
+    assert all(v.latency_us <= limit * 1.001 for v in ours(fast))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"budgets": 0}, {"grid": 1}, {"aim": "nonesuch"}, {"scores": {"x": 1.0}},
+     {"quality_floor": 2.0}],
+)  # fmt: skip
+def test_impossible_requests_are_refused(asvd, planted_map, settings):
+    with pytest.raises(GacprofError):
+        pareto(scan(asvd), planted_map, tokens=TOKENS, **settings)
+
+
+def test_the_picture_names_everything_drawn_and_everything_left_out(found):
+    figure = pareto_figure(found.as_dict())
+    (legend,) = figure.legends
+    named = {text.get_text() for text in legend.get_texts()}
+    drawn = {v.method for v in found.variants if v.latency_us is not None}
+    assert {m for m in drawn if not m.startswith("gacprof")} <= named
+    assert {"gacprof energy", "gacprof energy, today's budget"} <= named
+    told = legend.get_title().get_text()
+    for variant in found.variants:
+        if variant.latency_us is None or variant.energy_kept is None:
+            assert variant.method.partition(",")[0] in told
+    labels = {panel.get_xlabel() for panel in figure.axes} | {
+        panel.get_ylabel() for panel in figure.axes
+    }
+    assert {"parameters [million]", "energy lost [%]"} <= labels
+    assert any("latency [" in label for label in labels)
+    assert len(figure.axes) == 4
+
+
+def test_a_picture_of_a_map_that_predicts_nothing_is_still_drawn(found):
+    data = found.as_dict()
+    blind = [v | {"latency_us": None} for v in data["variants"]]
+    figure = pareto_figure(data | {"variants": blind, "grid": None})
+    assert "no predicted time" in figure.legends[0].get_title().get_text()
