@@ -24,7 +24,7 @@ QUIET = "6"
 
 NO_EVENTS = (
     "the tracer (CUPTI) gave no device events: it may lack permission, or another profiler may "
-    "be attached; KINETO_LOG_LEVEL=4 in the environment lets it say more"
+    "be attached; KINETO_LOG_LEVEL=1 in the environment lets it say more"
 )
 
 

@@ -189,8 +189,6 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     """The worker: open the device, answer messages until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with(parent)
-    # Else Kineto may detach CUPTI after each trace: a visit takes milliseconds, attaching more.
-    os.environ.setdefault("TEARDOWN_CUPTI", "0")
     # Else Inductor starts a process for each core: for a handful of points, beside the timing.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     from gacprof.sweeping.run import measure_visit
