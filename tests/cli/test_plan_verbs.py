@@ -1,0 +1,247 @@
+"""``plan`` and ``pareto`` as a user meets them: what is printed, written and refused."""
+
+import json
+
+import pytest
+
+from gacprof.checkpoint import scan
+from gacprof.cli.plan_tables import window
+from gacprof.cli.planning import byte_count
+from gacprof.errors import PlanError
+
+ONE = "model.layers.0.self_attn.v_proj:rank"
+
+
+@pytest.fixture
+def planned(run, asvd, planted_map, tmp_path):
+    """Run ``gacprof plan`` on the fixture; the plan goes to ``plan.json``."""
+
+    def plan(*arguments):
+        return run(
+            "plan", asvd, "--map", planted_map, "--tokens", "1,64",
+            "--out", tmp_path / "plan.json", *arguments,
+        )  # fmt: skip
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("aim", "measures"),
+    [
+        ("pad", "parameters, negated"),
+        ("energy", "shares of energy kept"),
+        ("gac", "Eq. 4"),
+        ("latency", "predicted µs"),
+    ],
+)
+def test_a_plan_prints_what_it_changed_what_it_cost_and_the_proof(planned, asvd, aim, measures):
+    told = planned("--objective", aim)
+    assert told.code == 0
+    before = f"{scan(asvd).parameters:,}"
+    for words in (
+        f"objective {aim}",
+        "0.self_attn.v_proj:rank",
+        f"parameters in all: {before} → ",
+        "bytes of weights: ",
+        "predicted time in the planned weights' products, 1 tokens × 1, 64 tokens × 1: ",
+        "energy kept, mean over 17 dims: 1.0",
+        "in their windows: ",
+        measures,
+        "gap 0, proved optimal",
+        "next: gacprof realign",
+    ):
+        assert words in told.out, words
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen", "fusable", "shown"),
+    [
+        ([64, 72, 80, 88], 80, False, "64 72 [80] 88"),
+        ([64, 72], None, True, "64 72 [dense]"),
+        ([8, 16, 24, 32, 40, 48, 56, 64], 32, True, "8 16 24 [32] 40 48 … dense"),
+        ([8, 16, 24, 32, 40], 8, False, "[8] 16 24 … 40"),
+        ([], 76, False, "nothing on offer"),
+    ],
+)
+def test_a_window_shows_where_the_choice_sits_in_it(candidates, chosen, fusable, shown):
+    assert window(candidates, chosen, fusable) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("6GB", 6 * 10**9),
+        ("512MiB", 512 * 2**20),
+        ("1.5 kB", 1500),
+        ("5.226 MB", 5_226_000),
+        ("1,000", 1000),
+        ("2tib", 2 * 2**40),
+        ("7b", 7),
+    ],
+)
+def test_bytes_are_read_with_decimal_and_binary_units(text, count):
+    assert byte_count(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GB", "nan", "inf", "-1GB", "0", "6XB", "6GBB", "1e400", "0x10", "1 2", "½GB"]
+)
+def test_what_is_no_number_of_bytes_is_refused(text):
+    with pytest.raises(PlanError, match="--memory"):
+        byte_count(text)
+
+
+def test_memory_holds_for_the_checkpoint_that_is_written(run, planned, asvd, tmp_path):
+    assert planned("--memory", "5.4MB").code == 0
+    assert (
+        run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out").code == 0
+    )
+    tensors = scan(tmp_path / "out").tensors.values()
+    assert sum(t.nbytes for t in tensors) <= 5_400_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--budget", "nan"), "nan"),
+        (("--budget", "-1"), "-1"),
+        (("--budget", "0"), "0"),
+        (("--budget", "inf"), "inf"),
+        (("--budget", "0.1"), "nearest"),
+        (("--budget", "0.9", "--budget-params", "9"), "not both"),
+        (("--budget-params", "0"), "budget-params"),
+        (("--budget-params", "-5"), "budget-params"),
+        (("--budget-params", "1000"), "no plan can change"),
+        (("--budget-params", "x"), "budget-params"),
+        (("--memory", "1kB"), "no plan can change"),
+        (("--memory", "4MB"), "nearest"),
+        (("--memory", "plenty"), "6GB"),
+        (("--window", "nan"), "window"),
+        (("--window", "-1"), "window"),
+        (("--tokens", "0"), "positive"),
+        (("--tokens", "one"), "no token count"),
+        (("--tokens", "1:nan"), "positive"),
+        (("--tokens", "7"), "gacprof sweep --for"),
+        (("--dtype", "int4"), "int4"),
+        (("--objective", "magic"), "magic"),
+        (("--quality-floor", "nan"), "quality-floor"),
+        (("--latency-limit", "nan"), "latency-limit"),
+        (("--latency-limit", "0"), "positive"),
+        (("--latency-limit", "0.1"), "nearest"),
+        (("--time-limit", "0"), "positive"),
+        (("--uniform", "layers"), "uniform"),
+        (("--pin", "nonesuch=8"), "no dim here"),
+        (("--pin", f"{ONE}=x"), "PATTERN=SIZE"),
+        (("--pin", f"{ONE}=²"), "PATTERN=SIZE"),
+        (("--pin", f"{ONE}=0"), "PATTERN=SIZE"),
+        (("--pin", f"{ONE}=99999999999999999999"), "dense weight"),
+        (("--pin", f"{ONE}=64", "--pin", f"{ONE}=72"), "twice"),
+        (("--pin", f"{ONE}=64", "--pin", f"{ONE}=keep"), "twice"),
+        (("--pin", f"{ONE}=64", "--least", "*:rank=72"), "pinned to 64"),
+        (("--scores", "nonesuch.json"), "nonesuch.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(planned, tmp_path, arguments, told):
+    result = planned(*arguments)
+    assert result.code == 2, result
+    assert result.err.startswith("gacprof: ") and result.err.count("\n") == 1, result.err
+    assert told in result.err and "Traceback" not in result.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "scores",
+    ["", "[1]", "3", "{", '{"x": 1}', f'{{"{ONE}": NaN}}', f'{{"{ONE}": "much"}}', "{}",
+     f'{{"{ONE}": true}}', f'{{"{ONE}": 1{"0" * 400}}}', f'{{"{ONE}": 1{"0" * 9000}}}',
+     f'{{"{ONE}": 1}}', "[" * 100_000],
+)  # fmt: skip
+def test_scores_that_are_none_are_refused(planned, tmp_path, scores):
+    (tmp_path / "scores.json").write_text(scores)
+    result = planned("--objective", "gac", "--scores", tmp_path / "scores.json")
+    assert result.code == 2 and result.err.count("\n") == 1, result.err
+    assert "Traceback" not in result.err and not (tmp_path / "plan.json").exists()
+
+
+def test_a_budget_beyond_64_bits_is_no_limit(planned, tmp_path):
+    assert planned("--budget-params", "9" * 30).code == 0
+    made = json.loads((tmp_path / "plan.json").read_text())
+    assert made["budget"]["used"] <= made["budget"]["limit"]
+
+
+@pytest.mark.parametrize("name", ["a100-published", "cpu-example"])
+def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, name):
+    for verb in ("plan", "pareto"):
+        told = run(verb, asvd, "--map", name, "--out", tmp_path / "out")
+        assert told.code == 2 and told.err.count("\n") == 1
+        assert "gacprof sweep --for" in told.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda c: c.update(dim="nonesuch"), "nonesuch"),
+        (lambda c: c.update(before=77, after=80), "it is 76"),
+        (lambda c: c.update(after=88, action="truncate"), "'pad', not to 'truncate'"),
+        (lambda c: c.update(after=None), "'fuse', not to 'pad'"),
+        (lambda c: c.update(after=0), "after"),
+        (lambda c: c.update(after=80.5), "after"),
+        (lambda c: c.update(after=10**12), "nothing was written"),
+    ],
+)
+def test_a_plan_edited_by_hand_into_nonsense_is_refused(run, planned, asvd, tmp_path, change, told):
+    assert planned().code == 0
+    data = json.loads((tmp_path / "plan.json").read_text())
+    choice = next(c for c in data["choices"] if c["dim"] == ONE)
+    assert choice["action"] == "pad"
+    change(choice)
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    result = run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out")
+    assert result.code == 2 and result.err.count("\n") == 1 and told in result.err, result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_that_names_a_dim_twice_is_refused(run, planned, asvd, tmp_path):
+    planned()
+    data = json.loads((tmp_path / "plan.json").read_text())
+    data["choices"].append(data["choices"][0])
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    result = run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out")
+    assert result.code == 2 and "is there twice" in result.err
+
+
+def test_pareto_prints_a_table_and_writes_a_picture(run, asvd, planted_map, tmp_path):
+    arguments = (
+        "pareto", asvd, "--map", planted_map, "--tokens", "1,64", "--budgets", "4",
+        "--grid", "3", "--out", tmp_path / "picture",
+    )  # fmt: skip
+    told = run(*arguments)
+    assert told.code == 0
+    for words in ("up to 8", "nearest to 64", "paper's DP", "gacprof energy", "energy lost within"):
+        assert words in told.out
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "picture.svg").read_text()
+    data = json.loads(run(*arguments[:-2], "--json").out)
+    assert data["schema"] == "gacprof.pareto/1" and len(data["grid"]["cells"]) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--budgets", "0"),
+        ("--grid", "1"),
+        ("--grid", "-3"),
+        ("--window", "nan"),
+        ("--objective", "magic"),
+        ("--quality-floor", "2"),
+        ("--latency-limit", "0.001"),
+        ("--pin", "nonesuch=8"),
+    ],
+)
+def test_pareto_refuses_bad_input_in_one_line(run, asvd, planted_map, tmp_path, arguments):
+    told = run(
+        "pareto", asvd, "--map", planted_map, "--tokens", "1,64", "--out", tmp_path / "x",
+        *arguments,
+    )  # fmt: skip
+    assert told.code == 2 and told.err.count("\n") == 1 and "Traceback" not in told.err
+    assert not list(tmp_path.iterdir())
