@@ -1,16 +1,16 @@
 """The solver beside HiGHS, OR-Tools CP-SAT and the paper's dynamic programming, in one run.
 
     pip install "gacprof[bench]"
-    python benchmarks/solver.py [--limit 20] [--models 8B 70B 405B MoE] [--part one two stairs more]
+    python benchmarks/solver.py [--limit 20] [--models 8B 70B 405B MoE] [--part one two hard more]
 
 Instances: the linear layers of Llama-3 8B, 70B, 405B and of a mixture of experts with 46,380 of
 them, each a factor pair of rank d, d·(in + out) parameters, with d* around 55 % of dense. "w64":
 up to 64 ranks, multiples of 8, between d*/2 and 2d*; "s4": the four multiples of 8 around d*.
 Values: (a) Eq. 4 with random scores, (b) tail energy of a decaying spectrum per layer. Two
-resources: latency in µs, limited so that both bind. "measured": proportional to the parameters,
-15 % more where 16 does not divide d, and 2 % of measuring noise for every candidate. "stairs":
-the same for all ranks of a tile of 64, and for all layers of one shape, as a map predicts it:
-few different numbers, which is harder.
+resources: latency in µs, limited so that both bind. "layers": each layer has a speed of its own,
+0.5 to 1.5 times the usual. The hard ones, where both resources nearly measure the same: "noise",
+proportional to the parameters but for 15 % where 16 does not divide d and 2 % of noise for every
+candidate; "stairs", the same for all ranks of a tile of 64 and for all layers of one shape.
 
 Ours is the best of several runs, the others run once, in a process of their own that is ended
 after --limit seconds; a solver that returns what it has within the limit is shown with its gap.
@@ -44,7 +44,7 @@ MODELS = {  # layers, (out, in) of each linear layer; config.json of the Llama-3
     "405B": (126, [*ATTENTION_405B, (53248, 16384), (53248, 16384), (16384, 53248)]),
     "MoE": (60, [(7168, 7168), (1536, 7168), *(EXPERT * 257)]),
 }
-PARTS = ("one", "two", "stairs", "more")
+PARTS = ("one", "two", "hard", "more")
 Result = dict[str, Any]
 
 
@@ -52,7 +52,7 @@ class Instance:
     """Costs, values and latencies of one model, window and objective, with budget and limit."""
 
     def __init__(
-        self, model: str, window: str, objective: str, latency: str = "measured", seed: int = 0
+        self, model: str, window: str, objective: str, latency: str = "layers", seed: int = 0
     ) -> None:
         rng = np.random.default_rng(seed)
         layers, shapes = MODELS[model]
@@ -69,8 +69,7 @@ class Instance:
             cost = ranks * unit
             self.costs.append(cost)
             self.values.append(_values(rng, objective, cost, ranks, star * unit, full))
-            smooth = ranks / 64 * rng.normal(1, 0.02, len(ranks))
-            tiles = np.ceil(ranks / 64) if latency == "stairs" else smooth
+            tiles = _tiles(ranks, latency, rng)
             tail = np.where(ranks % 16, 1.15, 1.0)
             self.latency.append(np.round((3.0 + tiles * unit * 6e-5) * tail, 3))
         low, high = (sum(int(f(c)) for c in self.costs) for f in (np.min, np.max))
@@ -90,6 +89,14 @@ class Instance:
     @property
     def extra(self) -> tuple[Any, ...]:
         return () if self.limit is None else (self.latency, self.limit)
+
+
+def _tiles(ranks: Any, latency: str, rng: np.random.Generator) -> Any:
+    if latency == "stairs":
+        return np.ceil(ranks / 64)
+    if latency == "noise":
+        return ranks / 64 * rng.normal(1, 0.02, len(ranks))
+    return ranks / 64 * rng.uniform(0.5, 1.5)
 
 
 def _window(window: str, star: float, full: int) -> Any:
@@ -252,30 +259,31 @@ def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
 
 
-def table(models: list[str], limit: float, latency: str | None) -> None:
-    print(
-        "| instance | classes × candidates | ours | memory | HiGHS, gap 0 | CP-SAT | paper's DP |"
-    )
-    print("|---|---|---|---|---|---|---|")
+def table(models: list[str], limit: float, latency: str | None, *, beside: bool = True) -> None:
+    """One row an instance; ``beside`` the others, or alone."""
+    others: list[tuple[str, Callable[[Instance, float], Result]]] = []
+    if beside:
+        others = [("HiGHS, gap 0", highs), ("CP-SAT", cp_sat)]
+        others += [] if latency else [("paper's DP", paper)]
+    heads = ["instance", "classes × candidates", "ours", "memory", *(name for name, _ in others)]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for model in models:
         for window in ("w64", "s4"):
             for objective in ("a", "b"):
-                instance = Instance(model, window, objective, latency or "measured")
+                instance = Instance(model, window, objective, latency or "layers")
                 if latency:
                     instance.limited()
-                mine = ours(instance, rounds=3 if model == "MoE" else 9)
-                peers = [] if latency else [paper]
-                cells = [shown(apart(p, instance, limit), mine["value"]) for p in (highs, cp_sat)]
-                cells += [shown(apart(p, instance, limit), mine["value"]) for p in peers]
+                mine = ours(instance, rounds=3 if model == "MoE" or not beside else 9)
                 items = sum(len(row) for row in instance.costs)
                 proof = "" if mine["proved"] else " unproved"
-                print(
-                    f"| {instance.name} | {len(instance.costs):,} × "
-                    f"{items / len(instance.costs):.0f} | **{_seconds(mine['seconds'])}**{proof} | "
-                    f"{mine['peak'] / 2**20:.0f} MB | {' | '.join(cells)} |"
-                    + (" – |" if latency else ""),
-                    flush=True,
-                )
+                cells = [
+                    instance.name,
+                    f"{len(instance.costs):,} × {items / len(instance.costs):.0f}",
+                    f"**{_seconds(mine['seconds'])}**{proof}",
+                    f"{mine['peak'] / 2**20:.0f} MB",
+                    *(shown(apart(p, instance, limit), mine["value"]) for _, p in others),
+                ]
+                print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def more(models: list[str]) -> None:
@@ -323,14 +331,16 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     given = parser.parse_args()
     print(f"{machine()}. Limit for the others: {given.limit:.0f} s.\n")
-    for part, title, latency in (
-        ("one", "One resource", None),
-        ("two", "Two resources, measured latencies", "measured"),
-        ("stairs", "Two resources, latencies in stairs", "stairs"),
-    ):
-        if part in given.part:
-            print(f"\n{title}:\n")
-            table(given.models, given.limit, latency)
+    if "one" in given.part:
+        print("One resource:\n")
+        table(given.models, given.limit, None)
+    if "two" in given.part:
+        print("\nTwo resources, layers of different speed:\n")
+        table(given.models, given.limit, "layers")
+    if "hard" in given.part:
+        for latency in ("noise", "stairs"):
+            print(f"\nTwo resources, latencies with {latency}:\n")
+            table(given.models, given.limit, latency, beside=False)
     if "more" in given.part:
         print("\nMany at once:\n")
         more(given.models)

@@ -120,10 +120,14 @@ class _Face:
         return kept if self.ids is None else self.ids[kept]
 
 
-def minimise(knapsack: Knapsack, check: Callable[[], None]) -> Dual:
-    """Multipliers near the least f. ``check`` is called between evaluations and may raise."""
+def minimise(knapsack: Knapsack, check: Callable[[], None], ids: Ints | None = None) -> Dual:
+    """Multipliers near the least f. ``check`` is called between evaluations and may raise.
+
+    ``ids``: the only candidates there are, ascending, at least one in each class.
+    """
     count = len(knapsack.weights)
-    face = _Face(knapsack, None, knapsack.starts)
+    first = knapsack.starts if ids is None else _first(knapsack, ids)
+    face = _Face(knapsack, ids, first)
     spread = np.maximum.reduceat(face.values, face.starts).sum()
     spread -= np.minimum.reduceat(face.values, face.starts).sum()
     box = _Box(np.zeros(count), np.full(count, 2 * max(float(spread), 1e-300)))
@@ -131,12 +135,16 @@ def minimise(knapsack: Knapsack, check: Callable[[], None]) -> Dual:
     for _ in range(RESTARTS):
         planes = _narrow(knapsack, face, planes, box, check)
         best = _best(planes)[0]
-        face = _Face(knapsack, None, best.choice)
+        face = _Face(knapsack, ids, best.choice)
         full = face.plane(best.at)
         if full.height <= best.at @ face.slack + 1e-12 * abs(spread):
             break
         planes = [face.plane(plane.at) for plane in (full, *_active(planes, box))]
     return Dual(full.at, full.choice, tuple(plane.choice for plane in planes))
+
+
+def _first(knapsack: Knapsack, ids: Ints) -> Ints:
+    return ids[np.searchsorted(knapsack.owner[ids], np.arange(knapsack.classes))]
 
 
 def _narrow(

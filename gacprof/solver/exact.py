@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gacprof.errors import SolverError
+from gacprof.solver.branch import optimise
 from gacprof.solver.problem import (
     Classes,
     Floats,
@@ -21,7 +22,7 @@ from gacprof.solver.problem import (
     latency_resource,
     read,
 )
-from gacprof.solver.search import Caps, OutOfTimeError, Progress, Search, optimise
+from gacprof.solver.search import Caps, OutOfTimeError, Progress, Search
 from gacprof.solver.solution import InfeasibleBudget, Solution
 
 WORK = 100_000_000

@@ -38,20 +38,30 @@ class Losses:
 
 
 def losses(
-    knapsack: Knapsack, multipliers: Floats, reference: Ints, most: float, count: int
+    knapsack: Knapsack,
+    multipliers: Floats,
+    reference: Ints,
+    most: float,
+    count: int,
+    ids: Ints | None = None,
 ) -> Losses:
-    """Candidates with a loss up to ``most``, or some ``count`` least ones if those are more."""
-    owner = knapsack.owner
-    loss = knapsack.values[reference][owner] - knapsack.values
+    """Candidates with a loss up to ``most``, or some ``count`` least ones if those are more.
+
+    ``ids``: the only candidates there are, the reference's among them.
+    """
+    take = slice(None) if ids is None else ids
+    base = reference[knapsack.owner[take]]
+    loss = knapsack.values[base] - knapsack.values[take]
     widest = float(np.abs(loss).max())
     for price, weight in zip(multipliers, knapsack.weights, strict=True):
         if price:
-            loss += price * (weight - weight[reference][owner])
-            widest += price * float(weight.max())
-    loss[reference] = np.inf
+            loss += price * (weight[take] - weight[base])
+            widest += price * float(weight[take].max())
+    loss[reference if ids is None else np.searchsorted(ids, reference)] = np.inf
     level = np.flatnonzero(loss <= ROUNDING * widest)
-    below = sizes(knapsack, multipliers, reference, level) - loss[level]
-    tied = per_class(knapsack, level, below)
+    tied_items = level if ids is None else ids[level]
+    below = sizes(knapsack, multipliers, reference, tied_items) - loss[level]
+    tied = per_class(knapsack, tied_items, below)
     tied += ROUNDING * float(multipliers @ np.abs(knapsack.slack(reference))) + TINY
     slop = tied + ROUNDING * widest
     reach = most + 4 * slop
@@ -59,15 +69,18 @@ def losses(
     if len(items) > count:
         reach = float(np.partition(loss[items], count)[count])
         items = items[loss[items] <= reach]
-    items = _least_first(items, loss[items], slop)
-    return Losses(multipliers, reference, items, loss[items], reach, tied, slop)
+    loss = loss[items]
+    items = items if ids is None else ids[items]
+    items, loss = _least_first(items, loss, slop)
+    return Losses(multipliers, reference, items, loss, reach, tied, slop)
 
 
-def _least_first(items: Ints, loss: Floats, slop: float) -> Ints:
+def _least_first(items: Ints, loss: Floats, slop: float) -> tuple[Ints, Floats]:
     """By loss; those tied for nothing lost in golden-ratio order, so that any few of them come
     from all over the classes."""
     turn = np.where(loss <= slop, items * 0.6180339887498949 % 1.0 - 2.0, loss)
-    return items[np.argsort(turn, kind="stable")]
+    order = np.argsort(turn, kind="stable")
+    return items[order], loss[order]
 
 
 def sizes(knapsack: Knapsack, multipliers: Floats, reference: Ints, items: Ints) -> Floats:
@@ -86,9 +99,12 @@ def per_class(knapsack: Knapsack, items: Ints, amounts: Floats) -> float:
     return float(largest.sum())
 
 
-def tied_to(knapsack: Knapsack, multipliers: Floats, reference: Ints, choice: Ints) -> Ints:
+def tied_to(
+    knapsack: Knapsack, multipliers: Floats, reference: Ints, choice: Ints, ids: Ints | None
+) -> Ints:
     """The reference, but with the candidates of ``choice`` wherever they are just as good."""
-    here = np.flatnonzero(choice != reference)
+    differs = choice != reference
+    here = np.flatnonzero(differs if ids is None else differs & np.isin(choice, ids))
     items, base = choice[here], reference[here]
     loss = knapsack.values[base] - knapsack.values[items]
     for price, weight in zip(multipliers, knapsack.weights, strict=True):
