@@ -8,6 +8,7 @@ are read directly: the profiler's own averages take twenty times as long.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ MARK = "spin_kernel"
 
 QUIET = "6"
 """Above all of Kineto's levels: at its default, torch 2.13 writes two lines to stderr a trace."""
+
+EDGE_S = 100e-6
+"""Kineto drops what began before its window or ended after it. The window's ends are of the
+host's clock, events of the device's converted to it: these may be off by some microseconds."""
 
 NO_EVENTS = (
     "the tracer (CUPTI) gave no device events: it may lack permission, or another profiler may "
@@ -55,7 +60,9 @@ def trace(run: Callable[[], object]) -> list[Traced]:
             )
         except (AttributeError, AssertionError) as error:  # the latter where CUPTI is missing
             raise MeasurementError(f"torch's profiler gives no device events: {error}") from None
+        time.sleep(EDGE_S)
         run()
+        time.sleep(EDGE_S)
     if traced.kineto_results is None:
         raise MeasurementError("torch's profiler gives no device events: it kept no results")
     return device_events(traced.kineto_results.events())
