@@ -23,6 +23,9 @@ MARK = "spin_kernel"
 QUIET = "6"
 """Above all of Kineto's levels: at its default, torch 2.13 writes two lines to stderr a trace."""
 
+NO_WORK = ("cuda_sync", "cuda_event", "gpu_user_annotation", "overhead")
+"""Activity types (ActivityType.h) filed under the device though nothing runs there."""
+
 EDGE_S = 100e-6
 """Kineto drops what began before its window or ended after it. The window's ends are of the
 host's clock, events of the device's converted to it: these may be off by some microseconds."""
@@ -76,8 +79,14 @@ def device_events(events: Iterable[Any]) -> list[Traced]:
     return [
         Traced(e.name(), e.start_ns(), e.start_ns() + e.duration_ns())
         for e in events
-        if e.device_type() == cuda and e.duration_ns() > 0
+        if e.device_type() == cuda and e.duration_ns() > 0 and _kind(e) not in NO_WORK
     ]
+
+
+def _kind(event: Any) -> str:
+    """Kineto's name of its activity type; empty where PyTorch does not hand it on."""
+    told: Callable[[], str] | None = getattr(event, "activity_type", None)
+    return told() if told else ""
 
 
 def calls(events: Iterable[Traced], expected: int) -> list[Sequence[Traced]]:

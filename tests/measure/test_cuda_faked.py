@@ -152,8 +152,9 @@ def test_a_call_that_lost_one_of_its_kernels_is_noticed(gpu):
         calls(gpu.trace(run), 2)
 
 
-def kineto_event(name, device_type, start_ns, duration_ns):
+def kineto_event(name, device_type, start_ns, duration_ns, **more):
     return SimpleNamespace(
+        **more,
         name=lambda: name,
         device_type=lambda: device_type,
         start_ns=lambda: start_ns,
@@ -168,6 +169,7 @@ def test_of_a_trace_only_what_the_device_did_counts():
             kineto_event("cudaLaunchKernel", kinds.CPU, 5, 10),
             kineto_event("nvjet_hsh_128x256", kinds.CUDA, 20, 30),
             kineto_event("Activity Buffer Request", kinds.CPU, 25, 900),
+            kineto_event("Stream Sync", kinds.CUDA, 20, 90, activity_type=lambda: "cuda_sync"),
         ]
     )
     assert found == [Traced("nvjet_hsh_128x256", 20, 50)]
