@@ -229,7 +229,7 @@ def test_streams_reach_beyond_two_to_the_31_elements(device: CudaDevice) -> None
 
 def suite(values: list[int], **timing: object) -> object:
     sweep = {"operator": "linear", "axis": "K", "values": values, "dims": {"M": 64, "N": 64}}
-    timing = {"passes": 2, "duplicates": 0} | timing
+    timing = {"passes": 2, "duplicates": 0, "edge_visits": 0} | timing
     return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
 
 
