@@ -16,6 +16,9 @@ from gacprof.measure.cuda import CudaDevice
 from gacprof.measure.cuda_work import CudaWork, TracedWork, sleep_cycles
 from gacprof.measure.kineto import Traced, calls, device_events
 from gacprof.operators.base import Prepared
+from gacprof.sweeping.order import Visit
+from gacprof.sweeping.run import measure_visit
+from gacprof.sweeping.suite import Timing
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 
@@ -289,3 +292,24 @@ def test_tf32_is_on_for_tf32_points_and_off_for_all_others(dtype):
         assert torch.backends.cuda.matmul.allow_tf32 is (dtype == "tf32")
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_a_quiet_visit_takes_one_trace_and_keeps_what_a_sample_needs(gpu, device, monkeypatch):
+    work = Prepared(lambda: pad_then_attend(gpu), ())
+    product = SimpleNamespace(bytes_moved=lambda point: 0, prepare=lambda point, device: work)
+    monkeypatch.setattr(operators, "get", lambda name: product)
+    sample = measure_visit(device, Visit(POINT, 0, False), ("K",), Timing())
+    assert (sample.status, sample.reason, sample.timer) == ("ok", "", "kineto")
+    assert set(sample.timings_us) == {10.5} and len(sample.timings_us) == 10
+    assert sample.kernels == ("pad", "attend")
+    assert gpu.traces == 1
+
+
+def test_a_device_that_throttles_marks_the_visit_after_trying_again(gpu, device, monkeypatch):
+    work = Prepared(lambda: pad_then_attend(gpu), ())
+    product = SimpleNamespace(bytes_moved=lambda point: 0, prepare=lambda point, device: work)
+    monkeypatch.setattr(operators, "get", lambda name: product)
+    monkeypatch.setattr(device.telemetry, "throttle_reason", lambda: "software power cap")
+    sample = measure_visit(device, Visit(POINT, 0, False), ("K",), Timing())
+    assert (sample.status, sample.reason) == ("throttled", "software power cap")
+    assert gpu.traces == 3  # what was timed ahead of a retry is not its answer
