@@ -19,9 +19,10 @@ resumes by playing them again from its samples.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf, log
 
 from gacprof.measure.stats import median_interval
@@ -74,7 +75,7 @@ def refine(dims: Sequence[int], floor: float, seed: int = 0) -> Rounds:
     known: Mapping[int, Seen] = yield sorted({d for c in _coarse(classes) for d in c})
     audits_a_round = reserved = max(4, round(AUDIT_SHARE * len(dims)))
     for _ in range(AUDIT_ROUNDS):
-        while wanted := _next(classes, known, floor)[: max(0, limit - reserved - len(known))]:
+        while wanted := _wanted(classes, known, floor)[: max(0, limit - reserved - len(known))]:
             known = yield sorted(wanted)
         left = sorted(d for d in dims if d not in known)
         audits = min(audits_a_round, limit - len(known))
@@ -111,12 +112,31 @@ def _coarse(classes: list[list[int]]) -> Iterable[set[int]]:
         yield {members[0], members[-1], *(members[round(place)] for place in inner)}
 
 
-def _next(classes: list[list[int]], known: Mapping[int, Seen], floor: float) -> list[int]:
-    """The dims that would narrow what is open, the largest jumps first.
+def _wanted(classes: list[list[int]], known: Mapping[int, Seen], floor: float) -> list[int]:
+    """The dims to measure next: what narrows an edge, else where other classes have one, else
+    what goes through a ramp in the classes that have not."""
+    located, brackets = _changes(classes, known, floor)
+    gone_through = [_GoneThrough.of(members, known, floor) for members in classes]
+    ramps = [b for b in brackets if any(stretch.explains(b, known) for stretch in gone_through)]
+    edges = [b for b in brackets if b not in ramps]
+    return (
+        _narrowing(located, _urgent(edges))
+        or _echoes(classes, known, _places(located))
+        or _narrowing(located, _urgent(ramps))
+    )
+
+
+def _urgent(brackets: list[_Bracket]) -> list[_Bracket]:
+    """Jumps of the first size only, the largest first."""
+    largest = max((b.jump for b in brackets), default=0.0)
+    return sorted((b for b in brackets if b.jump >= largest / 2), key=lambda b: (-b.jump, b.ends))
+
+
+def _narrowing(located: list[tuple[int, int]], brackets: list[_Bracket]) -> list[int]:
+    """The dims that would narrow these brackets, in their order.
 
     A place where other classes have an edge already is tried before a bracket is halved.
     """
-    located, brackets = _changes(classes, known, floor)
     wanted: list[int] = []
     tried: list[tuple[int, int]] = []  # places that another class tries in this round
     for bracket in brackets:
@@ -137,6 +157,22 @@ def _next(classes: list[list[int]], known: Mapping[int, Seen], floor: float) -> 
     return wanted
 
 
+def _echoes(
+    classes: list[list[int]], known: Mapping[int, Seen], places: list[tuple[int, int]]
+) -> list[int]:
+    """Where one class has an edge, the nearest dim of each class that shows none there: an edge
+    up and one down cancel between two dims that look alike."""
+    wanted: list[tuple[int, int]] = []
+    for members in classes:
+        measured = [i for i, d in enumerate(members) if d in known]
+        for low, high in pairwise(measured):
+            within = [p for p in places if members[low] <= p[0] and p[1] <= members[high]]
+            for place in within:
+                inner = [d for d in members[low + 1 : high] if place[1] <= d < place[1] + RESIDUES]
+                wanted += [(-len(within), d) for d in inner[:1]]
+    return [d for _, d in sorted(wanted)]
+
+
 @dataclass(frozen=True)
 class _Bracket:
     """Two measured neighbours of a class that differ, and the class's dims between them."""
@@ -150,12 +186,44 @@ class _Bracket:
         return self.ends[1] - self.ends[0]
 
 
+@dataclass(frozen=True)
+class _GoneThrough:
+    """One class's measured dims, and how many neighbours among them differ up to each."""
+
+    dims: list[int]
+    changes: list[int]
+    floor: float
+
+    @classmethod
+    def of(cls, members: Sequence[int], known: Mapping[int, Seen], floor: float) -> _GoneThrough:
+        dims = [d for d in members if d in known]
+        steps = (differ(known[a], known[b], floor) for a, b in pairwise(dims))
+        return cls(dims, [0, *accumulate(steps)], floor)
+
+    def explains(self, bracket: _Bracket, known: Mapping[int, Seen]) -> bool:
+        """Whether this class grew as much over the bracket's dims, step by step, without an
+        edge: then there is a ramp, and no need to go through it in every class."""
+        low = max(0, bisect_right(self.dims, bracket.ends[0]) - 1)
+        high = min(len(self.dims) - 1, bisect_left(self.dims, bracket.ends[1]))
+        if high - low < 2 or self.changes[high] != self.changes[low]:
+            return False
+        here, there = known[self.dims[low]], known[self.dims[high]]
+        first, last = (known[d] for d in bracket.ends)
+        if first.kernels != last.kernels or not (first.median and last.median):
+            return False
+        if not (here.median and there.median):
+            return False
+        apart = log(last.median / first.median) - log(there.median / here.median)
+        return abs(apart) <= log(1 + self.floor)
+
+
 def _changes(
     classes: list[list[int]], known: Mapping[int, Seen], floor: float
 ) -> tuple[list[tuple[int, int]], list[_Bracket]]:
-    """(edges with nothing left between, brackets with something): jumps of the first size only."""
+    """(edges with nothing left between, brackets with something)."""
     located: list[tuple[int, int]] = []
     brackets: list[_Bracket] = []
+    growth = _growth(classes, known)
     for members in classes:
         places = [i for i, d in enumerate(members) if d in known]
         for low, high in pairwise(places):
@@ -165,20 +233,42 @@ def _changes(
             if high - low == 1:
                 located.append(ends)
             else:
-                jump = _jump(known[ends[0]], known[ends[1]])
+                jump = _jump(known[ends[0]], known[ends[1]], growth * log(ends[1] / ends[0]))
                 brackets.append(_Bracket(ends, members[low + 1 : high], jump))
-    largest = max((b.jump for b in brackets), default=0.0)
-    urgent = [b for b in brackets if b.jump >= largest / 2]
-    return located, sorted(urgent, key=lambda b: (-b.jump, b.ends))
+    return located, brackets
 
 
-def _jump(a: Seen, b: Seen) -> float:
-    """|log ratio|; infinite between a dim that works and one that does not."""
-    return abs(log(a.median / b.median)) if a.median and b.median else inf
+def _growth(classes: list[list[int]], known: Mapping[int, Seen]) -> float:
+    """The power of the dim with which latency grows along most of the axis: 0 on a plateau."""
+    found: list[tuple[float, float]] = []
+    for members in classes:
+        for a, b in pairwise(d for d in members if d in known):
+            first, last = known[a].median, known[b].median
+            if first and last:
+                found.append((log(last / first) / log(b / a), log(b / a)))
+    found.sort()
+    passed = list(accumulate(length for _, length in found))
+    return found[bisect_left(passed, passed[-1] / 2)][0] if found else 0.0
+
+
+def _jump(a: Seen, b: Seen, grown: float) -> float:
+    """|log ratio| beyond what has grown; infinite between a dim that works and one that does
+    not."""
+    return abs(log(b.median / a.median) - grown) if a.median and b.median else inf
 
 
 def _overlap(edge: tuple[int, int], first: int, last: int) -> bool:
     return edge[0] < last and edge[1] > first
+
+
+def _places(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where edges lie, each as narrowly as those that overlap it tell together."""
+    left = sorted(edges)
+    found: list[tuple[int, int]] = []
+    while left and (place := _place(left)) is not None:
+        found.append(place)
+        left = [edge for edge in left if not _overlap(edge, *place)]
+    return found
 
 
 def _place(edges: Iterable[tuple[int, int]]) -> tuple[int, int] | None:

@@ -191,3 +191,91 @@ def test_dims_the_recording_does_not_hold_fail_and_the_sweep_goes_on(tmp_path):
     assert 0 < summary.failed < summary.visits
     reasons = {s.reason for s in read_samples(tmp_path / "run") if s.status == "failed"}
     assert all("the recording holds no timings" in reason for reason in reasons)
+
+
+GEMV = [c for c in PUBLISHED.file.curves if c.fixed.get("M") == 1 and len(c.points.d) > 400]
+
+
+def tier_edges(found: set[tuple[int, int]]) -> list[set[tuple[int, int]]]:
+    """Edges of classes that overlap are one edge of the axis."""
+    together: list[set[tuple[int, int]]] = []
+    end = 0
+    for before, after in sorted(found):
+        if not together or before >= end:
+            together.append(set())
+            end = after
+        end = min(end, after)
+        together[-1].add((before, after))
+    return together
+
+
+def test_edges_of_data_that_refinement_was_not_made_for_are_found():
+    """The published GEMV axes, K and N of 3800 to 4300, laid end to end: a thousand dims. Each
+    of the five edges is found, not in each class that has it."""
+    shift = 512  # keeps residues
+    latency = dict(zip(GEMV[0].points.d, GEMV[0].points.median_us, strict=True))
+    second = zip(GEMV[1].points.d, GEMV[1].points.median_us, strict=True)
+    latency |= {d + shift: t for d, t in second}
+    wanted = class_edges(latency, GEMV[0].floor)
+    assert len(GEMV) == 2 and len(latency) == 1000 and len(tier_edges(wanted)) == 5
+    for seed in range(5):
+        chosen = measured_by_refinement(latency, 0.03, seed)
+        found = wanted & class_edges({d: latency[d] for d in chosen}, GEMV[0].floor)
+        assert len(chosen) <= 250
+        assert all(edge & found for edge in tier_edges(wanted))
+        assert len(found) >= 0.7 * len(wanted)
+
+
+CLASSES = {
+    "even": lambda r: r % 2 == 0,
+    "odd": lambda r: r % 2 == 1,
+    "fours": lambda r: r % 4 == 0,
+    "eights": lambda r: r % 8 == 0,
+    "not eights": lambda r: r % 8 != 0,
+}
+
+
+def staircase(draw: random.Random) -> dict[int, float]:
+    """Classes at levels by their alignment; one to three steps that all take, up to two more
+    that some take, of 6 to 50 % up or down, anywhere: they may undo each other."""
+    length, first = draw.randrange(1000, 3000), draw.randrange(64, 4096)
+    steps = [
+        (
+            draw.randrange(first + 16, first + length - 16),
+            draw.uniform(0.06, 0.5) * draw.choice([1, 1, -1]),
+            (lambda r: True) if number < 0 else draw.choice(list(CLASSES.values())),
+        )
+        for number in range(-draw.randint(1, 3), draw.randint(0, 2))
+    ]
+    latency = {}
+    for d in range(first, first + length):
+        residue = d % 16
+        level = 1.0 if residue % 8 == 0 else 1.3 if residue % 4 == 0 else 1.6 + residue % 2
+        for place, jump, takes in steps:
+            if d >= place and takes(residue):
+                level *= 1 + jump if jump > 0 else 1 / (1 - jump)
+        latency[d] = 10.0 * level
+    return latency
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_edge_of_a_staircase_is_found_with_a_quarter_of_the_points(seed):
+    latency = staircase(random.Random(seed))
+    chosen = measured_by_refinement(latency, 0.03, seed)
+    assert len(chosen) <= len(latency) / 4
+    assert class_edges(latency, 0.05) <= class_edges({d: latency[d] for d in chosen}, 0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_edges_on_a_ramp_are_found(seed):
+    """Latency doubles over the axis, as of a product bound by its work, and jumps twice."""
+    latency = {
+        d: 10.0 * d / 1500 * (1.3 if d >= 1999 else 1) * (0.8 if d >= 2503 else 1)
+        for d in range(1500, 3000)
+    }
+    chosen = measured_by_refinement(latency, 0.03, seed)
+    assert len(chosen) <= len(latency) / 4
+    wanted = class_edges(latency, 0.05)
+    found = wanted & class_edges({d: latency[d] for d in chosen}, 0.05)
+    for place in (1999, 2503):
+        assert any(before < place <= after for before, after in found)
