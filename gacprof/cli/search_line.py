@@ -24,7 +24,7 @@ def search_line(objective: str) -> Iterator[Callable[[float, float], None]]:
         def tell(value: float, bound: float) -> None:
             spinner.update(
                 text=f"planning for {objective}: best {value:.8g}, bound {bound:.8g}, "
-                f"gap {bound - value:.2g}; Ctrl-C takes the best"
+                f"gap {bound - value:.2g}; Ctrl-C keeps it"
             )
 
         yield tell

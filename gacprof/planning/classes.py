@@ -164,7 +164,7 @@ def _pinned(
     predictor: Predictor, members: list[Dim], size: int, kept: Mapping[str, Sequence[float]]
 ) -> Option:
     """The one option of a pinned class. Raises :class:`PlanError` where it cannot be made."""
-    refused = _refusal(members, size)
+    refused = _refusal(members, size, pinned=True)
     if refused:
         raise PlanError(f"{members[0].name} cannot be pinned to {size}: {refused}")
     lands = [landscape(predictor, dim, size, size) for dim in members]
@@ -178,10 +178,15 @@ def _pinned(
     )
 
 
-def _refusal(members: list[Dim], size: int) -> str:
-    """Why the dims cannot have the size; empty where they can."""
+def _refusal(members: list[Dim], size: int, pinned: bool = False) -> str:
+    """Why the dims cannot have the size; empty where they can.
+
+    A rank whose directions are in no order can be cut, by an SVD, but what that loses is not
+    known here: only a pin asks for it.
+    """
     for dim in members:
-        if dim.kind != "width" and size < dim.size and not dim.ordered:
+        cut = size < dim.size and not dim.ordered
+        if cut and (dim.kind == "hidden" or (dim.kind == "rank" and not pinned)):
             return f"its {dim.size} entries are in no order of importance, so none can be cut"
         if size > dim.size and dim.padding == "refused":
             return dim.why
