@@ -214,6 +214,16 @@ def test_where_tracing_does_not_work_events_take_over_and_every_sample_says_so(g
     assert work.kernels() == () and gpu.traces == tried  # not tried again at every point
 
 
+def test_a_trace_asked_for_where_none_can_be_had_is_an_error_at_once(gpu, monkeypatch):
+    def refused(run):
+        raise MeasurementError("torch's profiler gives no device events")
+
+    monkeypatch.setattr(cuda_work, "trace", refused)
+    monkeypatch.setattr(torch, "ones", lambda *size, device: torch.zeros(*size))
+    with pytest.raises(MeasurementError, match="cannot be traced: torch's profiler gives no"):
+        CudaDevice(0, "kineto")
+
+
 def test_events_asked_for_are_no_remark_and_kernels_are_still_named(gpu):
     device = CudaDevice(0, "cuda-events")
     device.torch_device = torch.device("cpu")
