@@ -19,11 +19,13 @@ from gacprof.measure.device import Device
 from gacprof.measure.stats import median, median_interval
 from gacprof.points import Point
 from gacprof.sweeping.order import Visit
-from gacprof.sweeping.run import Progress, check_same_device, measure_visit, suite_of
+from gacprof.sweeping.resuming import check_same_device
+from gacprof.sweeping.run import Progress, suite_of
 from gacprof.sweeping.store import RunFolder, read_header
 from gacprof.sweeping.suite import Timing
 from gacprof.sweeping.to_map import build_map_of
 from gacprof.sweeping.verdicts import Verdict, write_verdicts
+from gacprof.sweeping.visiting import measure_visit
 
 PAIRS = 6
 """The fewest pairs whose range covers the median ratio with at least 95 % (96.9 %)."""

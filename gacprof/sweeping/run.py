@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.errors import MeasurementError
-from gacprof.measure.device import Device, Work
+from gacprof.measure.device import Device
 from gacprof.measure.stats import median
-from gacprof.measure.stopping import StoppingRule
 from gacprof.points import Environment, Point, Sample
 from gacprof.sweeping.order import Visit
 from gacprof.sweeping.refine import Seen
+from gacprof.sweeping.resuming import check_resumable
 from gacprof.sweeping.rounds import rounds
 from gacprof.sweeping.store import RunFolder, read_header, read_samples
-from gacprof.sweeping.suite import Suite, Timing, parse_suite
+from gacprof.sweeping.suite import Suite, parse_suite
 from gacprof.sweeping.suspects import Taken
+from gacprof.sweeping.visiting import measure_visit
 
 Progress = Callable[[int, int, Point], None]
 """Called before each visit with (visits done, visits in all, the point about to be measured)."""
-
-THROTTLED_RETRIES = 2
 
 
 @dataclass(frozen=True)
@@ -158,34 +157,6 @@ class _Sweep:
         )
 
 
-def measure_visit(device: Device, visit: Visit, axes: tuple[str, ...], timing: Timing) -> Sample:
-    """Prepare, warm, time until the stopping rule is content; a failure becomes the sample."""
-    try:
-        work = device.prepare(visit.point)
-        for _ in range(timing.warm_up):
-            work.time(1)
-        work.warm_up()
-        timings, throttled = _unthrottled(work, timing.rule(visit.thorough))
-        _check(timings)
-        kernels = tuple(work.kernels()) if visit.number == 0 else ()
-        reading = work.reading() if hasattr(work, "reading") else {}
-    except MemoryError:
-        return _sample(device, visit, axes, (), status="failed", reason="out of memory")
-    except Exception as error:  # an operator may raise anything; the sweep goes on
-        return _sample(device, visit, axes, (), status="failed", reason=_one_line(error))
-    return _sample(
-        device,
-        visit,
-        axes,
-        tuple(timings),
-        status="throttled" if throttled else "ok",
-        reason=throttled or work.remark(),
-        kernels=kernels,
-        sm_clock_mhz=work.clock_mhz(),
-        **reading,
-    )
-
-
 def environment_of(folder: str | Path) -> Environment:
     """The device and stack that a run folder was measured on."""
     return Environment.from_dict(read_header(Path(folder))["environment"])
@@ -193,45 +164,9 @@ def environment_of(folder: str | Path) -> Environment:
 
 def suite_of(folder: str | Path) -> Suite:
     """The suite that a run folder was measured with."""
-    return parse_suite(read_header(Path(folder))["suite"], str(folder))
-
-
-def _unthrottled(work: Work, rule: StoppingRule) -> tuple[list[float], str]:
-    """Timings taken while the device held its clock; after some retries, as they are."""
-    work.throttled()  # forget what happened before this visit
-    reason = ""
-    for _ in range(1 + THROTTLED_RETRIES):
-        rule.start()
-        timings: list[float] = []
-        while not rule.finished():
-            batch = work.time(rule.batch())
-            timings += batch
-            rule.add(batch)
-        reason = work.throttled()
-        if not reason:
-            break
-    return timings, reason
-
-
-def _check(timings: list[float]) -> None:
-    bad = [t for t in timings if not 0 < t < float("inf")]
-    if bad:
-        raise MeasurementError(f"the timer gave {bad[0]} µs, which is no duration")
-
-
-def _sample(
-    device: Device, visit: Visit, axes: tuple[str, ...], timings: tuple[float, ...], **rest: Any
-) -> Sample:
-    return Sample(
-        visit.point,
-        axes,
-        timings,
-        device.timer,
-        visit.number,
-        visit.duplicate,
-        taken_at=time.time(),
-        **rest,
-    )
+    stored = read_header(Path(folder))["suite"]
+    timing = {"edge_visits": 0} | stored.get("timing", {})  # left out where it is 0 (Suite.plain)
+    return parse_suite({**stored, "timing": timing}, str(folder))
 
 
 @contextmanager
@@ -245,7 +180,7 @@ def _opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[
         raise MeasurementError(f"cannot write to {store.path}: {error.strerror}") from None
     try:
         if store.started:
-            _check_resumable(store.path, header, resume)
+            check_resumable(store.path, header, resume)
         else:
             store.write_header(header)
         try:
@@ -260,58 +195,3 @@ def _opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[
         ) from None
     finally:
         store.close()
-
-
-def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
-    if not resume:
-        raise MeasurementError(
-            f"{path} holds a sweep already: use --resume to go on with it, or another --out"
-        )
-    old = read_header(path)
-    if old["suite_hash"] != header["suite_hash"]:
-        raise MeasurementError(
-            f"{path} holds another suite: {_difference(old['suite'], header['suite'])}; "
-            "use another --out"
-        )
-    check_same_device(path, old, Environment.from_dict(header["environment"]))
-    if old["timer"] != header["timer"]:
-        raise MeasurementError(
-            f"{path} was timed by {old['timer']}, here it would be by {header['timer']}; "
-            "use another --out, or the same --timer"
-        )
-
-
-def check_same_device(path: Path, header: dict[str, Any], here: Environment) -> None:
-    """Raises :class:`MeasurementError` where a run folder is of another device or stack."""
-    for key in ("kind", "name", "arch", "stack"):
-        was, now = header["environment"][key], here.as_dict()[key]
-        if was != now:
-            raise MeasurementError(
-                f"{path} was measured elsewhere: {key} was {was}, here it is {now}; "
-                "use another --out"
-            )
-
-
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The first key that differs, as 'timing.passes was 2, now 3'."""
-    for key in sorted(old.keys() | new.keys()):
-        was, now = old.get(key), new.get(key)
-        if was == now:
-            continue
-        if isinstance(was, dict) and isinstance(now, dict):
-            return f"{key}.{_difference(was, now)}"
-        if isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
-            number = next(i for i, (a, b) in enumerate(zip(was, now, strict=True)) if a != b)
-            if isinstance(was[number], dict) and isinstance(now[number], dict):
-                return f"{key}[{number}].{_difference(was[number], now[number])}"
-        return f"{key} was {_short(was)}, now {_short(now)}"
-    return "an unnamed difference"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 80 else text[:77] + "…"
-
-
-def _one_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -31,12 +31,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gacprof import operators
 from gacprof.errors import SuiteError
 from gacprof.measure.stopping import Confidence, FixedCount, StoppingRule
 from gacprof.points import Flag, Point
+from gacprof.sweeping.dtypes import dtype_named
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
 MAX_POINTS = 1_000_000
@@ -96,6 +97,16 @@ class Sweep(_Strict):
     flags: dict[str, Flag | list[Flag]] = Field(default_factory=dict)
     device: Literal["cpu", "cuda"] | None = None
     strategy: Literal["exhaustive", "adaptive"] = "exhaustive"
+
+    @field_validator("dtype")
+    @classmethod
+    def _dtype_by_its_full_name(cls, given: str | list[str]) -> str | list[str]:
+        try:
+            if isinstance(given, str):
+                return dtype_named(given)
+            return [dtype_named(name) for name in given]
+        except SuiteError as error:
+            raise ValueError(str(error)) from None  # pydantic then adds the key
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Sweep:
@@ -200,7 +211,7 @@ def parse_suite(data: Mapping[str, Any], source: str) -> Suite:
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
-        raise SuiteError(f"{source}: {_first_problem(error)}") from None
+        raise SuiteError(f"{source}: {_first_problem(error, data)}") from None
 
 
 def shipped_suites() -> list[str]:
@@ -230,13 +241,31 @@ def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def _first_problem(error: ValidationError) -> str:
-    # A key that is not known says more than the one that is missing because of it.
-    first = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")[0]
-    where = ""
-    for part in first["loc"]:
-        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+def _first_problem(error: ValidationError, data: Mapping[str, Any]) -> str:
+    # A key that is not known says more than the one that is missing because of it; that a range
+    # is no number says less than what is wrong with the range.
+    problems = sorted(
+        error.errors(),
+        key=lambda e: (e["type"] != "extra_forbidden", isinstance(e["input"], Mapping)
+                       and e["type"] == "int_type"),
+    )  # fmt: skip
+    first = problems[0]
+    where, given = _place(first["loc"], data)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         message = "no such key here"
+    elif first["type"] == "greater_than" and isinstance(given, int | float):
+        message = f"{given} must be greater than {first['ctx']['gt']}"
     return f"{where}: {message}" if where else message
+
+
+def _place(loc: tuple[int | str, ...], data: Any) -> tuple[str, Any]:
+    """(``sweep[0].values[1]``, what stands there). What the data has no key for is pydantic's
+    name of one of several types, except at the end: there a key is missing or unknown."""
+    where = ""
+    for number, part in enumerate(loc):
+        if isinstance(data, list) and isinstance(part, int) and part < len(data):
+            where, data = f"{where}[{part}]", data[part]
+        elif isinstance(data, Mapping) and (part in data or number == len(loc) - 1):
+            where, data = f"{where}.{part}" if where else str(part), data.get(str(part))
+    return where, data

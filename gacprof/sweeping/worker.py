@@ -191,7 +191,7 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     _die_with(parent)
     # Else Inductor starts a process for each core: for a handful of points, beside the timing.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    from gacprof.sweeping.run import measure_visit
+    from gacprof.sweeping.visiting import measure_visit
 
     try:
         device = opener()

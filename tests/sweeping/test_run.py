@@ -16,7 +16,7 @@ from gacprof.measure.recorded import RecordedDevice
 from gacprof.points import Environment
 from gacprof.sweeping.run import environment_of, run_sweep, suite_of
 from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder, read_frame, read_samples
-from gacprof.sweeping.suite import parse_suite
+from gacprof.sweeping.suite import load_suite, parse_suite
 
 
 def suite(values=(96, 104, 107, 112), **timing):
@@ -165,6 +165,31 @@ def test_resuming_with_a_changed_suite_says_what_changed(tmp_path):
         run_sweep(suite(passes=3), device(), tmp_path / "run", resume=True)
     with pytest.raises(MeasurementError, match=r"sweep\[0\]\.values"):
         run_sweep(suite((1, 2)), device(), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("new", "told"),
+    [
+        (suite((96, 104, 107, 120)), "sweep[0].values lost 112 and gained 120."),
+        (suite(budget_s=9), "timing.budget_s was unset, now 9.0."),
+        (suite(passes=3, cap_ms=8), "timing.cap_ms was 25.0, now 8.0; timing.passes was 2, now 3."),
+        (suite(range(1, 99)), "gained 1, 2, 3, 4, 5 and "),
+    ],
+)
+def test_what_differs_is_told_key_by_key(tmp_path, new, told):
+    run_sweep(suite(), device(), tmp_path / "run")
+    with pytest.raises(MeasurementError) as error:
+        run_sweep(new, device(), tmp_path / "run", resume=True)
+    assert told in str(error.value)
+
+
+def test_another_suite_is_told_by_its_name_first(tmp_path):
+    run_sweep(load_suite("quick"), device(), tmp_path / "run", budget_s=1e-9)
+    other = suite().model_copy(update={"name": "mine"})
+    with pytest.raises(MeasurementError) as error:
+        run_sweep(other, device(), tmp_path / "run", resume=True)
+    assert "holds another suite: name was 'quick', now 'mine'; " in str(error.value)
+    assert "more differences" in str(error.value)
 
 
 def test_resuming_on_another_device_is_refused(tmp_path):

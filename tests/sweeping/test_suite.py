@@ -60,6 +60,10 @@ flags = { bias = false }
         ("values = [107, { from = 96, to = 112, step = 8 }]", "values = []", "has no values"),
         ("values = [107,", "values = [0,", "values[0]"),
         ("values = [107,", "values = [-3,", "values[0]"),
+        ("values = [107,", "values = [0, -8,", "sweep[0].values[0]: 0 must be greater than 0"),
+        ("step = 8", "step = 0", "sweep[0].values[1].step: 0 must be greater than 0"),
+        ("to = 112, ", "", "sweep[0].values[1].to: Field required"),
+        ("flags", 'dtype = "fp17"\nflags', "sweep[0].dtype: unknown dtype 'fp17': use auto"),
         ("N = 32", "N = 0", "dim 'N' of operator 'linear' is 0"),
         ("N = 32", "P = 32", "has no dim 'P'"),
         (", N = 32", "", "needs a size for its dim 'N'"),
@@ -104,3 +108,19 @@ def test_every_shipped_suite_holds_points():
 def test_the_hash_follows_the_content():
     assert parsed(GOOD).hash == parsed(GOOD).hash
     assert parsed(GOOD).hash != parsed(GOOD.replace("107", "108")).hash
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [("fp16", "float16"), ("BF16", "bfloat16"), ("fp32", "float32"), ("torch.half", "float16"),
+     ("fp8", "float8_e4m3"), ("tf32", "tf32"), ("float16", "float16")],
+)  # fmt: skip
+def test_a_dtype_goes_by_the_names_that_people_have_for_it(name, full):
+    [sweep] = parsed(GOOD.replace("flags", f'dtype = "{name}"\nflags')).sweep
+    assert sweep.dtype == full
+
+
+def test_what_pydantic_calls_a_type_is_not_told():
+    with pytest.raises(SuiteError) as told:
+        parsed(GOOD.replace("values = [107,", "values = [0, -8,"))
+    assert "constrained" not in str(told.value) and "Range" not in str(told.value)

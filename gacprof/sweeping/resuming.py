@@ -1,0 +1,94 @@
+"""Whether a run folder may be gone on with: the same suite, device, stack and timer, or what
+differs, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gacprof.errors import MeasurementError
+from gacprof.points import Environment
+from gacprof.sweeping.store import read_header
+
+SHOWN = 5
+"""Differences that a message names; of how many more it tells the number."""
+
+
+def check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
+    if not resume:
+        raise MeasurementError(
+            f"{path} holds a sweep already: use --resume to go on with it, or another --out"
+        )
+    old = read_header(path)
+    if old["suite_hash"] != header["suite_hash"]:
+        found = list(_differences(old["suite"], header["suite"]))
+        found.sort(key=lambda text: not text.startswith("name "))
+        more = f"; and {len(found) - SHOWN} more differences" if len(found) > SHOWN else ""
+        raise MeasurementError(
+            f"{path} holds another suite: {'; '.join(found[:SHOWN])}{more}. Use another --out"
+        )
+    check_same_device(path, old, Environment.from_dict(header["environment"]))
+    if old["timer"] != header["timer"]:
+        raise MeasurementError(
+            f"{path} was timed by {old['timer']}, here it would be by {header['timer']}; "
+            "use another --out, or the same --timer"
+        )
+
+
+def check_same_device(path: Path, header: dict[str, Any], here: Environment) -> None:
+    """Raises :class:`MeasurementError` where a run folder is of another device or stack."""
+    for key in ("kind", "name", "arch", "stack"):
+        was, now = header["environment"][key], here.as_dict()[key]
+        if was != now:
+            raise MeasurementError(
+                f"{path} was measured elsewhere: {key} was {was}, here it is {now}; "
+                "use another --out"
+            )
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
+    """Each key that differs with both values, as ``timing.passes was 2, now 3``."""
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif _tables(old) and _tables(new):
+        for number, (was, now) in enumerate(zip(old, new, strict=False)):
+            yield from _differences(was, now, f"{key}[{number}]")
+        if len(old) != len(new):
+            yield f"{key} had {len(old)} tables, now {len(new)}"
+    elif isinstance(old, list) and isinstance(new, list):
+        yield f"{key} {_of_lists(old, new)}"
+    else:
+        yield f"{key} was {_value(old)}, now {_value(new)}"
+
+
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _of_lists(old: list[Any], new: list[Any]) -> str:
+    """What one list has and the other has not; both, where they differ in order only."""
+    gone, come = [v for v in old if v not in new], [v for v in new if v not in old]
+    told = [
+        f"{word} {_listed(values)}" for word, values in (("lost", gone), ("gained", come)) if values
+    ]
+    return " and ".join(told) or f"was {_listed(old)}, now {_listed(new)}"
+
+
+def _listed(values: list[Any]) -> str:
+    more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
+    return ", ".join(_value(value) for value in values[:SHOWN]) + more
+
+
+def _value(value: Any) -> str:
+    """``unset`` for a key that is not there; a range as suites write it."""
+    if value is None:
+        return "unset"
+    if isinstance(value, list):
+        return f"[{_listed(value)}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_value(v)}" for name, v in value.items()) + " }"
+    return f"'{value}'" if isinstance(value, str) else str(value)
