@@ -21,9 +21,10 @@ from gacprof.measure.doctor import examine  # noqa: E402
 from gacprof.measure.stats import median  # noqa: E402
 from gacprof.points import Point, Sample  # noqa: E402
 from gacprof.sweeping.order import Visit  # noqa: E402
-from gacprof.sweeping.run import measure_visit, run_sweep  # noqa: E402
+from gacprof.sweeping.run import run_sweep  # noqa: E402
 from gacprof.sweeping.store import read_samples  # noqa: E402
 from gacprof.sweeping.suite import Timing, load_suite, parse_suite  # noqa: E402
+from gacprof.sweeping.visiting import measure_visit  # noqa: E402
 from gacprof.sweeping.worker import IsolatedDevice, OpenNamed  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -17,8 +17,8 @@ from gacprof.measure.cuda_work import CudaWork, TracedWork, sleep_cycles
 from gacprof.measure.kineto import Traced, calls, device_events
 from gacprof.operators.base import Prepared
 from gacprof.sweeping.order import Visit
-from gacprof.sweeping.run import measure_visit
 from gacprof.sweeping.suite import Timing
+from gacprof.sweeping.visiting import measure_visit
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 
