@@ -72,7 +72,7 @@ def _costs(made: Made, changes: Mapping[str, int | None]) -> tuple[Budget, Memor
         limit=None if limit is None else limit.most,
         used=before + then.parameters - now.parameters,
         before=before,
-        basis="no limit was given" if limit is None else limit.basis,
+        basis="no limit on parameters was given" if limit is None else limit.basis,
         checkpoint_before=now.parameters,
         checkpoint_after=then.parameters,
     ), Memory(

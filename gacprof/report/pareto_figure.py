@@ -107,6 +107,9 @@ def _draw(panel: Axes, method: str, points: list[tuple[float, float, Variant]]) 
         linestyle="-" if ours else "none",
         linewidth=1.2,
         markersize=5 if ours else 7,
+        # Hollow, for rounding to the nearest often is rounding up, and would hide it.
+        fillstyle="none" if method.startswith("nearest") else "full",
+        markeredgewidth=1.6 if method.startswith("nearest") else 1.0,
         zorder=2 if ours else 3,
     )
     if method == "as it is":

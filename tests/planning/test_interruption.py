@@ -97,3 +97,24 @@ def test_a_time_limit_keeps_the_budget_and_says_what_is_left(asvd, planted_map):
     proof = made.certificate
     assert proof.proved or any("time limit" in note for note in proof.notes)
     assert proof.value <= proof.bound
+
+
+def test_ctrl_c_ends_a_pareto_for_good(asvd, planted_map, monkeypatch):
+    """The solver keeps what it has on Ctrl-C; many plans in a row must not go on to the next."""
+    from gacprof.checkpoint import scan
+    from gacprof.planning import solving
+    from gacprof.planning.pareto import pareto
+
+    solve, calls = solving.solve, []
+
+    def pressed(value, bound):
+        raise KeyboardInterrupt
+
+    def interrupted(*arguments, progress=None, **options):
+        calls.append(1)
+        return solve(*arguments, progress=pressed if len(calls) > 2 else progress, **options)
+
+    monkeypatch.setattr(solving, "solve", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pareto(scan(asvd), planted_map, tokens=TOKENS, budgets=9)
+    assert len(calls) < 9
