@@ -39,6 +39,7 @@ def ncu(
     report: Annotated[
         Path | None, typer.Option(help="Read this .ncu-rep instead of collecting one.")
     ] = None,
+    device: Annotated[str, typer.Option(help="The GPU to count on: cuda:0, cuda:1 …")] = "cuda:0",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for ncu, in all.")] = 1800,
     as_json: bool = Json,
 ) -> None:
@@ -65,13 +66,20 @@ def ncu(
                 "or of another tool; leave the folder out to see all launches"
             )
     else:
-        made = collect(points, samples / "counters.ncu-rep", timeout)
+        made = collect(points, samples / "counters.ncu-rep", timeout, _index(device))
         counters, problem = made.counters, made.problem
     known = {point: counters[point.id] for point in points if point.id in counters}
     if known:
         write_counters(samples, read_counters(samples) | known)
     launches = [(str(p), launch) for p, listed in known.items() for launch in listed]
     _print_launches(launches, as_json, problem)
+
+
+def _index(device: str) -> int:
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise MeasurementError(f"counters are a GPU's: --device is cuda:0, cuda:1 …, not {device}")
+    return int(index or 0)
 
 
 @app.command()

@@ -55,6 +55,7 @@ def run_demo(
     from gacprof.report.page import write_page
     from gacprof.sweeping import run_sweep
     from gacprof.sweeping.for_checkpoint import suite_for
+    from gacprof.sweeping.worker import sweeper
 
     folder = _fresh(Path(folder))
     opened = open_device(device)
@@ -67,7 +68,10 @@ def run_demo(
 
     suite = suite_for(inventory, sorted(TOKENS), timing=TIMING)
     tell(f"sweep: {len(suite.points(opened.environment.kind))} points on {name} …")
-    summary = run_sweep(suite, opened, folder / "sweep", progress=advance, budget_s=SWEEP_BUDGET_S)
+    with sweeper(opened, where) as visited:
+        summary = run_sweep(
+            suite, visited, folder / "sweep", progress=advance, budget_s=SWEEP_BUDGET_S
+        )
     short = f", {summary.left} visits left out for want of time" if summary.left else ""
     tell(f"sweep: {summary.visits} visits in {summary.seconds:.0f} s{short}")
 

@@ -43,14 +43,10 @@ class Machine:
 
     @contextmanager
     def sweeper(self) -> Iterator[Device]:
-        """The device to sweep with. A GPU's is in a process of its own: what spoils its context
-        costs one point, and its memory is free again for the models."""
-        if not self.isolated:
-            yield self.device
-            return
-        from gacprof.sweeping.worker import IsolatedDevice, OpenNamed
+        """The device to sweep with."""
+        from gacprof.sweeping.worker import sweeper
 
-        with IsolatedDevice(OpenNamed(self.torch_device)) as device:
+        with sweeper(self.device, self.torch_device, apart=self.isolated) as device:
             yield device
 
 

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -183,6 +183,20 @@ class IsolatedDevice:
 
 class _WorkerLostError(Exception):
     """The worker died or had to be killed; says why."""
+
+
+@contextlib.contextmanager
+def sweeper(device: Device, name: str, *, apart: bool | None = None) -> Iterator[Device]:
+    """The device to sweep with, for a process that goes on to other work afterwards.
+
+    A GPU's is in a process of its own (``apart`` decides otherwise): what spoils its context
+    costs one point, its memory is free again, and its tracing slows nothing that follows.
+    """
+    if not (device.environment.kind == "cuda" if apart is None else apart):
+        yield device
+        return
+    with IsolatedDevice(OpenNamed(name)) as worker:
+        yield worker
 
 
 def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
