@@ -138,8 +138,9 @@ def _confirm(folder: Path, device: Device) -> None:
 
 
 def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
-    """Say what would be measured, and roughly how long it would take."""
-    from gacprof.sweeping.estimate import estimate_s
+    """Say what would be measured, and how long it may take: a few visits tell, where the device
+    is here."""
+    from gacprof.sweeping.estimate import estimate
     from gacprof.sweeping.order import visits
 
     kind = (device or _default_name()).partition(":")[0]
@@ -147,13 +148,17 @@ def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
     points, timing = suite.points(kind), suite.timing
     order = visits(points, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
     adaptive = sum(s.strategy == "adaptive" for s in suite.sweep)
+    opened = _if_here(device)
+    name = opened.environment.name if opened else ""
+    told = estimate(suite, kind, name, opened)
     data: dict[str, Any] = {
         "suite": suite.name,
         "device": kind,
         "points": len(points),
         "visits": len(order),
         "refined_sweeps": adaptive,
-        "estimated_s": round(estimate_s(suite, kind), 1),
+        "estimated_s": [round(told.low_s, 1), round(told.high_s, 1)],
+        "estimated_from_visits": told.visits,
         "budget_s": timing.budget_s,
         "longest_s": round(len(order) * timing.cap_ms / 1e3, 1) if timing.count is None else None,
     }
@@ -162,9 +167,24 @@ def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
         return
     most = "at most " if adaptive else ""
     say(f"suite {suite.name} on {kind}: {most}{len(points)} points, {len(order)} visits")
-    say(f"roughly {data['estimated_s']} s (a guess from the points' work, not measured)")
+    basis = f"from visits to {told.visits} points" if told.visits else "a guess, nothing measured"
+    say(f"between {_duration(told.low_s)} and {_duration(told.high_s)} ({basis})")
     if timing.budget_s:
         say(f"its budget ends it after {timing.budget_s:g} s; --resume takes what is left")
+
+
+def _if_here(device: str | None) -> Device | None:
+    """The device, opened; None where it is not here, as in planning for another machine."""
+    from gacprof.measure.device import open_device
+
+    try:
+        return open_device(None if device == "all" else device)
+    except MeasurementError:
+        return None
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _default_name() -> str:

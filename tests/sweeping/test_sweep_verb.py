@@ -1,6 +1,7 @@
 """The ``sweep`` verb: budgets, dry runs, workers, and what it refuses."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -8,9 +9,10 @@ from typer.testing import CliRunner
 from gacprof.cli.app import app
 from gacprof.cli.devices import duration_s
 from gacprof.errors import MeasurementError, SuiteError
-from gacprof.sweeping.estimate import estimate_s
+from gacprof.measure.recorded import RecordedDevice
+from gacprof.sweeping.estimate import estimate
 from gacprof.sweeping.store import read_samples
-from gacprof.sweeping.suite import load_suite
+from gacprof.sweeping.suite import load_suite, parse_suite
 from gacprof.sweeping.verdicts import FILE
 
 TINY = """
@@ -70,7 +72,8 @@ def test_a_budget_leaves_the_rest_to_a_resume(tiny, tmp_path):
 def test_a_dry_run_tells_points_and_time():
     told = json.loads(sweep("full", "--dry-run", "--device", "cuda", "--json").stdout)
     assert told["points"] == len(told["of"]) and told["refined_sweeps"] == 3
-    assert 0 < told["estimated_s"] <= told["budget_s"] <= 480
+    low, high = told["estimated_s"]
+    assert 0 < low < high <= told["budget_s"] <= 480
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("quick", 60), ("full", 480)])
@@ -91,11 +94,44 @@ def test_the_papers_together_are_the_paper():
 
 
 def test_an_estimate_grows_with_the_work_and_keeps_to_the_budget():
-    suite = load_suite("quick")
+    suite = load_suite("cpu")
     slow = suite.model_copy(update={"timing": suite.timing.model_copy(update={"passes": 9})})
-    assert 0 < estimate_s(suite, "cpu") < estimate_s(slow, "cpu")
+    guess, more = estimate(suite, "cpu"), estimate(slow, "cpu")
+    assert 0 < guess.low_s < guess.high_s < more.high_s and guess.visits == 0
     tight = suite.timing.model_copy(update={"budget_s": 1.5})
-    assert estimate_s(suite.model_copy(update={"timing": tight}), "cpu") <= 1.5
+    assert estimate(suite.model_copy(update={"timing": tight}), "cpu").high_s <= 1.5
+
+
+@pytest.mark.parametrize("visit_s", [0.0004, 0.003])
+def test_an_estimate_follows_the_device_it_can_try(visit_s, monkeypatch):
+    """60 points, 3 passes: 216 visits, each of them taking as long on a clock of our own."""
+    now = [0.0]
+    monkeypatch.setattr("gacprof.sweeping.estimate.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Slow(RecordedDevice):
+        def prepare(self, point):
+            now[0] += visit_s
+            return super().prepare(point)
+
+    timing = {"passes": 3, "duplicates": 0.2, "count": 10, "edge_visits": 0}
+    asked = suite_of(range(1, 61), timing)
+    told = estimate(asked, "recorded", device=Slow(lambda point, n: [1.0] * n))
+    assert told.visits == 3
+    assert told.low_s < 216 * (visit_s + 0.0003) < told.high_s < 2 * told.low_s
+
+
+def suite_of(values, timing):
+    sweep = {"operator": "linear", "axis": "K", "values": list(values), "dims": {"M": 1, "N": 8}}
+    return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
+
+
+def test_a_device_on_which_all_visits_fail_leaves_a_guess():
+    def refuse(point, n):
+        raise RuntimeError("no")
+
+    asked = suite_of(range(1, 61), {"count": 10})
+    device = RecordedDevice(refuse)
+    assert estimate(asked, "recorded", device=device) == estimate(asked, "recorded")
 
 
 def test_clocks_are_not_locked_on_a_cpu(tiny, tmp_path):
