@@ -78,8 +78,6 @@ def _cell(
 ) -> Variant | None:
     if solution is None:
         return None
-    if any(note.startswith("interrupted") for note in solution.notes):
-        raise KeyboardInterrupt
     sizes: dict[str, int | None] = {}
     for (group, options), j in zip(free, solution.choice, strict=True):
         option = options[int(j)]

@@ -116,7 +116,7 @@ def solve_classes(
         bound=float(solution.bound),
         gap=float(solution.gap),
         proved=bool(solution.proved),
-        interrupted=any(note.startswith("interrupted") for note in solution.notes),
+        interrupted=solution.interrupted,
         notes=list(solution.notes),
     )
     return Outcome(chosen, certificate, {g.name: [d.name for d in g.members] for g in classes})

@@ -1,8 +1,9 @@
 """Multiple-choice knapsack: exact, certified, and knowing nothing of models or GPUs.
 
 >>> from gacprof.solver import solve
->>> solve([[1, 2, 4], [1, 3]], [[0.0, 5.0, 6.0], [0.0, 4.0]], 5)
-Solution(choice=(1, 1), value=9.0, cost=5, bound=9.0, proved=True, latency=None, notes=())
+>>> found = solve([[1, 2, 4], [1, 3]], [[0.0, 5.0, 6.0], [0.0, 4.0]], 5)
+>>> found.choice, found.value, found.cost, found.bound, found.proved
+((1, 1), 9.0, 5, 9.0, True)
 
 Ties. The same input gives the same choice. Among choices of equal value, one is returned in
 which no class could take a cheaper candidate of at least the same value (for two resources: one

@@ -71,6 +71,7 @@ def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps
     shift = _scale(classes.values)
     values = np.ldexp(classes.values, -shift) if shift else classes.values
     notes: list[str] = []
+    interrupted = False
     try:
         sack = knapsack(values, resources, classes)
     except UnsolvableError:
@@ -84,6 +85,7 @@ def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps
     except KeyboardInterrupt:
         if not search.settle_for_less():
             raise
+        interrupted = True
         notes.append("interrupted: the gap is what is left unproved")
     if not search.settle_for_less():
         raise SolverError("the time was over before any choice that fits was found: allow more")
@@ -99,6 +101,7 @@ def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps
         proved=search.complete,
         latency=None if classes.latency is None else math.fsum(classes.latency[items].tolist()),
         notes=(*search.notes, *notes),
+        interrupted=interrupted,
     )
 
 

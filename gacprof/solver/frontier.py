@@ -98,6 +98,7 @@ def pareto(
 
     ``budgets`` and ``limits`` are the grid's lines, or how many to lay evenly between the least
     possible and what the most valuable choice takes. ``work`` caps each cell.
+    ``KeyboardInterrupt`` passes through: half a grid is none.
     """
     classes = read(costs, values, latency, mask)
     if latency is None:
@@ -128,9 +129,12 @@ def _cell(
     classes: Classes, budget: int, limit: float, work: int, progress: Progress | None
 ) -> Solution | None:
     try:
-        return solve_classes(classes, budget, limit, Caps(work, progress=progress))
+        solution = solve_classes(classes, budget, limit, Caps(work, progress=progress))
     except InfeasibleBudget:
         return None
+    if solution.interrupted:
+        raise KeyboardInterrupt
+    return solution
 
 
 def _frontier(classes: Classes) -> Frontier:

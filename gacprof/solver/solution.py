@@ -28,6 +28,7 @@ class Solution:
     input was padded). ``cost`` is exact; ``value`` and ``latency`` are correctly rounded sums
     (``math.fsum``). ``bound``: no choice within the budget has a greater ``value``.
     ``proved``: the search was exhaustive, so that no choice is better than this one.
+    ``interrupted``: Ctrl-C ended it early.
     """
 
     choice: tuple[int, ...]
@@ -37,6 +38,7 @@ class Solution:
     proved: bool
     latency: float | None = None
     notes: tuple[str, ...] = ()
+    interrupted: bool = False
 
     @property
     def gap(self) -> float:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from knapsack_reference import certify, enumerate_best, table_best
 
 from gacprof.errors import SolverError
-from gacprof.solver import InfeasibleBudget, Solution, solve
+from gacprof.solver import InfeasibleBudget, Solution, pareto, solve
 
 numbers = st.floats(-1e12, 1e12) | st.floats(-1e-12, 1e-12) | st.integers(-3, 3).map(float)
 classes = st.lists(
@@ -79,8 +79,21 @@ def test_interruption_returns_the_incumbent():
     solution = solve(costs, values, budget, progress=interrupt)
     certify(solution, costs, values, budget)
     assert not solution.proved
+    assert solution.interrupted
     assert "interrupted" in solution.notes[0]
     assert solution.value >= heard[-1][0]
+
+
+def test_interruption_ends_a_grid():
+    rng = np.random.default_rng(4)
+    costs = rng.integers(1, 50, (12, 5))
+    values, latency = rng.random((12, 5)), rng.random((12, 5))
+
+    def interrupt(value, bound):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pareto(costs, values, latency, budgets=3, limits=3, progress=interrupt)
 
 
 def test_progress_only_improves():
