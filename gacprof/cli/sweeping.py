@@ -138,7 +138,7 @@ def _confirm(folder: Path, device: Device) -> None:
 
 
 def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
-    """Say what would be measured, and how long it may take: a few visits tell, where the device
+    """Say what would be measured, and how long it may take: a few calls tell, where the device
     is here."""
     from gacprof.sweeping.estimate import estimate
     from gacprof.sweeping.order import visits
@@ -158,7 +158,7 @@ def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
         "visits": len(order),
         "refined_sweeps": adaptive,
         "estimated_s": [round(told.low_s, 1), round(told.high_s, 1)],
-        "estimated_from_visits": told.visits,
+        "estimated_from_calls": told.calls,
         "budget_s": timing.budget_s,
         "longest_s": round(len(order) * timing.cap_ms / 1e3, 1) if timing.count is None else None,
     }
@@ -167,7 +167,7 @@ def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
         return
     most = "at most " if adaptive else ""
     say(f"suite {suite.name} on {kind}: {most}{len(points)} points, {len(order)} visits")
-    basis = f"from visits to {told.visits} points" if told.visits else "a guess, nothing measured"
+    basis = f"from calls at {told.calls} points" if told.calls else "a guess, nothing measured"
     say(f"between {_duration(told.low_s)} and {_duration(told.high_s)} ({basis})")
     if timing.budget_s:
         say(f"its budget ends it after {timing.budget_s:g} s; --resume takes what is left")

@@ -1,9 +1,9 @@
-"""How long a sweep will take: a few visits taken for it, else a guess from the points' work."""
+"""How long a sweep will take: a few points called for it, else a guess from the points' work."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,10 +11,9 @@ from gacprof import operators
 from gacprof.measure.device import Device
 from gacprof.measure.roof import ROOFS, Roof
 from gacprof.points import Point
-from gacprof.sweeping.order import Visit, visits
+from gacprof.sweeping.order import visits
 from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
 from gacprof.sweeping.suite import Suite, Sweep, Timing
-from gacprof.sweeping.visiting import measure_visit
 
 FIXED_US = {"cuda": 8_000.0, "cpu": 1_500.0}
 """A visit beside its timings: allocating, first calls, one trace; a guess, not measured."""
@@ -30,29 +29,26 @@ ASSUMED = {
 }
 """Where the device is not known: an H100, and a CPU of two slow cores."""
 WARM_UP_CALLS = 4
-TYPICAL = 2.0
-"""How many times the least number of timings a visit takes until its median is known."""
 PROBE_S = 1.5
-"""Time for visits that an estimate is made from."""
-THOROUGH = 3.0
-"""A thorough visit in others: four times the timings, and the fixed part once."""
-EDGES = {"low": 0.1, "high": 1.0}
-"""Thorough visits a point: a quiet device, and twice what one with 1 % of noise takes."""
-SPREAD = {"low": 0.8, "high": 1.5}
-"""What the visits that were taken, or a guess scaled by them, may be off by: other work on the
-machine lengthens visits, and a cap is reached by some that are not among those taken."""
-GUESS = {"low": 0.2, "high": 3.0}
-"""What a guess that rests on no visit may be off by."""
+"""Time for the calls that an estimate is made from."""
+THOROUGH = 4.0
+"""A thorough visit's timings in those of others (suite.Timing.rule)."""
+EDGE_VISITS = (0.1, 0.8)
+"""Thorough visits a point: a quiet device, and one with 1 % of noise (docs/sweeping.md)."""
+REFINED = (0.4 / LARGEST_SHARE, 1 / LARGEST_SHARE)
+"""The share of a refined axis's points: a few edges, and as many as it may take."""
+GUESS = (0.3, 3.0)
+"""What a guess that rests on no call may be off by."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, from a quiet device to a busy one. ``visits`` were taken for it: with none it is
-    a guess from the points' work."""
+    """Seconds: where every visit takes the least number of timings, and where each goes on to
+    its cap. ``calls`` points were called for it; with none it is a guess from their work."""
 
     low_s: float
     high_s: float
-    visits: int = 0
+    calls: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,32 +62,31 @@ def estimate(
 ) -> Estimate:
     """What the suite may take; no more than its budget. Raises :class:`SuiteError`.
 
-    With a ``device`` a few visits are taken on it, for :data:`PROBE_S` or one visit.
+    With a ``device`` points from the middle and the ends of curves are called on it, for
+    :data:`PROBE_S` or one point.
     """
     timing, points = suite.timing, suite.points(device_kind)
     order = visits(points, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
     passes = len(order) / len(points)
     curves = list(_curves(suite, device_kind))
     roof = ROOFS.get(device_name) or ASSUMED.get(device_kind) or ASSUMED["cpu"]
-
-    def guessed_us(point: Point) -> float:
-        return _visit_us(point, timing, device_kind, roof)
-
-    tried = {} if device is None else _probed(curves, timing, device, guessed_us)
+    tried = {} if device is None else _tried(curves, device, roof)
     slower = {number: median(found) for number, found in tried.items()}
     usual = median(slower.values()) if slower else 1.0
-    low = high = 0.0
-    off = SPREAD if slower else GUESS
+    sums = [0.0, 0.0]
     for number, curve in enumerate(curves):
-        factor = slower.get(number, usual)
-        once = sum(guessed_us(point) * factor + ENGINE_US for point in curve.points) / 1e6
-        refined = curve.sweep.strategy == "adaptive" and len(curve.points) >= MEASURE_ALL_BELOW
-        least, most = (0.4 / LARGEST_SHARE, 1 / LARGEST_SHARE) if refined else (1.0, 1.0)
-        edges = THOROUGH if timing.edge_visits else 0.0
-        low += once * least * (off["low"] * passes + EDGES["low"] * edges)
-        high += once * most * (off["high"] * passes + EDGES["high"] * edges)
+        for end in (0, 1):
+            factor = slower.get(number, usual) * (1.0 if tried else GUESS[end])
+            calls = [factor * _guess_us(point, roof) for point in curve.points]
+            once, longer = (
+                sum(_visit_us(call, timing, device_kind, end == 1, times) for call in calls)
+                for times in (1.0, THOROUGH)
+            )
+            edges = EDGE_VISITS[end] if timing.edge_visits else 0.0
+            share = REFINED[end] if _refined(curve) else 1.0
+            sums[end] += share * (passes * once + edges * longer) / 1e6
     budget = timing.budget_s or float("inf")
-    return Estimate(min(low, budget), min(high, budget), sum(map(len, tried.values())))
+    return Estimate(min(sums[0], budget), min(sums[1], budget), sum(map(len, tried.values())))
 
 
 def _curves(suite: Suite, device_kind: str) -> Iterator[_Curve]:
@@ -100,55 +95,57 @@ def _curves(suite: Suite, device_kind: str) -> Iterator[_Curve]:
     for sweep in suite.sweep:
         if sweep.device in (None, device_kind):
             for curve in sweep.curves(device_kind):
-                yield _Curve(sweep, [p for p in curve.values() if p not in met])
-                met.update(curve.values())
+                fresh = [p for p in curve.values() if p not in met]
+                met.update(fresh)
+                if fresh:
+                    yield _Curve(sweep, fresh)
 
 
-def _probed(
-    curves: list[_Curve],
-    timing: Timing,
-    device: Device,
-    guessed_us: Callable[[Point], float],
-) -> dict[int, list[float]]:
-    """How many times the guess each visit took, by the number of its curve: of the middle of each,
-    the curves of most points first, then towards the ends, while there is time."""
+def _refined(curve: _Curve) -> bool:
+    return curve.sweep.strategy == "adaptive" and len(curve.points) >= MEASURE_ALL_BELOW
+
+
+def _tried(curves: list[_Curve], device: Device, roof: Roof) -> dict[int, list[float]]:
+    """How many times the guess a call took, by the number of its curve: the middle of each, then
+    towards the ends, while there is time."""
     until = time.monotonic() + PROBE_S
     taken: dict[int, list[float]] = {}
-    largest = sorted(range(len(curves)), key=lambda number: -len(curves[number].points))
     for place in (0.5, 0.1, 0.9):
-        for number in largest:
-            points = curves[number].points
-            if not points:
-                continue
-            point = points[int(place * len(points))]
-            seconds = _visit_s(point, timing, device)
-            if seconds is not None:
-                taken.setdefault(number, []).append(seconds * 1e6 / guessed_us(point))
+        for number, curve in enumerate(curves):
+            point = curve.points[int(place * len(curve.points))]
+            call_us = _call_us(point, device)
+            if call_us is not None:
+                taken.setdefault(number, []).append(call_us / _guess_us(point, roof))
             if time.monotonic() >= until:
-                break
+                return taken
     return taken
 
 
-def _visit_s(point: Point, timing: Timing, device: Device) -> float | None:
-    """Seconds of a visit, the second of two: the first loads what the operator needs."""
-    seconds = None
-    for _ in range(2):
-        started = time.monotonic()
-        if measure_visit(device, Visit(point, 0, False), (), timing).status == "failed":
-            return None
-        seconds = time.monotonic() - started
-    return seconds
+def _call_us(point: Point, device: Device) -> float | None:
+    """A call's time, after warming up; None where the point fails, for whatever reason."""
+    try:
+        work = device.prepare(point)
+        work.warm_up()
+        return median(work.time(3))
+    except Exception:  # an operator may raise anything; the sweep will tell it
+        return None
 
 
-def _visit_us(point: Point, timing: Timing, kind: str, roof: Roof) -> float:
+def _guess_us(point: Point, roof: Roof) -> float:
     operator = operators.get(point.operator)
     dtype = point.dtype if point.dtype in roof.tflops else next(iter(roof.tflops))
     least = roof.least_us(operator.flops(point), operator.bytes_moved(point), dtype)
-    call = (least or 0.0) / REACHED
-    if timing.count is not None:
-        count: float = timing.count
-    else:
-        enough = max(timing.least, timing.cap_ms * 1e3 / max(call, 1e-3))
-        count = min(TYPICAL * timing.least, enough)
+    return max(1.0, (least or 0.0) / REACHED)
+
+
+def _visit_us(call: float, timing: Timing, kind: str, to_the_cap: bool, times: float) -> float:
+    """A visit: the fixed part, warming up, and its timings, ``times`` as many as usual."""
     each = EACH_US.get(kind, 0.0) + call
-    return FIXED_US.get(kind, 0.0) + (WARM_UP_CALLS + timing.warm_up) * call + count * each
+    if timing.count is not None:
+        timings = timing.count * each
+    else:
+        timings = times * timing.least * each
+        if to_the_cap:
+            timings = max(timings, times * timing.cap_ms * 1e3 * each / call)
+    warm_up = (WARM_UP_CALLS + timing.warm_up) * call
+    return ENGINE_US + FIXED_US.get(kind, 0.0) + warm_up + timings

@@ -1,7 +1,6 @@
 """The ``sweep`` verb: budgets, dry runs, workers, and what it refuses."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -97,27 +96,20 @@ def test_an_estimate_grows_with_the_work_and_keeps_to_the_budget():
     suite = load_suite("cpu")
     slow = suite.model_copy(update={"timing": suite.timing.model_copy(update={"passes": 9})})
     guess, more = estimate(suite, "cpu"), estimate(slow, "cpu")
-    assert 0 < guess.low_s < guess.high_s < more.high_s and guess.visits == 0
+    assert 0 < guess.low_s < guess.high_s < more.high_s and guess.calls == 0
     tight = suite.timing.model_copy(update={"budget_s": 1.5})
     assert estimate(suite.model_copy(update={"timing": tight}), "cpu").high_s <= 1.5
 
 
-@pytest.mark.parametrize("visit_s", [0.0004, 0.003])
-def test_an_estimate_follows_the_device_it_can_try(visit_s, monkeypatch):
-    """60 points, 3 passes: 216 visits, each of them taking as long on a clock of our own."""
-    now = [0.0]
-    monkeypatch.setattr("gacprof.sweeping.estimate.time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    class Slow(RecordedDevice):
-        def prepare(self, point):
-            now[0] += visit_s
-            return super().prepare(point)
-
-    timing = {"passes": 3, "duplicates": 0.2, "count": 10, "edge_visits": 0}
+@pytest.mark.parametrize("call_us", [40.0, 700.0])
+def test_an_estimate_follows_the_device_it_can_try(call_us):
+    """60 points, 3 passes: 216 visits of ten timings and four warm-up calls, or of 8 ms."""
+    timing = {"passes": 3, "duplicates": 0.2, "cap_ms": 8, "edge_visits": 0}
     asked = suite_of(range(1, 61), timing)
-    told = estimate(asked, "recorded", device=Slow(lambda point, n: [1.0] * n))
-    assert told.visits == 3
-    assert told.low_s < 216 * (visit_s + 0.0003) < told.high_s < 2 * told.low_s
+    told = estimate(asked, "recorded", device=RecordedDevice(lambda point, n: [call_us] * n))
+    assert told.calls == 3
+    assert told.low_s == pytest.approx(216 * (14 * call_us + 300) / 1e6, rel=0.02)
+    assert told.high_s == pytest.approx(216 * (4 * call_us + 8000 + 300) / 1e6, rel=0.02)
 
 
 def suite_of(values, timing):
@@ -125,7 +117,7 @@ def suite_of(values, timing):
     return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
 
 
-def test_a_device_on_which_all_visits_fail_leaves_a_guess():
+def test_a_device_on_which_all_calls_fail_leaves_a_guess():
     def refuse(point, n):
         raise RuntimeError("no")
 
