@@ -33,8 +33,8 @@ PROBE_S = 1.5
 """Time for the calls that an estimate is made from."""
 THOROUGH = 4.0
 """A thorough visit's timings in those of others (suite.Timing.rule)."""
-EDGE_VISITS = (0.1, 0.8)
-"""Thorough visits a point: a quiet device, and one with 1 % of noise (docs/sweeping.md)."""
+EDGE_VISITS = (0.1, 3.0)
+"""Thorough visits a point: on a quiet device, and what `quick` took on a CPU of two busy cores."""
 REFINED = (0.4 / LARGEST_SHARE, 1 / LARGEST_SHARE)
 """The share of a refined axis's points: a few edges, and as many as it may take."""
 GUESS = (0.3, 3.0)
