@@ -171,9 +171,7 @@ def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
     basis = f"from calls at {told.calls} points" if told.calls else "a guess, nothing measured"
     say(f"between {_duration(told.low_s)} and {_duration(told.high_s)} ({basis})")
     if kind == "cpu" and os.getloadavg()[0] > 0.5:
-        say(
-            "other work runs on this CPU: calls that it preempts are taken again, so it may be longer"
-        )
+        say("other work runs here: calls that it preempts are taken again, so it may be longer")
     if timing.budget_s:
         say(f"its budget ends it after {timing.budget_s:g} s; --resume takes what is left")
 
