@@ -117,11 +117,13 @@ def pareto(
 
 def _lines(name: str, asked: Sequence[Any] | int, low: Any, high: Any) -> Sequence[Any]:
     if not isinstance(asked, (int, np.integer)):
+        if not len(asked):
+            raise SolverError(f"a grid needs {name}: give some, or how many to lay")
         return asked
     if asked < 2:
         raise SolverError(f"a grid needs at least two {name}")
-    if isinstance(low, int):
-        return [low + (high - low) * k // (asked - 1) for k in range(asked)]
+    if isinstance(low, int):  # where there are fewer whole numbers than asked for, each once
+        return sorted({low + (high - low) * k // (asked - 1) for k in range(asked)})
     return [*(low + (high - low) * (k / (asked - 1)) for k in range(asked - 1)), high]
 
 

@@ -86,3 +86,13 @@ def test_bad_input():
         pareto([[1]], [[1.0]], [[1.0]], budgets=1)
     with pytest.raises(SolverError, match="beyond 64 bits"):
         pareto([[2**62]] * 4, [[1.0]] * 4)
+
+
+def test_a_small_range_of_budgets_has_no_line_twice():
+    grid = pareto([[1, 2], [2, 3]], [[0.0, 1.0], [0.0, 1.0]], [[1.0, 2.0], [1.0, 2.0]])
+    assert grid.budgets == (3, 4, 5)
+
+
+def test_no_budgets_are_no_grid():
+    with pytest.raises(SolverError, match="a grid needs budgets"):
+        pareto([[1, 2]], [[0.0, 1.0]], [[1.0, 2.0]], budgets=[])
