@@ -19,7 +19,14 @@ from gacprof.sweeping.order import Visit
 from gacprof.sweeping.refine import Seen
 from gacprof.sweeping.resuming import check_resumable
 from gacprof.sweeping.rounds import rounds
-from gacprof.sweeping.store import RunFolder, read_header, read_samples
+from gacprof.sweeping.store import (
+    JOURNAL,
+    PARQUET,
+    RUN,
+    RunFolder,
+    read_header,
+    read_samples,
+)
 from gacprof.sweeping.suite import Suite, parse_suite
 from gacprof.sweeping.suspects import Taken
 from gacprof.sweeping.visiting import measure_visit
@@ -62,8 +69,8 @@ def run_sweep(
 ) -> RunSummary:
     """Measure every point of ``suite`` on ``device``, keeping samples in ``folder``.
 
-    A folder that holds a sweep already is refused unless ``resume`` is true, and then only if
-    it holds the same suite on the same device and stack; visits already taken are not taken
+    A folder that holds anything but a sweep is refused. One that holds a sweep already is
+    refused unless ``resume`` is true, and then only if it holds the same suite on the same device and stack; visits already taken are not taken
     again. ``KeyboardInterrupt`` passes through after the samples are safe. ``budget_s`` ends
     the sweep after so many seconds (by default the suite's own), leaving the rest to a resume.
 
@@ -175,6 +182,7 @@ def _opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[
     if store.path.exists() and not store.path.is_dir():
         raise MeasurementError(f"{store.path} is a file; --out names a folder")
     try:
+        _check_free(store)
         store.lock()
     except OSError as error:
         raise MeasurementError(f"cannot write to {store.path}: {error.strerror}") from None
@@ -195,3 +203,16 @@ def _opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[
         ) from None
     finally:
         store.close()
+
+
+def _check_free(store: RunFolder) -> None:
+    """Before anything is written. Samples without their header may be of any suite and device:
+    going on with them would mix what does not belong together."""
+    held = store.others() if store.path.is_dir() and not store.started else []
+    if {JOURNAL, PARQUET} & set(held):
+        raise MeasurementError(
+            f"{store.path} holds samples without their {RUN}, which says what they are of: "
+            "restore it, or use another --out"
+        )
+    if held:
+        raise MeasurementError(f"{store.path} holds no sweep, but {held[0]}: choose another --out")

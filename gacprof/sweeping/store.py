@@ -46,6 +46,12 @@ class RunFolder:
     def started(self) -> bool:
         return (self.path / RUN).exists()
 
+    def others(self) -> list[str]:
+        """What stands in the folder, but for what a sweep that wrote nothing yet can have left:
+        its lock, a header that a kill kept from its name. Only for a folder not started."""
+        ours = (LOCK, f".{RUN}.")
+        return sorted(e.name for e in self.path.iterdir() if not e.name.startswith(ours))
+
     def lock(self) -> None:
         """Take the folder for writing. Raises :class:`MeasurementError` if another has it."""
         if not self.path.is_dir():

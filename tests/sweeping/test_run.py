@@ -249,3 +249,26 @@ def test_many_samples_fold_into_parquet_while_the_sweep_goes_on(tmp_path):
     header = json.loads((tmp_path / "run" / "run.json").read_text())
     assert header["schema"] == "gacprof.run/1" and header["suite"]["name"] == "t"
     assert time.time() - read_samples(tmp_path / "run")[-1].taken_at < 600
+
+
+def test_samples_without_their_header_are_not_gone_on_with(tmp_path):
+    run_sweep(suite(), device(), tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    before = (tmp_path / "run" / PARQUET).read_bytes()
+    for resume in (False, True):
+        with pytest.raises(MeasurementError, match=r"samples without their run\.json"):
+            run_sweep(suite((1, 2)), device(), tmp_path / "run", resume=resume)
+    assert (tmp_path / "run" / PARQUET).read_bytes() == before
+
+
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(MeasurementError, match=r"holds no sweep, but config\.json"):
+        run_sweep(suite(), device(), tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_sweep_killed_before_its_header_was_written_can_begin_again(tmp_path):
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".run.json.x1y2").touch()
+    assert run_sweep(suite(), device(), tmp_path).failed == 0
