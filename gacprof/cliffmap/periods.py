@@ -8,6 +8,7 @@ its own mean, and a cliff happens once, so none of them passes for a period.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from math import exp, log1p
@@ -42,7 +43,8 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
     """The modulus that explains the curve best, with its residue classes; None if none does.
 
     Classes differ by more than ``floor``, and the modulus is the smallest that tells them
-    apart. Dims may have any spacing; a modulus is a multiple of the sweep's finest step.
+    apart; each holds a residue that several dims were measured of, for one dim alone foretells
+    nothing. Dims may have any spacing; a modulus is a multiple of the sweep's finest step.
     """
     import numpy as np
 
@@ -62,8 +64,14 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
         for modulus, share in explained.items()
         if share >= best - TIE
     ]
-    period = max(found, key=lambda p: (len(p.classes), -p.modulus))
-    return period if len(period.classes) > 1 else None
+    repeated = [period for period in found if _repeats(period, d)]
+    period = max(repeated, key=lambda p: (len(p.classes), -p.modulus), default=None)
+    return period if period and len(period.classes) > 1 else None
+
+
+def _repeats(period: Period, d: Sequence[int]) -> bool:
+    measured = Counter(size % period.modulus for size in d)
+    return all(any(measured[r] > 1 for r in c.remainders) for c in period.classes)
 
 
 def _period(

@@ -187,3 +187,11 @@ def test_finest_step():
 )
 def test_residue_classes_in_words(modulus, remainders, words):
     assert label("K", modulus, remainders) == words
+
+
+def test_a_residue_measured_once_makes_no_period():
+    """A compressor's ranks on one CPU, measured: of those ≡ 3 (mod 6) there is 93 alone."""
+    d = [56, 64, 72, 74, 80, 88, 93, 96, 104, 112, 256]
+    latency = [69.353, 71.547, 82.468, 92.333, 85.167, 96.944, 118.927, 100.615, 110.094, 112.723,
+               248.17]  # fmt: skip
+    assert find_period(d, latency, 0.05302) is None
