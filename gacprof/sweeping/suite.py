@@ -26,7 +26,7 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -36,7 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gacprof import operators
 from gacprof.errors import SuiteError
 from gacprof.measure.stopping import Confidence, FixedCount, StoppingRule
-from gacprof.points import Flag, Point
+from gacprof.points import MAX_DIM, Flag, Point
 from gacprof.sweeping.dtypes import dtype_named
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
@@ -44,7 +44,9 @@ MAX_POINTS = 1_000_000
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, strict=True, allow_inf_nan=False
+    )
 
 
 class Range(_Strict):
@@ -55,7 +57,11 @@ class Range(_Strict):
     step: Annotated[int, Field(gt=0)] = 1
 
     def __iter__(self) -> Iterator[int]:  # type: ignore[override]
-        return iter(range(self.first, self.last + 1, self.step))
+        return iter(self.dims)
+
+    @property
+    def dims(self) -> range:
+        return range(self.first, self.last + 1, self.step)
 
 
 class Timing(_Strict):
@@ -117,8 +123,7 @@ class Sweep(_Strict):
             )
         if self.axis in self.dims:
             raise SuiteError(f"axis '{self.axis}' stands in 'dims' too; give it in 'values' only")
-        if not self.axis_values:
-            raise SuiteError(f"axis '{self.axis}' has no values")
+        _check_values(self.axis, self.values)
         return self
 
     @property
@@ -208,6 +213,15 @@ def load_suite(name: str | Path) -> Suite:
 
 
 def parse_suite(data: Mapping[str, Any], source: str) -> Suite:
+    """A suite from plain data. Raises :class:`SuiteError` that names the source and the key."""
+    tables = data.get("sweep")
+    for number, table in enumerate(tables if isinstance(tables, list) else ()):
+        try:
+            Sweep.model_validate(table)
+        except SuiteError as error:
+            raise SuiteError(f"{source}: sweep[{number}]: {error}") from None
+        except ValidationError:
+            pass  # told below, with the keys around it
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
@@ -232,6 +246,25 @@ def _find(name: str) -> tuple[str, str]:
         )
     text = (resources.files("gacprof") / "suites" / f"{name}.toml").read_text(encoding="utf-8")
     return f"suite '{name}'", text
+
+
+def _check_values(axis: str, values: Sequence[int | Range]) -> None:
+    """Some, and not too many: looked at before a range is spelt out, for that takes memory."""
+    ranges = [value for value in values if isinstance(value, Range)]
+    count = len(values) - len(ranges)
+    for each in ranges:
+        if each.last > MAX_DIM:
+            raise SuiteError(
+                f"axis '{axis}': a range to {each.last}, but the largest dim is {MAX_DIM}"
+            )
+        count += len(each.dims)
+    if count > MAX_POINTS:
+        raise SuiteError(
+            f"axis '{axis}' has {count} values, more than {MAX_POINTS}: use a larger step"
+        )
+    if not count:
+        told = [f"from = {r.first} is above to = {r.last}" for r in ranges]
+        raise SuiteError(f"axis '{axis}' has no values{': ' if told else ''}{', '.join(told)}")
 
 
 def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

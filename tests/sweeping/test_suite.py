@@ -72,6 +72,14 @@ flags = { bias = false }
         ("[[sweep]]", "[timing]\npasses = 0\n[[sweep]]", "timing.passes"),
         ("[[sweep]]", "surprise = 1\n[[sweep]]", "surprise"),
         ('name = "t"', 'name = "../t"', "name"),
+        ("to = 112, ", "to = 1000000000000, ", "sweep[0]: axis 'K': a range to 1000000000000"),
+        ("to = 112, step = 8", "to = 2000000000", "sweep[0]: axis 'K' has 1999999906 values"),
+        ("values = [107,", 'values = ["8",', "sweep[0].values[0]: "),
+        ("values = [107,", "values = [true,", "sweep[0].values[0]: "),
+        ("N = 32", 'N = "32"', "sweep[0].dims.N: "),
+        ("[[sweep]]", '[timing]\npasses = "2"\n[[sweep]]', "timing.passes: "),
+        ("[[sweep]]", "[timing]\npasses = true\n[[sweep]]", "timing.passes: "),
+        ("[[sweep]]", "[timing]\ncap_ms = inf\n[[sweep]]", "timing.cap_ms: "),
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, told: str):
@@ -82,7 +90,7 @@ def test_what_is_wrong_is_named(old: str, new: str, told: str):
 
 
 def test_an_empty_range_alone_is_an_empty_axis():
-    with pytest.raises(SuiteError, match="has no values"):
+    with pytest.raises(SuiteError, match="has no values: from = 9 is above to = 8"):
         parsed(GOOD.replace("[107, { from = 96, to = 112, step = 8 }]", "[{ from = 9, to = 8 }]"))
 
 
@@ -124,3 +132,12 @@ def test_what_pydantic_calls_a_type_is_not_told():
     with pytest.raises(SuiteError) as told:
         parsed(GOOD.replace("values = [107,", "values = [0, -8,"))
     assert "constrained" not in str(told.value) and "Range" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"linear"', '"linaer"'), ('axis = "K"', 'axis = "Q"'), ("N = 32", "N = 32, K = 8")],
+)
+def test_what_is_wrong_with_a_sweep_names_the_file_and_the_sweep(old, new):
+    with pytest.raises(SuiteError, match=r"^t\.toml: sweep\[0\]: "):
+        parsed(GOOD.replace(old, new))
