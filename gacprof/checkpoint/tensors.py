@@ -80,6 +80,8 @@ class TensorReader:
 def open_tensors(source: Inventory | str | Path) -> TensorReader:
     """A reader for the tensors of a scanned or still unscanned checkpoint on disk."""
     inventory = source if isinstance(source, Inventory) else scan(source)
+    if inventory.container == "memory":
+        raise CheckpointError(f"{inventory.path}: give the model itself, its inventory has no data")
     if not Path(inventory.folder).is_dir():
         raise CheckpointError(
             f"{inventory.path}: its tensors are not on this machine; download it first"

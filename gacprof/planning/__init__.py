@@ -40,14 +40,23 @@ def plan(
     Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError` or
     :class:`SolverError`.
     """
-    from gacprof.checkpoint import inventory_for
+    from gacprof.checkpoint import Inventory, scan
+    from gacprof.checkpoint.memory_tensors import ModelReader
     from gacprof.cliffmap import CliffMap
     from gacprof.planning.make import make_plan
 
     if not isinstance(cliff_map, CliffMap):
         cliff_map = CliffMap.load(cliff_map)
+    reader = None
+    if isinstance(checkpoint, Inventory):
+        inventory = checkpoint
+    elif isinstance(checkpoint, str | Path):
+        inventory = scan(checkpoint)
+    else:
+        reader = ModelReader(checkpoint)
+        inventory = reader.inventory
     return make_plan(
-        inventory_for(checkpoint),
+        inventory,
         cliff_map,
         aim=objective,
         budget=budget,
@@ -62,6 +71,7 @@ def plan(
         latency_limit_us=latency_limit_us,
         time_limit=time_limit,
         progress=progress,
+        reader=reader,
     )
 
 

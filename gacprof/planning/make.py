@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap import CliffMap
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
@@ -41,6 +42,7 @@ def make_plan(
     latency_limit_us: float | None = None,
     time_limit: float | None = None,
     progress: Callable[[float, float], None] | None = None,
+    reader: TensorReader | None = None,
 ) -> Plan:
     """Choose one size for every adjustable dim of ``inventory``.
 
@@ -51,6 +53,7 @@ def make_plan(
     ``latency_limit_us`` the most time that the workload may take in the planned weights'
     products, all of them resized together. ``time_limit`` (seconds) or Ctrl-C ends a search
     early with its best plan and the gap; ``progress(value, bound)`` is called as it goes on.
+    ``reader`` reads the tensors where they are not on disk.
 
     Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """
@@ -65,7 +68,7 @@ def make_plan(
         notes.append("no quality floor was given: nothing is cut (--quality-floor allows cuts)")
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     needs_spectra = aim in ("energy", "latency") or floor is not None
-    kept = energy_kept(inventory, inventory.dims) if needs_spectra else {}
+    kept = energy_kept(inventory, inventory.dims, reader) if needs_spectra else {}
     classes = build_classes(
         predictor, inventory.dims, window=window, constraints=constraints, kept=kept
     )

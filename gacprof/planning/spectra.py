@@ -14,15 +14,19 @@ import numpy as np
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
+from gacprof.errors import CheckpointError
 from gacprof.factors.cut import Stored, norms
 
 
-def energy_kept(inventory: Inventory, dims: Iterable[Dim]) -> dict[str, list[float]]:
+def energy_kept(
+    inventory: Inventory, dims: Iterable[Dim], reader: TensorReader | None = None
+) -> dict[str, list[float]]:
     """For each ordered rank: the share of energy kept at sizes 0 … size (size + 1 values).
 
-    Reads the factors' data, one tensor at a time. Raises :class:`CheckpointError`.
+    Reads the factors' data, one tensor at a time, through ``reader`` or from the disk. Raises
+    :class:`CheckpointError` for factors that are not there or hold NaN or infinity.
     """
-    reader = open_tensors(inventory)
+    reader = reader or open_tensors(inventory)
     return {dim.name: _kept(reader, dim) for dim in dims if dim.kind == "rank" and dim.ordered}
 
 
@@ -33,8 +37,15 @@ def _kept(reader: TensorReader, dim: Dim) -> list[float]:
         if len(info.shape) != 2:
             continue
         stored = Stored(reader.read(place.tensor), info.dtype)
-        here = norms(stored, place.axis)
-        strengths = strengths * here[place.start : place.start + dim.size]
+        with np.errstate(over="ignore"):
+            here = norms(stored, place.axis)
+        here = here[place.start : place.start + dim.size]
+        if not np.isfinite(here).all():
+            raise CheckpointError(
+                f"{reader.inventory.path}: '{place.tensor}' holds NaN or infinity: what '{dim.name}' "
+                "keeps of its energy cannot be told; mend the tensor, or plan with the objective pad"
+            )
+        strengths = strengths * here
     energy = np.square(strengths)
     total = float(energy.sum())
     if not total > 0:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gacprof.checkpoint import inventory_for, mirrored_files, open_tensors
-from gacprof.checkpoint.dtypes import element_type
+from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import TensorReader
+from gacprof.checkpoint.memory_tensors import ModelReader, tensors_of
 from gacprof.errors import CheckpointError, PlanError
 from gacprof.planning.schema import Plan
 from gacprof.realigning import targets
@@ -33,20 +32,6 @@ Base = str | Path | Inventory | Any
 """Where the original weights are: a dense checkpoint, or a model in memory."""
 
 
-class ModelReader(TensorReader):
-    """The state of a model in memory, read as a checkpoint's tensors are."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__(inventory_for(model))
-        self._state = model.state_dict()
-
-    def read(self, name: str) -> Array:
-        info = self.info(name)
-        if info.offset is None:
-            raise CheckpointError(f"{self.inventory.path}: {name!r} has no data (meta device)")
-        return _to_numpy(self._state[name], element_type(info.dtype).numpy)
-
-
 def realign_model(
     model: torch.nn.Module, how: How, *, base: Base | None = None, inplace: bool = False
 ) -> torch.nn.Module:
@@ -64,7 +49,7 @@ def realign_model(
     sizes = _sizes(inventory, how)
     changes = changes_of(inventory, sizes)
     fused = fused_modules(inventory, sizes)
-    originals = None if base is None else Originals(_reader(base), inventory)
+    originals = None if base is None else Originals(tensors_of(base), inventory)
     if originals is not None:
         changes = originals.inform(changes)
     outputs = outputs_of(inventory, edits_of(inventory, changes), fused)
@@ -81,10 +66,6 @@ def realign_model(
     _assign(target, made)
     _tell(target, inventory, sizes)
     return target
-
-
-def _reader(base: Base) -> TensorReader:
-    return open_tensors(base) if isinstance(base, str | Path | Inventory) else ModelReader(base)
 
 
 def _sizes(inventory: Inventory, how: How) -> Sizes:
@@ -205,17 +186,6 @@ def _set(config: Any, key: str, value: Any) -> None:
         config[key] = value
     else:
         setattr(config, key, value)
-
-
-def _to_numpy(tensor: torch.Tensor, carrier: np.dtype[Any]) -> Array:
-    """The tensor's elements on the CPU, in numpy's carrier of their type."""
-    import torch
-
-    flat = tensor.detach().cpu().contiguous()
-    if flat.dtype in (torch.float64, torch.float32, torch.float16):
-        return np.asarray(flat.numpy())
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[carrier.itemsize]
-    return np.asarray(flat.view(whole).numpy()).view(carrier)
 
 
 def _to_torch(array: Array, dtype: torch.dtype) -> torch.Tensor:
