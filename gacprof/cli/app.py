@@ -50,9 +50,15 @@ def main() -> None:
 
 
 def _usage(error: Exception) -> int:
-    """Usage errors are told by their own text, in one line; anything else is a bug of ours."""
+    """Usage errors are told by their own text, in one line; anything else is a bug of ours.
+
+    A bare ``gacprof`` is an error whose text is the help: that is printed as it stands.
+    """
     told = getattr(error, "format_message", None)
     if told is None:
         raise error
+    if type(error).__name__ == "NoArgsIsHelpError":  # typer brings its own copy of click's
+        print(told())
+        return 0
     complain(f"{told()} (see 'gacprof --help')")
     return 2

@@ -9,6 +9,7 @@ import typer
 from gacprof.cli import map_options as options
 from gacprof.cli.map_options import MapName
 from gacprof.cli.printing import Json, percent, print_json, print_table, say
+from gacprof.errors import MapError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.compare import CliffChange, MapDiff
@@ -26,12 +27,18 @@ def diff(
 ) -> None:
     """Print which cliffs are gone, new, moved or of another size from A to B.
 
-    Exit code 1 if any of them is significant: beyond both maps' intervals and noise floors.
+    Exit code 1 if any of them is significant: beyond both maps' intervals and noise floors; 2 if
+    the maps have no curve in common.
     """
     from gacprof.cliffmap.compare import diff as compare
 
     old, new = options.load(a, b)
     found = compare(old, new)
+    if not found.curves:
+        raise MapError(
+            f"{found.a} and {found.b} have no curve in common (operator, axis, dtype, flags and "
+            "the other dims must agree): nothing can be compared; gacprof map show lists theirs"
+        )
     if as_json:
         print_json(found.as_dict())
     else:
@@ -64,8 +71,6 @@ def _print_diff(found: MapDiff) -> None:
     for name, only in ((a, found.only_a), (b, found.only_b)):
         if only:
             say(f"only in {name}: {'; '.join(only)}")
-    if not found.curves:
-        say("the maps have no curve in common: nothing can be compared")
     say("significant differences" if found.differs else "no significant difference")
 
 

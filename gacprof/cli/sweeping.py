@@ -59,6 +59,7 @@ def _on_one(
     stack.enter_context(_clocks(device, how))
     opened = stack.enter_context(_opened(device, how))
     folder = out or Path("runs") / f"{suite.name}-{_slug(opened.environment.name)}"
+    _check_resume(how, folder)
     with progress(f"sweep {suite.name}") as advance, _interruptible(folder):
         summary = run_sweep(
             suite, opened, folder, resume=how.resume, progress=advance, budget_s=how.budget_s
@@ -78,11 +79,23 @@ def _on_all(suite: Suite, out: Path | None, how: HowToSweep, stack: ExitStack) -
     names = local_gpus()
     opened = {name: stack.enter_context(_opened(name, how)) for name in names}
     folder = out or Path("runs") / f"{suite.name}-all"
+    _check_resume(how, folder, *(folder / name.replace(":", "") for name in names))
     with progress(f"sweep {suite.name} on {len(names)} GPUs") as advance, _interruptible(folder):
         summaries = run_on_all(
             suite, opened, folder, progress=advance, resume=how.resume, budget_s=how.budget_s
         )
     return list(summaries.values())
+
+
+def _check_resume(how: HowToSweep, folder: Path, *others: Path) -> None:
+    """Of several GPUs one may have been stopped before it began; with none begun, the name of
+    the folder is wrong."""
+    begun = (f for f in others or (folder,) if f.is_dir() and any(f.iterdir()))
+    if how.resume and not any(begun):
+        raise MeasurementError(
+            f"nothing to resume in {folder}: name the sweep's folder with --out, or leave out "
+            "--resume to begin one"
+        )
 
 
 @contextmanager

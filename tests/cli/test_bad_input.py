@@ -214,3 +214,16 @@ def test_light_verbs_import_no_torch(arguments):
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("map",), ("evidence",)])
+def test_no_arguments_give_the_help(run, arguments):
+    told = run(*arguments)
+    assert told.code == 0 and told.err == ""
+    assert "Commands:" in told.out and len(told.out.splitlines()) > 5
+
+
+def test_nothing_to_resume_is_told_and_nothing_begun(run, tmp_path):
+    out = tmp_path / "mistyped"
+    refused(run("sweep", "cpu", "--device", "cpu", "--out", out, "--resume"), "nothing to resume")
+    assert not out.exists()
