@@ -104,12 +104,12 @@ def _visits(
         by_timer[sample.timer][sample.point].add(sample, mechanism_of(sample))
     if not by_timer:
         return {}, "", []
-    timer = max(by_timer, key=lambda t: (sum(bool(v.own) for v in by_timer[t].values()), t))
+    timer = max(by_timer, key=lambda t: (sum(bool(v.telling) for v in by_timer[t].values()), t))
     notes = [
         f"{len(by_timer[other])} points were timed with '{other}' and left out: "
         f"the map is of '{timer}'"
         for other in sorted(by_timer)
-        if other != timer and any(v.own for v in by_timer[other].values())
+        if other != timer and any(v.telling for v in by_timer[other].values())
     ]
     return dict(by_timer[timer]), timer, notes
 
@@ -126,13 +126,13 @@ def _curves(
     curves: list[Curve] = []
     on_curve: set[Point] = set()
     for (operator, axis, dtype, flags, fixed), points in sorted(groups.items(), key=str):
-        measured = [visits[p].measured(d) for d, p in points.items() if visits[p].own]
+        measured = [visits[p].measured(d) for d, p in points.items() if visits[p].telling]
         if len(measured) < 2:
             continue
         failed = {
-            d: "; ".join(dict.fromkeys(visits[p].troubles)) or "only measured as a duplicate"
+            d: "; ".join(dict.fromkeys(visits[p].troubles))
             for d, p in points.items()
-            if not visits[p].own
+            if not visits[p].telling
         }
         what = Axis(operator, axis, dict(fixed), dtype, dict(flags), timer)
         on_curve.update(points.values())
@@ -144,7 +144,9 @@ def _curves(
             raise MapError(
                 f"{operator} {axis} ({dict(fixed)}): {error.errors()[0]['msg']}"
             ) from None
-    return curves, [_lone(p, v, timer) for p, v in visits.items() if v.own and p not in on_curve]
+    return curves, [
+        _lone(p, v, timer) for p, v in visits.items() if v.telling and p not in on_curve
+    ]
 
 
 def _on_this(points: Mapping[int, Point], in_turns: InTurns) -> dict[tuple[int, int], Paired]:

@@ -16,11 +16,12 @@ Timings = tuple[float, ...]
 @dataclass
 class Visits:
     """What was sampled of one point with one timer: its own visits, those in disguise, and
-    which kernels served it. Timings in microseconds, one tuple a visit."""
+    which kernels served each kind. Timings in microseconds, one tuple a visit."""
 
     own: list[Timings] = field(default_factory=list)
     disguised: list[Timings] = field(default_factory=list)
     served: Counter[tuple[str | None, tuple[str, ...]]] = field(default_factory=Counter)
+    served_disguised: Counter[tuple[str | None, tuple[str, ...]]] = field(default_factory=Counter)
     troubles: list[str] = field(default_factory=list)
     axes: set[str] = field(default_factory=set)
 
@@ -28,16 +29,21 @@ class Visits:
         self.axes.update(sample.axes)
         if sample.status != "ok" or not sample.timings_us:
             self.troubles.append(sample.reason or sample.status)
-        elif sample.duplicate:
-            self.disguised.append(sample.timings_us)
-        else:
-            self.own.append(sample.timings_us)
-            if mechanism or sample.kernels:
-                self.served[mechanism, sample.kernels] += 1
+            return
+        (self.disguised if sample.duplicate else self.own).append(sample.timings_us)
+        if mechanism or sample.kernels:
+            served = self.served_disguised if sample.duplicate else self.served
+            served[mechanism, sample.kernels] += 1
+
+    @property
+    def telling(self) -> list[Timings]:
+        """The visits that tell the point's latency: its own. Where those failed, or a budget
+        ended the sweep before them, the disguised ones, which are timed alike."""
+        return self.own or self.disguised
 
     def measured(self, d: int) -> Measured:
-        """The least disturbed of the point's own visits, with the interval of its median."""
-        timings = least_disturbed(self.own)
+        """The least disturbed of the point's visits, with the interval of its median."""
+        timings = least_disturbed(self.telling)
         low, middle, high = median_interval(timings)
         mechanism, kernels = self._commonest()
         return Measured(d, middle, low, high, len(timings), mechanism, kernels)
@@ -55,9 +61,10 @@ class Visits:
         return relative_difference(median(least_disturbed(own)), median(least_disturbed(disguised)))
 
     def _commonest(self) -> tuple[str | None, tuple[str, ...]]:
-        if not self.served:
+        served = self.served if self.own else self.served_disguised
+        if not served:
             return None, ()
-        return min(self.served, key=lambda seen: (-self.served[seen], str(seen)))
+        return min(served, key=lambda seen: (-served[seen], str(seen)))
 
 
 def least_disturbed(visits: Sequence[Timings]) -> Timings:

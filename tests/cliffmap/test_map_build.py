@@ -291,3 +291,11 @@ def test_other_work_for_a_part_of_the_sweep_feigns_no_more_than_one_cliff_in_a_h
             found += len(only_curve(shared_machine(rng, dims, share, factor)).cliffs)
             cases += 1
     assert found <= 0.01 * cases * (len(dims) - 1)
+
+
+def test_a_point_measured_in_disguise_only_is_measured():
+    """A budget can end a sweep after a point's duplicate and before its own visit."""
+    seen = sample(107, [9.0] * 5, duplicate=True, kernels=("ampere_h1688gemm_128x64",))
+    curve = only_curve([sample(96, [8.0] * 5), sample(104, [8.5] * 5), seen])
+    assert curve.points.d == [96, 104, 107] and curve.points.median_us[-1] == 9.0
+    assert curve.coverage.failed == {} and curve.kernels == [["ampere_h1688gemm_128x64"]]
