@@ -18,6 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from gacprof.errors import CheckpointError
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -151,7 +153,8 @@ class Inventory:
     config), by file name. ``side_files`` are files that belong to the checkpoint besides its
     weights (config, tokenizer, remote code), to be copied along. ``attributes`` are what a
     pickled model's modules say of themselves (``class``, ``num_heads``, ``eps``), by module
-    name; empty for other containers.
+    name; empty for other containers. ``left_out`` are tensors that the shards hold and their
+    index does not name: no part of the checkpoint, or lost from the index.
     """
 
     path: str
@@ -167,6 +170,7 @@ class Inventory:
     notes: tuple[str, ...] = field(default=())
     side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -186,10 +190,19 @@ class Inventory:
         return sum(seen.values())
 
     def dim(self, name: str) -> Dim:
-        return self._dims[name]
+        """Raises :class:`CheckpointError` for a dim that is not there."""
+        try:
+            return self._dims[name]
+        except (KeyError, TypeError):
+            like = f"; dims are named like '{self.dims[0].name}'" if self.dims else ""
+            raise CheckpointError(f"{self.path} has no dim {name!r}{like}") from None
 
     def gemm(self, weight: str) -> Gemm:
-        return self._gemms[weight]
+        """Raises :class:`CheckpointError` for a weight that is in no matrix product."""
+        try:
+            return self._gemms[weight]
+        except (KeyError, TypeError):
+            raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
 
     @cached_property
     def _dims(self) -> dict[str, Dim]:

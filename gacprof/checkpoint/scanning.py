@@ -95,6 +95,7 @@ def inventory_of(
         notes=(*stored.notes, *findings.notes),
         side=side,
         attributes=stored.attributes,
+        left_out=stored.left_out,
     )
 
 

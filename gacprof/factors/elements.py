@@ -38,6 +38,14 @@ def narrow(values: NDArray[np.float64], dtype: str) -> NDArray[Any]:
     return narrowed
 
 
+def all_finite(stored: NDArray[Any], dtype: str) -> bool:
+    """Whether none of the elements is NaN or infinite; true for types that we do not compute."""
+    if dtype == "bfloat16":
+        exponent = np.uint16(0x7F80)
+        return not bool(((stored.view(np.uint16) & exponent) == exponent).any())
+    return dtype not in COMPUTABLE or bool(np.isfinite(stored).all())
+
+
 def _to_bfloat16(values: NDArray[np.float64]) -> NDArray[np.uint16]:
     single = values.astype(np.float32)
     bits = np.ascontiguousarray(single).view(np.uint32)

@@ -19,7 +19,7 @@ SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, strict=True)
 
 
 Action = Literal["keep", "pad", "truncate", "fuse"]

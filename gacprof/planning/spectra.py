@@ -42,8 +42,9 @@ def _kept(reader: TensorReader, dim: Dim) -> list[float]:
         here = here[place.start : place.start + dim.size]
         if not np.isfinite(here).all():
             raise CheckpointError(
-                f"{reader.inventory.path}: '{place.tensor}' holds NaN or infinity: what '{dim.name}' "
-                "keeps of its energy cannot be told; mend the tensor, or plan with the objective pad"
+                f"{reader.inventory.path}: '{place.tensor}' holds NaN or infinity: what "
+                f"'{dim.name}' keeps of its energy cannot be told; mend the tensor, or plan with "
+                "the objective pad"
             )
         strengths = strengths * here
     energy = np.square(strengths)

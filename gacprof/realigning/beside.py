@@ -11,8 +11,10 @@ from typing import Any
 
 import gacprof
 from gacprof.checkpoint import mirrored_files
+from gacprof.checkpoint.containers.sharded import LEFT_OUT
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.load_config import module_facts
+from gacprof.errors import CheckpointError
 from gacprof.files import sync, write_json
 from gacprof.realigning.destination import WeightsFile, index_of
 from gacprof.realigning.edits import Sizes
@@ -65,9 +67,29 @@ def write_provenance(
     write_json(folder / PROVENANCE, record)
 
 
+def refuse_incomplete(inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` where the index leaves out a tensor of a layer that it has.
+
+    A tensor of a whole layer that the index does not know is left out by every loader, and here
+    (a note says so); one whose neighbours are there was lost from the index.
+    """
+    for name in inventory.left_out:
+        layer = name.rsplit(".", 2)[0] + "."
+        if name.endswith("rotary_emb.inv_freq"):
+            continue
+        partner = next((other for other in inventory.tensors if other.startswith(layer)), None)
+        if partner is not None:
+            raise CheckpointError(
+                f"{inventory.path}: its index leaves out '{name}', which the shards hold and which "
+                f"belongs with '{partner}': mend the index or fetch the checkpoint again"
+            )
+
+
 def notes_on(inventory: Inventory) -> tuple[str, ...]:
-    """What the user has to add by hand."""
+    """What the user has to know or to add by hand."""
+    left = inventory.left_out
+    told = [note for note in inventory.notes if note.endswith(LEFT_OUT)] if left else []
     pickled = bool(inventory.attributes)
     if pickled and not any(name.startswith("tokenizer") for name in inventory.side_files):
-        return ("a tokenizer inside a pickle is not unpickled: copy the original model's files",)
-    return ()
+        told.append("a tokenizer inside a pickle is not unpickled: copy the original model's files")
+    return tuple(told)

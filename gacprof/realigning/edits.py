@@ -13,6 +13,7 @@ from typing import Literal
 from gacprof.checkpoint.inventory import Dim, Inventory, Place, TensorInfo
 from gacprof.errors import CheckpointError, PlanError
 from gacprof.factors.cut import Method
+from gacprof.points import MAX_DIM
 
 Action = Literal["pad", "truncate"]
 
@@ -93,8 +94,10 @@ def changes_of(inventory: Inventory, sizes: Sizes) -> tuple[Change, ...]:
         after = sizes.get(dim.name, dim.size)
         if after is None:
             continue
-        if after < 1:
-            raise PlanError(f"'{dim.name}' cannot have size {after}")
+        if isinstance(after, bool) or not isinstance(after, int):
+            raise PlanError(f"'{dim.name}' cannot have size {after!r}: sizes are whole numbers")
+        if not 1 <= after <= MAX_DIM:
+            raise PlanError(f"'{dim.name}' cannot have size {after}: it must be 1 to {MAX_DIM}")
         if after != dim.size:
             changes.append(_checked(Change(dim, after)))
     return tuple(changes)

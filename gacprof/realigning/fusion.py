@@ -128,7 +128,9 @@ def _bias(weight: str) -> str:
 def blocks(output: Output, reader: TensorReader, resolver: Resolver) -> Iterator[Array]:
     """The tensor's new elements as consecutive C-contiguous blocks along axis 0."""
     if isinstance(output, Edit):
-        yield from rows(resolver.source(output), resolver.axes(output), output.dtype)
+        for block in rows(resolver.source(output), resolver.axes(output), output.dtype):
+            resolver.look_at(output, block)
+            yield block
         return
     start = 0
     inner = None if output.inner is None else _whole(output.inner, reader, resolver)

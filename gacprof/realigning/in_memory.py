@@ -13,9 +13,10 @@ import numpy as np
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.memory_tensors import ModelReader, tensors_of
-from gacprof.errors import CheckpointError, PlanError
+from gacprof.errors import CheckpointError
 from gacprof.planning.schema import Plan
 from gacprof.realigning import targets
+from gacprof.realigning.binding import check_sizes
 from gacprof.realigning.edits import Edit, Sizes, changes_of, edits_of
 from gacprof.realigning.fusion import Output, blocks, fused_modules, outputs_of
 from gacprof.realigning.originals import Originals
@@ -74,13 +75,7 @@ def _sizes(inventory: Inventory, how: How) -> Sizes:
     if isinstance(how, Mapping):
         return dict(how)
     plan = how if isinstance(how, Plan) else Plan.load(how)
-    here = {dim.name: dim.size for dim in inventory.dims}
-    for choice in plan.choices:
-        if here.get(choice.dim) != choice.before:
-            raise PlanError(
-                f"the plan for {plan.checkpoint} does not fit the {inventory.path}: it says that "
-                f"'{choice.dim}' is {choice.before}, here it is {here.get(choice.dim, 'missing')}"
-            )
+    check_sizes(plan, inventory)
     return plan.changes
 
 

@@ -28,7 +28,10 @@ Result = dict[str, NDArray[Any]]
 
 
 class Resolver:
-    """Turns edits into pieces. ``folder`` is where the results of decompositions are kept."""
+    """Turns edits into pieces. ``folder`` is where the results of decompositions are kept.
+
+    ``not_finite`` collects the changed tensors in which NaN or infinity were met.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Resolver:
         self._originals = originals
         self._number = {change.dim.name: i for i, change in enumerate(changes)}
         self._latest: tuple[str, Result] | None = None
+        self.not_finite: list[str] = []
 
     def axes(self, edit: Edit) -> dict[int, tuple[Piece, ...]]:
         """The pieces of every axis of a tensor that changes; positions are of :meth:`source`."""
@@ -69,6 +73,11 @@ class Resolver:
                 added = [self._result(change)[side] for change in informed]
                 return Extended(stored, np.concatenate(added, axis=axis), axis)
         return stored
+
+    def look_at(self, edit: Edit, block: NDArray[Any]) -> None:
+        """Remember a changed tensor whose new entries are not all finite."""
+        if edit.name not in self.not_finite and not elements.all_finite(block, edit.dtype):
+            self.not_finite.append(edit.name)
 
     def loss(self, change: Change) -> float | None:
         """What a cut loses (see ``cut.py`` for the measure of each way); None for padding."""

@@ -16,6 +16,10 @@ INFORMED = (
     "ranks were raised with the original weights: the function changes, towards the original "
     "model's, by what the residuals say"
 )
+NOT_FINITE = (
+    "weights hold NaN or infinity: what the model computes is not finite before nor after, and "
+    "nothing is promised of it"
+)
 COPIED = "nothing had to change: a copy"
 
 
@@ -44,7 +48,8 @@ class RealignResult:
     """``parameters_*`` count all stored elements; ``bytes_written`` is what the weights take.
 
     ``resumed`` lists weight files that an earlier, killed run had finished; ``fused`` the modules
-    whose factors were multiplied out.
+    whose factors were multiplied out; ``not_finite`` the changed tensors that hold NaN or
+    infinity (of files written by this run; tensors that stay as they are, are not looked at).
     """
 
     source: str
@@ -59,11 +64,12 @@ class RealignResult:
     resumed: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     fused: tuple[str, ...] = ()
+    not_finite: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
         """Whether the function is the same in real arithmetic and no stored value was rounded."""
-        return not self.fused and not self.informed and self._uncut
+        return not (self.fused or self.informed or self.not_finite) and self._uncut
 
     @property
     def _uncut(self) -> bool:
@@ -84,6 +90,8 @@ class RealignResult:
     @property
     def meaning(self) -> str:
         """What the changes do to the function, in a sentence."""
+        if self.not_finite:
+            return NOT_FINITE
         told = [CUT] if not self._uncut else []
         if self.informed:
             told.append(INFORMED)

@@ -15,7 +15,13 @@ from gacprof.checkpoint.tensors import TensorReader
 from gacprof.errors import CheckpointError, PlanError
 from gacprof.planning.schema import Plan
 from gacprof.realigning import targets
-from gacprof.realigning.beside import notes_on, write_provenance, write_side_files
+from gacprof.realigning.beside import (
+    notes_on,
+    refuse_incomplete,
+    write_provenance,
+    write_side_files,
+)
+from gacprof.realigning.binding import check_plan
 from gacprof.realigning.destination import WeightsFile, parameters_after, weights_files
 from gacprof.realigning.edits import Change, Sizes, changes_of, edits_of
 from gacprof.realigning.fusion import fused_modules, fusing, outputs_of
@@ -37,7 +43,7 @@ Progress = Callable[[int, int], None]
 @overload
 def realign(
     checkpoint: str | Path | Inventory,
-    plan: Plan | str | Path,
+    plan: Plan | str | Path | Mapping[str, int | None],
     out: str | Path,
     *,
     base: str | Path | Inventory | None = None,
@@ -64,12 +70,12 @@ def realign(
     inplace: bool = False,
     progress: Progress | None = None,
 ) -> Any:
-    """Give ``checkpoint`` the sizes that ``plan`` chose.
+    """Give ``checkpoint`` the sizes that ``plan`` chose: a plan, its file, ``minimal``,
+    ``optimal``, or sizes by dim name (None: multiply out).
 
     ``checkpoint`` is a path or what :func:`gacprof.scan` made of it (with ``factors``, say): it
     is written anew to the folder ``out``. Or it is a model in memory: a resized copy is
-    returned, or with ``inplace`` the model itself is changed; ``plan`` may then also be
-    ``minimal``, ``optimal`` or sizes by dim name.
+    returned, or with ``inplace`` the model itself is changed.
 
     Padding adds zeros and is exact in real arithmetic; cuts drop the entries that matter least
     (see :class:`Resized`). With the dense model that it was compressed from as ``base``, raised
@@ -86,9 +92,14 @@ def realign(
         return realign_model(checkpoint, plan, base=base, inplace=inplace)
     if out is None or inplace:
         raise PlanError("a checkpoint is never changed in place: name a new folder as out")
-    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    if isinstance(plan, str) and plan in targets.MULTIPLES:
+        return realign_by_strategy(checkpoint, plan, out, base=base, progress=progress)  # type: ignore[arg-type]
     inventory = _inventory(checkpoint)
-    _check_binding(plan, inventory)
+    if isinstance(plan, Mapping):
+        origin = {"sizes": dict(plan)}
+        return write_resized(inventory, plan, out, origin=origin, base=base, progress=progress)
+    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    check_plan(plan, inventory)
     digest = _digest(plan.as_dict())
     return write_resized(
         inventory, plan.changes, out, origin={"plan": digest}, base=base, progress=progress
@@ -179,6 +190,7 @@ def write_resized(
     out = Path(out)
     refuse_existing(out)
     _refuse_inside(out, inventory)
+    refuse_incomplete(inventory)
     changes = changes_of(inventory, sizes)
     reader = open_tensors(inventory)
     originals = None
@@ -205,6 +217,7 @@ def write_resized(
             files=tuple(file.name for file in files),
             resumed=resumed,
             notes=(*notes, *notes_on(inventory)),
+            not_finite=tuple(resolver.not_finite),
         )
         write_side_files(folder, inventory, sizes, files)
         write_provenance(folder, inventory, result, origin)
@@ -213,20 +226,6 @@ def write_resized(
 
 def _inventory(checkpoint: str | Path | Inventory) -> Inventory:
     return checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
-
-
-def _check_binding(plan: Plan, inventory: Inventory) -> None:
-    if plan.fingerprint != inventory.fingerprint:
-        raise PlanError(
-            f"the plan was made for another checkpoint ({plan.checkpoint}, fingerprint "
-            f"{plan.fingerprint[:12]}); {inventory.path} has {inventory.fingerprint[:12]}"
-        )
-    sizes = {dim.name: dim.size for dim in inventory.dims}
-    for choice in plan.choices:
-        if choice.dim in sizes and sizes[choice.dim] != choice.before:
-            raise PlanError(
-                f"the plan says that '{choice.dim}' is {choice.before}, it is {sizes[choice.dim]}"
-            )
 
 
 def _refuse_inside(out: Path, inventory: Inventory) -> None:

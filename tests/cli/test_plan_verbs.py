@@ -186,7 +186,14 @@ def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, name):
         (lambda c: c.update(after=None), "'fuse', not to 'pad'"),
         (lambda c: c.update(after=0), "after"),
         (lambda c: c.update(after=80.5), "after"),
-        (lambda c: c.update(after=10**12), "nothing was written"),
+        (lambda c: c.update(after=10**12), "the dense weight's rank is 256"),
+        (lambda c: c.update(after=257), "the dense weight's rank is 256"),
+        (lambda c: c.update(after=81), "the plan was edited"),
+        (lambda c: c.update(after=88, cost=c["cost"] // 80 * 88), "the plan was edited"),
+        (lambda c: c.update(after="80"), "after"),
+        (lambda c: c.update(before="76"), "before"),
+        (lambda c: c.update(before=75), "is 75, here it is 76"),
+        (lambda c: c.update(kind="width"), "is a width, here it is a rank"),
     ],
 )
 def test_a_plan_edited_by_hand_into_nonsense_is_refused(run, planned, asvd, tmp_path, change, told):
@@ -199,6 +206,28 @@ def test_a_plan_edited_by_hand_into_nonsense_is_refused(run, planned, asvd, tmp_
     result = run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out")
     assert result.code == 2 and result.err.count("\n") == 1 and told in result.err, result.err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("left", "told"), [(0, "has no choices"), (3, "the plan was edited")])
+def test_a_plan_whose_choices_were_cut_is_refused(run, planned, asvd, tmp_path, left, told):
+    planned()
+    data = json.loads((tmp_path / "plan.json").read_text())
+    data["choices"] = data["choices"][:left]
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    result = run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out")
+    assert result.code == 2 and told in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_edited_without_its_account_is_taken_at_its_sizes(run, planned, asvd, tmp_path):
+    planned()
+    data = json.loads((tmp_path / "plan.json").read_text())
+    data["budget"].update(checkpoint_before=None, checkpoint_after=None)
+    next(c for c in data["choices"] if c["dim"] == ONE).update(after=81)
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    result = run("realign", asvd, "--plan", tmp_path / "plan.json", "--out", tmp_path / "out")
+    assert result.code == 0, result.err
+    assert scan(tmp_path / "out").dim(ONE).size == 81
 
 
 def test_a_plan_that_names_a_dim_twice_is_refused(run, planned, asvd, tmp_path):

@@ -15,7 +15,8 @@ class Stored:
 
     ``config`` is a pickled model's own config (empty where the container has none).
     ``attributes`` are the plain attributes (``class``, ``num_heads``, ``eps`` …) of a pickled
-    model's modules by module name.
+    model's modules by module name. ``left_out`` are the tensors of shards that the index does not
+    name.
     """
 
     container: str
@@ -23,3 +24,4 @@ class Stored:
     config: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()

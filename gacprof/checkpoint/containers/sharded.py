@@ -15,6 +15,8 @@ from gacprof.checkpoint.folder import Folder, LocalFolder, is_inside, read_json
 from gacprof.checkpoint.inventory import TensorInfo
 from gacprof.errors import CheckpointError
 
+LEFT_OUT = "does not name: left out"
+
 ReadShard = Callable[[Folder, str], Stored]
 
 
@@ -32,11 +34,20 @@ def read_sharded(folder: Folder, index: str, read_shard: ReadShard) -> Stored:
     stored = {shard: read_shard(folder, shard) for shard in shards}
     tensors = _collect(weight_map, stored, where)
     first = next(iter(stored.values()), None)
-    extra = sum(len(s.tensors) for s in stored.values()) - len(tensors)
+    held = [name for s in stored.values() for name in s.tensors]
+    left_out = tuple(sorted(set(held) - tensors.keys()))
     notes = [note for s in stored.values() for note in s.notes]
-    if extra:
-        notes.append(f"{extra} tensors in the shards are not in {index} and are left out")
-    return Stored(first.container if first else "safetensors", tensors, notes=tuple(notes))
+    if left_out:
+        more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        notes.append(f"the shards hold '{left_out[0]}'{more}, which {index} {LEFT_OUT}")
+    if len(held) > len(set(held)):
+        notes.append(f"a tensor is in several shards: the one that {index} names counts")
+    return Stored(
+        first.container if first else "safetensors",
+        tensors,
+        notes=tuple(notes),
+        left_out=left_out,
+    )
 
 
 def parse_index(index: Mapping[str, Any], where: str) -> dict[str, str]:
