@@ -16,6 +16,7 @@ from gacprof.report.bench_figure import bench_figure, workloads
 from gacprof.report.contents import Contents
 from gacprof.report.figures import staircase
 from gacprof.report.figures_style import save, to_svg
+from gacprof.report.old_figures import remove_old
 from gacprof.report.wording import FILTERS, headline
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ MOST_CURVES = 6
 
 def write_page(contents: Contents, folder: str | Path) -> Path:
     """Write ``index.html`` and ``figures/`` into ``folder``; the page's path.
+
+    ``figures/`` then holds what the page shows: an earlier page's are removed.
 
     Raises :class:`ReportError` where that cannot be done.
     """
@@ -63,6 +66,10 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         write_text(target, page)
     except OSError as error:
         raise ReportError(f"cannot write {target}: {error.strerror}") from None
+    try:
+        remove_old(folder / "figures", {name for name, _, _ in figures})
+    except OSError as error:
+        raise ReportError(f"cannot remove {error.filename}: {error.strerror}") from None
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gacprof.cliffmap import CliffMap, MapMiss
@@ -12,6 +13,7 @@ from gacprof.files import write_text
 from gacprof.report.figures import staircase
 from gacprof.report.figures_paper import FIGURES, paper_figure
 from gacprof.report.figures_style import to_svg
+from gacprof.report.old_figures import remove_old
 from gacprof.report.page import telling_curves
 from gacprof.survey.setting import Setting
 from gacprof.survey.state import SKIPPED, Outcome
@@ -46,6 +48,7 @@ def draw(setting: Setting) -> Outcome:
         written.append(_write(setting, f"figure-{number}-{NAMES.get(number, number)}", figure))
     for name, curve in _own(cliff_map):
         written.append(_write(setting, name, staircase(cliff_map, curve)))
+    remove_old(setting.folder / FOLDER, {Path(name).stem for name in written})
     if not written:
         return Outcome(SKIPPED, "the map has no curve to draw", notes=tuple(notes))
     return Outcome(artefacts=tuple(written), notes=tuple(notes))

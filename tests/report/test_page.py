@@ -109,3 +109,14 @@ def test_durations_have_a_unit_that_suits_them():
         "1.50 ms",
         "2.50 s",
     ]
+
+
+def test_a_second_report_leaves_no_figure_of_the_first_and_every_other_file(tmp_path):
+    figures = tmp_path / "figures"
+    a100 = CliffMap.load("a100-published")
+    write_page(Contents("One", cliff_map=a100), tmp_path)
+    assert any(figures.iterdir())
+    (figures / "mine.svg").write_text("mine")
+    write_page(Contents("Two", bench=BENCH), tmp_path)
+    drawn = {p.name for p in figures.iterdir()}
+    assert "mine.svg" in drawn and not any("linear" in name for name in drawn)
