@@ -12,9 +12,10 @@ import typer
 from gacprof.cli import map_options as options
 from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, MapName
 from gacprof.cli.printing import Json, microseconds, percent, print_json, print_table, progress, say
-from gacprof.errors import MeasurementError
+from gacprof.errors import MapError, MeasurementError
 
 if TYPE_CHECKING:
+    from gacprof.cliffmap import CliffMap
     from gacprof.explaining.causes import Explanation
     from gacprof.explaining.disputes import Verdict
 
@@ -42,6 +43,8 @@ def explain(
     from gacprof.kernels.beside import read_counters
 
     (loaded,) = options.load(cliff_map)
+    if samples is not None:
+        _check_samples(samples, loaded)
     folder = samples or Path(cliff_map).parent
     told = explain_map(
         loaded.file, operator, d, axis, dtype, options.sizes(fixed), options.flags(flag),
@@ -51,6 +54,23 @@ def explain(
         print_json(told.as_dict())
         return
     _print_explanation(told, loaded.name)
+
+
+def _check_samples(folder: Path, loaded: CliffMap) -> None:
+    """Counters of another device say nothing about this map's cliffs."""
+    from gacprof.kernels.beside import COUNTERS
+    from gacprof.sweeping import environment_of
+
+    of, device = environment_of(folder), loaded.environment
+    if (of.kind, of.name, of.arch) != (device.kind, device.name, device.arch):
+        raise MapError(
+            f"{folder} was measured on {of.name} ({of.arch}), the map '{loaded.name}' is of "
+            f"{device.name} ({device.arch}): give a sweep of that device with --samples"
+        )
+    if not (folder / COUNTERS).exists():
+        raise MapError(
+            f"{folder} holds no counters ({COUNTERS}): gacprof evidence ncu {folder} collects them"
+        )
 
 
 def disputes(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from gacprof.cliffmap import detect
+from gacprof.cliffmap.arguments import check_whole, check_window
 from gacprof.cliffmap.schema import Curve
 from gacprof.points import Flag
 
@@ -95,10 +96,17 @@ def choose(
 
     ``below`` and ``above`` cap how many are taken on each side (None: all); ``window`` is a
     half-width, or the first and last dim allowed; ``count`` keeps that many of the nearest.
+    Raises :class:`MapError` for limits that are none.
     """
+    check_whole("near", near, 1)
+    for name, limit in (("below", below), ("above", above), ("count", count)):
+        if limit is not None:
+            check_whole(name, limit, 0)
+    if window is not None:
+        check_window(window)
     kept = [c for c in judged if c.safe or not safe_only]
     if window is not None:
-        first, last = (near - window, near + window) if isinstance(window, int) else window
+        first, last = window if isinstance(window, tuple | list) else (near - window, near + window)
         kept = [c for c in kept if first <= c.d <= last]
     lower = [c for c in kept if c.d < near]
     upper = [c for c in kept if c.d > near]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.cliffmap import candidates as near_by
+from gacprof.cliffmap.arguments import check_names, check_sizes
 from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.lookup import Index
 from gacprof.cliffmap.miss import MapMiss
+from gacprof.cliffmap.missed import first_missed
 from gacprof.cliffmap.query import Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, complete_dims, matching, nearest
@@ -95,8 +97,10 @@ class CliffMap:
         """The one curve that answers best among those that agree with what is given.
 
         It covers ``near`` if any does, and has the default flags where flags are left out.
-        Raises :class:`MapMiss` where the map has none over that axis.
+        Raises :class:`MapMiss` where the map has none over that axis, :class:`MapError` for
+        an operator or a dim that there is not, or a size that is none.
         """
+        check_sizes(fixed if near is None else {**fixed, axis: near})
         found = best(matching(self.curves, operator, axis, dtype, flags, fixed), near)
         if found is None:
             raise self._no_curve(operator, axis, dtype, flags, fixed)
@@ -111,9 +115,15 @@ class CliffMap:
     ) -> Lookup:
         """The latency at these dims, exact or within its tier (:mod:`gacprof.cliffmap.lookup`).
 
-        Raises :class:`MapMiss`, naming the sweep that would fill it.
+        Raises :class:`MapMiss`, naming the sweep that would fill it, and :class:`MapError` for
+        an unknown operator or a size that is none.
         """
-        return self._index.find(operator, dims, dtype, flags)
+        check_sizes(dims)
+        try:
+            return self._index.find(operator, dims, dtype, flags)
+        except MapMiss:
+            check_names(self.curves, operator, None)
+            raise
 
     def penalty(
         self,
@@ -243,8 +253,10 @@ class CliffMap:
         flags: Mapping[str, Flag] | None,
         fixed: Mapping[str, int],
     ) -> MapMiss:
-        held = [c.identity for c in self.curves if (c.operator, c.axis) == (operator, axis)]
-        there = f" with these settings (it has {'; '.join(held[:3])})" if held else ""
+        check_names(self.curves, operator, axis)
+        held = any((c.operator, c.axis) == (operator, axis) for c in self.curves)
+        why = first_missed(self.curves, operator, axis, dtype, flags, fixed) if held else ""
+        there = f" with these settings: {why}" if why else ""
         return MapMiss(
             f"the map '{self.name}' has no curve of {operator} over {axis}{there}",
             operator=operator,

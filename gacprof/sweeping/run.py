@@ -70,7 +70,8 @@ def run_sweep(
     """Measure every point of ``suite`` on ``device``, keeping samples in ``folder``.
 
     A folder that holds anything but a sweep is refused. One that holds a sweep already is
-    refused unless ``resume`` is true, and then only if it holds the same suite on the same device and stack; visits already taken are not taken
+    refused unless ``resume`` is true, and then only if it holds the same suite on the same
+    device and stack; visits already taken are not taken
     again. ``KeyboardInterrupt`` passes through after the samples are safe. ``budget_s`` ends
     the sweep after so many seconds (by default the suite's own), leaving the rest to a resume.
 

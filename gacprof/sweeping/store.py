@@ -112,8 +112,14 @@ def read_header(path: Path) -> dict[str, Any]:
     """``run.json`` of a run folder. Raises :class:`MeasurementError` if it is none."""
     try:
         header = json.loads((path / RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise MeasurementError(f"{path} is not a sweep's folder: {error}") from None
+    except OSError as error:
+        raise MeasurementError(
+            f"{path} is not a sweep's folder: cannot read {RUN} in it ({error.strerror})"
+        ) from None
+    except (ValueError, RecursionError):
+        raise MeasurementError(
+            f"{path / RUN} is garbled, no JSON: restore it, or sweep into another folder"
+        ) from None
     if not isinstance(header, dict) or header.get("schema") != RUN_SCHEMA:
         raise MeasurementError(
             f"{path / RUN} is not of schema {RUN_SCHEMA}; was it written by another version?"

@@ -100,7 +100,14 @@ def test_explain_picks_the_curve_that_was_asked_for(run):
     [
         (("a100-published", "--op", "conv", "--d", "8"), "has no such curve of conv"),
         (("a100-published", "--op", "attention", "--d", "161"), "161 was not measured"),
-        (("a100-published", "--op", "attention", "--d", "64", "--dtype", "int8"), "no such curve"),
+        (
+            ("a100-published", "--op", "attention", "--d", "64", "--dtype", "int8"),
+            "no such curve of attention: none has dtype = int8 (there are ",
+        ),
+        (("a100-published", "--op", "attention", "--d", "64", "--axis", "K"), "none has axis = K"),
+        (("a100-published", "--op", "attention", "--d", "64", "--flag", "mask=x"), "flag mask = x"),
+        (("a100-published", "--op", "linear", "--d", "64", "--fixed", "M=3"), "none has M = 3"),
+        (("a100-published", "--op", "linear", "--d", "64", "--samples", "nonesuch"), "nonesuch"),
         (("a100-published", "--op", "linear", "--d", "64", "--fixed", "M"), "--fixed takes"),
         (("a100-published", "--op", "linear", "--d", "0"), "--d"),
         (("nonesuch", "--op", "linear", "--d", "8"), "nonesuch"),
@@ -108,6 +115,14 @@ def test_explain_picks_the_curve_that_was_asked_for(run):
 )
 def test_explain_refuses_what_the_map_cannot_answer(run, arguments, told):
     refused(run("explain", *arguments), told)
+
+
+def test_explain_takes_counters_of_the_maps_own_device_only(run, tmp_path):
+    cpu, gpu = swept(tmp_path / "cpu", CPU), swept(tmp_path / "gpu", GPU)
+    assert run("map", "build", gpu).code == 0
+    asked = ("explain", gpu / "cliffmap.json", "--op", "linear", "--d", "48", "--samples")
+    refused(run(*asked, cpu), "was measured on")
+    refused(run(*asked, gpu), "holds no counters")
 
 
 # evidence ncu ------------------------------------------------------------------------------
@@ -129,7 +144,7 @@ def test_only_edges_and_their_neighbours_are_counted(run, tmp_path, monkeypatch)
     asked = []
     monkeypatch.setattr(
         ncu_collect, "collect",
-        lambda points, report, timeout: asked.extend(points) or ncu_collect.Evidence(),
+        lambda points, report, timeout, index: asked.extend(points) or ncu_collect.Evidence(),
     )  # fmt: skip
     assert run("evidence", "ncu", swept(tmp_path / "run", GPU), "--edges").code == 0
     assert sorted(p.dim["K"] for p in asked) == [40, 48, 56, 64]

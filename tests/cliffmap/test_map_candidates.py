@@ -148,3 +148,30 @@ def test_maps_without_a_common_dim_are_refused():
 
     with pytest.raises(MapError, match="no K of linear in common"):
         intersect([over([8, 16], "a"), over([24, 32], "b")], "linear", "K")
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda m: m.penalty("atention", "head_dim", 107), "unknown operator 'atention': the map"),
+        (lambda m: m.penalty("attention", "head_dims", 107), "'head_dims' is no dim of attention"),
+        (lambda m: m.penalty("attention", "head_dim", "107"), "head_dim must be a whole number"),
+        (lambda m: m.penalty("attention", "head_dim", 107.5), "not 107.5"),
+        (lambda m: m.penalty("attention", "head_dim", -5), "1 or more, not -5"),
+        (lambda m: m.latency("attention", {"head_dim": "x"}, "float16"), "not 'x'"),
+        (lambda m: m.latency("atention", {"head_dim": 8}, "float16"), "unknown operator"),
+        (lambda m: near_107(m, below=-1), "below must be a whole number, 0 or more, not -1"),
+        (lambda m: near_107(m, count=2.0), "count must be"),
+        (lambda m: near_107(m, window=-3), "window must be a whole number"),
+        (lambda m: near_107(m, window=(160, 96)), "its first dim 160 is above its last 96"),
+        (lambda m: near_107(m, window=(1, 2, 3)), "a half-width or"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_no_miss(a100, ask, told):
+    with pytest.raises(MapError) as error:
+        ask(a100)
+    assert told in str(error.value) and not isinstance(error.value, MapMiss)
+
+
+def near_107(cliff_map, **limits):
+    return cliff_map.candidates("attention", axis="head_dim", near=107, **limits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from gacprof.cliffmap.missed import first_missed
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, matching
 from gacprof.errors import MapError
@@ -64,17 +65,13 @@ def explain_map(
     """
     found = matching(file.curves, operator, axis, dtype, flags, fixed)
     if not found:
-        raise MapError(f"map '{file.name}' has no such curve of {operator} ({_held(file)})")
+        missed = first_missed(file.curves, operator, axis, dtype, flags, fixed)
+        raise MapError(f"map '{file.name}' has no such curve of {operator}: {missed}")
     holding = [curve for curve in found if d in curve.points.d]
     chosen = best(holding or found, near=d)
     assert chosen is not None
     known = {p.dim[chosen.axis]: c for p in points_of(chosen) if (c := (counters or {}).get(p))}
     return explain(chosen, d, Where.of_map(file), known)
-
-
-def _held(file: MapFile) -> str:
-    held = sorted({f"{curve.operator} over {curve.axis}" for curve in file.curves})
-    return f"it has {', '.join(held) or 'none'}"
 
 
 def _check(curve: Curve, d: int) -> None:
