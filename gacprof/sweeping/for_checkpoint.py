@@ -94,10 +94,16 @@ def sizes_near(size: int, window: float) -> set[int]:
 def _around(
     inventory: Inventory, dim: Dim, m: int, window: float
 ) -> Iterable[tuple[Key, set[int]]]:
-    """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have."""
+    """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have.
+
+    None beyond the dense size can be chosen, but the next two above the present one are
+    measured all the same: whether a dim wastes time shows in larger ones that are faster.
+    """
     sizes = sizes_near(dim.size, window)
     if dim.dense_size is not None:
-        sizes = {s for s in sizes if s <= dim.dense_size or s == dim.size}
+        finest = LADDER[0][0]
+        above = (dim.size // finest + 1) * finest, (dim.size // finest + 2) * finest
+        sizes = {s for s in sizes if s <= dim.dense_size or s == dim.size} | set(above)
     for feed in dim.feeds:
         gemm = inventory.gemm(feed.weight)
         shared = getattr(gemm, feed.axis) - dim.size  # what other dims add to the same axis

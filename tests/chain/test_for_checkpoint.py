@@ -37,6 +37,17 @@ def test_prefill_attention_is_measured_at_the_models_head_dim_and_never_at_a_ran
     assert min(p.dim["head_dim"] for p in attention) == head_dim
 
 
+def test_larger_sizes_are_measured_even_where_none_can_be_chosen(asvd):
+    """What wastes time shows in larger dims that are faster."""
+    inventory = scan(asvd)
+    points = suite_for(inventory, [64], dtype="float32").points("cpu")
+    measured = {(axis, p.dim[axis]) for p, axes in points.items() for axis in axes}
+    for dim in inventory.dims:
+        for feed in dim.feeds:
+            present = getattr(inventory.gemm(feed.weight), feed.axis)
+            assert sum(a == feed.axis and size > present for a, size in measured) >= 2
+
+
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 107, 112, 1638, 14336])
 def test_candidates_lie_on_both_sides_and_the_dim_is_among_them(size):
     sizes = sizes_near(size, 0.25)
