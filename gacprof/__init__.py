@@ -2,8 +2,8 @@
 
 The chain, one function an arrow::
 
-    samples = gacprof.sweep("quick", device="cpu", out="runs/quick")
-    m = gacprof.build_map("runs/quick")          # or CliffMap.load("a100-published")
+    gacprof.sweep(model="model/", out="runs/own")     # or a suite: "quick"
+    m = gacprof.build_map("runs/own")            # or CliffMap.load("a100-published")
     found = gacprof.diagnose("model/", m)
     made = gacprof.plan("model/", m, budget=0.85)
     gacprof.realign("model/", made, "model-aligned/")

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gacprof.errors import SuiteError
 from gacprof.sweeping import RunSummary, Suite, load_suite, run_sweep
 
 if TYPE_CHECKING:
+    import torch
+
+    from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
+    from gacprof.diagnosing.workload import Tokens
     from gacprof.sweeping.run import Progress
 
 
 def sweep(
-    suite: Suite | str | Path,
+    suite: Suite | str | Path | None = None,
     *,
+    model: str | Path | Inventory | torch.nn.Module | None = None,
+    tokens: Tokens | None = None,
+    dtype: str = "auto",
+    window: float = 0.25,
     device: str | None = None,
     out: str | Path,
     resume: bool = False,
@@ -22,12 +31,33 @@ def sweep(
 ) -> RunSummary:
     """Measure a suite (by name, file or value) on a device; samples go to the folder ``out``.
 
-    Raises :class:`SuiteError` or :class:`MeasurementError`.
+    Or measure the shapes of a ``model`` (a checkpoint's path or inventory, or a module in memory)
+    at the token counts ``tokens`` (default: 1 and 1024; weights are left aside), and what its
+    dims could become within ± the share ``window``: what a diagnosis and a plan need.
+
+    Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
+    tokens that are none, :class:`PlanError`.
     """
     from gacprof.measure.device import open_device
 
-    chosen = suite if isinstance(suite, Suite) else load_suite(suite)
+    if (suite is None) == (model is None):
+        raise SuiteError("give either a suite or a model whose shapes are to be measured")
+    if suite is None:
+        chosen = _suite_of(model, tokens, dtype, window)
+    elif tokens is not None:
+        raise SuiteError("tokens go with a model; a suite names its own dims")
+    else:
+        chosen = suite if isinstance(suite, Suite) else load_suite(suite)
     return run_sweep(chosen, open_device(device), out, resume=resume, progress=progress)
+
+
+def _suite_of(model: Any, tokens: Tokens | None, dtype: str, window: float) -> Suite:
+    from gacprof.checkpoint import inventory_for
+    from gacprof.diagnosing.workload import workload_of
+    from gacprof.sweeping.for_checkpoint import suite_for
+
+    counts = sorted(workload_of(tokens))
+    return suite_for(inventory_for(model), counts, dtype=dtype, window=window)
 
 
 def build_map(samples: str | Path, name: str | None = None) -> CliffMap:

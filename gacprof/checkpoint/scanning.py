@@ -91,7 +91,7 @@ def inventory_of(
         dims=findings.dims,
         attentions=findings.attentions,
         fingerprint=fingerprint(stored.tensors),
-        side_files=tuple(n for n in names if _belongs(n) or n in side),
+        side_files=tuple(n for n in names if belongs(n) or n in side),
         notes=(*stored.notes, *findings.notes),
         side=side,
         attributes=stored.attributes,
@@ -111,7 +111,8 @@ def _side(folder: Folder, names: tuple[str, ...], name: str) -> dict[str, Mappin
     return {own: read_json(folder, own)} if own in names and own != "config.json" else {}
 
 
-def _belongs(name: str) -> bool:
+def belongs(name: str) -> bool:
+    """Whether a file of this name would be taken for a part of a checkpoint beside its weights."""
     return any(fnmatch(name, pattern) for pattern in _SIDE_FILES)
 
 

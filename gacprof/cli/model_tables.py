@@ -70,8 +70,17 @@ def print_verification(check: Any) -> None:
     print_table("", ("quantity", "value"), rows)
     say(f"{b} against {a}")
     say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
-    failed = "failed: the functions differ by more than rounding does"
-    say("passed: the same function within tolerance" if check.passed else failed)
+    say(_verdict(check, a, b))
+
+
+def _verdict(check: Any, a: str, b: str) -> str:
+    if check.passed:
+        return "passed: the same function within tolerance"
+    broken = [name for name, ok in ((a, check.finite_a), (b, check.finite_b)) if not ok]
+    if broken:
+        whose = "both models" if len(broken) == 2 else broken[0]
+        return f"failed: outputs of {whose} are not finite (NaN or infinity), nothing to compare"
+    return "failed: the functions differ by more than rounding does"
 
 
 def _short(dim: str) -> str:
@@ -101,10 +110,14 @@ def print_diagnosis(found: Any, every: bool) -> None:
         f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
         f"judged in {found.dtype} for {found.device} (map {found.map})"
     )
+    told = (
+        f"{totals['misaligned']} of {totals['weights']} weights "
+        f"({percent(totals['misaligned_share'])}), {totals['unknown']} unknown"
+    )
+    if totals["weights"] and not totals["judged"]:
+        told = f"not known: this map knows none of the {totals['weights']} weights"
     say(
-        f"misaligned by measurement: {totals['misaligned']} of {totals['weights']} weights "
-        f"({percent(totals['misaligned_share'])}), {totals['unknown']} unknown; "
-        f"not a multiple of 8: {totals['not_divisible_by_8']} "
+        f"misaligned by measurement: {told}; not a multiple of 8: {totals['not_divisible_by_8']} "
         f"({percent(totals['not_divisible_by_8_share'])})"
     )
     when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())

@@ -96,6 +96,8 @@ def plan(
     """
     from gacprof.planning import plan as make
 
+    target = out or Path("plan.json")
+    refuse_to_replace(target, checkpoint)
     with search_line(objective) as tell:
         made = make(
             checkpoint,
@@ -114,7 +116,6 @@ def plan(
             time_limit=time_limit,
             progress=tell,
         )
-    target = out or Path("plan.json")
     made.save(target)
     if as_json:
         print_json(made.as_dict())
@@ -182,6 +183,27 @@ def pareto(
     print_pareto(found)
     for file in files:
         say(str(file))
+
+
+def refuse_to_replace(target: Path, checkpoint: str) -> None:
+    """Raise :class:`PlanError` where a plan would take the place of something that is none, or
+    of what a loader looks for in the checkpoint."""
+    from gacprof.checkpoint.scanning import belongs
+
+    folder = Path(checkpoint) if Path(checkpoint).is_dir() else Path(checkpoint).parent
+    inside = folder.is_dir() and target.resolve().parent == folder.resolve()
+    if inside and belongs(target.name):
+        raise PlanError(f"{target} is a file of the checkpoint's own: name another for the plan")
+    if target.is_file() and target.stat().st_size and not _is_plan(target):
+        raise PlanError(f"{target} exists and is no plan: name another file or remove it first")
+
+
+def _is_plan(path: Path) -> bool:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and str(data.get("schema", "")).startswith("gacprof.plan/")
 
 
 def _constraints(

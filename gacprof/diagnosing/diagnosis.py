@@ -14,6 +14,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
 from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor, around, landscape
+from gacprof.diagnosing.workload import Tokens
 
 WINDOW = 0.25
 """How far around a dim's size better sizes are looked for, as a fraction."""
@@ -70,7 +71,7 @@ class WeightFinding:
     missing: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """The whole answer. Times are µs over ``tokens`` (token count → weight)."""
 
@@ -85,6 +86,12 @@ class Diagnosis:
     weights: tuple[WeightFinding, ...]
     dims: tuple[DimFinding, ...]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Diagnosis of {self.checkpoint} by the map {self.map}: {self.misaligned} of "
+            f"{len(self.weights)} weights misaligned, {self.unknown} unknown>"
+        )
 
     @property
     def tolerances(self) -> tuple[float, float]:
@@ -134,6 +141,7 @@ class Diagnosis:
         return {
             "weights": len(self.weights),
             "parameters": self.parameters,
+            "judged": len(self.weights) - self.unknown,
             "misaligned": self.misaligned,
             "misaligned_share": self.misaligned / count,
             "unknown": self.unknown,
@@ -166,7 +174,7 @@ def diagnose_inventory(
     inventory: Inventory,
     cliff_map: CliffMap,
     *,
-    tokens: Mapping[int, float] | None = None,
+    tokens: Tokens | None = None,
     dtype: str | None = None,
     window: float = WINDOW,
 ) -> Diagnosis:
@@ -182,7 +190,7 @@ def diagnose_inventory(
     notes = [*inventory.notes]
     if predictor.dtype_note:
         notes.append(predictor.dtype_note)
-    notes += _remarks(dims.values(), weights)
+    notes += _remarks(dims.values(), weights, predictor.tokens_note)
     return Diagnosis(
         inventory.path,
         inventory.layout,
@@ -260,7 +268,9 @@ def _judge_weight(
     )
 
 
-def _remarks(dims: Sequence[DimFinding] | Any, weights: Sequence[WeightFinding]) -> list[str]:
+def _remarks(
+    dims: Sequence[DimFinding] | Any, weights: Sequence[WeightFinding], tokens_note: str
+) -> list[str]:
     """What a user should know besides the numbers."""
     judged = [d for d in dims if d.verdict != "unknown"]
     remarks = []
@@ -277,7 +287,8 @@ def _remarks(dims: Sequence[DimFinding] | Any, weights: Sequence[WeightFinding])
         )
     if any(w.verdict == "unknown" for w in weights):
         remarks.append(
-            "some weights are unknown to this map: "
+            tokens_note
+            or "some weights are unknown to this map: "
             "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
         )
     return remarks

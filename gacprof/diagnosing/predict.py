@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapMiss, detect
 from gacprof.cliffmap.schema import Curve
-from gacprof.errors import PlanError
+from gacprof.diagnosing.map_dtype import choose_dtype
+from gacprof.diagnosing.workload import Tokens, workload_of
 from gacprof.points import MAX_DIM, Flag
-
-DEFAULT_TOKENS: Mapping[int, float] = {1: 1.0, 1024: 1.0}
-"""One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +45,21 @@ class Predictor:
 
     ``tokens`` maps token counts (rows of x) to weights; a latency is Σ weight · latency(M).
     ``dtype`` defaults to the checkpoint's where the map holds it, else to the map's only one;
-    ``dtype_note`` then says so.
+    ``dtype_note`` then says so. ``measured_tokens`` are the token counts at which the map
+    holds products of this model.
     """
 
     def __init__(
         self,
         cliff_map: CliffMap,
         inventory: Inventory,
-        tokens: Mapping[int, float] | None = None,
+        tokens: Tokens | None = None,
         dtype: str | None = None,
     ) -> None:
         self.map = cliff_map
         self.inventory = inventory
-        self.tokens = dict(tokens or DEFAULT_TOKENS)
-        if any(m <= 0 or not 0 < weight < float("inf") for m, weight in self.tokens.items()):
-            raise PlanError(f"the workload {self.tokens} needs positive token counts and weights")
-        self.dtype, self.dtype_note = _choose_dtype(cliff_map, inventory, dtype)
+        self.tokens = workload_of(tokens)
+        self.dtype, self.dtype_note = choose_dtype(cliff_map, inventory, dtype)
         self.tolerance = detect.tolerance(cliff_map.floor or 0.0)
         self._gemms: MutableMapping[str, Gemm] = {
             g.weight: g for module in inventory.modules for g in module.gemms
@@ -72,6 +69,20 @@ class Predictor:
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
         self._regime: dict[str, Flag] = {"cache": "cold"} if cold else {}
         self._curves = _by_fixed_dims(curves, self._regime)
+        self.measured_tokens = _measured_tokens(curves, self._gemms.values())
+
+    @property
+    def tokens_note(self) -> str:
+        """Which token counts the map was measured at, where those asked for are not among them."""
+        measured, asked = self.measured_tokens, sorted(self.tokens)
+        absent = [m for m in asked if m not in measured]
+        if not measured or not absent:
+            return ""
+        return (
+            f"the map was measured at {_listed(measured)} tokens, not at {_listed(absent)}: ask "
+            f"for those (--tokens {','.join(map(str, measured[:4]))}), or measure these with "
+            f"'gacprof sweep --for CHECKPOINT --tokens {','.join(map(str, asked))}'"
+        )
 
     def gemm(self, n: int, k: int, bias: bool) -> Estimate:
         """One pass of the workload through ``y[M, n] = x[M, k] · Wᵀ``."""
@@ -211,6 +222,23 @@ def _by_fixed_dims(curves: Sequence[Curve], regime: Mapping[str, Flag]) -> dict[
     return found
 
 
+def _measured_tokens(curves: Sequence[Curve], gemms: Iterable[Gemm]) -> list[int]:
+    shapes = {(g.N, g.K) for g in gemms}
+    sides = {"N": {k for _, k in shapes}, "K": {n for n, _ in shapes}}
+    found: set[int] = set()
+    for curve in curves:
+        n, k, m = (curve.fixed.get(axis) for axis in "NKM")
+        if curve.axis == "M" and (n, k) in shapes:
+            found.update(curve.points.d)
+        elif m is not None and (k if curve.axis == "N" else n) in sides[curve.axis]:
+            found.add(m)
+    return sorted(found)
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts[:4])) + (f" … ({len(counts)} counts)" if counts[4:] else "")
+
+
 @dataclass(frozen=True)
 class Landscape:
     """What one dim could become: sizes, and their predicted latency and penalty.
@@ -294,20 +322,3 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
         scaled,
         missing,
     )
-
-
-def _choose_dtype(cliff_map: CliffMap, inventory: Inventory, asked: str | None) -> tuple[str, str]:
-    held = sorted({curve.dtype for curve in cliff_map.select("linear")})
-    if asked is not None:
-        if held and asked not in held:
-            raise PlanError(
-                f"the map '{cliff_map.name}' holds no {asked}; it holds {', '.join(held)}"
-            )
-        return asked, ""
-    counts: dict[str, int] = {}
-    for module in inventory.modules:
-        counts[module.dtype] = counts.get(module.dtype, 0) + 1
-    stored = max(counts, key=lambda d: counts[d], default="float16")
-    if stored in held or not held:  # an empty map answers with misses, which say what to sweep
-        return stored, ""
-    return held[0], f"stored as {stored}; predicted in {held[0]}, the only dtype of this map"

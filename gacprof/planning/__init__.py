@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
+    from gacprof.diagnosing.workload import Tokens
     from gacprof.planning.constraints import Constraints
 
 
@@ -24,7 +25,7 @@ def plan(
     budget: float | None = None,
     budget_parameters: int | None = None,
     memory: int | None = None,
-    tokens: Mapping[int, float] | None = None,
+    tokens: Tokens | None = None,
     dtype: str | None = None,
     window: float = 0.25,
     constraints: Constraints | None = None,

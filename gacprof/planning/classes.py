@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from gacprof.checkpoint.inventory import Dim
 from gacprof.diagnosing.predict import STEP, Landscape, Predictor, around, landscape
 from gacprof.errors import PlanError
-from gacprof.planning.constraints import Bounds, Constraints, bounds_of, check_patterns, grouped
+from gacprof.planning.constraints import (
+    Bounds,
+    Constraints,
+    bounds_of,
+    check_numbers,
+    check_patterns,
+    grouped,
+)
 from gacprof.planning.coupling import Axes, together
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 
@@ -81,6 +88,7 @@ def build_classes(
     Raises :class:`PlanError` for constraints that contradict each other or name no dim, and
     where no dim may change.
     """
+    check_numbers(window=window)
     if not 0 <= window < float("inf"):
         raise PlanError(f"the window is {window}: it must be a share of a dim, such as 0.25")
     dims = list(dims)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from numbers import Real
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
@@ -112,9 +113,15 @@ def _group(dim: Dim, ways: Sequence[str]) -> object:
 
 
 def check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
-    """Raises :class:`PlanError` for a pattern that matches no adjustable dim."""
+    """Raises :class:`PlanError` for a pattern of no adjustable dim, or a size that is none."""
     for what in ("pinned", "least", "most"):
-        for pattern in getattr(constraints, what) or {}:
+        for pattern, size in (getattr(constraints, what) or {}).items():
+            whole = isinstance(size, int) and not isinstance(size, bool) and size > 0
+            if not whole and (what, size) != ("pinned", "keep"):
+                raise PlanError(
+                    f"the constraint '{what}' gives '{pattern}' the size {size!r}: sizes are "
+                    "positive whole numbers"
+                )
             if not any(fnmatchcase(dim.name, pattern) for dim in dims):
                 raise _no_match(what, pattern, dims)
 
@@ -122,6 +129,13 @@ def check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
 def _no_match(what: str, pattern: str, dims: Sequence[Dim]) -> PlanError:
     like = f"; dims are named like '{dims[0].name}'" if dims else ""
     return PlanError(f"the constraint '{what}' names '{pattern}', which is no dim here{like}")
+
+
+def check_numbers(**numbers: object) -> None:
+    """Raise :class:`PlanError` for a limit or a share that is neither a number nor None."""
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
+            raise PlanError(f"{name} is {number!r}: it must be a number")
 
 
 def bounds_of(members: Sequence[Dim], constraints: Constraints) -> Bounds:

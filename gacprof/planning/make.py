@@ -8,15 +8,16 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap import CliffMap
 from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.workload import Tokens
 from gacprof.errors import PlanError
 from gacprof.planning.account import Made, account
 from gacprof.planning.budgets import dense_parameters, memory_ceiling, parameter_ceiling
 from gacprof.planning.classes import build_classes
-from gacprof.planning.constraints import Constraints
+from gacprof.planning.constraints import Constraints, check_numbers
 from gacprof.planning.joint import solve_jointly
 from gacprof.planning.objectives import check_scores, objective, offered
 from gacprof.planning.schema import Plan
-from gacprof.planning.solving import Limits, Outcome
+from gacprof.planning.solving import Limits, Outcome, refuse_other_tokens
 from gacprof.planning.spectra import energy_kept
 from gacprof.solver import InfeasibleBudget
 
@@ -33,7 +34,7 @@ def make_plan(
     budget: float | None = None,
     budget_parameters: int | None = None,
     memory: int | None = None,
-    tokens: Mapping[int, float] | None = None,
+    tokens: Tokens | None = None,
     dtype: str | None = None,
     window: float = WINDOW,
     constraints: Constraints | None = None,
@@ -57,6 +58,14 @@ def make_plan(
 
     Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """
+    check_numbers(
+        budget=budget,
+        budget_parameters=budget_parameters,
+        memory=memory,
+        quality_floor=quality_floor,
+        latency_limit_us=latency_limit_us,
+        time_limit=time_limit,
+    )
     if not inventory.dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
     _check(quality_floor, latency_limit_us, time_limit)
@@ -66,6 +75,9 @@ def make_plan(
     if aim == "latency" and floor is None and (budget, budget_parameters, memory) == (None,) * 3:
         floor = 1.0
         notes.append("no quality floor was given: nothing is cut (--quality-floor allows cuts)")
+    if budget is not None and budget > 1:
+        meant = f": was {budget / 100:g} meant?" if 2 <= budget <= 100 else ""
+        notes.append(f"the budget {budget:g} is above 1, the size of the dense weights{meant}")
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     needs_spectra = aim in ("energy", "latency") or floor is not None
     kept = energy_kept(inventory, inventory.dims, reader) if needs_spectra else {}
@@ -83,6 +95,7 @@ def make_plan(
         energy_kept=None if aim == "energy" else floor,
     )
     offers = {group.name: offered(goal, group, constraints.untouched) for group in classes}
+    refuse_other_tokens(predictor, offers)
     outcome = solve_jointly(
         goal, classes, offers, limits, predictor, time_limit=time_limit, progress=progress
     )

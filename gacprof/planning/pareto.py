@@ -13,6 +13,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.workload import Tokens
 from gacprof.errors import PlanError
 from gacprof.planning.budgets import Ceiling
 from gacprof.planning.classes import DimClass, Option, build_classes
@@ -22,7 +23,7 @@ from gacprof.planning.joint import solve_jointly
 from gacprof.planning.judging import Judge, Variant
 from gacprof.planning.objectives import Objective, check_scores, objective, offered
 from gacprof.planning.rivals import naive, paper
-from gacprof.planning.solving import Limits, Outcome
+from gacprof.planning.solving import Limits, Outcome, refuse_other_tokens
 from gacprof.planning.spectra import energy_kept
 from gacprof.solver import InfeasibleBudget
 
@@ -53,7 +54,7 @@ def pareto(
     cliff_map: CliffMap,
     *,
     aim: str = "energy",
-    tokens: Mapping[int, float] | None = None,
+    tokens: Tokens | None = None,
     dtype: str | None = None,
     window: float = 0.25,
     budgets: int = BUDGETS,
@@ -92,6 +93,7 @@ def pareto(
         energy_kept=None if aim == "energy" else quality_floor,
     )
     ours = _Ours(predictor, goal, classes, limits, constraints.untouched)
+    refuse_other_tokens(predictor, ours.offers)
     variants = [judge.variant("as it is", {}), *naive(judge, dims)]
     variants += paper(judge, classes, inventory, scores)
     for outcome, today in ours.over(budgets, progress):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
 from gacprof.planning.budgets import Ceiling
 from gacprof.planning.classes import DimClass, Option
@@ -58,6 +59,12 @@ class Second:
     rows: list[list[float]]
     limit: float
     refused: Callable[[float], InfeasibleBudget]
+
+
+def refuse_other_tokens(predictor: Predictor, offered: Mapping[str, Sequence[Option]]) -> None:
+    """Raise :class:`PlanError` where nothing is on offer and the map knows other token counts."""
+    if predictor.tokens_note and not any(offered.values()):
+        raise PlanError(f"the map knows no safe size for any dim: {predictor.tokens_note}")
 
 
 def solve_classes(

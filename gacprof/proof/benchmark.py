@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.load_skeleton import require_transformers
-from gacprof.errors import MeasurementError
+from gacprof.errors import CheckpointError, MeasurementError
 from gacprof.measure.device import open_device
 from gacprof.measure.stats import median_interval
 from gacprof.points import Environment
@@ -27,6 +27,7 @@ from gacprof.proof.subject import (
     device_of,
     distinct_names,
     name_of,
+    positions,
     vocabulary,
 )
 from gacprof.proof.together import common_dtype, load_together
@@ -61,7 +62,7 @@ def bench(
     would measure loading.
 
     Raises :class:`MeasurementError` for a device that is not there or too small,
-    :class:`CheckpointError` for a model that cannot be loaded.
+    :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.
     """
     workloads = _workloads(tokens, decode_steps, batch)
     if not models or repeats < FEWEST_ROUNDS:
@@ -69,6 +70,7 @@ def bench(
     where = device_of(device)
     numbers = chosen_dtype(dtype) or common_dtype(models)
     loaded = load_together(models, numbers, where)
+    _refuse_too_long(models, loaded, workloads)
     clock = Clock(where)
     rounds = _measure(loaded, workloads, clock, repeats, time_cap_s, progress)
     sources = tuple(name_of(model) for model in models)
@@ -95,6 +97,20 @@ def _workloads(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[Wo
     prefill = [Workload("prefill", length, batch) for length in lengths]
     decode = [Workload("decode", lengths[0], batch, decode_steps)] if decode_steps else []
     return (*prefill, *decode)
+
+
+def _refuse_too_long(
+    models: Sequence[Model], loaded: Sequence[nn.Module], workloads: Sequence[Workload]
+) -> None:
+    for source, model in zip(models, loaded, strict=True):
+        most = positions(model)
+        for workload in workloads:
+            needed = workload.tokens + (workload.steps if workload.kind == "decode" else 0)
+            if most is not None and needed > most:
+                raise CheckpointError(
+                    f"{name_of(source)} has {most} positions (max_position_embeddings): "
+                    f"{workload.name} would take {needed}; ask for fewer tokens or steps"
+                )
 
 
 Round = dict[tuple[int, int], float]

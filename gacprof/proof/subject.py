@@ -88,6 +88,12 @@ def layers(model: nn.Module) -> int:
     return int(_text_config(model).num_hidden_layers)
 
 
+def positions(model: nn.Module) -> int | None:
+    """How many tokens a sequence may have, by the config; None where it does not say."""
+    most = getattr(_text_config(model), "max_position_embeddings", None)
+    return int(most) if most else None
+
+
 def _text_config(model: nn.Module) -> Any:
     config: Any = model.config
     return config.get_text_config() if hasattr(config, "get_text_config") else config

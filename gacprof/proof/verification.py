@@ -41,7 +41,8 @@ class Verification:
     divergences are of b's next-token distribution from a's, in nats. ``argmax_agreement`` is
     the share of positions with the same most likely token. ``passed``: ``max_rel_error`` is at
     most ``tolerance`` (see ``tolerance.py``) and everything is finite. The sizes of the errors
-    are what counts; that two outputs are equal to the bit is never claimed.
+    are what counts; that two outputs are equal to the bit is never claimed. ``finite_a`` and
+    ``finite_b`` say whether all logits of each are finite: where not, nothing can be compared.
     """
 
     a: str
@@ -61,6 +62,8 @@ class Verification:
     passed: bool
     perplexity_a: Perplexity | None = None
     perplexity_b: Perplexity | None = None
+    finite_a: bool = True
+    finite_b: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -157,6 +160,8 @@ def _compare(
         passed=math.isfinite(relative) and relative <= tolerance,
         perplexity_a=a.perplexity,
         perplexity_b=b.perplexity,
+        finite_a=bool(x.isfinite().all()),
+        finite_b=bool(y.isfinite().all()),
     )
 
 

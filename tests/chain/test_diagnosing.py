@@ -83,3 +83,32 @@ def test_diagnosing_imports_no_torch(asvd, planted_map, tmp_path):
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "tokens", [{}, [], [0], [1.5], ["64"], {1: 0}, {1: "1"}, {1: True}, "64", 64]
+)
+def test_a_workload_that_is_none_is_refused(asvd, planted_map, tokens):
+    with pytest.raises(PlanError, match="token"):
+        diagnose(asvd, planted_map, tokens=tokens)
+
+
+def test_counts_alone_weigh_one_each(asvd, planted_map):
+    assert diagnose(asvd, planted_map, tokens=[1, 64]).tokens == {1: 1.0, 64: 1.0}
+
+
+def test_other_tokens_than_the_maps_are_told_with_the_maps_own(asvd, planted_map):
+    found = diagnose(asvd, planted_map, tokens=[7, 64])
+    assert not found.judged and found.totals()["judged"] == 0
+    (note,) = [n for n in found.notes if "tokens" in n]
+    assert "measured at 1, 64 tokens, not at 7" in note and "--tokens 1,64" in note
+
+
+def test_a_dtype_that_is_not_the_checkpoints_is_told_with_what_it_means(asvd, planted_map):
+    (note,) = [n for n in diagnose(asvd, planted_map, tokens=TOKENS).notes if "stored as" in n]
+    assert "computed in float32" in note and "--dtype float16" in note
+
+
+def test_a_diagnosis_is_short_to_look_at(asvd, planted_map):
+    found = diagnose(asvd, planted_map, tokens=TOKENS)
+    assert len(repr(found)) < 400 and f"{found.misaligned} of {len(found.weights)}" in repr(found)

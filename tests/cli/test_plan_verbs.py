@@ -1,6 +1,7 @@
 """``plan`` and ``pareto`` as a user meets them: what is printed, written and refused."""
 
 import json
+import shutil
 
 import pytest
 
@@ -274,3 +275,32 @@ def test_pareto_refuses_bad_input_in_one_line(run, asvd, planted_map, tmp_path, 
     )  # fmt: skip
     assert told.code == 2 and told.err.count("\n") == 1 and "Traceback" not in told.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors", "notes.txt"]
+)
+def test_a_plan_never_takes_the_place_of_what_is_none(
+    planned, asvd, tmp_path, run, planted_map, name
+):
+    copy = tmp_path / "copy"
+    shutil.copytree(asvd, copy)
+    (copy / "notes.txt").write_text("mine")
+    before = {p.name: p.read_bytes() for p in copy.iterdir()}
+    arguments = ("--map", planted_map, "--tokens", "1,64", "--out", copy / name)
+    result = run("plan", copy, *arguments)
+    assert result.code == 2 and result.err.count("\n") == 1, result.err
+    assert name in result.err
+    assert {p.name: p.read_bytes() for p in copy.iterdir()} == before
+
+
+def test_a_plan_takes_an_earlier_ones_place(planned):
+    assert planned().code == 0
+    assert planned("--objective", "pad").code == 0
+
+
+def test_a_map_that_knows_no_weight_is_not_read_as_none_misaligned(run, asvd, planted_map):
+    result = run("diagnose", asvd, "--map", planted_map, "--tokens", "7")
+    assert result.code == 1
+    assert "misaligned by measurement: not known: this map knows none of the" in result.out
+    assert "--tokens 1,64" in result.out and "0 of" not in result.out

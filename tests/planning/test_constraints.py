@@ -178,3 +178,34 @@ def test_importance_decides_who_gets_the_parameters(planted):
         )
         choice = next(c for c in made.choices if c.dim == favourite)
         assert choice.after == choice.window[1]
+
+
+def test_other_tokens_than_the_maps_are_refused_with_the_maps_own(asvd, planted_map):
+    with pytest.raises(PlanError, match="measured at 1, 64 tokens, not at 7"):
+        plan(asvd, planted_map, tokens=[7])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"tokens": "64"}, "tokens are '64'"),
+        ({"window": "a"}, "window is 'a'"),
+        ({"window": (1, 2)}, "window is"),
+        ({"budget": "0.85"}, "budget is '0.85'"),
+        ({"memory": "6GB"}, "memory is '6GB'"),
+        ({"quality_floor": "1"}, "quality_floor is '1'"),
+        ({"constraints": Constraints(pinned={ONE: "88"})}, "size '88'"),
+        ({"constraints": Constraints(least={ONE: 8.5})}, "size 8.5"),
+        ({"constraints": Constraints(most={ONE: "keep"})}, "size 'keep'"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_name(asvd, planted_map, settings, told):
+    with pytest.raises(PlanError, match=told):
+        plan(asvd, planted_map, **({"tokens": [1, 64]} | settings))
+
+
+@pytest.mark.parametrize(("budget", "meant"), [(85, "was 0.85 meant"), (1.5, "above 1"), (0.9, "")])
+def test_a_budget_above_the_dense_size_is_noted(asvd, planted_map, budget, meant):
+    made = plan(asvd, planted_map, tokens=TOKENS, budget=budget)
+    noted = [w for w in made.warnings if "budget" in w and "dense" in w]
+    assert [meant in note for note in noted] == ([True] if meant else [])

@@ -184,3 +184,11 @@ def test_nonsense_is_refused(tiny):
         bench([])
     with pytest.raises(CheckpointError):
         bench([tiny / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "steps", "told"), [((8, 2049), 0, "prefill 2049"), ((2040,), 9, "decode 2040")]
+)
+def test_more_tokens_than_the_model_has_positions_are_refused(tiny, tokens, steps, told):
+    with pytest.raises(CheckpointError, match=f"2048 positions.*{told} would take 2049"):
+        bench([tiny], tokens=tokens, decode_steps=steps, repeats=3, time_cap_s=0)

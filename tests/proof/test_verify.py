@@ -90,8 +90,20 @@ def test_infinite_logits_fail_and_are_still_json(asvd):
     model = load_model(asvd, "float32")
     model.lm_head.weight[0, 0] = float("inf")
     found = verify(asvd, model)
-    assert not found.passed
+    assert not found.passed and found.finite_a and not found.finite_b
     json.dumps(found.as_dict(), allow_nan=False)
+    found = verify(model, model)
+    assert not found.passed and not found.finite_a and not found.finite_b
+
+
+def test_what_is_not_finite_is_not_told_as_a_difference(asvd, capsys):
+    from gacprof.cli.model_tables import print_verification
+
+    model = load_model(asvd, "float32")
+    model.lm_head.weight[0, 0] = float("nan")
+    print_verification(verify(model, model))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "outputs of both models are not finite" in told and "functions differ" not in told
 
 
 def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
