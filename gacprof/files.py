@@ -16,21 +16,32 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes ``path``'s place, durably.
 
     On any exception, ``KeyboardInterrupt`` included, the temporary file is removed and
-    ``path`` is as it was.
+    ``path`` is as it was. An ``OSError`` names ``path``, not the temporary file, nor nothing as
+    where a disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _beside(path)
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())  # mkstemp's 0600 is not what a user expects
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename = str(path)
         raise
+
+
+def _beside(path: Path) -> Path:
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    os.close(handle)
+    return Path(name)
 
 
 def write_text(path: Path, text: str) -> None:

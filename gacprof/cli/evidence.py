@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -140,12 +141,19 @@ def static(
 
 @app.command()
 def names(
-    kernels: Annotated[list[str], typer.Argument(help="Kernel names, in order of launch.")],
+    kernels: Annotated[
+        list[str],
+        typer.Argument(help="Kernel names, in order of launch; - reads them from stdin, by line."),
+    ],
     as_json: bool = Json,
 ) -> None:
     """Say what kernel names mean; what no rule knows is 'unknown' with its name kept."""
     from gacprof.kernels import attach
 
+    if kernels == ["-"]:
+        kernels = [line.strip() for line in sys.stdin if line.strip()]
+        if not kernels:
+            raise MeasurementError("no kernel names on stdin: one a line is read")
     groups = attach(kernels)
     if as_json:
         print_json([group.as_dict() for group in groups])

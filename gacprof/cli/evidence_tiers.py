@@ -31,7 +31,7 @@ def tiers(
     known = chip.tiers.get(dtype)
     if not known:
         raise MapError(f"no rules for {dtype} on {chip.name} (there are {', '.join(chip.tiers)})")
-    predicted = predict(arch, dtype, options.sizes(row, "--row")) if row else None
+    predicted = predict(arch, dtype, _rows(row)) if row else None
     if as_json:
         listed = [
             {"elements": t.elements(dtype), "bytes": t.bytes, "load": t.load, "kernels": t.kernels,
@@ -49,3 +49,14 @@ def tiers(
     print_table(f"{chip.name} ({chip.chips}), {dtype}", columns, rows)
     for note in chip.notes:
         say(f"note: {note}")
+
+
+def _rows(given: list[str]) -> dict[str, int]:
+    from gacprof.operators import OPERATORS
+
+    rows = options.sizes(given, "--row")
+    known = OPERATORS["linear"].dims
+    for name in rows:
+        if name not in known:
+            raise MapError(f"--row: '{name}' is no dim of a GEMM (it has {', '.join(known)})")
+    return rows

@@ -76,6 +76,8 @@ def begin(folder: Path, suite: str, environment: Environment, resume: bool) -> S
     Raises :class:`MeasurementError` for a folder that holds something else, holds a survey while
     ``resume`` is false, or holds one of another suite, device or stack.
     """
+    if folder.exists() and not folder.is_dir():
+        raise MeasurementError(f"{folder} is a file; --out names a folder")
     try:
         held = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
     except OSError as error:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
-from gacprof.errors import MeasurementError
+from gacprof.errors import MapError, MeasurementError
 from gacprof.points import Environment
 from gacprof.sweeping.store import PARQUET, read_header, read_samples
 from gacprof.sweeping.verdicts import in_turns
+
+MAP_NAME = r"[A-Za-z0-9._-]+"
 
 
 def build_map_of(
@@ -29,7 +31,12 @@ def build_map_of(
     if folder.name == PARQUET:
         folder = folder.parent
     if not folder.is_dir():
-        raise MeasurementError(f"{folder} is not a sweep's folder: there is no such folder")
+        why = "it is a file" if folder.exists() else "there is no such folder"
+        raise MeasurementError(f"{folder} is not a sweep's folder: {why}")
+    if name is not None and not re.fullmatch(MAP_NAME, name):
+        raise MapError(
+            f"a map's name is of letters, digits, '.', '_' and '-', as a suite's: not {name!r}"
+        )
     header = read_header(folder)
     try:
         environment = Environment.from_dict(header["environment"])

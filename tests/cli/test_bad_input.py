@@ -110,6 +110,20 @@ dims = { M = 4, N = 8 }
     assert not (tmp_path / "run").exists()
 
 
+def test_a_maps_name_is_no_path(run, planted_map):
+    before = planted_map.read_bytes()
+    refused(run("map", "build", planted_map.parent, "--name", "../x"), "a map's name")
+    assert planted_map.read_bytes() == before
+
+
+def test_what_cannot_be_written_is_named_as_it_was_asked_for(run, tmp_path):
+    refused(run("map", "export", "a100-published", "--out", "/proc/none.json"), "/proc/none.json")
+    (tmp_path / "file").write_text("")
+    refused(run("survey", "--suite", "cpu", "--device", "cpu", "--out", tmp_path / "file"),
+            "is a file")  # fmt: skip
+    refused(run("map", "build", tmp_path / "file"), "it is a file")
+
+
 def test_a_map_cannot_be_built_from_nothing(run, tmp_path):
     refused(run("map", "build", tmp_path / "nonesuch"), "no such folder")
     refused(run("map", "build", tmp_path), "not a sweep's folder")

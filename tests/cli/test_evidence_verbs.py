@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 from pathlib import Path
@@ -326,6 +327,20 @@ def test_tiers_are_listed_and_predicted_by_rules(run):
 
 
 # disputes ----------------------------------------------------------------------------------
+
+
+def test_tiers_are_of_dims_that_a_gemm_has(run):
+    refused(run("evidence", "tiers", "--arch", "sm80", "--row", "Q=5"), "'Q' is no dim of a GEMM")
+
+
+def test_names_come_from_stdin_too(run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("ampere_h1688gemm_128x64_sliced1x2_tn\n\n"))
+    told = run("evidence", "names", "-", "--json")
+    assert [group["main"]["name"] for group in json.loads(told.out)] == [
+        "ampere_h1688gemm_128x64_sliced1x2_tn"
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    refused(run("evidence", "names", "-"), "no kernel names on stdin")
 
 
 def test_without_a_gpu_disputes_say_what_is_settled_and_what_the_rest_need(run, monkeypatch):
