@@ -72,17 +72,21 @@ def _explore(search: Search, caps: Caps, root: Climb) -> None:
     while parts:
         part = parts[0][2]
         others = max(settled, -min((bound for bound, _, _ in parts[1:3]), default=math.inf))
-        while not part.proved() and part.spent < part.allowance:
+        while not (part.proved() or part.stuck or part.spent >= part.allowance):
             caps.report(search.value, search.bound)
             if not part.step():
                 search.note("the work cap was reached: the gap is what is left unproved")
                 return
             search.bound = max(min(search.bound, max(part.bound, others)), search.value)
         heapq.heappop(parts)
-        if part.exhausted:
+        if part.exhausted or part.bound <= search.value:
             settled = max(settled, part.bound)
             continue
-        for half in _split(search, caps, part) or (part,):
+        halves = _split(search, caps, part) if len(part.multipliers) > 1 else None
+        if halves is None and part.stuck:
+            search.note("a core too large to be searched: the gap is what is left unproved")
+            return
+        for half in halves or (part,):
             if half.exhausted:
                 settled = max(settled, half.bound)
             else:
@@ -95,13 +99,11 @@ def _split(search: Search, caps: Caps, part: Climb) -> tuple[Climb, Climb] | Non
     is allowed before the next attempt."""
     part.attempts += 1
     if combine(search, part.play, part.attempts):
-        part.allowance = part.spent + ALLOWANCE
+        part.allowance, part.stuck = part.spent + ALLOWANCE, False
         return None
     part.allowance = 4 * max(part.spent, ALLOWANCE, FIRST_QUOTA)
-    best, least = None, WORTH
+    best, least = None, math.inf if part.stuck else WORTH
     gap = part.bound - search.value
-    if gap <= 0:
-        return None
     for torn in _torn(part)[:TRIED]:
         halves = _halves(search, caps, part, *torn)
         if halves is None:

@@ -26,6 +26,9 @@ RESOLVE_WORK = 8_000_000
 
 FIRST_CORE = 48
 FIRST_QUOTA = 1 << 17
+MOST_QUOTA = 1 << 24
+"""A core of more states takes more than a gigabyte: its part is split rather than searched."""
+
 ITEM_WORK = 64
 """What it costs to lay out a core, in states per candidate."""
 
@@ -35,7 +38,8 @@ FINEST = (1.25, 1.2)
 
 
 class Climb:
-    """``bound`` holds for every choice of this part; ``exhausted``: none beats the incumbent."""
+    """``bound`` holds for every choice of this part; ``exhausted``: none beats the incumbent;
+    ``stuck``: no core that could tell more may grow as large as it would have to."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class Climb:
         self.upper, self.magnitude = base + priced, abs(base) + abs(priced)
         self.quota, self.count, self.finished, self.spent = FIRST_QUOTA, FIRST_CORE, 0, 0
         self.allowance, self.attempts = math.inf, 0
-        self.exhausted = self.retreated = False
+        self.exhausted = self.retreated = self.stuck = False
         self.care = 0
         self._common: float | None = None
         self._spread(CANDIDATES)
@@ -191,5 +195,6 @@ class Climb:
         finest = FINEST[len(self.multipliers) - 1]
         self.count = int(math.sqrt(max(self.finished, 1) * count))
         if self.count <= finest * self.finished or self.count < 16:
-            self.quota *= 4
+            self.stuck = self.quota >= MOST_QUOTA
+            self.quota = min(4 * self.quota, MOST_QUOTA)
             self.count = max(16, int(finest * self.finished) + 1)

@@ -67,6 +67,22 @@ class States:
             self.move[keep],
         )
 
+    @property
+    def trail(self) -> Trail:
+        return Trail(self.before.astype(np.int32), self.move.astype(np.int32))
+
+
+class OverQuotaError(Exception):
+    """The next step would be more work than is allowed, and more memory than is wanted."""
+
+
+@dataclass(frozen=True)
+class Trail:
+    """What leads back from the states after a class: all that is kept of them."""
+
+    before: NDArray[np.int32]
+    move: NDArray[np.int32]
+
 
 @dataclass(frozen=True)
 class Rest:
@@ -108,7 +124,8 @@ class Core:
     spent: int = 0
     loss: float = math.inf
     found: Found | None = None
-    history: list[States] = field(default_factory=list)
+    quota: float = math.inf
+    history: list[Trail] = field(default_factory=list)
     tails: list[States] = field(default_factory=list)
     _best: Any = None
 
@@ -186,22 +203,28 @@ class Core:
 
     def run(self, quota: int, check: Callable[[], None]) -> bool:
         """Search; false if it was given up because it took more work than ``quota``."""
+        self.quota = quota
         states = self.root()
         self.note(-1, states)
         if not len(self.completable(states, self.after(0))):
             return True
-        if len(self.moves) > 1:
-            return meet(self, quota, check)
+        try:
+            if len(self.moves) > 1:
+                meet(self, check)
+            else:
+                self._merge(states, check)
+        except OverQuotaError:
+            return False
+        return True
+
+    def _merge(self, states: States, check: Callable[[], None]) -> None:
         for k in range(self.classes):
             check()
             states = self.extend(states, k, self.after(k + 1), math.inf)
-            if self.spent > quota:
-                return False
-            self.history.append(states)
+            self.history.append(states.trail)
             if not len(states.rho):
-                return True
+                return
             self.note(k, states)
-        return True
 
     @property
     def classes(self) -> int:
@@ -240,8 +263,11 @@ class Core:
         return merged.only(undominated(merged.weights, merged.gain))
 
     def charge(self, states: int) -> None:
+        """Raises :class:`OverQuotaError`."""
         self.work += self.price * states + STEP_WORK
         self.spent += self.price * states + QUOTA_STEP
+        if self.spent > self.quota:
+            raise OverQuotaError
 
     def completable(self, states: States, rest: Rest) -> Ints:
         """States whose loss can still end within the limit."""
@@ -303,7 +329,7 @@ class Core:
         choice[self.knapsack.owner[items]] = items
         return choice
 
-    def _moved(self, states: States, k: int, i: int) -> list[int]:
+    def _moved(self, states: States | Trail, k: int, i: int) -> list[int]:
         move = int(states.move[i])
         return [int(self.bounds[k]) + move - 1] if move else []
 

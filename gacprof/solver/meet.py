@@ -26,44 +26,46 @@ SHARES = (0.5, 0.25, 0.125)
 CHUNK = 1 << 18
 
 
-def meet(core: Core, quota: int, check: Callable[[], None]) -> bool:
-    """Search ``core`` by prefixes and suffixes; false if it takes more than ``quota``."""
+def meet(core: Core, check: Callable[[], None]) -> None:
+    """Search ``core`` by prefixes and suffixes. Raises :class:`OverQuotaError`."""
     whole = core.limit + core.margin
-    tail = _suffixes(core, whole, quota, check)
+    tail = _suffixes(core, whole, check)
     front = whole - tail
     states = core.root()
     for k in range(core.classes):
         check()
         if tail:
-            _match(core, states, k, front, quota)
+            _match(core, states, k, front)
         states = core.extend(states, k, core.after(k + 1), front)
-        if core.spent > quota:
-            return False
-        core.history.append(states)
+        core.history.append(states.trail)
         if not len(states.rho):
-            return True
+            return
         core.note(k, states)
-    return True
 
 
-def _suffixes(core: Core, whole: float, quota: int, check: Callable[[], None]) -> float:
+def _suffixes(core: Core, whole: float, check: Callable[[], None]) -> float:
     """List the suffixes from every class on in ``core.tails``; the loss up to which they are."""
+    from gacprof.solver.core import OverQuotaError
+
+    start, quota = core.spent, core.quota
     for share in SHARES:
-        start = core.spent
+        core.quota = start + quota // 4
         tails = [core.root()]
-        for k in reversed(range(core.classes)):
-            check()
-            tails.append(core.extend(tails[-1], k, core.before(k), whole * share * (1 + 1e-9)))
-            if core.spent - start > quota // 4:
-                break
-        else:
-            core.tails = tails[::-1]
-            return whole * share
-        core.spent = start  # what was tried in vain is work, but not held against the quota
+        try:
+            for k in reversed(range(core.classes)):
+                check()
+                tails.append(core.extend(tails[-1], k, core.before(k), whole * share * (1 + 1e-9)))
+        except OverQuotaError:
+            core.spent = start  # what was tried in vain is work, but not held against the quota
+            continue
+        finally:
+            core.quota = quota
+        core.tails = tails[::-1]
+        return whole * share
     return 0.0
 
 
-def _match(core: Core, states: States, k: int, front: float, quota: int) -> None:
+def _match(core: Core, states: States, k: int, front: float) -> None:
     """Carry prefixes past ``front`` by a candidate of class k, and meet them with suffixes."""
     carried, items = _carried(core, states, k, front)
     tails = core.tails[k + 1]
@@ -80,11 +82,12 @@ def _match(core: Core, states: States, k: int, front: float, quota: int) -> None
         lowest = room - slop - spare / core.prices[axis]
     low = np.searchsorted(weight, lowest, side="left")
     counts = np.maximum(high - low, 0)
-    core.charge(int(counts.sum()))
     ends = np.cumsum(counts)
     at = 0
-    while at < len(counts) and core.spent <= quota:
-        upto = max(at + 1, int(np.searchsorted(ends, (ends[at - 1] if at else 0) + CHUNK)))
+    while at < len(counts):
+        done = ends[at - 1] if at else 0
+        upto = max(at + 1, int(np.searchsorted(ends, done + CHUNK)))
+        core.charge(int(ends[upto - 1] - done))
         _pairs(core, k, carried, items, (at, upto), low, counts, order)
         at = upto
 
