@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.residues import label
@@ -36,6 +37,15 @@ __all__ = ["draw_staircase", "save", "side_by_side", "staircase"]
 
 MOST_BANDS = 16
 """More tiers than this are not drawn as bands: they would be hatching, not information."""
+
+WIDE_GAP = 4
+"""Neighbours further apart than this many median distances are not joined by a line."""
+
+BAND = 0.16
+"""Opacity of a band."""
+
+LOW = 0.1
+"""Labels of points below this share of the highest latency go above them, off the axis."""
 
 MOST_LABELS = 14
 """Frontier dims closer than half their share of the axis are not all labelled."""
@@ -87,15 +97,16 @@ def draw_staircase(axes: Axes, curve: Curve, floor: float | None) -> None:
     axes.set_ylabel(f"latency [{unit}]", color=INK)
     axes.set_ylim(0, HEADROOM * factor * max(curve.points.median_us))
     first, last = curve.points.d[0], curve.points.d[-1]
-    margin = 0.02 * (last - first)
-    axes.set_xlim(first - margin, last + margin)
+    right = 0.07 if curve.frontier[-1:] == [last] else 0.02  # room for the last one's label
+    axes.set_xlim(first - 0.02 * (last - first), last + right * (last - first))
     dim_ticks(axes, first, last)
 
 
 def _draw_bands(axes: Axes, curve: Curve) -> None:
     """The tiers of the best class, as bands that meet halfway between neighbouring dims.
 
-    A known mechanism keeps its colour wherever it returns; unknown ones alternate.
+    A known mechanism keeps its colour wherever it returns; unknown ones are one colour, in turns
+    paler, so that their one swatch in the legend stands for all of them.
     """
     tiers = best_tiers(curve)
     if not 2 <= len(tiers) <= MOST_BANDS:
@@ -106,9 +117,11 @@ def _draw_bands(axes: Axes, curve: Curve) -> None:
     named = set[str]()
     for i, (tier, (left, right)) in enumerate(zip(tiers, pairwise(edges), strict=True)):
         words = tier.mechanism or f"tiers of {tier.name}"
-        number = names.index(tier.mechanism) if tier.mechanism else i % 2
+        number = names.index(tier.mechanism) if tier.mechanism else 0
+        pale = i % 2 and not tier.mechanism
         axes.axvspan(
-            left, right, color=TINTS[number % len(TINTS)], alpha=0.18, linewidth=0, zorder=0,
+            left, right, color=TINTS[number % len(TINTS)], linewidth=0,
+            alpha=0.05 if pale else BAND, zorder=0,
             label=None if words in named else _shortened(words),
         )  # fmt: skip
         named.add(words)
@@ -127,7 +140,8 @@ def best_tiers(curve: Curve) -> list[Tier]:
 
 
 def _draw_classes(axes: Axes, curve: Curve, factor: float) -> None:
-    """Each residue class in its colour and shape; its line breaks where a tier ends."""
+    """Each residue class in its colour and shape; its line breaks where a tier ends
+    and across a wide gap."""
     classes = [(1, [0])]
     if curve.period is not None:
         classes = [(curve.period.modulus, c.remainders) for c in curve.period.classes]
@@ -139,15 +153,29 @@ def _draw_classes(axes: Axes, curve: Curve, factor: float) -> None:
         tiers = [t for t in curve.tiers if (t.modulus, t.remainders) == (modulus, remainders)]
         for tier in tiers:
             within = [d for d in members if tier.first <= d <= tier.last]
-            axes.plot(
-                within, [latency[d] * factor for d in within],
-                color=colour, linewidth=0.8, alpha=0.45, zorder=2,
-            )  # fmt: skip
+            for run in runs(within, members):
+                axes.plot(
+                    run, [latency[d] * factor for d in run],
+                    color=colour, linewidth=0.8, alpha=0.45, zorder=2,
+                )  # fmt: skip
         axes.plot(
             members, [latency[d] * factor for d in members], linestyle="none", marker=marker,
             markersize=size, color=colour, markeredgewidth=0, alpha=0.9, zorder=3,
             label=label(curve.axis, modulus, remainders) if curve.period else "measured",
         )  # fmt: skip
+
+
+def runs(within: Sequence[int], members: Sequence[int]) -> list[list[int]]:
+    """Dims without a wide gap between them, as :data:`WIDE_GAP` has it for all ``members``: a
+    line across a gap would look as if it had been measured."""
+    gaps = [b - a for a, b in pairwise(members)]
+    widest = WIDE_GAP * median(gaps) if gaps else 0
+    found: list[list[int]] = []
+    for d in within:
+        if not found or d - found[-1][-1] > widest:
+            found.append([])
+        found[-1].append(d)
+    return found
 
 
 def _draw_frontier(axes: Axes, curve: Curve, floor: float | None, factor: float) -> None:
@@ -169,9 +197,14 @@ def _draw_frontier(axes: Axes, curve: Curve, floor: float | None, factor: float)
         label="frontier",
     )  # fmt: skip
     for x in _spread(curve.frontier, (d[-1] - d[0]) / MOST_LABELS / 2):
+        place: dict[str, Any] = {"xytext": (0, -6), "ha": "center", "va": "top"}
+        if x == curve.points.d[-1]:  # to the right, where no point is
+            place = {"xytext": (8, 0), "ha": "left", "va": "center"}
+        elif at[x] < LOW * factor * max(curve.points.median_us):
+            place = {"xytext": (0, 6), "ha": "center", "va": "bottom"}
         axes.annotate(
-            str(x), (x, at[x]), xytext=(0, -15), textcoords="offset points", ha="center",
-            fontsize=9, color=INK, fontweight="bold", zorder=5,
+            str(x), (x, at[x]), textcoords="offset points", fontsize=9, color=INK,
+            fontweight="bold", zorder=5, **place,
         )  # fmt: skip
 
 

@@ -99,6 +99,7 @@ def _draw(panel: Axes, method: str, points: list[tuple[float, float, Variant]]) 
     ours = method.startswith("gacprof")
     points = sorted(points, key=lambda p: (p[0], p[1]))
     colour, marker = _style(method)
+    hollow = method.startswith("nearest") or marker == "D"
     (line,) = panel.plot(
         [x for x, _, _ in points],
         [y for _, y, _ in points],
@@ -107,9 +108,10 @@ def _draw(panel: Axes, method: str, points: list[tuple[float, float, Variant]]) 
         linestyle="-" if ours else "none",
         linewidth=1.2,
         markersize=5 if ours else 7,
-        # Hollow, for rounding to the nearest often is rounding up, and would hide it.
-        fillstyle="none" if method.startswith("nearest") else "full",
-        markeredgewidth=1.6 if method.startswith("nearest") else 1.0,
+        # Hollow, for rounding to the nearest often is rounding up, and would hide it; so is a
+        # method of its own that chose the same dims as another.
+        fillstyle="none" if hollow else "full",
+        markeredgewidth=1.6 if hollow else 1.0,
         zorder=2 if ours else 3,
     )
     if method == "as it is":

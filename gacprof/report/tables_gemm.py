@@ -72,9 +72,11 @@ def b4_load_width(cliff_map: CliffMap) -> Table:
     curve = of_regime(cliff_map, "linear", "K", TENSOR_CORE)
     rates = _rates(curve) if curve is not None else {}
     decimals = 0 if max(rates.values(), default=0.0) >= 10 else 3
+    # A GPU thread's loads; a CPU's copy their operands into rows of their own first.
+    loads = cliff_map.file.device.kind != "cpu"
     columns = (
-        Column("K"), Column("widest load [bytes]"), Column("lowest [TFLOPS]", decimals),
-        Column("highest [TFLOPS]", decimals), Column("dims"),
+        Column("K"), *((Column("widest load [bytes]"),) if loads else ()),
+        Column("lowest [TFLOPS]", decimals), Column("highest [TFLOPS]", decimals), Column("dims"),
     )  # fmt: skip
     if curve is None:
         return Table("B.4", name, columns, (), (lacking("linear over K", "linear", "K"),))
@@ -90,8 +92,8 @@ def b4_load_width(cliff_map: CliffMap) -> Table:
     for words, aligned, belongs in groups:
         found = [rate for d, rate in rates.items() if belongs(d)]
         if found:
-            load = min(WIDEST_LOAD, aligned * element)
-            rows.append((words, load, min(found), max(found), len(found)))
+            load = (min(WIDEST_LOAD, aligned * element),) if loads else ()
+            rows.append((words, *load, min(found), max(found), len(found)))
     return Table("B.4", name, columns, tuple(rows), (condition(cliff_map, curve),))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def _function(check: Mapping[str, Any]) -> str:
     same = "computes the same function" if check["passed"] else "does not compute the same function"
     return (
         f"The realigned model {same} within tolerance: largest error "
-        f"{check['max_rel_error']:.1e} of the largest logit (tolerance {check['tolerance']:.0e}), "
+        f"{error(check['max_rel_error'])} of the largest logit "
+        f"(tolerance {check['tolerance']:.0e}), "
         f"the same most likely token at {check['argmax_agreement']:.1%} of positions."
     )
 
@@ -89,9 +90,22 @@ def count(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
+def between(ends: Sequence[float]) -> str:
+    """``2.0% to 3.7%``; one of them where both read the same."""
+    first, last = percent(ends[0]), percent(ends[-1])
+    return first if first == last else f"{first} to {last}"
+
+
+def error(value: float | None) -> str:
+    """An error in powers of ten; 0 is none at all."""
+    return "not finite" if value is None else "0" if value == 0 else f"{value:.2e}"
+
+
 FILTERS: dict[str, Callable[..., str]] = {
     "us": microseconds,
     "percent": percent,
     "signed": lambda value: "–" if value is None else _signed(value),
     "count": count,
+    "between": between,
+    "error": error,
 }

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gacprof import __version__
 from gacprof.errors import GacprofError
 from gacprof.files import write_text
-from gacprof.report.tables import render
+from gacprof.report.tables import Table, render
 from gacprof.survey import disputes, figures, prediction, tables
 from gacprof.survey.doctor import read as read_doctor
 from gacprof.survey.setting import Setting
@@ -71,7 +72,7 @@ def _condition(setting: Setting) -> Iterator[str]:
         for finding in look["findings"]:
             words[finding["words"]] = finding["mark"]
     if not any(words.values()):
-        yield "<p>Nothing was found that would spoil the timings.</p>"
+        yield "<p>Nothing was found that is known to spoil timings; what was looked at:</p>"
     items = (f"<li{_class(mark)}>{_e(text)}</li>" for text, mark in words.items())
     yield f"<ul>{''.join(items)}</ul>"
 
@@ -110,14 +111,20 @@ def _end_to_end(setting: Setting) -> Iterator[str]:
 
 def _tables(setting: Setting) -> Iterator[str]:
     for name, own, published in tables.both(setting):
-        yield f"<h3>{_e(name)}</h3>"
+        title = next((f"{name}. {t.title}" for t in (own, published) if t is not None), name)
+        yield f"<h3>{_e(title)}</h3>"
         if own is not None and own.rows:
-            yield f'<div class="scroll">{render(own, "html")}</div>'
+            yield f'<div class="scroll">{_captionless(own)}</div>'
         else:
             yield f'<p class="bad">not measured: {_e("; ".join(own.notes) if own else "")}</p>'
         if published is not None and published.rows:
-            body = f'<div class="scroll">{render(published, "html")}</div>'
+            body = f'<div class="scroll">{_captionless(published)}</div>'
             yield f"<details><summary>A100, as published</summary>{body}</details>"
+
+
+def _captionless(table: Table) -> str:
+    """The heading above says what the table is."""
+    return re.sub(r"<caption>.*?</caption>\n?", "", render(table, "html"), flags=re.DOTALL)
 
 
 def _figures(setting: Setting) -> Iterator[str]:

@@ -14,7 +14,7 @@ from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
 from gacprof.errors import ReportError
 from gacprof.points import Environment, Point, Sample
-from gacprof.report.figures import best_tiers, side_by_side, staircase
+from gacprof.report.figures import BAND, best_tiers, runs, side_by_side, staircase
 from gacprof.report.figures_heatmap import grid_penalty, heat_map
 from gacprof.report.figures_paper import paper_figure
 from gacprof.report.figures_style import OKABE_ITO, save, to_svg
@@ -55,7 +55,9 @@ def test_a_staircase_shows_classes_tiers_frontier_and_tolerance(a100):
     assert [t.get_text() for t in axes.texts if t.get_text().isdigit()] == [
         "64", "96", "128", "160", "192", "256",
     ]  # fmt: skip
-    assert len([p for p in axes.patches if p.get_alpha() == 0.18]) == len(best_tiers(curve))
+    bands = [p for p in axes.patches if p.get_alpha() in (BAND, 0.05)]
+    assert len(bands) == len(best_tiers(curve))
+    assert len({p.get_facecolor()[:3] for p in bands}) == 1  # as the legend's one swatch has it
     assert axes.get_xlabel() == "head_dim" and axes.get_ylabel() == "latency [ms]"
     assert axes.get_ylim()[0] == 0
 
@@ -209,3 +211,9 @@ def test_class_colours_stay_apart_for_colour_blind_readers(view):
     seen = [np.clip(view @ c, 0, 1) ** (1 / 2.2) for c in linear]
     apart = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(apart) > 0.15
+
+
+def test_no_line_joins_dims_that_stand_far_apart():
+    dims = [40, 48, 56, 64, 256, 512, 640, 648, 656, 664]
+    assert runs(dims, dims) == [[40, 48, 56, 64], [256], [512], [640, 648, 656, 664]]
+    assert runs([64, 128, 192], [64, 128, 192]) == [[64, 128, 192]]

@@ -9,7 +9,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.errors import ReportError
 from gacprof.report.contents import Contents
 from gacprof.report.page import telling_curves, write_page
-from gacprof.report.wording import headline, microseconds
+from gacprof.report.wording import between, error, headline, microseconds
 
 TIMING = {
     "workload": "prefill 256",
@@ -120,3 +120,8 @@ def test_a_second_report_leaves_no_figure_of_the_first_and_every_other_file(tmp_
     write_page(Contents("Two", bench=BENCH), tmp_path)
     drawn = {p.name for p in figures.iterdir()}
     assert "mine.svg" in drawn and not any("linear" in name for name in drawn)
+
+
+def test_two_ends_that_read_the_same_are_one_and_no_error_is_none():
+    assert between([0.0371, 0.0372]) == "3.7%" and between([0.02, 0.037]) == "2.0% to 3.7%"
+    assert (error(0.0), error(1.5e-7), error(None)) == ("0", "1.50e-07", "not finite")
