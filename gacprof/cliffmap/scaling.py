@@ -91,14 +91,22 @@ class Scaling:
         ]
 
     def _measured_ratio(self, curve: Curve, query: Query, name: str, there: int) -> float | None:
-        """latency(wanted) / latency(there) on the nearest curve over ``name``, in one tier."""
+        """latency(wanted) / latency(there) on the nearest curve over ``name``, in one tier.
+
+        Of the other near ones too: a dim that is badly served already hides the cliffs of the
+        others, and the nearest curve may be fixed at such a dim.
+        """
         spanning = self._along(curve, query, name, there)
         if not spanning:
             return None
         others, wanted = query.but(name), query.dims[name]
-        way = min(spanning, key=lambda c: (dims_distance(c.fixed, others), c.identity))
-        if not any(tier.holds(there) and tier.holds(wanted) for tier in way.tiers):
-            return None
+        near = nsmallest(
+            NEAREST, spanning, key=lambda c: (dims_distance(c.fixed, others), c.identity)
+        )
+        for one in near:
+            if not any(tier.holds(there) and tier.holds(wanted) for tier in one.tiers):
+                return None
+        way = near[0]
         start, end = at(way, there), at(way, wanted)
         return end.latency_us / start.latency_us if start and end else None
 

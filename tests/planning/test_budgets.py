@@ -3,9 +3,11 @@
 import re
 
 import pytest
-from planted import TOKENS
+from planted import TOKENS, planted_latency
 
+from gacprof import operators
 from gacprof.checkpoint import scan
+from gacprof.cliffmap import CliffMap
 from gacprof.errors import PlanError, SolverError
 from gacprof.planning import plan
 from gacprof.planning.budgets import human_bytes
@@ -132,9 +134,11 @@ def test_dims_that_break_a_limit_together_are_held_to_a_tighter_one(planted):
 def test_a_limit_that_the_map_cannot_vouch_for_is_refused(planted):
     """SliceGPT's hidden sizes meet in products at sizes that no sweep of single dims holds."""
     inventory, cliff_map = planted("slicegpt_mha_s0.22_r1")
+    measured = [c.model_copy(update={"tiers": []}) for c in cliff_map.file.curves]
+    alone = CliffMap(cliff_map.file.model_copy(update={"curves": measured}))
     with pytest.raises(PlanError, match=r"together.*--pin"):
         make_plan(
-            inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32",
+            inventory, alone, aim="pad", tokens=TOKENS, dtype="float32",
             latency_limit_us=1e6,
         )  # fmt: skip
 
@@ -191,3 +195,12 @@ def test_options_are_what_the_map_knows_within_the_window(planted):
     assert all(any(o.fused for o in g.options) for g in ranks)  # dense is always on offer
     assert all(any(o.size == g.untouched.size for o in g.options) for g in ranks)
     assert scan(inventory.path).fingerprint == inventory.fingerprint
+
+
+def test_a_dim_served_badly_does_not_hide_the_cliffs_of_the_other(planted):
+    """Along K at N = 199 nothing is seen of K = 199: from there to 200 × 200 no way leads."""
+    found = planted("slicegpt_mha_s0.22_r1")[1].latency(
+        "linear", {"M": 64, "N": 200, "K": 200}, "float32"
+    )
+    told = planted_latency(operators.point("linear", {"M": 64, "N": 200, "K": 200}, "float32", {}))
+    assert found.latency_us == pytest.approx(told, rel=0.01)
