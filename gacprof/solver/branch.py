@@ -24,8 +24,9 @@ from gacprof.solver.losses import tied_to
 from gacprof.solver.problem import Ints
 from gacprof.solver.search import Caps, Search
 
-ALLOWANCE = 400_000
-"""Work on a part before a split is tried, in states."""
+ALLOWANCE, PER_CLASS = 400_000, 64
+"""Work on a part before a split is tried, in states, and at least so many for each class: that
+is about what trying takes."""
 
 STEEP = 7.0
 """Work on a core grows like exp(√gap): by this exponent around the sizes that matter here."""
@@ -68,7 +69,7 @@ def _explore(search: Search, caps: Caps, root: Climb) -> None:
     parts = [(-root.bound, next(turn), root)]
     settled = -math.inf
     if len(search.knapsack.weights) > 1:
-        root.allowance = ALLOWANCE
+        root.allowance = _allowance(search)
     while parts:
         part = parts[0][2]
         others = max(settled, -min((bound for bound, _, _ in parts[1:3]), default=math.inf))
@@ -99,9 +100,11 @@ def _split(search: Search, caps: Caps, part: Climb) -> tuple[Climb, Climb] | Non
     is allowed before the next attempt."""
     part.attempts += 1
     if combine(search, part.play, part.attempts):
-        part.allowance, part.stuck = part.spent + ALLOWANCE, False
+        part.allowance, part.stuck = part.spent + _allowance(search), False
         return None
-    part.allowance = 4 * max(part.spent, ALLOWANCE, FIRST_QUOTA)
+    part.allowance = 4 * max(part.spent, _allowance(search), FIRST_QUOTA)
+    if part.play.reach < part.most + part.play.slop:
+        return None  # nearly every candidate of very many: trying would take longer than searching
     best, least = None, math.inf if part.stuck else WORTH
     gap = part.bound - search.value
     for torn in _torn(part)[:TRIED]:
@@ -113,6 +116,10 @@ def _split(search: Search, caps: Caps, part: Climb) -> tuple[Climb, Climb] | Non
         if work < least:
             best, least = halves, work
     return best
+
+
+def _allowance(search: Search) -> int:
+    return max(ALLOWANCE, PER_CLASS * search.knapsack.classes)
 
 
 def _halves(
@@ -136,16 +143,13 @@ def _halves(
         search.offer(dual.reference)
         reference = tied_to(knapsack, dual.multipliers, dual.reference, search.incumbent, rest)
         halves.append(Climb(search, caps, dual, reference, rest, part.bound))
-        halves[-1].allowance = ALLOWANCE
+        halves[-1].allowance = _allowance(search)
     return halves[0], halves[1]
 
 
 def _worthwhile(part: Climb) -> Ints:
     """The candidates that a better choice can have."""
     play = part.play
-    if play.reach < part.most + play.slop:
-        every = np.arange(len(part.search.knapsack.values))
-        return every if part.ids is None else part.ids
     return np.sort(np.append(part.reference, play.items[play.loss <= part.most + play.slop]))
 
 

@@ -17,6 +17,7 @@ from gacprof.solver import InfeasibleBudget, branch, solve
 def splitting(monkeypatch):
     """Every part is split before anything else is tried, down to single candidates; how many."""
     monkeypatch.setattr(branch, "ALLOWANCE", 0)
+    monkeypatch.setattr(branch, "PER_CLASS", 0)
     monkeypatch.setattr(branch, "WORTH", float("inf"))
     made = []
     halves = branch._halves
@@ -92,6 +93,7 @@ def test_the_answer_is_that_of_an_unsplit_search(monkeypatch, seed):
 def test_a_cap_amid_the_parts_leaves_a_bound_that_holds(monkeypatch):
     costs, values, budget, latency, limit = _torn(60, 5)
     monkeypatch.setattr(branch, "ALLOWANCE", 0)
+    monkeypatch.setattr(branch, "PER_CLASS", 0)
     best = solve(costs, values, budget, latency, limit)
     assert best.proved
     for work in (30_000, 100_000, 300_000):
