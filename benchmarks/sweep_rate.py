@@ -1,6 +1,6 @@
 """The time a point takes to reach a spread, beside triton.testing and torch.utils.benchmark.
 
-    python benchmarks/sweep_rate.py [--device cpu|cuda] [--repeats 5]
+    python benchmarks/sweep_rate.py [--device cpu|cuda] [--repeats 5] [--threads 1]
 
 Every tool measures the same linear points ``--repeats`` times over, at several settings of what
 trades its time for its spread: how often we visit a point and the cap of a visit, do_bench's
@@ -247,15 +247,20 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--device", default=None)
     arguments.add_argument("--repeats", type=int, default=5)
+    arguments.add_argument("--threads", type=int, default=1, help="of a CPU; see docs/sweeping.md")
     arguments.add_argument("--note", default="", help="said of the machine, such as 'shared'")
     given = arguments.parse_args()
+    torch.set_num_threads(given.threads)
     device = open_device(given.device)
     kind = device.environment.kind
     dtype = "float16" if kind == "cuda" else "float32"
     note = f", {given.note}" if given.note else ""
     print(f"{device.environment.name} ({cpu_name()}, {platform.system()}{note}),")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} CPU threads")
-    print(f"`python benchmarks/sweep_rate.py --device {kind} --repeats {given.repeats}`\n")
+    print(
+        f"`python benchmarks/sweep_rate.py --device {kind} --repeats {given.repeats} "
+        f"--threads {given.threads}`\n"
+    )
     print(f"linear M=16 N=1024 K={SIZES[0]}..{SIZES[-1]} {dtype}, {len(SIZES)} points\n")
     for row in told(compare(device, dtype, given.repeats)):
         print(row)
