@@ -13,7 +13,8 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor, around, landscape
+from gacprof.diagnosing.landscape import around, landscape
+from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
 from gacprof.diagnosing.workload import Tokens
 
 WINDOW = 0.25

@@ -141,7 +141,8 @@ def _warnings(made: Made) -> list[str]:
         )
     cut = sum(len(_cut(g, o)) for g, o in pairs)
     if cut:
-        warnings.append(f"{cut} dims are cut: the model's function changes")
+        dims = "1 dim is" if cut == 1 else f"{cut} dims are"
+        warnings.append(f"{dims} cut: the model's function changes")
     return warnings
 
 

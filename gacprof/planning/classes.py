@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.diagnosing.predict import STEP, Landscape, Predictor, around, landscape
+from gacprof.diagnosing.landscape import STEP, Landscape, around, landscape
+from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
 from gacprof.planning.constraints import (
     Bounds,

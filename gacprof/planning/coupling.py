@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gacprof.checkpoint.inventory import Dim, Feed
-from gacprof.diagnosing.predict import STEP, Predictor
+from gacprof.diagnosing.landscape import STEP
+from gacprof.diagnosing.predict import Predictor
 
 
 class Axes:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.diagnosing.predict import Predictor, landscape
+from gacprof.diagnosing.landscape import landscape
+from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.classes import share_kept
 from gacprof.planning.coupling import Axes
 from gacprof.planning.memory import Sizes, footprint
