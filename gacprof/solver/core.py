@@ -21,14 +21,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gacprof.solver.dominance import undominated
 from gacprof.solver.fan import open_fan
 from gacprof.solver.integers import BITS, exact_sum, room_for, scaled
 from gacprof.solver.losses import Losses, per_class, sizes
 from gacprof.solver.meet import meet
-from gacprof.solver.problem import Floats, Ints, Knapsack
+from gacprof.solver.problem import Ints, Knapsack
+from gacprof.solver.states import Found, OverQuotaError, Rest, States, Trail, Whole
 
 STEP_WORK = 1024
 """What a class costs to merge, in states: about the fixed price of its array operations."""
@@ -43,63 +43,6 @@ BIG_WORK = 6
 
 QUOTA_STEP = 256
 """The same for the quota."""
-
-Whole = NDArray[Any]
-"""int64, or Python integers where 64 bits are too few."""
-
-
-@dataclass(frozen=True)
-class States:
-    """Partial choices, one per entry; ``before`` and ``move`` (0: the reference) lead back."""
-
-    weights: list[Whole]
-    gain: Whole
-    rho: Floats
-    before: Ints
-    move: Ints
-
-    def only(self, keep: Ints) -> States:
-        return States(
-            [w[keep] for w in self.weights],
-            self.gain[keep],
-            self.rho[keep],
-            self.before[keep],
-            self.move[keep],
-        )
-
-    @property
-    def trail(self) -> Trail:
-        return Trail(self.before.astype(np.int32), self.move.astype(np.int32))
-
-
-class OverQuotaError(Exception):
-    """The next step would be more work than is allowed, and more memory than is wanted."""
-
-
-@dataclass(frozen=True)
-class Trail:
-    """What leads back from the states after a class: all that is kept of them."""
-
-    before: NDArray[np.int32]
-    move: NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Rest:
-    """What the classes not yet merged can do: their common measure, and their dual per ray."""
-
-    measure: int
-    dual: Floats
-
-
-@dataclass(frozen=True)
-class Found:
-    """A choice: state ``state`` after class ``last``, a candidate, and a chain of tail states."""
-
-    last: int
-    state: int
-    item: int | None = None
-    tail: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass

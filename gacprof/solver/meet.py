@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gacprof.solver.problem import Floats, Ints
+from gacprof.solver.states import Found, OverQuotaError, States
 
 if TYPE_CHECKING:
-    from gacprof.solver.core import Core, States
+    from gacprof.solver.core import Core
 
 SHARES = (0.5, 0.25, 0.125)
 """h as a part of g: half is best unless the suffixes explode earlier than the prefixes."""
@@ -45,8 +46,6 @@ def meet(core: Core, check: Callable[[], None]) -> None:
 
 def _suffixes(core: Core, whole: float, check: Callable[[], None]) -> float:
     """List the suffixes from every class on in ``core.tails``; the loss up to which they are."""
-    from gacprof.solver.core import OverQuotaError
-
     start, quota = core.spent, core.quota
     for share in SHARES:
         core.quota = start + quota // 4
@@ -94,8 +93,6 @@ def _match(core: Core, states: States, k: int, front: float) -> None:
 
 def _carried(core: Core, states: States, k: int, front: float) -> tuple[States, Ints]:
     """Prefixes with a candidate of class k that lose more than ``front``, and those candidates."""
-    from gacprof.solver.core import States
-
     here = np.arange(core.bounds[k], core.bounds[k + 1])
     rho = states.rho + core.rho[here][:, None]
     item, place = np.nonzero((rho > front) & (rho <= core.limit + core.margin))
@@ -132,8 +129,6 @@ def _pairs(
     order: Ints,
 ) -> None:
     """Every carried prefix of ``part`` with every suffix in its window; keep the best that fits."""
-    from gacprof.solver.core import Found, States
-
     tails = core.tails[k + 1]
     some = np.arange(*part)
     left = np.repeat(some, counts[some])
