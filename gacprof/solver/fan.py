@@ -66,6 +66,9 @@ def _rays(multipliers: Floats, moves: Floats, rho: Floats, limit: float) -> Floa
     and a few reach so far that a single unit too much costs more than the limit.
     """
     count = len(multipliers)
+    unit = np.abs(moves).max(axis=1, keepdims=True)
+    unit[unit == 0] = 1.0
+    moves = moves / unit  # so that no square overflows, whatever the resources are counted in
     values, vectors = np.linalg.eigh(moves @ moves.T / moves.shape[1])
     largest = max(float(values.max()), 1e-280)
     whiten = vectors @ np.diag(np.maximum(values, 1e-12 * largest) ** -0.5) @ vectors.T
@@ -80,10 +83,10 @@ def _rays(multipliers: Floats, moves: Floats, rho: Floats, limit: float) -> Floa
         directions, places = np.stack([np.cos(angle), np.sin(angle)]), 2.0 ** np.arange(20)
     if len(rates):
         rates = rates[np.unique(np.minimum(places, len(rates)).astype(int) - 1)]
-    far = limit * math.sqrt(largest)
+    far = limit * math.sqrt(largest) * float(unit.max())
     last = float(rates[-1]) if len(rates) else far * 2.0**-20
     reach = last * 4.0 ** np.arange(1, 25 if count > 1 else 3)
     lengths = np.concatenate([rates, reach[reach < 4 * far]])
-    fan = np.multiply.outer(whiten @ directions, lengths).reshape(count, -1)
+    fan = np.multiply.outer(whiten @ directions, lengths).reshape(count, -1) / unit
     rays = np.concatenate([np.zeros((count, 1)), fan, -multipliers[:, None]], axis=1)
     return np.unique(np.maximum(rays, -multipliers[:, None]), axis=1)
