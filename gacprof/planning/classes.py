@@ -177,14 +177,7 @@ def _pinned(
     if refused:
         raise PlanError(f"{members[0].name} cannot be pinned to {size}: {refused}")
     lands = [landscape(predictor, dim, size, size) for dim in members]
-    return Option(
-        size,
-        sum(size * dim.params_per_unit for dim in members),
-        sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        together(predictor, members, size),
-        all(size in land.safe for land in lands),
-        _sum(share_kept(dim, size, kept) for dim in members),
-    )
+    return _option(predictor, members, lands, size, kept)
 
 
 def _refusal(members: list[Dim], size: int, pinned: bool = False) -> str:

@@ -107,8 +107,9 @@ def _split(search: Search, caps: Caps, part: Climb) -> tuple[Climb, Climb] | Non
         return None  # nearly every candidate of very many: trying would take longer than searching
     best, least = None, math.inf if part.stuck else WORTH
     gap = part.bound - search.value
-    for torn in _torn(part)[:TRIED]:
-        halves = _halves(search, caps, part, *torn)
+    ids = _worthwhile(part)
+    for one, other in _torn(part)[:TRIED]:
+        halves = _halves(search, caps, part, ids, one, other)
         if halves is None:
             continue
         left = [(half.bound - search.value) / gap for half in halves]
@@ -123,10 +124,11 @@ def _allowance(search: Search) -> int:
 
 
 def _halves(
-    search: Search, caps: Caps, part: Climb, one: int, other: int
+    search: Search, caps: Caps, part: Climb, ids: Ints, one: int, other: int
 ) -> tuple[Climb, Climb] | None:
-    """A part split between two candidates of a class, unless all that is left is on one side."""
-    knapsack, ids = search.knapsack, _worthwhile(part)
+    """What is worthwhile of a part, split between two candidates of a class; None if all of the
+    class is on one side."""
+    knapsack = search.knapsack
     here = np.flatnonzero(knapsack.owner[ids] == knapsack.owner[one])
     heavy = ids[here] == one
     for weight in knapsack.weights:

@@ -9,6 +9,9 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pytest
+
+from gacprof.solver import InfeasibleBudget, solve
 
 NOTHING = -(2**62)
 
@@ -62,3 +65,17 @@ def certify(solution, costs, values, budget, latency=None, limit=None):
 
 def exact_value(solution, values) -> Fraction:
     return sum((Fraction(float(values[i][j])) for i, j in enumerate(solution.choice)), Fraction())
+
+
+def agrees(case, best, *, two: bool) -> None:
+    """The solver finds ``best``, proves it without a gap, or knows that nothing fits."""
+    extra = (case.latency, case.limit) if two else ()
+    if best is None:
+        with pytest.raises(InfeasibleBudget):
+            solve(case.costs, case.values, case.budget, *extra)
+        return
+    solution = solve(case.costs, case.values, case.budget, *extra)
+    certify(solution, case.costs, case.values, case.budget, *extra)
+    assert solution.proved, case
+    assert solution.gap == 0, case
+    assert exact_value(solution, case.values) == best * Fraction(case.unit), case

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import knapsack_cases as cases
 import numpy as np
 import pytest
-from knapsack_reference import certify, enumerate_best, exact_value, table_best
+from knapsack_reference import agrees, certify, enumerate_best, table_best
 
 from gacprof.errors import SolverError
-from gacprof.solver import InfeasibleBudget, branch, solve
+from gacprof.solver import branch, solve
 
 
 @pytest.fixture
@@ -31,26 +29,13 @@ def splitting(monkeypatch):
     return made
 
 
-def _agrees(case, best):
-    extra = (case.latency, case.limit)
-    if best is None:
-        with pytest.raises(InfeasibleBudget):
-            solve(case.costs, case.values, case.budget, *extra)
-        return
-    solution = solve(case.costs, case.values, case.budget, *extra)
-    certify(solution, case.costs, case.values, case.budget, *extra)
-    assert solution.proved, case
-    assert solution.gap == 0, case
-    assert exact_value(solution, case.values) == best * Fraction(case.unit), case
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_split_to_the_end_it_equals_enumeration(splitting, seed):
     rng = np.random.default_rng(900 + seed)
     for _ in range(150):
         case = cases.small(rng)
         best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
-        _agrees(case, best)
+        agrees(case, best, two=True)
     assert len(splitting) > 100
 
 
@@ -60,7 +45,7 @@ def test_split_to_the_end_it_equals_the_dense_table(splitting):
         case = cases.medium(rng, two=True)
         eighths = [np.rint(row * 8).astype(int) for row in case.latency]
         best = table_best(case.costs, case.whole, case.budget, eighths, round(case.limit * 8))
-        _agrees(case, best)
+        agrees(case, best, two=True)
     assert len(splitting) > 40
 
 
