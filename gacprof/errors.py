@@ -39,3 +39,8 @@ class SolverError(GacprofError):
 
 class ReportError(GacprofError):
     """A figure, table or page cannot be written."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says; its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

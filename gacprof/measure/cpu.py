@@ -1,130 +1,117 @@
-"""The CPU as a device to sweep: the monotonic clock around each call."""
+"""The CPU as a device to sweep: the monotonic clock around each call, its threads bound to cores."""
 
 from __future__ import annotations
 
 import gc
-import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
-from gacprof.errors import MeasurementError
-from gacprof.measure.environment import cpu_environment, last_level_cache, memory_bytes
+from gacprof.errors import MeasurementError, first_line
+from gacprof.measure.device import BlockTimes, Device, Session, Slot, Timed
+from gacprof.measure.environment import cpu_environment, memory_bytes
+from gacprof.measure.memory import Arena
+from gacprof.measure.threads import bound_threads, preemptions
 from gacprof.points import Environment, Point
 
 if TYPE_CHECKING:
     import torch
 
-WARM_UP_CALLS = 3
+    from gacprof.operators.base import Prepared
+
 ATTEMPTS = 4
-COLD_COPIES_AT_MOST = 512
-ASSUMED_CACHE_BYTES = 32 << 20  # where the kernel reports no cache sizes
+"""Calls of a slot in one block while the system takes cores from them."""
+REST_S = 0.003
+"""After a preempted call: one slice of Linux's scheduler (EEVDF, base_slice_ns), so that this
+process has not used up its share when it goes on."""
+MEMORY_SHARE = 0.25
+"""Of the machine's memory, at most this for cold operands."""
+
+Call = Callable[[], Any]
 
 
-Operands = tuple["torch.Tensor | None", ...]
-
-
-class CpuWork:
-    """Calls over one set of operands (warm), or over so many that none is still in cache."""
-
-    def __init__(self, call: Callable[..., Any], operands: Sequence[Operands]) -> None:
-        self._call = call
-        self._operands = operands
-        self._next = 0
-        self._calls = 0
-        self._preempted = 0
-
-    def _turn(self) -> Operands:
-        self._next = (self._next + 1) % len(self._operands)
-        return self._operands[self._next]
-
-    def warm_up(self) -> float:
-        for _ in range(WARM_UP_CALLS):
-            self._call(*self._turn())
-        return self.time(1)[0]
-
-    def time(self, repeats: int) -> list[float]:
-        """Timings of calls that ran undisturbed, as far as can be.
-
-        A call during which the system took a core from us says nothing of the operator; it
-        is taken again, up to :data:`ATTEMPTS` times the number asked for, then kept as it is.
-        """
-        kept: list[float] = []
-        disturbed: list[float] = []
-        collecting = gc.isenabled()
-        gc.disable()  # a collection inside the window would be timed as the operator's
-        try:
-            for _ in range(ATTEMPTS * repeats):
-                if len(kept) == repeats:
-                    break
-                taken, preempted = self._one()
-                (disturbed if preempted else kept).append(taken)
-        finally:
-            if collecting:
-                gc.enable()
-        self._calls += len(kept) + len(disturbed)
-        self._preempted += len(disturbed)
-        return kept + sorted(disturbed)[: repeats - len(kept)]
-
-    def _one(self) -> tuple[float, bool]:
-        """(µs, whether any of our threads lost its core meanwhile)."""
-        operands, call, clock = self._turn(), self._call, time.perf_counter_ns
-        before = preemptions()
-        start = clock()
-        call(*operands)
-        taken = (clock() - start) / 1e3
-        return taken, preemptions() != before
-
-    def remark(self) -> str:
-        if not self._preempted:
-            return ""
-        return f"{self._preempted} of {self._calls} calls were preempted by other processes"
-
-    def kernels(self) -> Sequence[str]:
-        return ()
-
-    def clock_mhz(self) -> int | None:
-        return None
-
-    def throttled(self) -> str:
-        return ""
-
-
-class CpuDevice:
+class CpuDevice(Device):
     timer = "cpu-monotonic"
+
+    def __init__(self) -> None:
+        self._arenas: dict[tuple[str, torch.dtype], Arena] = {}
+        self._held = ExitStack()
+        self._bound: bool | None = None
 
     @cached_property
     def environment(self) -> Environment:
         return cpu_environment()
 
-    def prepare(self, point: Point) -> CpuWork:
+    def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
+        if self._bound is None:
+            self._bound = self._held.enter_context(bound_threads())
+        reuse = min(reuse_bytes, int(MEMORY_SHARE * memory_bytes()))
+        return CpuSession([self._prepare(slot, reuse) for slot in slots])
+
+    def close(self) -> None:
+        """Release the threads again."""
+        self._held.close()
+        self._bound = None
+
+    def _prepare(self, slot: Slot, reuse_bytes: int) -> Callable[[], Call] | str:
+        """What binds the slot's next call to its operands, or why there is none."""
         import torch
 
-        operator = operators.get(point.operator)
-        if point.dtype == "tf32":
-            raise MeasurementError("tf32 is a mode of CUDA tensor cores; a CPU has none")
-        copies = self._copies(operator.bytes_moved(point), bool(point.flag.get("cache") == "cold"))
-        device = torch.device("cpu")
         try:
-            prepared = operator.prepare(point, device)
-            return CpuWork(prepared.call, _copied(prepared.operands, copies))
-        except RuntimeError as error:
-            raise MeasurementError(f"{point}: {_first_line(error)}") from None
+            self._check(slot.point)
+            prepared = operators.get(slot.point.operator).prepare(slot.point, torch.device("cpu"))
+            return self._placed(prepared, slot, reuse_bytes)
+        except (MeasurementError, RuntimeError, MemoryError) as error:
+            return "out of memory" if isinstance(error, MemoryError) else first_line(error)
 
     @staticmethod
-    def _copies(operand_bytes: int, cold: bool) -> int:
-        """One set of operands, or enough that a round through them exceeds the cache twice."""
-        if operand_bytes > memory_bytes() // 2:
+    def _check(point: Point) -> None:
+        if point.dtype == "tf32":
+            raise MeasurementError("tf32 is a mode of CUDA tensor cores; a CPU has none")
+        needed = operators.get(point.operator).bytes_moved(point)
+        if needed > memory_bytes() // 2:
             raise MeasurementError(
-                f"the operands need {operand_bytes / 2**30:.1f} GiB, "
+                f"the operands need {needed / 2**30:.1f} GiB, "
                 "more than half of this machine's memory"
             )
-        if not cold:
-            return 1
-        cache = last_level_cache() or ASSUMED_CACHE_BYTES
-        return min(COLD_COPIES_AT_MOST, 2 * cache // max(1, operand_bytes) + 2)
+
+    def _placed(self, prepared: Prepared, slot: Slot, reuse_bytes: int) -> Callable[[], Call]:
+        """What binds the call to operands from the arenas, cold weights to others each time.
+
+        Bound anew for each call: an arena that grows for another curve begins elsewhere.
+        """
+        cold = slot.point.flag.get("cache") == "cold"
+        placed: list[tuple[int, Arena, tuple[int, ...], bool]] = []
+        for place in (*prepared.inputs, *prepared.weights):
+            operand = prepared.operands[place]
+            assert operand is not None
+            weight = place in prepared.weights
+            arena = self._arena("weights" if weight else "inputs", operand.dtype)
+            arena.reserve(operand.nbytes + (reuse_bytes if cold and weight else 0))
+            placed.append((place, arena, tuple(operand.shape), cold and weight))
+        call = prepared.call
+        taken = {place for place, *_ in placed}
+        own = [None if i in taken else operand for i, operand in enumerate(prepared.operands)]
+
+        def bind() -> Call:
+            operands = list(own)
+            for place, arena, shape, moves in placed:
+                operands[place] = (
+                    arena.moving(shape) if moves else arena.fixed(shape, slot.replicate)
+                )
+            return lambda: call(*operands)
+
+        return bind
+
+    def _arena(self, role: str, dtype: torch.dtype) -> Arena:
+        import torch
+
+        if (role, dtype) not in self._arenas:
+            self._arenas[role, dtype] = Arena(dtype, torch.device("cpu"))
+        return self._arenas[role, dtype]
 
     def burn_in(self) -> None:
         import torch
@@ -135,16 +122,57 @@ class CpuDevice:
             x @ x
 
 
-def preemptions() -> int:
-    """How often the system has taken a core from any thread of this process (getrusage(2))."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+class CpuSession(Session):
+    """Calls around which the clock is read, each ready before it is."""
 
+    def __init__(self, slots: Sequence[Callable[[], Call] | str]) -> None:
+        self._bind = [slot if callable(slot) else None for slot in slots]
+        self.failed: Mapping[int, str] = {
+            place: slot for place, slot in enumerate(slots) if isinstance(slot, str)
+        }
 
-def _copied(operands: Operands, copies: int) -> list[Operands]:
-    """The operands and copies of them, each in memory of its own."""
-    more = [tuple(o if o is None else o.clone() for o in operands) for _ in range(copies - 1)]
-    return [operands, *more]
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        """A call that lost a core is made again at the end of the block, some times over."""
+        import torch
 
+        calls: list[Timed] = []
+        failed: dict[int, str] = {}
+        todo = [(slot, 1) for slot in order]
+        collecting = gc.isenabled()
+        gc.disable()  # a collection inside a call would be timed as the operator's
+        try:
+            with torch.inference_mode():
+                self._wake(order)
+                for slot, attempt in todo:  # grows at its end
+                    try:
+                        timed = self._one(slot)
+                    except (MeasurementError, RuntimeError, MemoryError) as error:
+                        failed[slot] = first_line(error)
+                        continue
+                    calls.append(timed)
+                    if timed.disturbed:
+                        time.sleep(REST_S)
+                        self._wake(order)
+                        if attempt < ATTEMPTS:
+                            todo.append((slot, attempt + 1))
+        finally:
+            if collecting:
+                gc.enable()
+        return BlockTimes(tuple(calls), failed)
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]
+    def _one(self, slot: int) -> Timed:
+        bind = self._bind[slot]
+        assert bind is not None
+        call, clock = bind(), time.perf_counter_ns
+        before = preemptions()
+        start = clock()
+        call()
+        taken = (clock() - start) / 1e3
+        return Timed(slot, taken, preemptions() != before)
+
+    def _wake(self, order: Sequence[int]) -> None:
+        for slot in order[:1]:
+            try:
+                self._one(slot)
+            except (MeasurementError, RuntimeError, MemoryError):
+                return  # the recorded call will tell

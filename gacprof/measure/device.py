@@ -1,75 +1,109 @@
-"""The protocol between the sweep engine and whatever it measures on.
+"""What the sweep engine asks of a device: make a curve's slots ready, call them in this order.
 
-The engine never asks what a device is. A CPU, a CUDA GPU and a recording of earlier samples
-all satisfy :class:`Device`; tests pass the recording.
+The engine never asks what a device is. A CPU, a CUDA GPU, a worker process and a recording are
+all a :class:`Device`; tests pass the recording.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gacprof.errors import MeasurementError
 from gacprof.points import Environment, Point
 
 
-class Work(Protocol):
-    """One prepared point: operands allocated, ready to be timed. A context of one visit.
+@dataclass(frozen=True)
+class Slot:
+    """One entry of a curve's blocks. A ``replicate`` is a hidden A/A double: the same point
+    again, at another address."""
 
-    It may also have ``reading() -> dict``: memory clock, temperature and power right after
-    timing, by the names that :class:`~gacprof.points.Sample` gives them.
+    point: Point
+    replicate: bool = False
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One call: which slot (by its place), how long (µs), and whether the call was ``disturbed``:
+    the system took a core from it meanwhile, so that its time says little."""
+
+    slot: int
+    us: float
+    disturbed: bool = False
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """What one block gave: calls in the order made, a disturbed one perhaps several times.
+
+    ``failed`` are slots that raised, with the reason. The rest is the device's state at the end
+    of the block; None where it cannot be read. ``throttled`` says why the device ran below its
+    clock during the block; empty if it did not.
     """
 
-    def warm_up(self) -> float:
-        """Run untimed until the first-call costs are paid; return one call's rough time (µs)."""
-        ...
-
-    def time(self, repeats: int) -> list[float]:
-        """Time ``repeats`` calls one by one, in microseconds each."""
-        ...
-
-    def kernels(self) -> Sequence[str]:
-        """Names of the kernels one call launches, in order; empty where they cannot be told."""
-        ...
-
-    def clock_mhz(self) -> int | None:
-        """The processor's clock right after timing, where it can be read."""
-        ...
-
-    def remark(self) -> str:
-        """What disturbed the timings without spoiling them; empty if nothing did."""
-        ...
-
-    def throttled(self) -> str:
-        """Why the device ran below its clock since the last call; empty if it did not."""
-        ...
+    calls: tuple[Timed, ...]
+    failed: Mapping[int, str] = field(default_factory=dict)
+    throttled: str = ""
+    sm_clock_mhz: int | None = None
+    mem_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
 
 
-class Device(Protocol):
-    """What a sweep needs. A device whose context an error can spoil for good also has
-    ``usable() -> bool``, asked after a failure."""
+class Session(ABC):
+    """The slots of one curve, operands allocated, ready to be called in any order."""
 
-    @property
-    def timer(self) -> str:
-        """How time is taken: ``cpu-monotonic``, ``kineto``, ``cuda-events``, ``recorded``."""
-        ...
+    failed: Mapping[int, str]
+    """Slots that cannot be prepared, by their place, with the reason."""
 
-    @property
-    def environment(self) -> Environment: ...
+    @abstractmethod
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        """Call each of these slots once, in this order.
 
-    def prepare(self, point: Point) -> Work:
-        """Allocate a point's operands. Raises :class:`MeasurementError` with the reason."""
-        ...
+        An unrecorded call comes first: after a pause compute threads are asleep.
+        """
 
-    def burn_in(self) -> None:
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        """Names of the kernels that one call of a slot launches, in order; a slot is missing
+        where they cannot be told."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - a session that holds nothing needs none
+        """Let go of the operands."""
+
+
+class Device(ABC):
+    """A device to sweep."""
+
+    timer: str
+    """How time is taken: ``cpu-monotonic``, ``cuda-graph``, ``cuda-events``, ``recorded``."""
+    environment: Environment
+
+    @abstractmethod
+    def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
+        """Make a curve's slots ready. Weights of cold points have ``reuse_bytes`` between two
+        uses of the same memory. A slot that cannot be prepared is in ``failed``; only what makes
+        all slots impossible raises :class:`MeasurementError`."""
+
+    def burn_in(self) -> None:  # noqa: B027 - a recording has no clock to settle
         """Keep the device busy once, until its clock has settled."""
-        ...
+
+    def renew(self) -> None:  # noqa: B027 - a device in this process stays as it is
+        """Go on in a fresh process, if the device has one of its own; sessions are gone then."""
+
+    def usable(self) -> bool:
+        """Whether the device still works after a failure."""
+        return True
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of the device."""
 
 
 def open_device(name: str | None = None, timer: str = "auto") -> Device:
     """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
 
-    ``timer`` chooses among a GPU's: ``auto``, ``kineto``, ``cuda-events``.
+    ``timer`` chooses among a GPU's: ``auto``, ``cuda-graph``, ``cuda-events``.
     Raises :class:`MeasurementError` for a device that is not there.
     """
     import torch

@@ -1,47 +1,22 @@
-"""A recording as a device: sweeps replayed from samples or from a function, without hardware.
+"""A device without hardware: times by a function, or recorded blocks played again.
 
-It is how the engine is tested, and how a finished sweep can be run again under another
-strategy at no cost.
+It is how the engine is tested: planted cliffs, recorded noise, points that fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from gacprof.errors import MeasurementError
-from gacprof.points import Environment, Point, Sample
+from gacprof.errors import MeasurementError, first_line
+from gacprof.measure.device import BlockTimes, Device, Session, Slot, Timed
+from gacprof.points import Environment, Point
 
-Answer = Callable[[Point, int], Sequence[float]]
-"""(point, how many) → that many timings in microseconds; raises to make the point fail."""
-
-
-class RecordedWork:
-    def __init__(self, point: Point, answer: Answer, kernels: Sequence[str]) -> None:
-        self._point = point
-        self._answer = answer
-        self._kernels = kernels
-
-    def warm_up(self) -> float:
-        return self.time(1)[0]
-
-    def time(self, repeats: int) -> list[float]:
-        return [float(value) for value in self._answer(self._point, repeats)]
-
-    def kernels(self) -> Sequence[str]:
-        return self._kernels
-
-    def clock_mhz(self) -> int | None:
-        return None
-
-    def remark(self) -> str:
-        return ""
-
-    def throttled(self) -> str:
-        return ""
+Answer = Callable[[Point], float]
+"""A point's next time in microseconds; raises to make the call fail."""
 
 
-class RecordedDevice:
-    """Answers every point by a function; ``kernels`` likewise names what would have run."""
+class RecordedDevice(Device):
+    """Answers every call by a function; ``kernels`` likewise names what would have run."""
 
     timer = "recorded"
 
@@ -51,32 +26,36 @@ class RecordedDevice:
         environment: Environment | None = None,
         kernels: Callable[[Point], Sequence[str]] = lambda point: (),
     ) -> None:
-        self._answer = answer
-        self._kernels = kernels
+        self._answer, self._kernels = answer, kernels
         self.environment = environment or Environment("recorded", "recorded", "none")
 
-    @classmethod
-    def replaying(cls, samples: Sequence[Sample], environment: Environment) -> RecordedDevice:
-        """Answer from samples, cycling through a point's timings; unknown points fail."""
-        timings: dict[str, list[float]] = {}
-        kernels: dict[str, tuple[str, ...]] = {}
-        for sample in samples:
-            timings.setdefault(sample.point.id, []).extend(sample.timings_us)
-            kernels.setdefault(sample.point.id, sample.kernels)
-        turn: dict[str, int] = {}
+    def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
+        return RecordedSession(slots, self._answer, self._kernels)
 
-        def answer(point: Point, repeats: int) -> list[float]:
-            known = timings.get(point.id)
-            if not known:
-                raise MeasurementError(f"the recording holds no timings of {point}")
-            start = turn.get(point.id, 0)
-            turn[point.id] = start + repeats
-            return [known[(start + i) % len(known)] for i in range(repeats)]
 
-        return cls(answer, environment, lambda point: kernels.get(point.id, ()))
+class RecordedSession(Session):
+    """A point whose first call fails cannot be prepared, as on a real device."""
 
-    def prepare(self, point: Point) -> RecordedWork:
-        return RecordedWork(point, self._answer, self._kernels(point))
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        answer: Answer,
+        kernels: Callable[[Point], Sequence[str]] = lambda point: (),
+    ) -> None:
+        self._slots, self._answer, self._kernels = slots, answer, kernels
+        self.failed: Mapping[int, str] = {}
 
-    def burn_in(self) -> None:
-        pass
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        calls, failed = [], {}
+        for slot in order:
+            try:
+                calls.append(Timed(slot, float(self._answer(self._slots[slot].point))))
+            except MeasurementError as error:
+                failed[slot] = first_line(error)
+        return BlockTimes(tuple(calls), failed)
+
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        named = (
+            (place, tuple(self._kernels(slot.point))) for place, slot in enumerate(self._slots)
+        )
+        return {place: names for place, names in named if names}

@@ -75,12 +75,12 @@ class Attention:
 
         backend = str(point.flag["backend"])
         if backend == "auto":
-            return Prepared(attend, (q, k, v, mask))
+            return Prepared(attend, (q, k, v, mask), inputs=(0,), weights=(1, 2))
         forced = _forced(attend, backend)
         why_not = refusal(forced, (q, k, v, mask), backend)
         if why_not:
             raise MeasurementError(why_not)
-        return Prepared(forced, (q, k, v, mask))
+        return Prepared(forced, (q, k, v, mask), inputs=(0,), weights=(1, 2))
 
     @staticmethod
     def _mask(point: Point, device: torch.device) -> torch.Tensor | None:

@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prepared:
-    """``call(*operands)`` is what is timed. A device may call it on copies of the operands."""
+    """``call(*operands)`` is what is timed. A device may call it on copies of the operands.
+
+    ``inputs`` and ``weights`` are the places of contiguous operands of random numbers, which a
+    device may take from memory of its own. Weights (and keys and values) are what a model reads
+    once a pass: they are not in cache when their turn comes. Inputs were just written.
+    """
 
     call: Callable[..., Any]
     operands: tuple[torch.Tensor | None, ...]
+    inputs: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
 
     def __call__(self) -> Any:
         return self.call(*self.operands)

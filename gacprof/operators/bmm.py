@@ -42,6 +42,8 @@ class Bmm:
         x = random_tensor((d["batch"], d["M"], d["K"]), point, device, seed=1)
         if point.flag["layout"] == "nn":
             w = random_tensor((d["batch"], d["K"], d["N"]), point, device, seed=2)
-            return Prepared(torch.bmm, (x, w))
+            return Prepared(torch.bmm, (x, w), inputs=(0,), weights=(1,))
         w = random_tensor((d["batch"], d["N"], d["K"]), point, device, seed=2)
-        return Prepared(lambda x, w: torch.bmm(x, w.transpose(1, 2)), (x, w))
+        return Prepared(
+            lambda x, w: torch.bmm(x, w.transpose(1, 2)), (x, w), inputs=(0,), weights=(1,)
+        )

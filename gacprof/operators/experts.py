@@ -59,9 +59,14 @@ class Experts:
                 groups = zip(x.split(sizes), w.unbind(), strict=True)
                 return [rows @ weight for rows, weight in groups if len(rows)]
 
-            return Prepared(loop, (x, w))
+            return Prepared(loop, (x, w), inputs=(0,), weights=(1,))
         ends = torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
-        return Prepared(lambda x, w, ends: torch._grouped_mm(x, w, offs=ends), (x, w, ends))
+        return Prepared(
+            lambda x, w, ends: torch._grouped_mm(x, w, offs=ends),
+            (x, w, ends),
+            inputs=(0,),
+            weights=(1,),
+        )
 
 
 def group_sizes(point: Point) -> list[int]:

@@ -72,12 +72,17 @@ class Linear:
         b = random_tensor((d["N"],), point, device, seed=3) if point.flag["bias"] else None
         call: Callable[..., Any] = linear
         operands: tuple[torch.Tensor | None, ...] = (x, w, b)
-        if point.flag["layout"] == "nn":
-            call, operands = (torch.mm, (x, w)) if b is None else (torch.addmm, (b, x, w))
+        places = 0, 1
+        if point.flag["layout"] == "nn" and b is None:
+            call, operands = torch.mm, (x, w)
+        elif point.flag["layout"] == "nn":
+            call, operands, places = torch.addmm, (b, x, w), (1, 2)
         how = str(point.flag.get("compiled", "none"))
         if how != "none":
             call = _compiled(call, operands, padded=how == "padded")
-        return Prepared(call, operands)
+        if offset:  # their address is what is measured: they stay where they are
+            return Prepared(call, operands)
+        return Prepared(call, operands, inputs=places[:1], weights=places[1:])
 
 
 def _compiled(

@@ -47,10 +47,10 @@ class Quantised:
         x = random_tensor((d["M"], d["K"]), point, device, seed=1)
         w = random_tensor((d["N"], d["K"]), point, device, seed=2)
         if point.dtype == "int8":
-            return Prepared(lambda x, w: torch._int_mm(x, w.t()), (x, w))
+            return Prepared(lambda x, w: torch._int_mm(x, w.t()), (x, w), inputs=(0,), weights=(1,))
         one = torch.ones((), device=device)
 
         def scaled(x: torch.Tensor, w: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
             return torch._scaled_mm(x, w.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
-        return Prepared(scaled, (x, w, one))
+        return Prepared(scaled, (x, w, one), inputs=(0,), weights=(1,))

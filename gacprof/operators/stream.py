@@ -65,9 +65,9 @@ class Stream:
         specialise = bool(point.flag["specialise"])
         if self.name == "row_copy":
             call = stream_triton.copier(specialise)
-            return Prepared(call, (matrix, torch.empty_like(matrix)))
+            return Prepared(call, (matrix, torch.empty_like(matrix)), weights=(0,))
         sums = torch.empty(point.dim["rows"], dtype=torch.float32, device=device)
-        return Prepared(stream_triton.summer(specialise), (matrix, sums))
+        return Prepared(stream_triton.summer(specialise), (matrix, sums), weights=(0,))
 
 
 def _elements(point: Point) -> int:

@@ -1,0 +1,79 @@
+"""Operands from one piece of memory, so that no dim is fast or slow for where it happens to lie.
+
+Warm operands of all dims are views that begin at one address; an A/A replicate's begin at
+another, else effects of the address would hide from the A/A floor. Cold weights move on through
+the memory with each call, so that what one call read is met again only after ``reuse_bytes``
+others: the reuse distance that weights have in a model of that size. No cache size is believed;
+virtual machines report caches that they share with others.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+PAGE = 4096
+REPLICATE_OFFSET = 9 * PAGE + 1024
+"""Bytes: other pages and other cache sets, still aligned to 512 bytes as allocators do."""
+PATTERN_ELEMENTS = 1 << 20
+"""Random numbers that are repeated to fill the memory: drawing them all would take seconds."""
+
+
+class Arena:
+    """Random numbers of one dtype on one device, given out as contiguous views."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
+        self._memory: torch.Tensor | None = None
+        self._next = 0
+
+    def reserve(self, size_bytes: int) -> None:
+        """Hold at least so many bytes. Views given out before stay valid, and keep the old ones."""
+        import torch
+
+        wanted = _elements(size_bytes + REPLICATE_OFFSET, self._dtype)
+        if self._memory is not None and self._memory.numel() >= wanted:
+            return
+        pattern = _random(min(wanted, PATTERN_ELEMENTS), self._dtype, self._device)
+        repeats = -(-wanted // pattern.numel())
+        self._memory = pattern.repeat(repeats) if repeats > 1 else pattern
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def fixed(self, shape: tuple[int, ...], replicate: bool) -> torch.Tensor:
+        """The view at the start, or at the replicates' offset."""
+        self.reserve(prod(shape) * self._dtype.itemsize)
+        assert self._memory is not None
+        first = _elements(REPLICATE_OFFSET, self._dtype) if replicate else 0
+        return self._memory[first : first + prod(shape)].view(shape)
+
+    def moving(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """The next view, a page or more after the last one; from the start at the end."""
+        assert self._memory is not None, "reserve first"
+        size, page = prod(shape), _elements(PAGE, self._dtype)
+        if self._next + size > self._memory.numel():
+            self._next = 0
+        view = self._memory[self._next : self._next + size].view(shape)
+        self._next += -(-size // page) * page
+        return view
+
+
+def _elements(size_bytes: int, dtype: torch.dtype) -> int:
+    return -(-size_bytes // dtype.itemsize)
+
+
+def _random(elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Standard-normal numbers: zeros would run 13–15 % faster than real data does."""
+    import torch
+
+    draw = torch.Generator(device=device).manual_seed(0)
+    if not dtype.is_floating_point:
+        info = torch.iinfo(dtype)
+        shape = (elements,)
+        return torch.randint(
+            info.min, info.max + 1, shape, generator=draw, device=device, dtype=dtype
+        )
+    return torch.randn(elements, generator=draw, device=device).to(dtype)
