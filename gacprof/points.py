@@ -1,7 +1,8 @@
 """Points, samples, environments: the plain values that every room speaks in.
 
-A *point* is one thing to measure. A *sample* is what one visit to a point gave. An
-*environment* is the device and software stack that the visit happened on.
+A *point* is one thing to measure. A *block* calls the points of a curve once each, in random
+order. A *sample* is all that a run knows of a point. An *environment* is the device and software
+stack that it was measured on.
 """
 
 from __future__ import annotations
@@ -82,30 +83,69 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """What one visit to a point gave. Raw timings are kept; statistics are derived.
+class Call:
+    """One timed call. A ``replicate`` is a hidden A/A double of the point, at another address.
+    A ``disturbed`` call lost a core meanwhile, and was made again later in its block."""
 
-    ``timings_us`` are microseconds, in the order taken. ``status`` is ``ok``, ``failed``
-    (``reason`` says why) or ``throttled``. ``duplicate`` marks a hidden A/A visit: the same
-    point measured as if it were another, from which the noise floor comes. ``axes`` names
-    the swept axes that the point belongs to. Clocks, temperature and power are what the
-    device read right after the last timing; None where it cannot tell.
+    point: Point
+    replicate: bool
+    us: float
+    disturbed: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """Calls of one curve's points, in the order made: the raw data of a sweep.
+
+    ``number`` counts the run's blocks, ``process`` the fresh processes that they ran in.
+    ``axis`` is the swept axis of the curve that the block belongs to. Clocks, temperature and
+    power are read at the block's end; None where the device cannot tell. ``throttled`` says why
+    the device ran below its clock; empty if it did not.
+    """
+
+    number: int
+    process: int
+    axis: str
+    timer: str
+    calls: tuple[Call, ...]
+    taken_at: float = 0.0
+    throttled: str = ""
+    sm_clock_mhz: int | None = None
+    mem_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All that a run knows of one point: the times of its undisturbed calls, replicates among
+    them, in the order made (µs).
+
+    ``status`` is ``ok``, ``throttled``, or ``failed`` where there is no time; ``reason`` says
+    why. ``axes`` are the swept axes that it stands on, ``kernels`` what one call launches.
     """
 
     point: Point
     axes: tuple[str, ...]
     timings_us: tuple[float, ...]
     timer: str
-    visit: int = 0
-    duplicate: bool = False
     status: str = "ok"
     reason: str = ""
     kernels: tuple[str, ...] = ()
     sm_clock_mhz: int | None = None
-    taken_at: float = 0.0
     mem_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class PointNote:
+    """What a run knows of a point beside its times: kernels that one call launches, and why it
+    failed if it did."""
+
+    point: Point
+    kernels: tuple[str, ...] = ()
+    failed: str = ""
 
 
 @dataclass(frozen=True)

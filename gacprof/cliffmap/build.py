@@ -1,30 +1,31 @@
-"""Samples → cliff map: gather the visits, take the noise floors from hidden duplicates, detect."""
+"""Blocks → cliff map: fit each curve, take the noise from hidden replicates, detect, judge."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log
 from typing import Literal, cast
 
+import numpy as np
 from pydantic import ValidationError
 
-from gacprof.cliffmap.cliff import Paired
-from gacprof.cliffmap.curves import Axis, make_curve
+from gacprof.cliffmap.curves import Axis, Measured, make_curve
+from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.noise import Pair, aa_pairs, noise_floor, noise_of_curve
-from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
-from gacprof.cliffmap.visits import Visits
+from gacprof.cliffmap.noise import CurveBlocks, Slot, checks, noise_of
+from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Provenance
 from gacprof.errors import MapError
-from gacprof.points import Environment, Point, Sample
+from gacprof.measure.fit import fit_blocks
+from gacprof.points import Block, Environment, Point, PointNote, Sample
 
 MechanismOf = Callable[[Sample], str | None]
-InTurns = Mapping[tuple[Point, Point], Paired]
-"""What pairs of points measured in turns gave: (before, after) → ratios."""
 
 
 def mechanism_of_kernels(sample: Sample) -> str | None:
-    """What served a visit, as the kernels' names tell it (:mod:`gacprof.kernels`): family,
+    """What served a point, as the kernels' names tell it (:mod:`gacprof.kernels`): family,
     template, instruction, alignment, without tile and schedule. None where none was seen."""
     from gacprof.kernels import attach
 
@@ -35,37 +36,65 @@ def mechanism_of_kernels(sample: Sample) -> str | None:
     return " + ".join(dict.fromkeys(parts)) or None
 
 
+@dataclass(frozen=True)
+class _Served:
+    """What is known of points beside their times."""
+
+    notes: Mapping[Point, PointNote]
+    mechanism_of: MechanismOf
+
+    def kernels(self, point: Point) -> tuple[str, ...]:
+        note = self.notes.get(point)
+        return note.kernels if note else ()
+
+    def mechanism(self, point: Point) -> str | None:
+        return self.mechanism_of(Sample(point, (), (), "", kernels=self.kernels(point)))
+
+    def failed(self, point: Point) -> str:
+        note = self.notes.get(point)
+        return note.failed if note else ""
+
+
 def build_map(
-    samples: Iterable[Sample],
+    blocks: Iterable[Block],
     environment: Environment,
     *,
     name: str,
+    point_notes: Mapping[Point, PointNote] | None = None,
+    tolerance: float = TOLERANCE,
     suite: str = "",
     suite_hash: str = "",
     created: str | None = None,
     notes: Iterable[str] = (),
     mechanism_of: MechanismOf = mechanism_of_kernels,
-    in_turns: InTurns | None = None,
 ) -> CliffMap:
-    """The cliff map of these samples.
+    """The cliff map of these blocks.
 
-    The least disturbed visit stands for a point; duplicates are kept apart and give the noise
-    floors. A point whose visits all failed or were throttled is in its curves' coverage with the
-    reason. Points that are alone on their axis, or on none, are kept for look-ups. Cliffs whose
-    sides were measured ``in_turns`` carry what that gave, and are none if it does not bear
-    them out.
+    Each curve has its own fit. Replicates count for their point's latency, and their differences
+    from it give the noise floor; where they differ more than the errors explain, all errors are
+    made larger. A point that failed is in its curves' coverage with the reason. A point alone on
+    its axis is kept for look-ups.
 
-    Raises :class:`MapError` where nothing was measured or a timing is no positive number.
+    Raises :class:`MapError` where nothing was measured or a time is no positive number.
     """
-    visits, timer, extra_notes = _visits(samples, mechanism_of)
-    pairs = aa_pairs(visits)
-    noise = noise_floor(pairs)
-    curves, lone = _curves(visits, timer, noise, pairs, in_turns or {})
-    if not curves and not lone:
+    taken, timer, extra_notes = _of_one_timer(list(blocks))
+    served = _Served(point_notes or {}, mechanism_of)
+    curves = {key: curve_blocks(of_curve) for key, of_curve in _by_curve(taken).items()}
+    if not curves:
         raise MapError(
-            f"nothing to build the map '{name}' from: no sample was measured{_why(visits)}. "
+            f"nothing to build the map '{name}' from: no sample was measured{_why(served.notes)}. "
             "Run the sweep again (gacprof sweep … --resume)"
         )
+    noise = noise_of(list(curves.values()))
+    failed = _failed_by_curve(served.notes, curves)
+    made, lone = [], []
+    for key, curve in sorted(curves.items(), key=str):
+        measured = _measured(curve, key, noise.inflation, served)
+        if len(measured) < 2:
+            lone += [_lone(curve, m, key, timer) for m in measured]
+            continue
+        what = Axis(key.operator, key.axis, dict(key.fixed), key.dtype, dict(key.flags), timer)
+        made.append(_curve(what, measured, failed.get(key, {}), tolerance))
     file = MapFile(
         schema_=SCHEMA,
         name=name,
@@ -84,99 +113,171 @@ def build_map(
             notes=[*notes, *extra_notes],
         ),
         noise=noise,
-        curves=curves,
-        lone=lone,
+        checks=checks(list(curves.values())),
+        curves=made,
+        lone=_without_doubles(lone, made),
     )
     return CliffMap(file)
 
 
-def _visits(
-    samples: Iterable[Sample], mechanism_of: MechanismOf
-) -> tuple[dict[Point, Visits], str, list[str]]:
-    """Samples by point, of the one timer that most of them were taken with."""
-    by_timer: dict[str, dict[Point, Visits]] = defaultdict(lambda: defaultdict(Visits))
-    for sample in samples:
-        if any(not 0 < t < float("inf") for t in sample.timings_us):
-            raise MapError(
-                f"a timing of {sample.point} (visit {sample.visit}) is not a positive number; "
-                "the samples are damaged: sweep this point again"
-            )
-        by_timer[sample.timer][sample.point].add(sample, mechanism_of(sample))
-    if not by_timer:
-        return {}, "", []
-    timer = max(by_timer, key=lambda t: (sum(bool(v.telling) for v in by_timer[t].values()), t))
+@dataclass(frozen=True)
+class _Key:
+    operator: str
+    axis: str
+    dtype: str
+    flags: tuple
+    fixed: tuple
+
+    @classmethod
+    def of(cls, point: Point, axis: str) -> _Key:
+        fixed = tuple(item for item in point.dims if item[0] != axis)
+        return cls(point.operator, axis, point.dtype, point.flags, fixed)
+
+
+def _of_one_timer(blocks: list[Block]) -> tuple[list[Block], str, list[str]]:
+    """The blocks of the timer that most of them were timed with, throttled ones left out."""
+    held = [block for block in blocks if not block.throttled] or blocks
+    counts = Counter(block.timer for block in held)
+    if not counts:
+        return [], "", []
+    timer = max(counts, key=lambda name: (counts[name], name))
     notes = [
-        f"{len(by_timer[other])} points were timed with '{other}' and left out: "
-        f"the map is of '{timer}'"
-        for other in sorted(by_timer)
-        if other != timer and any(v.telling for v in by_timer[other].values())
+        f"{counts[other]} blocks were timed with '{other}' and left out: the map is of '{timer}'"
+        for other in sorted(counts)
+        if other != timer
     ]
-    return dict(by_timer[timer]), timer, notes
+    if len(held) < len(blocks):
+        notes.append(f"{len(blocks) - len(held)} blocks ran throttled and were left out")
+    return [block for block in held if block.timer == timer], timer, notes
 
 
-def _curves(
-    visits: Mapping[Point, Visits], timer: str, noise: Noise, pairs: list[Pair], in_turns: InTurns
-) -> tuple[list[Curve], list[LonePoint]]:
-    groups: dict[tuple[str, str, str, tuple, tuple], dict[int, Point]] = defaultdict(dict)
-    for point, v in visits.items():
-        for axis in v.axes:
-            fixed = tuple(item for item in point.dims if item[0] != axis)
-            key = (point.operator, axis, point.dtype, point.flags, fixed)
-            groups[key][point.dim[axis]] = point
-    curves: list[Curve] = []
-    on_curve: set[Point] = set()
-    for (operator, axis, dtype, flags, fixed), points in sorted(groups.items(), key=str):
-        measured = [visits[p].measured(d) for d, p in points.items() if visits[p].telling]
-        if len(measured) < 2:
-            continue
-        failed = {
-            d: "; ".join(dict.fromkeys(visits[p].troubles))
-            for d, p in points.items()
-            if not visits[p].telling
-        }
-        what = Axis(operator, axis, dict(fixed), dtype, dict(flags), timer)
-        on_curve.update(points.values())
-        own = noise_of_curve(pairs, operator, [m.median_us for m in measured])
-        try:
-            paired = _on_this(points, in_turns)
-            curves.append(make_curve(what, measured, (own or noise).floor, failed, own, paired))
-        except ValidationError as error:
-            raise MapError(
-                f"{operator} {axis} ({dict(fixed)}): {error.errors()[0]['msg']}"
-            ) from None
-    return curves, [
-        _lone(p, v, timer) for p, v in visits.items() if v.telling and p not in on_curve
-    ]
+def _by_curve(blocks: Iterable[Block]) -> dict[_Key, list[Block]]:
+    found: dict[_Key, list[Block]] = defaultdict(list)
+    for block in blocks:
+        if block.calls:
+            found[_Key.of(block.calls[0].point, block.axis)].append(block)
+    return dict(found)
 
 
-def _on_this(points: Mapping[int, Point], in_turns: InTurns) -> dict[tuple[int, int], Paired]:
-    """Of all pairs those with both sides on one curve, by their dims."""
-    dim_of = {point: d for d, point in points.items()}
-    return {
-        (dim_of[before], dim_of[after]): paired
-        for (before, after), paired in in_turns.items()
-        if before in dim_of and after in dim_of
-    }
+def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
+    """One curve's blocks as a matrix, and their fit. Of a slot's calls in a block the undisturbed
+    one counts, else the last.
+
+    Raises :class:`MapError` for a time that is no positive number.
+    """
+    place: dict[Slot, int] = {}
+    rows: list[dict[int, tuple[float, bool]]] = []
+    for block in blocks:
+        row: dict[int, tuple[float, bool]] = {}
+        for call in block.calls:
+            if not 0 < call.us < inf:
+                raise MapError(
+                    f"a time of {call.point} (block {block.number}) is not a positive number; "
+                    "the samples are damaged: sweep this point again"
+                )
+            slot = place.setdefault((call.point, call.replicate), len(place))
+            if slot not in row or row[slot][1]:
+                row[slot] = log(call.us), call.disturbed
+        rows.append(row)
+    matrix = np.full((len(rows), len(place)), np.nan)
+    for number, row in enumerate(rows):
+        for slot, (value, _) in row.items():
+            matrix[number, slot] = value
+    flags = [disturbed for row in rows for _, disturbed in row.values()]
+    fit = fit_blocks(matrix, [block.process for block in blocks])
+    return CurveBlocks(blocks, list(place), matrix, sum(flags) / len(flags), fit)
 
 
-def _lone(point: Point, visits: Visits, timer: str) -> LonePoint:
-    m = visits.measured(1)
+def _measured(curve: CurveBlocks, key: _Key, inflation: float, served: _Served) -> list[Measured]:
+    """Each point's latency: of its slot and its replicate, weighed by their errors."""
+    by_point: dict[Point, list[int]] = defaultdict(list)
+    for column, (point, _) in enumerate(curve.slots):
+        by_point[point].append(column)
+    found = []
+    for point, columns in by_point.items():
+        effect, error = _pooled(curve.fit.effect[columns], curve.fit.error[columns])
+        found.append(
+            Measured(
+                point.dim[key.axis],
+                float(np.exp(effect)),
+                inf if curve.contended else inflation * error,
+                int(curve.fit.counts[columns].sum()),
+                served.mechanism(point),
+                served.kernels(point),
+            )
+        )
+    return found
+
+
+def _pooled(effect: np.ndarray, error: np.ndarray) -> tuple[float, float]:
+    """The mean weighed by 1/error², and its error; the plain mean where no error is known."""
+    usable = np.isfinite(error) & (error > 0)
+    if not usable.any():
+        return float(np.mean(effect)), float(np.max(error))
+    weight = 1 / error[usable] ** 2
+    return float((weight * effect[usable]).sum() / weight.sum()), float(weight.sum() ** -0.5)
+
+
+def _failed_by_curve(
+    notes: Mapping[Point, PointNote], curves: Mapping[_Key, CurveBlocks]
+) -> dict[_Key, dict[int, str]]:
+    """Points without any time, by the curves that they would stand on."""
+    measured = {key: {point for point, _ in curve.slots} for key, curve in curves.items()}
+    found: dict[_Key, dict[int, str]] = defaultdict(dict)
+    for point, note in notes.items():
+        for axis in point.dim:
+            key = _Key.of(point, axis)
+            if note.failed and key in measured and point not in measured[key]:
+                found[key][point.dim[axis]] = note.failed
+    return found
+
+
+def _curve(
+    what: Axis, measured: list[Measured], failed: Mapping[int, str], tolerance: float
+) -> Curve:
+    try:
+        return make_curve(what, measured, failed, tolerance)
+    except ValidationError as error:
+        fixed = dict(what.fixed)
+        raise MapError(
+            f"{what.operator} {what.axis} ({fixed}): {error.errors()[0]['msg']}"
+        ) from None
+
+
+def _lone(curve: CurveBlocks, m: Measured, key: _Key, timer: str) -> LonePoint:
     return LonePoint(
-        operator=point.operator,
-        dims=point.dim,
-        dtype=point.dtype,
-        flags=point.flag,
+        operator=key.operator,
+        dims=dict(key.fixed) | {key.axis: m.d},
+        dtype=key.dtype,
+        flags=dict(key.flags),
         timer=timer,
-        median_us=m.median_us,
-        low_us=m.low_us,
-        high_us=m.high_us,
+        median_us=float(f"{m.us:.6g}"),
         count=m.count,
         mechanism=m.mechanism,
         kernels=list(m.kernels),
     )
 
 
-def _why(visits: Mapping[Point, Visits]) -> str:
-    """The commonest reason why points have no timings, for the message."""
-    reasons = Counter(reason for v in visits.values() for reason in v.troubles)
+def _without_doubles(lone: Sequence[LonePoint], curves: Sequence[Curve]) -> list[LonePoint]:
+    """Lone points that no curve holds, each once."""
+    held = set()
+    for curve in curves:
+        for d in curve.points.d:
+            held.add(_identity(curve.operator, {**curve.fixed, curve.axis: d}, curve))
+    kept = []
+    for point in lone:
+        identity = _identity(point.operator, point.dims, point)
+        if identity not in held:
+            held.add(identity)
+            kept.append(point)
+    return kept
+
+
+def _identity(operator: str, dims: Mapping[str, int], of: Curve | LonePoint) -> tuple:
+    return operator, tuple(sorted(dims.items())), of.dtype, tuple(sorted(of.flags.items()))
+
+
+def _why(notes: Mapping[Point, PointNote]) -> str:
+    """The commonest reason why points have no times, for the message."""
+    reasons = Counter(note.failed for note in notes.values() if note.failed)
     return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.arguments import check_whole, check_window
+from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import Curve
 from gacprof.points import Flag
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A measured dim and what it costs. ``latency_us`` is summed over the uses where there
-    are several; ``penalty`` is the fraction that padding to a larger dim would recover."""
+    """A measured dim and what it costs. ``latency_us`` is summed over the uses where there are
+    several; ``penalty`` is the fraction that padding to a larger dim would recover, between
+    ``penalty_low`` and ``penalty_high`` (None where no larger dim settles it). ``curve`` says
+    what it was measured on."""
 
     d: int
     latency_us: float
     penalty: float
-    safe: bool
+    penalty_low: float
+    penalty_high: float | None
+    verdict: Verdict
     on_frontier: bool
+    curve: str = ""
+
+    @property
+    def safe(self) -> bool:
+        return self.verdict == "safe"
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"safe": self.safe}
 
 
 @dataclass(frozen=True)
@@ -44,29 +55,52 @@ class Use:
 
 
 def of_curve(curve: Curve) -> list[Candidate]:
-    """Every measured dim of the curve, judged; ascending."""
-    penalties = detect.penalty(curve.points.median_us)
-    safe, frontier = set(curve.safe), set(curve.frontier)
+    """Every measured dim of the curve with its verdict; ascending."""
+    p = curve.points
+    safe, misaligned, frontier = set(curve.safe), set(curve.misaligned), set(curve.frontier)
+    columns = zip(
+        p.d, p.median_us, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
+    )
     return [
-        Candidate(d, latency, penalty, d in safe, d in frontier)
-        for d, latency, penalty in zip(
-            curve.points.d, curve.points.median_us, penalties, strict=True
+        Candidate(
+            d,
+            latency,
+            penalty,
+            low,
+            high,
+            "safe" if d in safe else "misaligned" if d in misaligned else "undecided",
+            d in frontier,
+            curve.identity,
         )
+        for d, latency, penalty, low, high in columns
     ]
 
 
 def of_sums(
-    d: Sequence[int], latency: Sequence[float], floor: float | None, settled: int
+    d: Sequence[int],
+    latency: Sequence[float],
+    error: Sequence[float] | None,
+    tolerance: float,
+    settled: int,
+    curve: str = "",
 ) -> list[Candidate]:
-    """Dims judged on a latency that was summed over several uses. Ascending ``d``."""
-    penalties = detect.penalty(latency)
-    allowed = detect.tolerance(floor)
+    """Dims judged on a latency that was summed over several uses. Ascending ``d``; ``error`` are
+    relative standard errors of the sums."""
     sure = sum(size <= settled for size in d)
-    raised = detect.cliff_floor(floor, len(d))
-    frontier = set(detect.frontier(d[:sure], latency[:sure], raised))
+    judged = judge(latency, error, tolerance, sure)
+    frontier = set(detect.frontier(d[:sure], latency[:sure], detect.cliff_floor(error)))
     return [
-        Candidate(size, t, p, p <= allowed and size <= settled, size in frontier)
-        for size, t, p in zip(d, latency, penalties, strict=True)
+        Candidate(
+            size,
+            t,
+            float(judged.penalty[i]),
+            float(judged.low[i]),
+            float(judged.high[i]) if isfinite(judged.high[i]) else None,
+            judged.verdict[i],
+            size in frontier,
+            curve,
+        )
+        for i, (size, t) in enumerate(zip(d, latency, strict=True))
     ]
 
 

@@ -19,11 +19,18 @@ def contradiction(file: MapFile) -> str | None:
 
 
 def _of_safe(curve: Curve) -> str | None:
-    penalties = dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
-    for d in curve.safe:
-        if penalties[d] > curve.tolerance + 1e-9:
-            return f"'safe' names {d}, whose penalty is {penalties[d]:.1%}"
-        if d > curve.coverage.settled:
+    """Verdicts follow from the penalties' bounds, and these hold the penalty itself."""
+    p, safe, misaligned = curve.points, set(curve.safe), set(curve.misaligned)
+    for d, penalty, low, high in zip(
+        p.d, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
+    ):
+        if not low - ROUNDING <= penalty or (high is not None and penalty > high + ROUNDING):
+            return f"the penalty of {d} is {penalty:.1%}, its bounds are {low} and {high}"
+        if d in safe and (high is None or high > curve.tolerance + ROUNDING):
+            return f"'safe' names {d}, whose penalty may be {high or penalty:.1%}"
+        if d in misaligned and low <= curve.tolerance - ROUNDING:
+            return f"'misaligned' names {d}, whose penalty may be as low as {low:.1%}"
+        if d in safe and d > curve.coverage.settled:
             return f"'safe' names {d}, but nothing above {curve.coverage.settled} is settled"
     return None
 

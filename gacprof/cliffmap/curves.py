@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp, inf, isfinite
 from statistics import median
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.cliff import Cliff, Paired
+from gacprof.cliffmap.cliff import Cliff
+from gacprof.cliffmap.judge import TOLERANCE, Judged, judge
 from gacprof.cliffmap.periods import find_period
 from gacprof.cliffmap.residues import label
-from gacprof.cliffmap.schema import Coverage, Curve, Noise, Period, Points, Tier
+from gacprof.cliffmap.schema import Coverage, Curve, Period, Points, Tier
 from gacprof.points import Flag
 
 
@@ -28,12 +30,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Measured:
-    """One dim's statistics. Latencies in microseconds; ``mechanism`` is what served it."""
+    """One dim's statistics. Latency in microseconds, ``error`` its relative standard error beside
+    the curve's other dims (None where the source gives none); ``mechanism`` is what served it."""
 
     d: int
-    median_us: float
-    low_us: float | None = None
-    high_us: float | None = None
+    us: float
+    error: float | None = None
     count: int = 1
     mechanism: str | None = None
     kernels: tuple[str, ...] = ()
@@ -51,34 +53,30 @@ class _Class:
 def make_curve(
     axis: Axis,
     measured: list[Measured],
-    floor: float | None,
     failed: Mapping[int, str] | None = None,
-    noise: Noise | None = None,
-    paired: Mapping[tuple[int, int], Paired] | None = None,
+    tolerance: float = TOLERANCE,
 ) -> Curve:
-    """Everything the columns tell: period, tiers, cliffs, frontier, safe dims.
+    """Everything the columns tell: period, tiers, cliffs, frontier, verdicts.
 
-    ``floor`` is the noise floor that holds here; None takes :data:`detect.ASSUMED_FLOOR`.
-    ``noise`` says what it rests on where that is not the whole map. ``failed`` are dims that
-    could not be measured, with the reason; ``paired`` what neighbours measured in turns gave:
-    a cliff that these do not bear out is none. Raises ``ValueError`` (pydantic's)
-    for fewer than two dims, a dim twice, or a latency that is no positive number.
+    ``failed`` are dims that could not be measured, with the reason. Errors are those of all
+    dims or of none. Raises ``ValueError`` (pydantic's) for fewer than two dims, a dim twice, or
+    a latency that is no positive number.
     """
     measured = sorted(measured, key=lambda m: m.d)
     failed = dict(failed or {})
-    points, mechanisms, kernels = _columns(measured)
-    resolved = detect.resolution(points.median_us, points.low_us, points.high_us)
-    told = None if floor is None else max(floor, resolved)
-    cliff_floor = round(detect.cliff_floor(told, len(measured) - 1), 5)
-    period = find_period(points.d, points.median_us, cliff_floor)
+    dims, latency = [m.d for m in measured], [m.us for m in measured]
+    errors = _errors(measured)
+    floor = round(detect.cliff_floor(errors), 5)
+    period = find_period(dims, latency, floor)
     classes = _classes(measured, period)
-    seen = [_cliffs(c, cliff_floor, paired or {}) for c in classes]
-    cliffs_by_class = [[c for c in cliffs if _stands(c, cliff_floor)] for cliffs in seen]
-    settled = _settled(points.d, period)
+    cliffs_by_class = [_cliffs(c, len(measured) - 1) for c in classes]
     # Beyond the last dim of the best class nothing can be said to be safe: what it would be
     # padded to was not measured.
-    sure = sum(d <= settled for d in points.d)
-    asked = [*points.d, *failed]
+    settled = _settled(dims, period)
+    sure = sum(d <= settled for d in dims)
+    judged = judge(latency, errors, tolerance, sure)
+    points, mechanisms, kernels = _columns(measured, judged)
+    asked = [*dims, *failed]
     return Curve(
         operator=axis.operator,
         axis=axis.axis,
@@ -96,14 +94,11 @@ def make_curve(
             for tier in _tiers(axis.axis, c, cliffs)
         ],
         cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
-        refuted=sorted(
-            (c for cs in seen for c in cs if not _stands(c, cliff_floor)), key=lambda c: c.before
-        ),
-        frontier=detect.frontier(points.d[:sure], points.median_us[:sure], cliff_floor),
-        safe=[d for d in detect.safe(points.d, points.median_us, floor) if d <= settled],
-        floor=cliff_floor,
-        tolerance=detect.tolerance(floor),
-        noise=noise,
+        frontier=detect.frontier(dims[:sure], latency[:sure], floor),
+        safe=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "safe"],
+        misaligned=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"],
+        floor=floor,
+        tolerance=tolerance,
         coverage=Coverage(
             first=min(asked), last=max(asked), measured=len(measured), settled=settled,
             failed=failed,
@@ -111,26 +106,44 @@ def make_curve(
     )  # fmt: skip
 
 
-def _columns(measured: list[Measured]) -> tuple[Points, list[str], list[tuple[str, ...]]]:
+def _errors(measured: Sequence[Measured]) -> list[float] | None:
+    """The errors; infinite for a dim that has none where others have."""
+    if all(m.error is None for m in measured):
+        return None
+    return [inf if m.error is None else m.error for m in measured]
+
+
+def _columns(
+    measured: list[Measured], judged: Judged
+) -> tuple[Points, list[str], list[tuple[str, ...]]]:
     mechanisms = sorted({m.mechanism for m in measured if m.mechanism})
     kernels = sorted({m.kernels for m in measured if m.kernels})
     mechanism_at = {name: i for i, name in enumerate(mechanisms)}
     kernels_at = {names: i for i, names in enumerate(kernels)}
     points = Points(
         d=[m.d for m in measured],
-        median_us=[_rounded(m.median_us) for m in measured],
-        low_us=[None if m.low_us is None else _rounded(m.low_us) for m in measured],
-        high_us=[None if m.high_us is None else _rounded(m.high_us) for m in measured],
+        median_us=[_rounded(m.us) for m in measured],
+        low_us=[_bound(m, -1) for m in measured],
+        high_us=[_bound(m, 1) for m in measured],
         count=[m.count for m in measured],
+        penalty_low=[_rounded(p) for p in judged.low.tolist()],
+        penalty_high=[_rounded(p) if isfinite(p) else None for p in judged.high.tolist()],
         mechanism=[mechanism_at.get(m.mechanism or "") for m in measured] if mechanisms else [],
         kernels=[kernels_at.get(m.kernels) for m in measured] if kernels else [],
     )
     return points, mechanisms, kernels
 
 
-def _rounded(latency_us: float) -> float:
+def _bound(m: Measured, side: int) -> float | None:
+    """The end of the latency's 95 % interval, beside the curve's other dims."""
+    if m.error is None or not isfinite(m.error):
+        return None
+    return _rounded(m.us * exp(side * detect.NORMAL_95 * m.error))
+
+
+def _rounded(value: float) -> float:
     """Six significant digits: far below any timer's resolution, and half the file's size."""
-    return float(f"{latency_us:.6g}")
+    return float(f"{value:.6g}")
 
 
 def _classes(measured: list[Measured], period: Period | None) -> list[_Class]:
@@ -153,19 +166,8 @@ def _settled(d: list[int], period: Period | None) -> int:
     return max(size for size in d if size % period.modulus in best)
 
 
-def _stands(cliff: Cliff, floor: float) -> bool:
-    told = cliff.paired
-    return told is None or told.bear_out(cliff.before, cliff.after, cliff.jump, floor)
-
-
-def _cliffs(c: _Class, floor: float, paired: Mapping[tuple[int, int], Paired]) -> list[Cliff]:
-    found = detect.edges(
-        [m.d for m in c.members],
-        [m.median_us for m in c.members],
-        [m.low_us for m in c.members],
-        [m.high_us for m in c.members],
-        floor,
-    )
+def _cliffs(c: _Class, looked_at: int) -> list[Cliff]:
+    dims, latency = [m.d for m in c.members], [m.us for m in c.members]
     at = {m.d: m for m in c.members}
     return [
         Cliff(
@@ -177,9 +179,8 @@ def _cliffs(c: _Class, floor: float, paired: Mapping[tuple[int, int], Paired]) -
             modulus=c.modulus,
             remainders=c.remainders,
             cause=_cause(at[edge.before], at[edge.after]),
-            paired=paired.get((edge.before, edge.after)),
         )
-        for edge in found
+        for edge in detect.edges(dims, latency, _errors(c.members), looked_at)
     ]
 
 
@@ -211,7 +212,7 @@ def _tiers(axis: str, c: _Class, cliffs: list[Cliff]) -> list[Tier]:
             modulus=c.modulus,
             remainders=c.remainders,
             mechanism=stretch[0].mechanism,
-            median_us=_rounded(median(m.median_us for m in stretch)),
+            median_us=_rounded(median(m.us for m in stretch)),
         )
         for stretch in stretches
     ]

@@ -1,7 +1,7 @@
 """What a curve of latency over a dim tells: envelope, penalty, frontier, safe dims, edges.
 
-Pure functions on parallel columns: ``d`` strictly ascending dims, ``latency`` the medians in
-microseconds. Nothing here knows of multiples of 8, of kernels, or of GPUs.
+Pure functions on parallel columns: ``d`` strictly ascending dims, ``latency`` in microseconds.
+Nothing here knows of multiples of 8, of kernels, or of GPUs.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import sqrt
+from math import expm1, isfinite, log, log1p, sqrt
 from statistics import NormalDist, median
-
-SAFE_PENALTY = 0.02
-"""A dim is safe up to this penalty even on a quieter device (docs/architecture.md)."""
 
 ASSUMED_FLOOR = 0.05
 """What is no cliff where a map has no A/A pairs, as published data has none. Twice the
 largest wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff.
 It only keeps cliffs from being claimed: it makes no dim safe."""
 
-Bounds = Sequence[float | None]
+NORMAL_95 = 1.96
+"""Standard errors on either side that hold 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -63,50 +61,34 @@ def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[i
     return kept[::-1]
 
 
-def cliff_floor(floor: float | None, edges: int) -> float:
-    """The jump that none of ``edges`` edges exceeds by noise, in 19 curves out of 20.
+FAMILY = 0.01
+"""The chance that noise makes any cliff of a curve, all its edges together."""
 
-    ``floor`` is what 95 % of A/A differences stay within. Looking at many edges, a few differ
-    by more, so it is raised as Bonferroni's correction raises a two-sided 5 % bound, taking
-    the differences for normal: 1.8 times for a hundred edges, 2.1 times for a thousand.
+
+def edge_quantile(edges: int) -> float:
+    """How many standard errors an edge must stand out by, where ``edges`` are looked at.
+
+    Bonferroni's correction of :data:`FAMILY`, two-sided; 3.8 for fifty edges.
     """
-    if floor is None:
+    return NormalDist().inv_cdf(1 - FAMILY / 2 / max(edges, 1))
+
+
+def cliff_floor(error: Sequence[float] | None) -> float:
+    """The jump that noise can feign at any edge of a curve with these standard errors: that of
+    two typical dims. :data:`ASSUMED_FLOOR` where no errors are known."""
+    if error is None:
         return ASSUMED_FLOOR
-    bound = NormalDist().inv_cdf
-    return floor * bound(1 - 0.025 / max(edges, 1)) / bound(0.975)
-
-
-def resolution(latency: Sequence[float], low: Bounds, high: Bounds) -> float:
-    """What two typical medians of these differ by within their own intervals, in 95 % of cases.
-
-    An A/A floor of a dozen pairs may by luck lie below that; no cliff as small can be told.
-    Two medians, each known to ± h, differ by less than √2 h. 0 where there are no intervals.
-    """
-    widths = [
-        (b - a) / 2 / t
-        for a, t, b in zip(low, latency, high, strict=True)
-        if a is not None and b is not None
-    ]
-    return sqrt(2) * median(widths) if widths else 0.0
-
-
-def tolerance(floor: float | None) -> float:
-    """The penalty up to which a dim is safe: the larger of 2 % and the measured noise floor."""
-    return max(SAFE_PENALTY, floor or 0.0)
-
-
-def safe(d: Sequence[int], latency: Sequence[float], floor: float | None) -> list[int]:
-    """Dims whose penalty is within the tolerance."""
-    allowed = tolerance(floor)
-    return [size for size, p in zip(d, penalty(latency), strict=True) if p <= allowed]
+    known = [e for e in error if isfinite(e)]
+    if not known:
+        return ASSUMED_FLOOR
+    return expm1(edge_quantile(len(error) - 1) * sqrt(2) * median(known))
 
 
 def edges(
     d: Sequence[int],
     latency: Sequence[float],
-    low: Bounds,
-    high: Bounds,
-    floor: float,
+    error: Sequence[float] | None,
+    looked_at: int | None = None,
     growth: float = 1.0,
 ) -> list[Edge]:
     """Neighbouring dims between which latency jumps by more than noise and work explain.
@@ -114,24 +96,26 @@ def edges(
     From ``a`` to the next measured dim ``b`` the work grows by ``(b / a) ** growth``, so any
     ratio of latencies between 1 (a plateau) and that (proportional) is no cliff: a coarse
     sweep of a smooth ramp has none. Beyond either end it is one if the excess is more than
-    ``floor`` and, where both medians have intervals, if these exclude it too.
+    noise feigns: by the ``error`` of both dims (relative standard errors) where known, at any of
+    the ``looked_at`` edges (those of the dims given, by default), else :data:`ASSUMED_FLOOR`.
     """
-    bounds = list(zip(d, latency, low, high, strict=True))
-    found = (_edge(a, b, floor, growth) for a, b in pairwise(bounds))
+    number = looked_at or len(d) - 1
+    errors = error if error is not None else [0.0] * len(d)
+    assumed = log1p(ASSUMED_FLOOR) if error is None else 0.0
+    entries = list(zip(d, latency, errors, strict=True))
+    found = (_edge(a, b, edge_quantile(number), assumed, growth) for a, b in pairwise(entries))
     return [edge for edge in found if edge is not None]
 
 
-_Entry = tuple[int, float, float | None, float | None]
+_Entry = tuple[int, float, float]
 
 
-def _edge(a: _Entry, b: _Entry, floor: float, growth: float) -> Edge | None:
-    (before, t_a, low_a, high_a), (after, t_b, low_b, high_b) = a, b
-    ratio = t_b / t_a
-    lowest = (t_b if low_b is None else low_b) / (t_a if high_a is None else high_a)
-    highest = (t_b if high_b is None else high_b) / (t_a if low_a is None else low_a)
-    proportional = (after / before) ** growth
-    up = ratio / proportional - 1 > floor and lowest > proportional
-    down = 1 / ratio - 1 > floor and highest < 1
-    if not (up or down):
+def _edge(a: _Entry, b: _Entry, quantile: float, assumed: float, growth: float) -> Edge | None:
+    (before, t_a, error_a), (after, t_b, error_b) = a, b
+    spread = sqrt(error_a**2 + error_b**2)
+    ratio, proportional = log(t_b / t_a), growth * log(after / before)
+    feigned = max(assumed, quantile * spread)
+    if -feigned <= ratio <= proportional + feigned or not isfinite(spread):
         return None
-    return Edge(before, after, ratio - 1, lowest - 1, highest - 1)
+    wide = NORMAL_95 * spread
+    return Edge(before, after, expm1(ratio), expm1(ratio - wide), expm1(ratio + wide))

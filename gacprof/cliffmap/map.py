@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import inf, isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,8 @@ class CliffMap:
 
     @property
     def floor(self) -> float | None:
-        """The measured noise floor over all points; None where the map has none."""
+        """The measured A/A floor over all points; None where the map has none."""
         return self.file.noise.floor
-
-    def floor_of(self, curve: Curve) -> float | None:
-        """The noise floor that holds on a curve: of points like its own, else the map's."""
-        return self.floor if curve.noise is None else curve.noise.floor
 
     @property
     def curves(self) -> list[Curve]:
@@ -169,6 +166,7 @@ class CliffMap:
         Raises :class:`MapMiss` where the map has no such axis.
         """
         curve = self.curve(operator, axis, dtype, flags, near=near, **fixed)
+        self._check_covered(near, [c.d for c in self._judged(curve)], curve)
         return near_by.choose(
             self._judged(curve), near,
             below=below, above=above, window=window, count=count, safe_only=safe_only,
@@ -192,6 +190,16 @@ class CliffMap:
         :class:`MapMiss` of the first use for which it can tell none.
         """
         judged = self.judge_jointly(uses)
+        first, last = judged[0].d, judged[-1].d
+        if not first <= near <= last:
+            raise MapMiss(
+                f"the map '{self.name}' knows all {len(uses)} uses from {first} to {last} only, "
+                f"not near {near}",
+                operator=uses[0].operator,
+                dims={**self._fixed(uses[0]), uses[0].axis: near},
+                dtype=uses[0].dtype,
+                flags=uses[0].flags,
+            )
         return near_by.choose(
             judged, near,
             below=below, above=above, window=window, count=count, safe_only=safe_only,
@@ -201,7 +209,7 @@ class CliffMap:
         """Every size that all uses can be looked up at, judged on the weighted sum."""
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
-        settled, floors, sizes = [], [], set[int]()
+        settled, sizes, curves_used = [], set[int](), []
         for use in uses:
             fixed = complete_dims(use.operator, self._fixed(use))
             curves = matching(self.curves, use.operator, use.axis, use.dtype, use.flags)
@@ -210,28 +218,49 @@ class CliffMap:
                 raise self._no_curve(use.operator, use.axis, use.dtype, use.flags, fixed)
             sizes.update(curve.points.d)
             settled.append(curve.coverage.settled)
-            floors.append(self.floor_of(curve))
+            curves_used.append(curve)
         rows = [(d, self._total(uses, d)) for d in sorted(sizes)]
-        known = [(d, total) for d, total in rows if total is not None]
+        known = [(d, *total) for d, total in rows if total is not None]
         if not known:
             self._explain(uses, min(sizes))
-        d, latency = [d for d, _ in known], [total for _, total in known]
-        floor = max((f for f in floors if f is not None), default=None)
-        return near_by.of_sums(d, latency, floor, min(settled))
+        d, latency, error = (list(column) for column in zip(*known, strict=True))
+        return near_by.of_sums(
+            d,
+            latency,
+            None if all(e is None for e in error) else [inf if e is None else e for e in error],
+            min(curve.tolerance for curve in curves_used),
+            min(settled),
+            " + ".join(dict.fromkeys(curve.identity for curve in curves_used)),
+        )
+
+    def _check_covered(self, near: int, dims: Sequence[int], curve: Curve) -> None:
+        """Raises :class:`MapMiss` for a wish beyond what the curve holds."""
+        if not dims[0] <= near <= dims[-1]:
+            raise MapMiss(
+                f"the map '{self.name}' holds {curve.axis} from {dims[0]} to {dims[-1]} on "
+                f"{curve.identity}, not near {near}",
+                operator=curve.operator,
+                dims={**curve.fixed, curve.axis: near},
+                dtype=curve.dtype,
+                flags=curve.flags,
+            )
 
     @staticmethod
     def _fixed(use: Use) -> dict[str, int]:
         return {name: size for name, size in use.dims.items() if name != use.axis}
 
-    def _total(self, uses: Sequence[Use], d: int) -> float | None:
-        total = 0.0
+    def _total(self, uses: Sequence[Use], d: int) -> tuple[float, float | None] | None:
+        """(summed latency, its relative standard error) at a size; None where a use is missed."""
+        total = sum_of_uses = 0.0
         for use in uses:
             try:
                 found = self.latency(use.operator, {**use.dims, use.axis: d}, use.dtype, use.flags)
             except MapMiss:
                 return None
             total += use.weight * found.latency_us
-        return total
+            share = use.weight * found.latency_us
+            sum_of_uses += (inf if found.error is None else found.error * share) ** 2
+        return total, (sqrt(sum_of_uses) / total if isfinite(sum_of_uses) else None)
 
     def _explain(self, uses: Sequence[Use], d: int) -> None:
         """Raise the miss of the first use that cannot be looked up, as a miss of its axis."""

@@ -175,7 +175,6 @@ def _curves(folder: Path, figure: Figure) -> list[Curve]:
         make_curve(
             Axis(figure.operator, axis, fixed, "float16", figure.flags, figure.timer),
             rows[axis],
-            None,
             failed[axis],
         )
         for axis, fixed in figure.axes.items()
@@ -202,7 +201,7 @@ def _forced_backends(folder: Path) -> list[Curve]:
         flags: dict[str, Flag] = {**FIGURES[0].flags, "backend": backend}
         what = Axis("attention", "head_dim", ATTENTION, "float16", flags, "report.md")
         measured = [Measured(d, ms * 1000, count=600) for d, ms in known]
-        curves.append(make_curve(what, measured, None, failed))
+        curves.append(make_curve(what, measured, failed))
     return curves
 
 

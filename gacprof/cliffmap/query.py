@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import log
 from typing import Any, Literal
 
+from gacprof.cliffmap.detect import NORMAL_95
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import flag_distance
 from gacprof.points import Flag
@@ -25,6 +27,13 @@ class Lookup:
     high_us: float | None
     kind: Literal["exact", "scaled"]
     source: str
+
+    @property
+    def error(self) -> float | None:
+        """The relative standard error beside the curve's other dims; None where none is known."""
+        if self.low_us is None or self.high_us is None:
+            return None
+        return log(self.high_us / self.low_us) / (2 * NORMAL_95)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The cliff map as a file: ``gacprof.cliffmap/1``.
+"""The cliff map as a file: ``gacprof.cliffmap/2``.
 
 Everything a map says about one swept axis stands in a :class:`Curve`; points are kept as
 parallel columns, so that a map of tens of thousands of points stays small and loads fast.
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gacprof.cliffmap.cliff import Cliff, Positive, Size
 
-SCHEMA: Literal["gacprof.cliffmap/1"] = "gacprof.cliffmap/1"
+SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
 
 Fraction = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
@@ -49,14 +49,31 @@ class Provenance(_Strict):
 class Noise(_Strict):
     """The A/A floor: what the same point measured twice differs by.
 
-    ``floor`` is the ``quantile`` of the relative differences of ``pairs`` hidden duplicates,
-    or null with the ``reason`` why there is none.
+    ``floor`` is the ``quantile`` of the relative differences of ``pairs`` hidden replicates, each
+    side from other processes, scaled to the whole sweep; null with the ``reason`` why there is
+    none. ``inflation`` is the factor by which the pairs differ more than the errors of the
+    points would explain; the errors in the map are multiplied by it.
     """
 
     floor: Fraction | None
     quantile: float | None = None
     pairs: int = 0
+    processes: int = 1
+    inflation: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
     reason: str = ""
+
+
+class Check(_Strict):
+    """A property that the design assumes, tested on the calls themselves.
+
+    ``effect`` is the relative size of what was found, ``bound`` how large it may be by chance.
+    """
+
+    name: Literal["carry-over", "drift", "contention"]
+    effect: float
+    bound: float
+    passed: bool
+    told: str
 
 
 class ResidueClass(_Strict):
@@ -117,10 +134,11 @@ class Tier(_Strict):
 class Points(_Strict):
     """Parallel columns, ascending in ``d``, one entry a measured dim.
 
-    ``median_us`` is of the least disturbed visit; ``low_us`` and ``high_us`` bound it (order
-    statistics, 95 %), null where the source gives none; ``count`` is its number of timings.
-    What differs between visits is told by the noise floor, not by them. ``mechanism`` and
-    ``kernels`` are empty or hold for each dim an index into the curve's lists of these names.
+    ``median_us`` is the latency by the two-way fit over the curve's blocks; ``low_us`` and
+    ``high_us`` bound it beside the curve's other dims (95 %), null where the source gives none;
+    ``count`` is its number of calls. ``penalty_low`` and ``penalty_high`` bound the penalty;
+    a high bound is null where nothing larger settles it. ``mechanism`` and ``kernels`` are empty
+    or hold for each dim an index into the curve's lists of these names.
     """
 
     d: list[int]
@@ -128,13 +146,19 @@ class Points(_Strict):
     low_us: list[float | None]
     high_us: list[float | None]
     count: list[int]
+    penalty_low: list[float]
+    penalty_high: list[float | None]
     mechanism: list[int | None] = Field(default_factory=list)
     kernels: list[int | None] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Points:
         n = len(self.d)
-        lengths = {len(self.median_us), len(self.low_us), len(self.high_us), len(self.count)}
+        columns = (
+            self.median_us, self.low_us, self.high_us, self.count,
+            self.penalty_low, self.penalty_high,
+        )  # fmt: skip
+        lengths = {len(column) for column in columns}
         if lengths != {n} or not {len(self.mechanism), len(self.kernels)} <= {0, n}:
             raise ValueError("the columns of 'points' differ in length")
         if n < 2:
@@ -180,13 +204,11 @@ class Coverage(_Strict):
 class Curve(_Strict):
     """One axis of one operator, everything else held fixed.
 
-    ``noise`` is the A/A floor of the points that are like this curve's, null where it has too
-    few pairs of its own: then the map's holds. ``floor`` is the relative difference up to which
-    nothing is called a cliff: the noise floor, raised for the number of edges looked at, or
-    what was assumed where there is none. ``tolerance`` is the penalty up to which a dim is safe.
-    ``refuted`` are jumps that stood out in the sweep, but not when both sides were measured in
-    turns: no cliffs. ``mechanisms`` name what serves a dim (a tier); ``kernels`` are the kernels
-    themselves, as the driver names them, in the order of launch.
+    ``floor`` is the relative difference of two neighbours up to which nothing is called a cliff:
+    what errors can feign at any of the curve's edges, or what was assumed where there are none.
+    ``tolerance`` is the penalty up to which a dim is ``safe``; dims surely above it are
+    ``misaligned``, all others undecided. ``mechanisms`` name what serves a dim (a tier);
+    ``kernels`` are the kernels themselves, as the driver names them, in the order of launch.
     """
 
     operator: str
@@ -201,12 +223,11 @@ class Curve(_Strict):
     period: Period | None = None
     tiers: list[Tier] = Field(default_factory=list)
     cliffs: list[Cliff] = Field(default_factory=list)
-    refuted: list[Cliff] = Field(default_factory=list)
     frontier: list[int] = Field(default_factory=list)
     safe: list[int] = Field(default_factory=list)
+    misaligned: list[int] = Field(default_factory=list)
     floor: Fraction
     tolerance: Fraction
-    noise: Noise | None = None
     coverage: Coverage
 
     @model_validator(mode="after")
@@ -216,7 +237,7 @@ class Curve(_Strict):
             ("frontier", self.frontier),
             ("safe", self.safe),
             ("cliffs", [d for cliff in self.cliffs for d in (cliff.before, cliff.after)]),
-            ("refuted", [d for cliff in self.refuted for d in (cliff.before, cliff.after)]),
+            ("misaligned", self.misaligned),
             ("tiers", [d for tier in self.tiers for d in (tier.first, tier.last)]),
         ):
             for d in listed:
@@ -225,6 +246,9 @@ class Curve(_Strict):
         for cliff in self.cliffs:
             if cliff.after <= cliff.before:
                 raise ValueError(f"a cliff runs from {cliff.before} to {cliff.after}")
+        both = set(self.safe) & set(self.misaligned)
+        if both:
+            raise ValueError(f"{min(both)} is called safe and misaligned")
         if self.axis in self.fixed:
             raise ValueError(f"the swept axis {self.axis} is also fixed")
         for where, column, named in (
@@ -263,11 +287,12 @@ class LonePoint(_Strict):
 class MapFile(_Strict):
     """The whole file."""
 
-    schema_: Literal["gacprof.cliffmap/1"] = Field(alias="schema")
+    schema_: Literal["gacprof.cliffmap/2"] = Field(alias="schema")
     name: str
     device: Device
     provenance: Provenance
     noise: Noise
+    checks: list[Check] = Field(default_factory=list)
     curves: list[Curve]
     lone: list[LonePoint] = Field(default_factory=list)
 

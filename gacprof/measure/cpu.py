@@ -1,4 +1,4 @@
-"""The CPU as a device to sweep: the monotonic clock around each call, its threads bound to cores."""
+"""The CPU as a device to sweep: a monotonic clock around each call, threads bound to cores."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gacprof.measure.device import BlockTimes, Device, Session, Slot, Timed
 from gacprof.measure.environment import cpu_environment, memory_bytes
 from gacprof.measure.memory import Arena
 from gacprof.measure.threads import bound_threads, preemptions
+from gacprof.operators.base import operands_from
 from gacprof.points import Environment, Point
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ ATTEMPTS = 4
 REST_S = 0.003
 """After a preempted call: one slice of Linux's scheduler (EEVDF, base_slice_ns), so that this
 process has not used up its share when it goes on."""
+BURN_IN_S = 0.2
 MEMORY_SHARE = 0.25
 """Of the machine's memory, at most this for cold operands."""
 
@@ -62,7 +64,9 @@ class CpuDevice(Device):
 
         try:
             self._check(slot.point)
-            prepared = operators.get(slot.point.operator).prepare(slot.point, torch.device("cpu"))
+            with operands_from(self._view):
+                operator = operators.get(slot.point.operator)
+                prepared = operator.prepare(slot.point, torch.device("cpu"))
             return self._placed(prepared, slot, reuse_bytes)
         except (MeasurementError, RuntimeError, MemoryError) as error:
             return "out of memory" if isinstance(error, MemoryError) else first_line(error)
@@ -106,6 +110,9 @@ class CpuDevice(Device):
 
         return bind
 
+    def _view(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return self._arena("weights", dtype).fixed(shape, replicate=False)
+
     def _arena(self, role: str, dtype: torch.dtype) -> Arena:
         import torch
 
@@ -117,7 +124,7 @@ class CpuDevice(Device):
         import torch
 
         x = torch.randn(512, 512)
-        until = time.monotonic() + 0.5
+        until = time.monotonic() + BURN_IN_S
         while time.monotonic() < until:
             x @ x
 

@@ -23,6 +23,8 @@ def cpu_environment() -> Environment:
 
     facts: dict[str, Any] = {
         "threads": torch.get_num_threads(),
+        "cores_allowed": cores_allowed(),
+        "native_bfloat16": native_bfloat16(),
         "cpus": os.cpu_count(),
         "last_level_cache_bytes": last_level_cache(),
         "memory_bytes": memory_bytes(),
@@ -67,6 +69,23 @@ def common_stack() -> dict[str, str | None]:
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def native_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself (AMX, AVX512-BF16) rather than through float32."""
+    import torch
+
+    told = (getattr(torch.cpu, name, None) for name in
+            ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))  # fmt: skip
+    return any(bool(ask()) for ask in told if ask is not None)
+
+
+def cores_allowed() -> int | None:
+    """How many cores the system lets this process use; None where it does not say."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return None
 
 
 def installed(*packages: str) -> str | None:

@@ -56,7 +56,13 @@ class Fit:
         return np.exp(self.effect)
 
 
-def fit_blocks(log_us: Floats, process: Sequence[int] | Ints | None = None, seed: int = 0) -> Fit:
+def fit_blocks(
+    log_us: Floats,
+    process: Sequence[int] | Ints | None = None,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Fit:
     """Fit a matrix of log times [blocks, slots]; NaN where a block did not hold a slot.
 
     ``process`` numbers the process that each block ran in: blocks are resampled within each.
@@ -68,7 +74,7 @@ def fit_blocks(log_us: Floats, process: Sequence[int] | Ints | None = None, seed
     effect, block = two_way(log_us)
     residual = log_us - effect - block[:, None]
     counts = np.sum(~np.isnan(log_us), axis=0)
-    within = _bootstrap_variance(residual, processes, seed)
+    within = _bootstrap_variance(residual, processes, resamples, seed)
     between = _between_processes(residual, processes, within)
     number = max(1, len(np.unique(processes)))
     error = np.sqrt(within + between / number)
@@ -170,17 +176,17 @@ def _quantile(values: Floats, q: float) -> Floats:
     return np.where(counts > 0, a + (place - low) * (b - a), 0.0)
 
 
-def _bootstrap_variance(residual: Floats, processes: Ints, seed: int) -> Floats:
+def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed: int) -> Floats:
     """The variance of each slot's trimmed mean over resampled blocks, processes kept apart."""
     draw = np.random.default_rng(seed)
     groups = [np.flatnonzero(processes == p) for p in np.unique(processes)]
     total, squares = np.zeros(residual.shape[1]), np.zeros(residual.shape[1])
-    for _ in range(RESAMPLES):
+    for _ in range(resamples):
         chosen = np.concatenate([draw.choice(group, len(group)) for group in groups])
         mean = trimmed_mean(residual[chosen])
         total += mean
         squares += mean**2
-    variance = squares / RESAMPLES - (total / RESAMPLES) ** 2
+    variance = squares / resamples - (total / resamples) ** 2
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
     counts = np.maximum(np.sum(~np.isnan(residual), axis=0), 2)
     return np.maximum(variance, 0.0) * counts / (counts - 1)

@@ -12,14 +12,14 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from gacprof.operators.base import pattern, repeated
+
 if TYPE_CHECKING:
     import torch
 
 PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
 """Bytes: other pages and other cache sets, still aligned to 512 bytes as allocators do."""
-PATTERN_ELEMENTS = 1 << 20
-"""Random numbers that are repeated to fill the memory: drawing them all would take seconds."""
 
 
 class Arena:
@@ -37,9 +37,7 @@ class Arena:
         wanted = _elements(size_bytes + REPLICATE_OFFSET, self._dtype)
         if self._memory is not None and self._memory.numel() >= wanted:
             return
-        pattern = _random(min(wanted, PATTERN_ELEMENTS), self._dtype, self._device)
-        repeats = -(-wanted // pattern.numel())
-        self._memory = pattern.repeat(repeats) if repeats > 1 else pattern
+        self._memory = repeated((wanted,), pattern(str(self._dtype), self._device, seed=0))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
@@ -63,17 +61,3 @@ class Arena:
 
 def _elements(size_bytes: int, dtype: torch.dtype) -> int:
     return -(-size_bytes // dtype.itemsize)
-
-
-def _random(elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Standard-normal numbers: zeros would run 13–15 % faster than real data does."""
-    import torch
-
-    draw = torch.Generator(device=device).manual_seed(0)
-    if not dtype.is_floating_point:
-        info = torch.iinfo(dtype)
-        shape = (elements,)
-        return torch.randint(
-            info.min, info.max + 1, shape, generator=draw, device=device, dtype=dtype
-        )
-    return torch.randn(elements, generator=draw, device=device).to(dtype)

@@ -6,8 +6,12 @@ A new operator is one file with one class that satisfies :class:`Operator`, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gacprof.errors import SuiteError
@@ -141,20 +145,61 @@ def itemsize(point: Point) -> int:
     return BYTES_PER_ELEMENT[point.dtype]
 
 
+Source = Callable[[tuple[int, ...], "torch.dtype"], "torch.Tensor"]
+"""Gives a tensor of random numbers of that shape and dtype."""
+
+_source: ContextVar[Source | None] = ContextVar("source", default=None)
+
+
+@contextmanager
+def operands_from(source: Source) -> Iterator[None]:
+    """Within, operators take their random operands from ``source`` in place of memory of their
+    own: a device gives views of memory that all points share."""
+    token = _source.set(source)
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
 def random_tensor(
     shape: tuple[int, ...], point: Point, device: torch.device, seed: int
 ) -> torch.Tensor:
-    """Seeded standard-normal operands: zeros would run 13–15 % faster than real data does."""
+    """Standard-normal operands: zeros would run 13–15 % faster than real data does.
+
+    Numbers drawn once are repeated: drawing each operand took longer than timing it.
+    """
+    source = _source.get()
+    if source is not None:
+        return source(shape, torch_dtype(point.dtype))
+    return repeated(shape, pattern(point.dtype, device, seed))
+
+
+def repeated(shape: tuple[int, ...], numbers: torch.Tensor) -> torch.Tensor:
+    """A new tensor of that shape, filled with the pattern over and over."""
+    elements = prod(shape)
+    if elements <= numbers.numel():
+        return numbers[:elements].clone().view(shape)
+    return numbers.repeat(-(-elements // numbers.numel()))[:elements].view(shape)
+
+
+PATTERN_ELEMENTS = (1 << 16) + 1
+"""More than any kernel's tile, and odd, so that rows of no power of two are all the same."""
+
+
+@lru_cache(maxsize=64)
+def pattern(dtype: str, device: torch.device, seed: int) -> torch.Tensor:
+    """Random numbers of a compute or storage dtype, drawn once."""
     import torch
 
-    generator = torch.Generator(device=device).manual_seed(seed)
-    if point.dtype == "int8":
-        return torch.randint(-128, 128, shape, generator=generator, device=device, dtype=torch.int8)
-    dtype = torch_dtype(point.dtype)
-    if device.type == "cuda" and dtype.itemsize == 2:  # at once: a third of the memory
-        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
-    full = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
-    return full.to(dtype)
+    dtype = dtype.removeprefix("torch.")
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == "int8":
+        shape = (PATTERN_ELEMENTS,)
+        drawn = torch.randint(-128, 128, shape, generator=generator, dtype=torch.int8)
+    else:
+        drawn = torch.randn(PATTERN_ELEMENTS, generator=generator).to(torch_dtype(dtype))
+    return drawn.to(device)
 
 
 def torch_dtype(dtype: str) -> torch.dtype:

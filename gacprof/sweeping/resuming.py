@@ -12,6 +12,8 @@ from gacprof.points import Environment
 from gacprof.sweeping.store import read_header
 
 SHOWN = 5
+CONDITIONS = {"threads": "threads", "cores_allowed": "cores that it may use"}
+"""Facts of an environment that change what is measured, and what they count."""
 """Differences that a message names; of how many more it tells the number."""
 
 
@@ -44,6 +46,13 @@ def check_same_device(path: Path, header: dict[str, Any], here: Environment) -> 
             raise MeasurementError(
                 f"{path} was measured elsewhere: {key} was {was}, here it is {now}; "
                 "use another --out"
+            )
+    for key, what in CONDITIONS.items():
+        was, now = header["environment"]["facts"].get(key), here.facts.get(key)
+        if was != now:
+            raise MeasurementError(
+                f"{path} was measured with {was} {what}, here there are {now}; "
+                "use the same number, or another --out"
             )
 
 

@@ -1,38 +1,34 @@
-"""One sweep from beginning to end: visit every point, keep every timing, lose nothing."""
+"""One sweep from beginning to end: block after block, every call kept, nothing lost."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
-from gacprof.measure.device import Device
-from gacprof.measure.stats import median
-from gacprof.points import Environment, Point, Sample
-from gacprof.sweeping.order import Visit
-from gacprof.sweeping.refine import Seen
+from gacprof.errors import MeasurementError, first_line
+from gacprof.measure.device import BlockTimes, Device, Session
+from gacprof.measure.worker import WorkerLostError
+from gacprof.points import Block, Environment, Point, PointNote
+from gacprof.sweeping.curve import GIVE_UP, CurveState, calls_of, shares
 from gacprof.sweeping.resuming import check_resumable
-from gacprof.sweeping.rounds import rounds
 from gacprof.sweeping.store import (
     JOURNAL,
     PARQUET,
     RUN,
     RunFolder,
+    read_blocks,
     read_header,
-    read_samples,
+    read_notes,
 )
-from gacprof.sweeping.suite import Suite, parse_suite
-from gacprof.sweeping.suspects import Taken
-from gacprof.sweeping.visiting import measure_visit
+from gacprof.sweeping.suite import CurvePlan, Suite, curve_key, parse_suite
 
-Progress = Callable[[int, int, Point], None]
-"""Called before each visit with (visits done, visits in all, the point about to be measured)."""
+Progress = Callable[[float, float, Point], None]
+"""Called before each block with (seconds or blocks done, in all, a point of the block)."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +36,17 @@ class RunSummary:
     """What a sweep left behind. ``seconds`` counts this call only, not what it resumed."""
 
     folder: Path
+    curves: int
     points: int
-    visits: int
+    blocks: int
+    calls: int
     failed: int
     seconds: float
-    left: int = 0
-    """Visits not taken because the time budget was spent; ``--resume`` takes them."""
+    undecided: int = 0
+    """Curves with dims that were neither safe nor misaligned when the sweep ended."""
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder),
-            "points": self.points,
-            "visits": self.visits,
-            "failed": self.failed,
-            "seconds": round(self.seconds, 3),
-            "left": self.left,
-        }
+        return asdict(self) | {"folder": str(self.folder), "seconds": round(self.seconds, 3)}
 
 
 def run_sweep(
@@ -67,21 +58,18 @@ def run_sweep(
     progress: Progress | None = None,
     budget_s: float | None = None,
 ) -> RunSummary:
-    """Measure every point of ``suite`` on ``device``, keeping samples in ``folder``.
+    """Measure every curve of ``suite`` on ``device``, keeping blocks in ``folder``.
 
     A folder that holds anything but a sweep is refused. One that holds a sweep already is
     refused unless ``resume`` is true, and then only if it holds the same suite on the same
-    device and stack; visits already taken are not taken
-    again. ``KeyboardInterrupt`` passes through after the samples are safe. ``budget_s`` ends
-    the sweep after so many seconds (by default the suite's own), leaving the rest to a resume.
-
-    A device that has a ``measure_visit`` of its own (:class:`.worker.IsolatedDevice`) is
-    asked for whole visits; any other is prepared and timed here.
+    device, stack and threads; its blocks count. ``KeyboardInterrupt`` passes through after the
+    blocks are safe. ``budget_s`` ends the sweep after so many seconds (by default the suite's
+    own); what is undecided then, a resume goes on with.
 
     Raises :class:`SuiteError` for an unusable suite, :class:`MeasurementError` for an
     unusable folder. A point that fails is recorded with its reason and the sweep goes on.
     """
-    axes = suite.points(device.environment.kind)
+    curves = suite.curves(device.environment.kind)
     store = RunFolder(Path(folder))
     header = {
         "suite": suite.plain(),
@@ -90,78 +78,217 @@ def run_sweep(
         "timer": device.timer,
     }
     with _opened(store, header, resume):
-        tally = _Sweep(suite, device, axes, store, progress, budget_s or suite.timing.budget_s)
-        tally.run()
+        sweep = _Sweep(suite, device, curves, store, progress, budget_s or suite.timing.budget_s)
+        sweep.run()
         store.fold()
-    return tally.summary()
+    return sweep.summary()
 
 
 class _Sweep:
-    """The visits of one call of :func:`run_sweep`, and the count of them."""
+    """The blocks of one call of :func:`run_sweep`."""
 
     def __init__(
         self,
         suite: Suite,
         device: Device,
-        axes: dict[Point, tuple[str, ...]],
+        curves: list[CurvePlan],
         store: RunFolder,
         progress: Progress | None,
         budget_s: float | None,
     ) -> None:
-        self._suite, self._device, self._axes, self._store = suite, device, axes, store
-        self._progress = progress
-        self._measure = getattr(device, "measure_visit", None) or partial(measure_visit, device)
+        self._timing, self._device, self._store = suite.timing, device, store
+        self._progress, self._budget_s = progress, budget_s
+        self._states = [CurveState(plan, suite.timing) for plan in curves]
         self._started = time.monotonic()
-        self._until = self._started + budget_s if budget_s else float("inf")
-        taken = read_samples(store.path)
-        self._done = {(s.point.id, s.visit, s.duplicate) for s in taken}
-        self._failed = sum(s.status == "failed" for s in taken)
-        self._seen = {s.point: Seen.of(s) for s in taken if not s.visit and not s.duplicate}
-        self._taken: dict[Point, list[Taken]] = defaultdict(list)
-        for sample in taken:
-            self._keep(sample)
-        self._known = 0
-        self._left = 0
+        self._draw = random.Random(suite.timing.seed)
+        self._sessions: dict[str, Session] = {}
+        self._noted: dict[Point, PointNote] = {}
+        self._calls = self._blocks = self._next = self._process = 0
+        self._take_up()
+
+    def _take_up(self) -> None:
+        """What earlier calls of this sweep measured."""
+        if not self._store.started:
+            return
+        by_key = {state.plan.key: state for state in self._states}
+        self._noted = read_notes(self._store.path)
+        for block in read_blocks(self._store.path):
+            state = by_key.get(curve_key(block.calls[0].point, block.axis)) if block.calls else None
+            if state is not None:
+                state.replay(block)
+            self._next, self._process = block.number + 1, max(self._process, block.process + 1)
+            self._blocks += 1
+            self._calls += len(block.calls)
 
     def run(self) -> None:
-        burnt_in = False
-        for batch in self._rounds():
-            todo = [visit for visit in batch if visit.key not in self._done]
-            self._known += len(batch)
-            if todo and not burnt_in:
-                self._device.burn_in()
-                burnt_in = True
-            for number, visit in enumerate(todo):
-                if time.monotonic() >= self._until:
-                    self._left = len(todo) - number
+        """Each process in turn, each with its share of the time or of the blocks."""
+        parts = self._timing.processes
+        for part in range(1, parts + 1):
+            if all(state.finished for state in self._states):
+                return
+            if part > 1:
+                self._renew()
+            self._device.burn_in()
+            self._part(part, parts)
+            self._process += 1
+
+    def _part(self, part: int, parts: int) -> None:
+        """Blocks in turns until the part's time is up, or its curves have had enough."""
+        until = None if self._budget_s is None else self._started + part / parts * self._budget_s
+        credit = dict.fromkeys((s.plan.key for s in self._states), 1.0)
+        while True:
+            todo = [s for s in self._states if not self._enough(s, part, parts)]
+            if not todo:
+                return
+            urgency = dict(zip((s.plan.key for s in todo), shares(todo), strict=True))
+            self._draw.shuffle(todo)
+            for state in todo:
+                if until is not None and time.monotonic() >= until:
                     return
-                self._visit(visit)
+                credit[state.plan.key] += urgency[state.plan.key]
+                if credit[state.plan.key] >= 1:
+                    credit[state.plan.key] -= 1
+                    self._block(state)
 
-    def _visit(self, visit: Visit) -> None:
+    def _enough(self, state: CurveState, part: int, parts: int) -> bool:
+        """Whether a curve is through with this process: decided, or its share of blocks had.
+
+        A budget spreads a curve over all processes by time; without one, each process takes its
+        share of the fewest blocks, and the last what is still undecided.
+        """
+        if state.finished:
+            return True
+        if self._budget_s is None and part < parts:
+            return state.blocks >= -(-part * self._timing.blocks // parts)
+        return False
+
+    def _block(self, state: CurveState) -> None:
         if self._progress:
-            self._progress(len(self._done), self._known, visit.point)
-        sample = self._measure(visit, self._axes[visit.point], self._suite.timing)
-        self._store.append(sample)
-        self._failed += sample.status == "failed"
-        self._done.add(visit.key)
-        if not visit.number and not visit.duplicate:
-            self._seen[visit.point] = Seen.of(sample)
-        self._keep(sample)
+            point = next(iter(state.plan.points.values()))
+            self._progress(*self._progress_now(), point)
+        try:
+            session = self._session(state)
+            order = state.order()
+            if order:
+                self._keep(state, session.block(order))
+        except WorkerLostError as lost:
+            self._sessions.clear()
+            self._find_culprit(state, str(lost))
+        if state.due:
+            state.look()
+        if state.refined():
+            self._close(state)
 
-    def _rounds(self) -> Iterator[list[Visit]]:
-        kind = self._device.environment.kind
-        return rounds(self._suite, kind, self._seen, self._taken)
+    def _keep(self, state: CurveState, times: BlockTimes) -> None:
+        state.record(self._process, times)
+        self._note_failures(state, times.failed)
+        if not times.calls:
+            return
+        block = Block(
+            self._next,
+            self._process,
+            state.plan.axis,
+            self._device.timer,
+            calls_of(state, times),
+            time.time(),
+            times.throttled,
+            times.sm_clock_mhz,
+            times.mem_clock_mhz,
+            times.temperature_c,
+            times.power_w,
+        )
+        self._store.append(block)
+        self._next += 1
+        self._blocks += 1
+        self._calls += len(block.calls)
 
-    def _keep(self, sample: Sample) -> None:
-        if sample.timings_us:
-            kept = sample.visit, sample.duplicate, median(sample.timings_us)
-            self._taken[sample.point].append(kept)
+    def _session(self, state: CurveState) -> Session:
+        """The curve's session, made now if it is not open."""
+        key = state.plan.key
+        if key not in self._sessions:
+            self._note([PointNote(slot.point) for slot in state.slots])
+            reuse = self._timing.reuse_mib << 20
+            session = self._sessions[key] = self._device.session(state.slots, reuse)
+            for place in session.failed:
+                state.fail(place, for_good=True)
+            self._note_failures(state, session.failed)
+            named = session.kernels()
+            state.kernels = {state.slots[place].point: names for place, names in named.items()}
+            self._note([PointNote(point, names) for point, names in state.kernels.items()])
+        return self._sessions[key]
+
+    def _find_culprit(self, state: CurveState, why: str) -> None:
+        """A block killed the worker: try its slots one by one, and leave out what does so again."""
+        for place in state.callable_slots:
+            slot = state.slots[place]
+            try:
+                session = self._device.session([slot], self._timing.reuse_mib << 20)
+                if not session.failed:
+                    session.block([0])
+                session.close()
+            except MeasurementError as error:
+                state.fail(place, for_good=True)
+                self._note([PointNote(slot.point, failed=first_line(error))])
+                return
+        # None does so alone: the machine was short of something, or it takes all of them.
+        state.losses += 1
+        if state.losses >= GIVE_UP:
+            for place in state.callable_slots:
+                state.fail(place, for_good=True)
+                self._note([PointNote(state.slots[place].point, failed=why)])
+
+    def _note_failures(self, state: CurveState, failed: Mapping[int, str]) -> None:
+        self._note([PointNote(state.slots[i].point, failed=why) for i, why in failed.items()])
+
+    def _note(self, notes: list[PointNote]) -> None:
+        """Write down what is new. The journal's blocks name points by the ids noted before."""
+        fresh = []
+        for note in notes:
+            known = self._noted.get(note.point)
+            if (
+                known is None
+                or (note.kernels and note.kernels != known.kernels)
+                or (note.failed and note.failed != known.failed)
+            ):
+                self._noted[note.point] = note
+                fresh.append(note)
+        self._store.note(fresh)
+
+    def _renew(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+        self._device.renew()
+
+    def _close(self, state: CurveState) -> None:
+        session = self._sessions.pop(state.plan.key, None)
+        if session:
+            session.close()
+
+    def _progress_now(self) -> tuple[float, float]:
+        if self._budget_s is not None:
+            return min(time.monotonic() - self._started, self._budget_s), self._budget_s
+        done = sum(s.blocks for s in self._states)
+        still = sum(0 if s.finished else max(1, self._timing.blocks - s.blocks)
+                    for s in self._states)  # fmt: skip
+        return done, done + still
 
     def summary(self) -> RunSummary:
-        seconds = time.monotonic() - self._started
-        points = len({point for point, _, _ in self._done})
+        measured = {
+            slot.point
+            for state in self._states
+            for slot, count in zip(state.slots, state.counts, strict=True)
+            if count
+        }
         return RunSummary(
-            self._store.path, points, len(self._done), self._failed, seconds, self._left
+            self._store.path,
+            len(self._states),
+            len(measured),
+            self._blocks,
+            self._calls,
+            sum(bool(n.failed) and p not in measured for p, n in self._noted.items()),
+            time.monotonic() - self._started,
+            sum(bool(s.decision.open_share) for s in self._states),
         )
 
 
@@ -172,9 +299,7 @@ def environment_of(folder: str | Path) -> Environment:
 
 def suite_of(folder: str | Path) -> Suite:
     """The suite that a run folder was measured with."""
-    stored = read_header(Path(folder))["suite"]
-    timing = {"edge_visits": 0} | stored.get("timing", {})  # left out where it is 0 (Suite.plain)
-    return parse_suite({**stored, "timing": timing}, str(folder))
+    return parse_suite(read_header(Path(folder))["suite"], str(folder))
 
 
 @contextmanager

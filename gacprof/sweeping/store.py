@@ -1,10 +1,10 @@
-"""Where samples go: a journal that survives anything, folded into Parquet as it grows.
+"""Where calls go: a journal that survives anything, folded into Parquet as it grows.
 
-Every sample is one line of ``journal.jsonl``, on disk before the next point begins, so that
-neither a kill nor a power cut loses more than the point being measured; a torn last line is
-dropped on reading. The journal is folded into ``samples.parquet`` whenever it has grown by
-half of what is there, and at the end; the Parquet file is replaced whole, never appended to.
-Readers see the union of both.
+Every block is one line of ``journal.jsonl``, on disk before the next begins: neither a kill nor a
+power cut loses more than the block under way. A torn last line is dropped on reading. The journal
+is folded into ``samples.parquet`` (one row a call) and ``points.json`` (what a point launches, or
+why it fails) whenever it has grown by half of what is there, and at the end. Both are replaced
+whole, never appended to. Readers see the union.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gacprof.errors import MeasurementError
+from gacprof.errors import MeasurementError, first_line
 from gacprof.files import replacing, sync, write_json
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Block, Call, Environment, Point, PointNote, Sample
+from gacprof.sweeping.rows import block_of, blocks_of_frame, frame_of, point_of, row_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
-RUN_SCHEMA = "gacprof.run/1"
-RUN, JOURNAL, PARQUET, LOCK = "run.json", "journal.jsonl", "samples.parquet", ".lock"
+RUN_SCHEMA = "gacprof.run/2"
+RUN, JOURNAL, PARQUET, POINTS, LOCK = (
+    "run.json", "journal.jsonl", "samples.parquet", "points.json", ".lock",
+)  # fmt: skip
 FOLD_AT_LEAST = 500
-ADDED_LATER = ("mem_clock_mhz", "temperature_c", "power_w")
-"""Columns that samples written by earlier versions lack; they are read as null."""
+"""Blocks in the journal before it is folded."""
 
 
 class RunFolder:
@@ -70,34 +71,40 @@ class RunFolder:
     def write_header(self, header: dict[str, Any]) -> None:
         write_json(self.path / RUN, {"schema": RUN_SCHEMA} | header)
 
-    def append(self, sample: Sample) -> None:
-        """Keep a sample; on return it is on disk.
-
-        Not in the background: that would disturb the next point's timings and lose two.
-        """
-        if self._journal is None:
-            _cut_torn_line(self.path / JOURNAL)
-            self._journal = (self.path / JOURNAL).open("a", encoding="utf-8")
-            sync(self.path)  # a new file's name is not on disk before its folder is
-        self._journal.write(json.dumps(to_row(sample)) + "\n")
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
+    def append(self, block: Block) -> None:
+        """Keep a block; on return it is on disk."""
+        self._write({"block": row_of(block)})
         self._unfolded += 1
         if self._unfolded >= max(FOLD_AT_LEAST, self._folded // 2):
             self.fold()
 
-    def fold(self) -> None:
-        """Move the journal's samples into Parquet; the journal empties after they are safe."""
-        import pyarrow.parquet as pq
+    def note(self, notes: Iterable[PointNote]) -> None:
+        """Keep what is known of points beside their times."""
+        rows = [_note_row(note) for note in notes]
+        if rows:
+            self._write({"points": rows})
 
+    def _write(self, entry: dict[str, Any]) -> None:
+        if self._journal is None:
+            _cut_torn_line(self.path / JOURNAL)
+            self._journal = (self.path / JOURNAL).open("a", encoding="utf-8")
+            sync(self.path)  # a new file's name is not on disk before its folder is
+        self._journal.write(json.dumps(entry) + "\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+
+    def fold(self) -> None:
+        """Move the journal into Parquet and ``points.json``; it empties after they are safe."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-        rows = list(_rows(self.path))
+        blocks = read_blocks(self.path)
+        frame = frame_of(blocks)
         with replacing(self.path / PARQUET) as temporary:
-            pq.write_table(_table(rows), temporary, compression="zstd")
+            frame.to_parquet(temporary, compression="zstd", index=False)
+        write_json(self.path / POINTS, [_note_row(n) for n in read_notes(self.path).values()])
         (self.path / JOURNAL).unlink(missing_ok=True)
-        self._folded, self._unfolded = len(rows), 0
+        self._folded, self._unfolded = len(blocks), 0
 
     def close(self) -> None:
         if self._journal is not None:
@@ -120,20 +127,100 @@ def read_header(path: Path) -> dict[str, Any]:
         raise MeasurementError(
             f"{path / RUN} is garbled, no JSON: restore it, or sweep into another folder"
         ) from None
-    if not isinstance(header, dict) or header.get("schema") != RUN_SCHEMA:
+    schema = header.get("schema") if isinstance(header, dict) else None
+    if schema == "gacprof.run/1":
+        raise MeasurementError(
+            f"{path} was measured by an earlier gacprof, not in blocks: "
+            "sweep again into another folder (gacprof sweep … --out NEW)"
+        )
+    if schema != RUN_SCHEMA:
         raise MeasurementError(
             f"{path / RUN} is not of schema {RUN_SCHEMA}; was it written by another version?"
         )
     return header
 
 
+def read_blocks(path: Path) -> list[Block]:
+    """All blocks of a run folder, in the order made. Raises :class:`MeasurementError`."""
+    points = {note.point.id: note.point for note in read_notes(path).values()}
+    blocks = {block.number: block for block in _parquet_blocks(path / PARQUET)}
+    for entry in _journal_entries(path / JOURNAL):
+        if "block" in entry:
+            try:
+                block = block_of(entry["block"], points)
+            except (KeyError, TypeError, ValueError) as error:
+                raise MeasurementError(
+                    f"{path / JOURNAL} holds a block that lacks or garbles a field: {error!r}"
+                ) from None
+            blocks.setdefault(block.number, block)
+    return [blocks[number] for number in sorted(blocks)]
+
+
+def read_notes(path: Path) -> dict[Point, PointNote]:
+    """What a run folder knows of its points beside times; what was said last holds."""
+    rows: list[Any] = []
+    if (path / POINTS).exists():
+        try:
+            rows += json.loads((path / POINTS).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise MeasurementError(f"{path / POINTS} is garbled: {first_line(error)}") from None
+    for entry in _journal_entries(path / JOURNAL):
+        rows += entry.get("points", [])
+    found: dict[Point, PointNote] = {}
+    for row in rows:
+        try:
+            note = PointNote(point_of(row), tuple(row["kernels"]), str(row["failed"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MeasurementError(f"a point of {path} lacks a field: {error!r}") from None
+        before = found.get(note.point)
+        kernels = note.kernels or (before.kernels if before else ())
+        found[note.point] = PointNote(note.point, kernels, note.failed)
+    return found
+
+
 def read_samples(path: Path) -> list[Sample]:
-    """All samples of a run folder. Raises :class:`MeasurementError` for an unreadable one."""
-    return [from_row(row) for row in _rows(path)]
+    """What a run folder knows of each point, ordered by when it was first called.
+
+    Raises :class:`MeasurementError` for an unreadable folder.
+    """
+    return samples_of(read_blocks(path), read_notes(path))
+
+
+def samples_of(blocks: Iterable[Block], notes: dict[Point, PointNote]) -> list[Sample]:
+    """Blocks by point. Disturbed calls are left out where there are others."""
+    calls: dict[Point, list[tuple[Block, Call]]] = {}
+    for block in blocks:
+        for call in block.calls:
+            calls.setdefault(call.point, []).append((block, call))
+    points = [*calls, *(p for p in notes if p not in calls)]
+    return [_sample(p, calls.get(p, []), notes.get(p) or PointNote(p)) for p in points]
+
+
+def _sample(point: Point, calls: list[tuple[Block, Call]], note: PointNote) -> Sample:
+    if not calls:
+        reason = note.failed or "not called before the sweep ended"
+        return Sample(point, (), (), "", "failed", reason, note.kernels)
+    kept = [(b, c) for b, c in calls if not (c.disturbed or b.throttled)]
+    throttled = "" if kept else next((b.throttled for b, _ in calls if b.throttled), "")
+    kept = kept or calls
+    last = kept[-1][0]
+    return Sample(
+        point,
+        tuple(dict.fromkeys(b.axis for b, _ in calls)),
+        tuple(c.us for _, c in kept),
+        last.timer,
+        "throttled" if throttled else "ok",
+        throttled or note.failed,
+        note.kernels,
+        last.sm_clock_mhz,
+        last.mem_clock_mhz,
+        last.temperature_c,
+        last.power_w,
+    )
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """The samples as a table, one row a visit, dims and flags as columns of their own.
+    """One row a point: dims and flags as columns, all its times, and what they mean.
 
     ``median_us``, ``tflops``, ``gb_s`` and ``roof_share`` are derived (:mod:`.rates`); the
     last is missing for a device whose peaks are not known here.
@@ -145,87 +232,41 @@ def read_frame(path: Path) -> pd.DataFrame:
     environment = Environment.from_dict(read_header(path)["environment"])
     rows = []
     for sample in read_samples(path):
-        row = to_row(sample)
-        row.pop("dims"), row.pop("flags")
+        row = asdict(sample)
+        point = row.pop("point")
+        row |= {"point": sample.point.id, "operator": point["operator"], "dtype": point["dtype"]}
         rows.append(row | sample.point.dim | sample.point.flag | rates(sample, environment))
     return pd.DataFrame(rows)
 
 
-def to_row(sample: Sample) -> dict[str, Any]:
-    """A sample as one flat row; ``dims`` and ``flags`` are JSON so that any operator fits."""
-    point = sample.point
+def _note_row(note: PointNote) -> dict[str, Any]:
+    point = note.point
     return {
-        "point": point.id,
         "operator": point.operator,
-        "dims": json.dumps(point.dim),
+        "dims": point.dim,
         "dtype": point.dtype,
-        "flags": json.dumps(point.flag),
-        "axes": list(sample.axes),
-        "timings_us": list(sample.timings_us),
-        "timer": sample.timer,
-        "visit": sample.visit,
-        "duplicate": sample.duplicate,
-        "status": sample.status,
-        "reason": sample.reason,
-        "kernels": list(sample.kernels),
-        "sm_clock_mhz": sample.sm_clock_mhz,
-        "taken_at": sample.taken_at,
-        "mem_clock_mhz": sample.mem_clock_mhz,
-        "temperature_c": sample.temperature_c,
-        "power_w": sample.power_w,
+        "flags": point.flag,
+        "kernels": list(note.kernels),
+        "failed": note.failed,
     }
 
 
-def from_row(row: dict[str, Any]) -> Sample:
-    try:
-        return Sample(
-            Point.of(
-                row["operator"], json.loads(row["dims"]), row["dtype"], json.loads(row["flags"])
-            ),
-            tuple(row["axes"]),
-            tuple(row["timings_us"]),
-            row["timer"],
-            row["visit"],
-            row["duplicate"],
-            row["status"],
-            row["reason"],
-            tuple(row["kernels"]),
-            row["sm_clock_mhz"],
-            row["taken_at"],
-            row.get("mem_clock_mhz"),
-            row.get("temperature_c"),
-            row.get("power_w"),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MeasurementError(f"a row of samples lacks or garbles a field: {error!r}") from None
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Parquet's rows, then the journal's that are not yet among them."""
-    seen: set[tuple[str, int, bool]] = set()
-    for row in chain(_parquet_rows(path / PARQUET), _journal_rows(path / JOURNAL)):
-        key = (row["point"], row["visit"], row["duplicate"])
-        if key not in seen:
-            seen.add(key)
-            yield row
-
-
-def _parquet_rows(file: Path) -> Iterator[dict[str, Any]]:
+def _parquet_blocks(file: Path) -> Iterator[Block]:
+    import pandas as pd
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not file.exists():
         return
     try:
-        yield from pq.read_table(file, schema=_schema()).to_pylist()  # lacking columns: null
-    except (pa.ArrowException, OSError, ValueError) as error:
+        yield from blocks_of_frame(pd.read_parquet(file))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MeasurementError(
-            f"{file} is not readable as samples ({_one_line(error)}): "
+            f"{file} is not readable as samples ({first_line(error)}): "
             "restore it, or delete it to keep only what the journal holds"
         ) from None
 
 
-def _journal_rows(file: Path) -> Iterator[dict[str, Any]]:
+def _journal_entries(file: Path) -> Iterator[dict[str, Any]]:
     if not file.exists():
         return
     lines = file.read_bytes().split(b"\n")
@@ -233,12 +274,11 @@ def _journal_rows(file: Path) -> Iterator[dict[str, Any]]:
         if not line:
             continue
         try:
-            row = json.loads(line)
-            yield {
-                name: row.get(name) if name in ADDED_LATER else row[name]
-                for name in _schema().names
-            }
-        except (ValueError, KeyError, TypeError):
+            entry = json.loads(line)
+            if not isinstance(entry, dict):
+                raise ValueError("no object")
+            yield entry
+        except (ValueError, RecursionError):
             if number == len(lines):
                 return  # the line that a kill tore
             raise MeasurementError(f"{file} line {number} is garbled: delete that line") from None
@@ -251,40 +291,3 @@ def _cut_torn_line(file: Path) -> None:
     with file.open("rb+") as handle:
         text = handle.read()
         handle.truncate(text.rfind(b"\n") + 1)
-
-
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_pylist(rows, schema=_schema())
-
-
-def _schema() -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("point", pa.string()),
-            ("operator", pa.string()),
-            ("dims", pa.string()),
-            ("dtype", pa.string()),
-            ("flags", pa.string()),
-            ("axes", pa.list_(pa.string())),
-            ("timings_us", pa.list_(pa.float64())),
-            ("timer", pa.string()),
-            ("visit", pa.int64()),
-            ("duplicate", pa.bool_()),
-            ("status", pa.string()),
-            ("reason", pa.string()),
-            ("kernels", pa.list_(pa.string())),
-            ("sm_clock_mhz", pa.int64()),
-            ("taken_at", pa.float64()),
-            ("mem_clock_mhz", pa.int64()),
-            ("temperature_c", pa.int64()),
-            ("power_w", pa.float64()),
-        ]
-    )
-
-
-def _one_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0]

@@ -5,9 +5,13 @@ A suite is a list of ``[[sweep]]`` tables, each one axis of one operator::
     name = "quick"
 
     [timing]                      # all optional
-    passes = 2                    # every point is visited this often, in shuffled order
-    half_width = 0.01             # stop when the median is known to ±1 % …
-    cap_ms = 25                   # … or after this much time per visit
+    processes = 3                 # fresh processes that blocks are spread over
+    blocks = 12                   # of each curve before anything is decided
+    most_blocks = 400             # of a curve that stays undecided
+    replicates = 0.25             # the share of dims that have a hidden A/A replicate
+    tolerance = 0.02              # the penalty up to which a dim is safe
+    budget_s = 55                 # ends the sweep, whatever is undecided then
+    reuse_mib = 64                # between two uses of a cold weight's memory
 
     [[sweep]]
     operator = "linear"
@@ -18,6 +22,7 @@ A suite is a list of ``[[sweep]]`` tables, each one axis of one operator::
     flags = { bias = false }
     device = "cuda"               # optional: only there
     strategy = "adaptive"         # optional: refine where something changes (refine.py)
+    weight = 4                    # optional: how often a model runs these; busier curves get more
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,7 +41,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gacprof import operators
 from gacprof.errors import SuiteError
-from gacprof.measure.stopping import Confidence, FixedCount, StoppingRule
 from gacprof.points import MAX_DIM, Flag, Point
 from gacprof.sweeping.dtypes import dtype_named
 
@@ -65,31 +70,58 @@ class Range(_Strict):
 
 
 class Timing(_Strict):
-    """How each point is timed. ``count`` selects a fixed number of timings a visit.
+    """How blocks are dealt out, and when there are enough.
 
-    ``budget_s`` ends the whole sweep after so many seconds, whatever is left then.
-    ``edge_visits`` are spent on both sides of each suspected edge (suspects.py), each of them
-    timed thoroughly: until the median is known twice as well.
+    A curve has ``blocks`` at least; then it goes on, up to ``most_blocks``, while a dim is neither
+    safe nor misaligned and the interval of penalties is wider than ``finest``. ``budget_s`` ends
+    the whole sweep before that. ``seed`` draws the orders.
     """
 
-    passes: Annotated[int, Field(ge=1, le=100)] = 2
-    duplicates: Annotated[float, Field(ge=0, le=1)] = 0.05
-    least_duplicates: Annotated[int, Field(ge=0)] = 12
-    least: Annotated[int, Field(ge=10)] = 10
-    half_width: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    cap_ms: Annotated[float, Field(gt=0)] = 25.0
-    count: Annotated[int | None, Field(ge=1)] = None
-    warm_up: Annotated[int, Field(ge=0)] = 0
+    processes: Annotated[int, Field(ge=1, le=100)] = 3
+    blocks: Annotated[int, Field(ge=4)] = 12
+    most_blocks: Annotated[int, Field(ge=4)] = 400
+    replicates: Annotated[float, Field(ge=0, le=1)] = 0.25
+    least_replicates: Annotated[int, Field(ge=0)] = 4
+    tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    finest: Annotated[float, Field(gt=0, lt=1)] = 0.004
+    reuse_mib: Annotated[int, Field(ge=0)] = 64
     seed: int = 0
     budget_s: Annotated[float | None, Field(gt=0)] = None
-    edge_visits: Annotated[int, Field(ge=0, le=100)] = 8
 
-    def rule(self, thorough: bool = False) -> StoppingRule:
-        if self.count is not None:
-            return FixedCount(self.count)
-        if thorough:  # half the interval takes four times the timings
-            return Confidence(self.half_width / 2, 4 * self.least, 4 * self.cap_ms * 1e3)
-        return Confidence(self.half_width, self.least, self.cap_ms * 1e3)
+    @model_validator(mode="after")
+    def _bounds_agree(self) -> Timing:
+        if self.most_blocks < self.blocks:
+            raise ValueError(f"most_blocks ({self.most_blocks}) is below blocks ({self.blocks})")
+        return self
+
+
+@dataclass(frozen=True)
+class CurvePlan:
+    """One swept axis with all else fixed: what is measured together in blocks.
+
+    ``points`` by dim, ascending. ``weight`` says how much its time counts beside other curves.
+    """
+
+    axis: str
+    points: Mapping[int, Point]
+    weight: float = 1.0
+    adaptive: bool = False
+
+    @property
+    def dims(self) -> list[int]:
+        return list(self.points)
+
+    @property
+    def key(self) -> str:
+        """What tells it from other curves: ``linear N K=1024 M=256 bfloat16 bias=False``."""
+        return curve_key(next(iter(self.points.values())), self.axis)
+
+
+def curve_key(point: Point, axis: str) -> str:
+    """The key of the curve over ``axis`` that a point stands on."""
+    fixed = " ".join(f"{name}={size}" for name, size in point.dims if name != axis)
+    flags = " ".join(f"{name}={value}" for name, value in point.flags)
+    return f"{point.operator} {axis} {fixed} {point.dtype} {flags}".strip()
 
 
 class Sweep(_Strict):
@@ -103,6 +135,7 @@ class Sweep(_Strict):
     flags: dict[str, Flag | list[Flag]] = Field(default_factory=dict)
     device: Literal["cpu", "cuda"] | None = None
     strategy: Literal["exhaustive", "adaptive"] = "exhaustive"
+    weight: Annotated[float, Field(gt=0)] = 1.0
 
     @field_validator("dtype")
     @classmethod
@@ -155,20 +188,8 @@ class Suite(_Strict):
     sweep: Annotated[list[Sweep], Field(min_length=1)]
 
     def plain(self) -> dict[str, Any]:
-        """The suite as plain data, every key spelt out.
-
-        Keys added since run folders were first written stand there only where they are set,
-        so that a folder from before can still be resumed.
-        """
-        data = self.model_dump(mode="json", by_alias=True)
-        if self.timing.budget_s is None:
-            del data["timing"]["budget_s"]
-        if not self.timing.edge_visits:
-            del data["timing"]["edge_visits"]
-        for sweep in data["sweep"]:
-            if sweep["strategy"] == "exhaustive":
-                del sweep["strategy"]
-        return data
+        """The suite as plain data, every key spelt out."""
+        return self.model_dump(mode="json", by_alias=True)
 
     def exhaustive(self) -> Suite:
         """The same suite with every point of every sweep measured."""
@@ -197,6 +218,26 @@ class Suite(_Strict):
         if not found:
             raise SuiteError(f"suite '{self.name}' holds nothing for a {device_kind} device")
         return found
+
+    def curves(self, device_kind: str) -> list[CurvePlan]:
+        """What blocks are made of: sweeps over one axis with all else equal are one curve, with
+        the dims of both. Raises :class:`SuiteError`."""
+        self.points(device_kind)  # refused with the place of what is wrong
+        merged: dict[str, CurvePlan] = {}
+        for sweep in self.sweep:
+            if sweep.device not in (None, device_kind):
+                continue
+            for points in sweep.curves(device_kind):
+                adaptive = sweep.strategy == "adaptive"
+                plan = CurvePlan(sweep.axis, points, sweep.weight, adaptive)
+                known = merged.get(plan.key)
+                merged[plan.key] = plan if known is None else _together(known, plan)
+        return list(merged.values())
+
+
+def _together(a: CurvePlan, b: CurvePlan) -> CurvePlan:
+    points = dict(sorted({**a.points, **b.points}.items()))
+    return CurvePlan(a.axis, points, max(a.weight, b.weight), a.adaptive and b.adaptive)
 
 
 def load_suite(name: str | Path) -> Suite:
@@ -286,10 +327,22 @@ def _first_problem(error: ValidationError, data: Mapping[str, Any]) -> str:
     where, given = _place(first["loc"], data)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        message = "no such key here"
+        message = f"no such key here (there are {', '.join(_keys_at(first['loc']))})"
     elif first["type"] == "greater_than" and isinstance(given, int | float):
         message = f"{given} must be greater than {first['ctx']['gt']}"
     return f"{where}: {message}" if where else message
+
+
+def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
+    """The keys that a suite knows beside the one at ``loc``."""
+    kind: type[_Strict] = Suite
+    if "timing" in loc[:-1]:
+        kind = Timing
+    elif "values" in loc[:-1]:
+        kind = Range
+    elif "sweep" in loc[:-1]:
+        kind = Sweep
+    return [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def _place(loc: tuple[int | str, ...], data: Any) -> tuple[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
+from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.errors import MapError, MeasurementError
 from gacprof.points import Environment
-from gacprof.sweeping.store import PARQUET, read_header, read_samples
-from gacprof.sweeping.verdicts import in_turns
+from gacprof.sweeping.store import PARQUET, read_blocks, read_header, read_notes
 
 MAP_NAME = r"[A-Za-z0-9._-]+"
 
@@ -22,8 +22,7 @@ def build_map_of(
 ) -> CliffMap:
     """The cliff map of a sweep's folder (or of ``samples.parquet`` in it).
 
-    Edges that were confirmed (:mod:`.confirm`) carry what their pairs gave; those that it does
-    not bear out are no cliffs of the map. ``mechanism_of`` tells what served a sample.
+    ``mechanism_of`` tells what served a point.
     Raises :class:`MeasurementError` for a folder that is none, :class:`MapError` for samples
     that make no map.
     """
@@ -43,13 +42,13 @@ def build_map_of(
         suite, suite_hash = header["suite"]["name"], header["suite_hash"]
     except (KeyError, TypeError) as error:
         raise MeasurementError(f"{folder / 'run.json'} lacks a field: {error!r}") from None
-    taken = read_samples(folder)
     return build_map(
-        taken,
+        read_blocks(folder),
         environment,
         name=name or re.sub(r"[^a-z0-9.]+", "-", environment.name.lower()).strip("-"),
+        point_notes=read_notes(folder),
+        tolerance=header["suite"].get("timing", {}).get("tolerance", TOLERANCE),
         suite=suite,
         suite_hash=suite_hash,
         mechanism_of=mechanism_of,
-        in_turns=in_turns(folder, {sample.point for sample in taken}),
     )

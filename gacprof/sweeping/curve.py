@@ -1,0 +1,236 @@
+"""One curve while it is swept: which slots it has, what each block holds, what is decided."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+
+from gacprof.cliffmap.judge import LOOKS, judge
+from gacprof.measure.device import BlockTimes, Slot
+from gacprof.measure.fit import Fit, fit_blocks
+from gacprof.points import Block, Call, Point
+from gacprof.sweeping.refine import Seen, refine
+from gacprof.sweeping.suite import CurvePlan, Timing
+
+BLOCK_MS = 60.0
+"""What a block should take: the machine's state hardly changes within tens of milliseconds."""
+FEWEST_SLOTS, MOST_SLOTS = 16, 128
+"""Bounds on a block's slots. Larger curves are dealt out anew for each block, so that all their
+dims meet, one in some block or another."""
+LINKS = 0.25
+"""The share of a partial block's slots that is drawn from all; the others are those called least.
+They tie blocks of newly added dims to those of the others."""
+COARSE_BLOCKS = 8
+"""Calls of each dim before a refined axis asks which dims come next."""
+SMALLEST_CLIFF = 0.03
+"""What refinement takes for a change of latency."""
+GIVE_UP = 3
+"""Failures of a slot after which it is called no more."""
+RESAMPLES_AT_LOOKS = 40
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How far a curve is: the share of its dims without a verdict, and what separates them."""
+
+    open_share: float
+    half_width: float
+
+
+class CurveState:
+    """The slots and calls of a curve so far. Without calls it is one that begins."""
+
+    def __init__(self, plan: CurvePlan, timing: Timing) -> None:
+        self.plan, self._timing = plan, timing
+        self._rounds = refine(plan.dims, SMALLEST_CLIFF, timing.seed) if plan.adaptive else None
+        first = next(self._rounds) if self._rounds else plan.dims
+        self._draw = random.Random(f"{timing.seed}:{plan.key}")
+        self.slots: list[Slot] = []
+        self._place: dict[Slot, int] = {}
+        self._failures: dict[Slot, int] = {}
+        self._rows: list[tuple[int, dict[int, tuple[float, bool]]]] = []
+        self.counts: list[int] = []
+        self.kernels: Mapping[Point, tuple[str, ...]] = {}
+        self._add(first)
+        self.looked_at = self.losses = 0
+        self.decision = Decision(1.0, float("inf"))
+
+    def _add(self, dims: Sequence[int]) -> None:
+        """New dims with their A/A replicates: a share of them, a few at least, spread evenly."""
+        points = [self.plan.points[d] for d in sorted(dims)]
+        number = min(len(points), max(self._timing.least_replicates,
+                                      round(self._timing.replicates * len(points))))  # fmt: skip
+        offset = self._draw.random()
+        doubled = {int((i + offset) * len(points) / number) for i in range(number)}
+        fresh = [Slot(point) for point in points]
+        fresh += [Slot(points[i], replicate=True) for i in sorted(doubled)]
+        for slot in fresh:
+            self._place[slot] = len(self.slots)
+            self.slots.append(slot)
+            self.counts.append(0)
+
+    @property
+    def callable_slots(self) -> list[int]:
+        return [i for i, s in enumerate(self.slots) if self._failures.get(s, 0) < GIVE_UP]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the curve has had, partial ones by their share."""
+        live = self.callable_slots
+        return int(sum(self.counts[i] for i in live) / len(live)) if live else 0
+
+    def fail(self, place: int, *, for_good: bool = False) -> None:
+        slot = self.slots[place]
+        self._failures[slot] = GIVE_UP if for_good else self._failures.get(slot, 0) + 1
+
+    def order(self) -> list[int]:
+        """The slots of the next block, in a fresh random order."""
+        live = self.callable_slots
+        size = self._block_size()
+        if len(live) <= size:
+            return self._draw.sample(live, len(live))
+        links = max(2, int(LINKS * size))
+        by_count = sorted(live, key=lambda i: (self.counts[i], self._draw.random()))
+        chosen, others = by_count[: size - links], by_count[size - links :]
+        chosen += self._draw.sample(others, links)
+        return self._draw.sample(chosen, len(chosen))
+
+    def _block_size(self) -> int:
+        typical_us = self.typical_us
+        if typical_us is None:
+            return MOST_SLOTS
+        return int(min(MOST_SLOTS, max(FEWEST_SLOTS, BLOCK_MS * 1e3 / typical_us)))
+
+    @property
+    def typical_us(self) -> float | None:
+        """A call's usual time by the latest block."""
+        if not self._rows or not self._rows[-1][1]:
+            return None
+        return float(np.exp(np.median([y for y, _ in self._rows[-1][1].values()])))
+
+    def record(self, process: int, times: BlockTimes) -> None:
+        """Take in a block. Of a slot's calls the undisturbed one counts, else the last."""
+        row: dict[int, tuple[float, bool]] = {}
+        for timed in times.calls:
+            if timed.slot not in row or row[timed.slot][1]:
+                row[timed.slot] = (log(timed.us), timed.disturbed)
+        self._rows.append((process, row))
+        for place in row:
+            self.counts[place] += 1
+        for place in times.failed:
+            self.fail(place)
+
+    def replay(self, block: Block) -> None:
+        """Take in a block of an earlier call of the sweep, dims that it adds included."""
+        row: dict[int, tuple[float, bool]] = {}
+        for call in block.calls:
+            slot = Slot(call.point, call.replicate)
+            if slot not in self._place:
+                self._place[slot] = len(self.slots)
+                self.slots.append(slot)
+                self.counts.append(0)
+            place = self._place[slot]
+            if place not in row or row[place][1]:
+                row[place] = (log(call.us), call.disturbed)
+        self._rows.append((block.process, row))
+        for place in row:
+            self.counts[place] += 1
+
+    def refined(self) -> bool:
+        """Ask a refined axis for more dims, once all have calls enough; whether it gave any."""
+        if self._rounds is None or self.blocks < COARSE_BLOCKS:
+            return False
+        if any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots):
+            return False
+        try:
+            wanted = self._rounds.send(self._seen())
+        except StopIteration:
+            self._rounds = None
+            return False
+        new = [d for d in wanted if Slot(self.plan.points[d]) not in self._place]
+        self._add(new)
+        return bool(new)
+
+    def _seen(self) -> dict[int, Seen]:
+        found = self.fit(RESAMPLES_AT_LOOKS)
+        return {
+            slot.point.dim[self.plan.axis]: self._seen_at(place, found)
+            for place, slot in enumerate(self.slots)
+            if not slot.replicate
+        }
+
+    def _seen_at(self, place: int, fit: Fit) -> Seen:
+        if np.isnan(fit.effect[place]):
+            return Seen(None)
+        middle, wide = fit.latency_us[place], np.exp(1.96 * fit.error[place])
+        kernels = self.kernels.get(self.slots[place].point, ())
+        return Seen(float(middle), float(middle / wide), float(middle * wide), kernels)
+
+    def fit(self, resamples: int) -> Fit:
+        return fit_blocks(self._matrix(), [p for p, _ in self._rows], resamples=resamples)
+
+    def _matrix(self) -> np.ndarray:
+        matrix = np.full((len(self._rows), len(self.slots)), np.nan)
+        for number, (_, row) in enumerate(self._rows):
+            for place, (value, _) in row.items():
+                matrix[number, place] = value
+        return matrix
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look: at a few fixed numbers of blocks, each twice the last."""
+        return self.blocks >= self._timing.blocks << self.looked_at and self.looked_at < LOOKS
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to decide, or it has had all its blocks."""
+        if not self.callable_slots:
+            return True
+        if self._rounds is not None and self.blocks < self._timing.most_blocks:
+            return False
+        done = not self.decision.open_share or self.decision.half_width <= self._timing.finest
+        return done or self.blocks >= self._timing.most_blocks
+
+    def look(self) -> None:
+        """Judge the curve as it is now."""
+        self.looked_at += 1
+        own = [i for i, s in enumerate(self.slots) if not s.replicate and self.counts[i]]
+        if len(own) < 2:
+            return
+        found = self.fit(RESAMPLES_AT_LOOKS)
+        own.sort(key=lambda i: self.slots[i].point.dim[self.plan.axis])
+        judged = judge(found.latency_us[own], found.error[own], self._timing.tolerance)
+        self.decision = Decision(
+            sum(v == "undecided" for v in judged.verdict) / len(own),
+            float(np.nanmedian(judged.high - judged.low)) / 2,
+        )
+
+    def disturbed_share(self) -> float:
+        """How many of the latest calls lost a core, although they were made several times."""
+        flags = [disturbed for _, row in self._rows[-8:] for _, disturbed in row.values()]
+        return sum(flags) / len(flags) if flags else 0.0
+
+
+def calls_of(state: CurveState, times: BlockTimes) -> tuple[Call, ...]:
+    """A block's calls as they are stored."""
+    return tuple(
+        Call(state.slots[t.slot].point, state.slots[t.slot].replicate, t.us, t.disturbed)
+        for t in times.calls
+    )
+
+
+def shares(states: Sequence[CurveState]) -> Iterator[float]:
+    """How often each curve is to have a block, 1 for the most urgent.
+
+    A block of n slots takes n calls, and what it settles is worth the curve's weight in the
+    model's time. To make the sum of weight × error small at a given cost, blocks are dealt out
+    as (weight / n)^(2/3): the minimum of Σ w/√b under Σ b·n. A curve has a fifth at least.
+    """
+    worth = [(s.plan.weight / max(1, len(s.callable_slots))) ** (2 / 3) for s in states]
+    most = max(worth, default=1.0)
+    for each in worth:
+        yield max(0.2, each / most)
