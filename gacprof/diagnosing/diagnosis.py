@@ -13,7 +13,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.landscape import around, landscape
+from gacprof.diagnosing.landscape import Landscape, around, landscape
 from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
 from gacprof.diagnosing.workload import Tokens
 
@@ -25,9 +25,10 @@ WINDOW = 0.25
 class DimFinding:
     """One adjustable dim: what it costs as it is, and the best it could be padded to.
 
-    ``verdict`` is ``safe``, ``misaligned`` (penalty above ``tolerance``, that of the curves
-    it is judged on) or ``unknown``. Latencies are µs over the workload, in all GEMMs that the
-    dim feeds.
+    ``verdict`` is ``safe`` or ``misaligned`` where the penalty's interval lies below or above
+    ``tolerance``, ``undecided`` where it holds it (``penalty_high`` is None where nothing larger
+    was measured), ``unknown`` where the map has no latency. Latencies are µs over the workload,
+    in all GEMMs that the dim feeds.
     """
 
     name: str
@@ -46,11 +47,13 @@ class DimFinding:
     advice: str
     tolerance: float
     scaled: bool = False
+    penalty_low: float | None = None
+    penalty_high: float | None = None
 
     @property
     def lost_us(self) -> float:
-        """Time that padding this dim would recover."""
-        if self.latency_us is None or self.best_latency_us is None:
+        """Time that padding this dim would surely recover: none unless it is misaligned."""
+        if self.latency_us is None or self.best_latency_us is None or self.verdict != "misaligned":
             return 0.0
         return max(0.0, self.latency_us - self.best_latency_us)
 
@@ -106,6 +109,11 @@ class Diagnosis:
         return sum(w.verdict == "misaligned" for w in self.weights)
 
     @property
+    def undecided(self) -> int:
+        """Weights with a dim whose penalty may or may not be above the tolerance."""
+        return sum(w.verdict == "undecided" for w in self.weights)
+
+    @property
     def unknown(self) -> int:
         return sum(w.verdict == "unknown" for w in self.weights)
 
@@ -145,6 +153,7 @@ class Diagnosis:
             "judged": len(self.weights) - self.unknown,
             "misaligned": self.misaligned,
             "misaligned_share": self.misaligned / count,
+            "undecided": self.undecided,
             "unknown": self.unknown,
             "not_divisible_by_8": self.not_divisible_by_8,
             "not_divisible_by_8_share": self.not_divisible_by_8 / count,
@@ -209,34 +218,45 @@ def diagnose_inventory(
 
 def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
     land = landscape(predictor, dim, *around([dim], window))
-    here, best = land.at(dim.size), land.best_padding(dim.size)
+    here, best = land.place(dim.size), land.best_padding(dim.size)
     feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
     common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
-    latency, penalty = here or (None, None)
-    if latency is None or penalty is None or best is None:
+    if here is None or best is None or not _comparable(land, here):
         missing = land.missing or "the map holds no larger size to compare it with"
+        latency = None if here is None else land.latency_us[here]
         return DimFinding(
             *common, "unknown", None, latency, None, None, None, missing, land.tolerance
         )
-    safe = penalty <= land.tolerance
-    best_size, best_latency = (dim.size, latency) if safe else best
+    verdict, latency = land.verdict[here], land.latency_us[here]
+    best_size, best_latency = (dim.size, latency) if verdict == "safe" else best
     return DimFinding(
         *common,
-        "safe" if safe else "misaligned",
-        penalty,
+        verdict,
+        land.penalty[here],
         latency,
         best_size,
         best_latency,
         predictor.mechanism(dim),
-        _advice(dim, safe, best_size),
+        _advice(dim, verdict, best_size, land.penalty_high[here]),
         land.tolerance,
         land.scaled,
+        land.penalty_low[here],
+        land.penalty_high[here],
     )
 
 
-def _advice(dim: Dim, safe: bool, best_size: int) -> str:
-    if safe:
+def _comparable(land: Landscape, here: int) -> bool:
+    """Whether anything was measured that the size can be judged against."""
+    return land.penalty_high[here] is not None or here + 1 < len(land.sizes)
+
+
+def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
+    if verdict == "safe":
         return "keep"
+    if verdict == "undecided":
+        if high is None:
+            return "keep: too little above it was measured to tell"
+        return f"keep: it may cost up to {high:.1%}, a quieter or longer sweep would tell"
     if dim.padding == "refused":
         return f"cannot be padded: {dim.why}"
     return f"pad to {best_size}"
@@ -251,7 +271,7 @@ def _judge_weight(
     own = [dims[name] for name in module.dims]
     sizes = [s for gemm in module.gemms for s in (gemm.N, gemm.K)] + [d.size for d in own]
     verdicts = {d.verdict for d in own}
-    verdict = next((v for v in ("misaligned", "unknown") if v in verdicts), "safe")
+    verdict = next((v for v in ("misaligned", "unknown", "undecided") if v in verdicts), "safe")
     if not own:  # nothing adjustable: the time is known or it is not
         verdict = "unknown" if total.latency_us is None else "fixed"
     return WeightFinding(
@@ -277,8 +297,19 @@ def _remarks(
     remarks = []
     if judged and all(d.verdict == "safe" for d in judged):
         remarks.append(
-            "every dim that the map knows is safe: if this model is slow, its dims are not why "
+            f"every dim that the map knows is safe, none loses more than "
+            f"{max(d.tolerance for d in judged):.0%}: if this model is slow, its dims are not why "
             "(two small products in place of one, launch-bound or memory-bound decode)"
+        )
+    undecided = [d for d in judged if d.verdict == "undecided"]
+    if undecided:
+        bounds = [d.penalty_high for d in undecided if d.penalty_high is not None]
+        most = (
+            f", none is off by more than {max(bounds):.1%}" if len(bounds) == len(undecided) else ""
+        )
+        remarks.append(
+            f"{len(undecided)} dims are undecided: the map's errors leave open whether they lose "
+            f"more than {undecided[0].tolerance:.0%}{most}"
         )
     surprising = [d for d in judged if d.divisible_by_8 and d.verdict == "misaligned"]
     if surprising:

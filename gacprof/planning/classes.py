@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.diagnosing.landscape import STEP, Landscape, around, landscape
+from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
 from gacprof.planning.constraints import (
@@ -31,7 +31,8 @@ class Option:
 
     ``nbytes`` are the cost as stored, at the dtypes of the weights. ``kept`` is the share of
     the members' energy (squared singular values) that the size keeps, summed over members and
-    None where it is not known; ``safe`` is the map's word. ``fused`` means that the factor
+    None where it is not known; ``safe`` is the map's word, ``offered`` whether a plan may choose
+    the size by it (:meth:`Landscape.offers`). ``fused`` means that the factor
     pair is multiplied out to one dense weight instead; ``size`` is then the rank that such a
     weight can have.
     """
@@ -43,6 +44,7 @@ class Option:
     safe: bool
     kept: float | None = None
     fused: bool = False
+    offered: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,10 +136,10 @@ def _reach(members: list[Dim], window: float, bounds: Bounds) -> tuple[int, int]
     low, high = around(members, window)
     if bounds.least > high:
         low = bounds.least
-        high = low + max(STEP, round(low * window))
+        high = low + max(LEAST_REACH, round(low * window))
     if bounds.most is not None and bounds.most < low:
         high = bounds.most
-        low = max(1, high - max(STEP, round(high * window)))
+        low = max(1, high - max(LEAST_REACH, round(high * window)))
     return low, high
 
 
@@ -166,6 +168,7 @@ def _option(
         together(predictor, members, size),
         all(size in land.safe for land in lands),
         _sum(share_kept(dim, size, kept) for dim in members),
+        offered=all(land.offers(size, dim.size) for land, dim in zip(lands, members, strict=True)),
     )
 
 
@@ -213,7 +216,16 @@ def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
             rank = dim.dense_size or min(module.out_features, module.in_features)
             size = max(rank, dim.size)
             return [
-                Option(size, cost, dense_bytes(inventory, module), dense, True, 1.0, fused=True)
+                Option(
+                    size,
+                    cost,
+                    dense_bytes(inventory, module),
+                    dense,
+                    True,
+                    1.0,
+                    fused=True,
+                    offered=True,
+                )
             ]
     return []
 

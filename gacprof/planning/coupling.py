@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gacprof.checkpoint.inventory import Dim, Feed
-from gacprof.diagnosing.landscape import STEP
 from gacprof.diagnosing.predict import Predictor
 
 
@@ -32,9 +31,12 @@ class Axes:
     def aligned(
         self, predictor: Predictor, members: Sequence[Dim], judged: Sequence[Dim]
     ) -> Predictor:
-        """The ``judged`` beside the others at a multiple of :data:`STEP`: beside odd ones only
-        odd sizes would look safe, and all of them together would be none."""
-        sizes = {o.name: -(-o.size // STEP) * STEP for o in self.others(members, judged)}
+        """The ``judged`` beside the others at the next multiple of the period that the map found
+        for them: beside odd ones only odd sizes would look safe, and all together none."""
+        sizes = {}
+        for other in self.others(members, judged):
+            period = predictor.period(other)
+            sizes[other.name] = -(-other.size // period) * period
         return predictor.beside(sizes) if sizes else predictor
 
 

@@ -76,8 +76,8 @@ class Judge:
         key = dim.name, size, *others.values()
         if key not in self._known:
             land = landscape(self._predictor.beside(others), dim, size, size)
-            found = land.at(size)
-            judged = found is not None and found[1] is not None
+            place = land.place(size)
+            judged = place is not None and land.penalty_high[place] is not None
             self._known[key] = size in land.safe if judged else None
         return self._known[key]
 

@@ -228,9 +228,9 @@ def shares(states: Sequence[CurveState]) -> Iterator[float]:
 
     A block of n slots takes n calls, and what it settles is worth the curve's weight in the
     model's time. To make the sum of weight × error small at a given cost, blocks are dealt out
-    as (weight / n)^(2/3): the minimum of Σ w/√b under Σ b·n. A curve has a fifth at least.
+    as (weight / n)^(2/3): the minimum of Σ w/√b under Σ b·n. A curve has a tenth at least.
     """
     worth = [(s.plan.weight / max(1, len(s.callable_slots))) ** (2 / 3) for s in states]
     most = max(worth, default=1.0)
     for each in worth:
-        yield max(0.2, each / most)
+        yield max(0.1, each / most)
