@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 4
 """Calls of a slot in one block while the system takes cores from them."""
-REST_S = 0.003
-"""After a preempted call: one slice of Linux's scheduler (EEVDF, base_slice_ns), so that this
-process has not used up its share when it goes on."""
 BURN_IN_S = 0.2
 MEMORY_SHARE = 0.25
 """Of the machine's memory, at most this for cold operands."""
@@ -157,11 +154,8 @@ class CpuSession(Session):
                         failed[slot] = first_line(error)
                         continue
                     calls.append(timed)
-                    if timed.disturbed:
-                        time.sleep(REST_S)
-                        self._wake(order)
-                        if attempt < ATTEMPTS:
-                            todo.append((slot, attempt + 1))
+                    if timed.disturbed and attempt < ATTEMPTS:
+                        todo.append((slot, attempt + 1))
         finally:
             if collecting:
                 gc.enable()

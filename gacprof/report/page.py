@@ -82,6 +82,11 @@ def _figures(contents: Contents) -> list[tuple[str, str, Figure]]:
         for i, curve in enumerate(telling_curves(contents.cliff_map)):
             name = f"{i + 1}-{curve.operator}-{curve.axis}"
             made.append((name, curve.identity, staircase(contents.cliff_map, curve)))
+    if contents.example is not None:
+        curve = contents.example.curves[0]
+        device = contents.example.environment.name
+        told = f"For comparison, not this device: {curve.operator} over {curve.axis}, {device}."
+        made.append(("example", told, staircase(contents.example, curve)))
     return made
 
 
