@@ -179,7 +179,7 @@ def _row(
         workload=timing["workload"],
         batch=run["batch"],
         layers=layers,
-        measured_us=timing["median_us"],
+        measured_us=timing["latency_us"],
         low_us=timing["low_us"],
         high_us=timing["high_us"],
         predicted_us=own.latency_us,
