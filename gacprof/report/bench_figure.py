@@ -46,11 +46,9 @@ def bench_figure(bench: Mapping[str, Any]) -> Figure:
 
 
 def _band(axes: Axes, row: int, spread: float) -> None:
-    ends = [1 / (1 + spread), 1 + spread]
+    rows, left, right = [row - HALF_ROW, row + HALF_ROW], 1 / (1 + spread), 1 + spread
     name = "A/A spread" if row == 0 else None
-    axes.fill_betweenx(
-        [row - HALF_ROW, row + HALF_ROW], *ends, color=FAINT, linewidth=0, zorder=0, label=name
-    )
+    axes.fill_betweenx(rows, left, right, color=FAINT, linewidth=0, zorder=0, label=name)
 
 
 def _mark(axes: Axes, row: int, k: int, models: int, timing: Mapping[str, Any]) -> None:
