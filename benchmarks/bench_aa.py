@@ -96,9 +96,10 @@ def main() -> None:
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
     }
     print(json.dumps(told, indent=1))
+    machine = f"{cpu_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     print(
-        f"{same['with_a_claim']} of {asked.benches} benches of equal models claim a difference; {cpu_name()}, "
-        f"{torch.get_num_threads()} threads, torch {torch.__version__}, {platform.python_version()}"
+        f"{same['with_a_claim']} of {asked.benches} benches of equal models claim a difference; "
+        f"{machine}, Python {platform.python_version()}"
     )
 
 
