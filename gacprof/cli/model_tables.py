@@ -32,21 +32,35 @@ def print_timings(timed: Any) -> None:
         (
             t.workload,
             t.model,
-            microseconds(t.median_us),
-            f"{microseconds(t.low_us)} – {microseconds(t.high_us)}",
-            percent(t.ratio[1] - 1, signed=True) if t.ratio else None,
+            microseconds(t.latency_us),
+            *(_change(t.ratio) if t.ratio else (None, None)),
             t.verdict,
         )
         for t in sorted(timed.timings, key=lambda t: (t.kind, t.tokens))
     ]
-    columns = ("workload", "model", "median", "95 % interval", "against first", "verdict")
+    columns = ("workload", "model", "latency", "against first", "95 % interval", "verdict")
     print_table("", columns, rows)
+    first = timed.models[0]
+    for replicate in timed.replicates:
+        middle, interval = _change(replicate.ratio)
+        say(
+            f"A/A spread of {replicate.workload}: {percent(replicate.spread)} ({first} against "
+            f"itself {middle}, {interval}); no smaller difference is claimed"
+        )
+    for name, share in timed.busy.items():
+        say(f"the GPU computes {percent(share)} of a decode step of {name}")
     say(
-        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds in "
-        f"turns, {timed.timer}; the verdict rests on the paired ratios of the rounds"
+        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds, "
+        f"models interleaved, {timed.timer}; intervals hold for all verdicts together"
     )
     for note in timed.notes:
         say(f"note: {note}")
+
+
+def _change(ratio: tuple[float, float, float]) -> tuple[str | None, str]:
+    """(difference, interval) in percent."""
+    low, middle, high = (percent(value - 1, signed=True) for value in ratio)
+    return middle, f"{low} to {high}"
 
 
 def print_verification(check: Any) -> None:

@@ -129,14 +129,19 @@ def verify(
 def bench(
     models: Annotated[list[str], typer.Argument(help="Checkpoints; ratios are to the first.")],
     tokens: Annotated[str, typer.Option(help="Prefill lengths.")] = "128,512,1024",
-    decode_steps: Annotated[int, typer.Option(min=0, help="0 leaves decoding out.")] = 32,
+    decode_steps: Annotated[
+        int, typer.Option(min=0, help="Decode steps of a model a round; 0 leaves decoding out.")
+    ] = 8,
     batch: Annotated[int, typer.Option(min=1)] = 1,
-    repeats: Annotated[int, typer.Option(min=3, help="Rounds; models take turns in each.")] = 12,
+    rounds: Annotated[
+        int, typer.Option(min=12, help="At most; fewer where all verdicts are decided before.")
+    ] = 384,
+    time_cap: Annotated[float, typer.Option(min=0, help="Seconds; no round begins later.")] = 300,
     device: Annotated[str | None, typer.Option(help="Default: the first GPU, else CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Default: as stored.")] = None,
     as_json: bool = Json,
 ) -> None:
-    """Measure prefill and decode latency of models in turns, on the device at hand."""
+    """Measure prefill and decode latency of models, interleaved, on the device at hand."""
     from gacprof.proof import bench as measure
 
     with progress("bench") as advance:
@@ -145,7 +150,8 @@ def bench(
             tokens=token_counts(tokens),
             decode_steps=decode_steps,
             batch=batch,
-            repeats=repeats,
+            rounds=rounds,
+            time_cap_s=time_cap,
             device=device,
             dtype=dtype,
             progress=advance,

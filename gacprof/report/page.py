@@ -77,7 +77,8 @@ def _figures(contents: Contents) -> list[tuple[str, str, Figure]]:
     """(file name, caption, figure), the bench first: it is what the reader came for."""
     made: list[tuple[str, str, Figure]] = []
     if contents.bench and len(contents.bench["models"]) > 1:
-        made.append(("bench", "Before and after, measured in turns.", bench_figure(contents.bench)))
+        caption = "Before and after, models interleaved. Grey: the first model against itself."
+        made.append(("bench", caption, bench_figure(contents.bench)))
     if contents.cliff_map is not None:
         for i, curve in enumerate(telling_curves(contents.cliff_map)):
             name = f"{i + 1}-{curve.operator}-{curve.axis}"

@@ -28,6 +28,9 @@ def _measured(bench: Mapping[str, Any]) -> list[str]:
         parts = [f"{t['workload']} tokens {_change(t)}" for t in of_model]
         gained = [t for t in of_model if t["verdict"] == "faster"]
         lost = [t for t in of_model if t["verdict"] == "slower"]
+        if all(t["verdict"] == "identical" for t in of_model):
+            sentences.append(f"{model} is identical to {first}, byte for byte.")
+            continue
         verdict = (
             "is faster somewhere and slower elsewhere"
             if gained and lost
@@ -43,8 +46,8 @@ def _measured(bench: Mapping[str, Any]) -> list[str]:
 
 def _change(timing: Mapping[str, Any]) -> str:
     low, middle, high = timing["ratio"]
-    if timing["verdict"] == "no difference shown":
-        return f"no difference shown ({_signed(low - 1)} to {_signed(high - 1)})"
+    if timing["verdict"] in ("no difference shown", "undecided"):
+        return f"{timing['verdict']} ({_signed(low - 1)} to {_signed(high - 1)})"
     return f"{_signed(middle - 1)} ({_signed(low - 1)} to {_signed(high - 1)})"
 
 
