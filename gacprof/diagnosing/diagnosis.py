@@ -239,6 +239,9 @@ def _advice(dim: Dim, safe: bool, best_size: int) -> str:
         return "keep"
     if dim.padding == "refused":
         return f"cannot be padded: {dim.why}"
+    if best_size == dim.size:
+        at_most = "" if dim.most is None else f" (the dense weight's rank is {dim.dense_size})"
+        return f"keep: larger sizes are faster, but none within reach{at_most}"
     return f"pad to {best_size}"
 
 

@@ -17,8 +17,9 @@ class Landscape:
 
     ``penalty[i]`` is latency(i) / min over sizes ≥ i − 1, on the sum over all GEMMs that the
     dim feeds: a size that suits one product and not the other is judged by what both cost.
-    It is None for the largest size known, which nothing larger vouches for, unless the dim
-    can become no larger.
+    It is None for the largest size known, which nothing larger vouches for, unless a larger
+    one would be of no use. Sizes larger than those offered count as well: a size that can grow
+    no further is not safe for that.
     """
 
     sizes: tuple[int, ...]
@@ -63,13 +64,13 @@ def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
 def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
     """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
 
-    Sizes measured beyond ``high`` still count for the envelope, so that the last sizes are
-    not called safe for want of a neighbour.
+    Sizes measured beyond ``high`` or :attr:`Dim.most` still count for the envelope, so that
+    the last sizes are not called safe for want of a neighbour. ``dim.dense_size`` has no say:
+    a size is no better served for having been larger once.
     """
-    limit = max(dim.dense_size or MAX_DIM, dim.size)
-    high = min(high, limit)
+    high = min(high, dim.most or MAX_DIM)
     wanted = {dim.size, *range(-(-low // STEP) * STEP, high + 1, STEP)}
-    wanted |= set(predictor.measured_sizes(dim, low, limit))
+    wanted |= set(predictor.measured_sizes(dim, low, MAX_DIM))
     known: list[tuple[int, float]] = []
     scaled, missing = False, ""
     for size in sorted(wanted):
@@ -82,7 +83,7 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
     lowest = detect.envelope([latency for _, latency in known])
     largest = known[-1][0] if known else 0
     offered = [
-        (s, t, t / e - 1 if s < largest or s == limit else None)
+        (s, t, t / e - 1 if s < largest or s == dim.most else None)
         for (s, t), e in zip(known, lowest, strict=True)
         if s <= high
     ]

@@ -193,12 +193,13 @@ class Predictor:
     def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
         """Sizes within [low, high] that the map has measured for every GEMM of ``dim``."""
         common: set[int] | None = None
-        for feed in dim.feeds:
-            gemm = self._gemms[feed.weight]
-            others = getattr(gemm, feed.axis) - dim.size
+        for feed in dict.fromkeys(dim.feeds):
+            gemm, times = self._gemms[feed.weight], dim.feeds.count(feed)
+            others = getattr(gemm, feed.axis) - times * dim.size
             for m in self.tokens:
                 curve = self._curve(feed.axis, m, gemm)
-                sizes = {d - others for d in curve.points.d} if curve else set()
+                grown = [d - others for d in curve.points.d] if curve else []
+                sizes = {d // times for d in grown if d % times == 0}
                 common = sizes if common is None else common & sizes
         return sorted(size for size in common or () if low <= size <= high)
 

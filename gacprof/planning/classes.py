@@ -192,7 +192,7 @@ def _refusal(members: list[Dim], size: int, pinned: bool = False) -> str:
             return f"its {dim.size} entries are in no order of importance, so none can be cut"
         if size > dim.size and dim.padding == "refused":
             return dim.why
-        if dim.kind == "rank" and size > max(dim.dense_size or size, dim.size):
+        if dim.most is not None and size > dim.most:
             return f"the dense weight's rank is {dim.dense_size}"
     return ""
 

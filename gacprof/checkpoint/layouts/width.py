@@ -156,12 +156,12 @@ def _refusal(
 
 
 def _declared(contents: Contents, mlp: str, size: int) -> int | None:
-    """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one)."""
-    for key in _WIDTH_KEYS[_kind_of(mlp)]:
-        value = config_of_part(contents.config).get(key)
-        if type(value) is int and value >= size:
-            return value
-    return None
+    """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one).
+
+    A config that says the size that is stored is true, and tells nothing of an earlier one.
+    """
+    declared = declared_width(contents.config, _kind_of(mlp), (size,))
+    return declared if declared is not None and declared > size else None
 
 
 def mirror_widths(inventory: Inventory, sizes: Sizes, config: dict[str, Any]) -> None:
