@@ -126,6 +126,11 @@ class Dim:
     ordered: bool = False
 
     @property
+    def adjustable(self) -> bool:
+        """Whether a plan may give it another size at all."""
+        return self.padding == "exact" or self.ordered
+
+    @property
     def most(self) -> int | None:
         """The largest size worth choosing; None where nothing bounds it.
 

@@ -93,7 +93,7 @@ def build_classes(
     if not 0 <= window < float("inf"):
         raise PlanError(f"the window is {window}: it must be a share of a dim, such as 0.25")
     dims = list(dims)
-    free = [dim for dim in dims if dim.padding == "exact" or dim.ordered]
+    free = [dim for dim in dims if dim.adjustable]
     if dims and not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
