@@ -164,6 +164,25 @@ def _declared(contents: Contents, mlp: str, size: int) -> int | None:
     return declared if declared is not None and declared > size else None
 
 
+def widths_against_config(
+    inventory: Inventory, sizes: Sizes, config: Mapping[str, Any]
+) -> list[str]:
+    """What ``config`` does not say of the widths once the dims have ``sizes``, by kind."""
+    notes = []
+    for kind in _WIDTH_KEYS:
+        dims = [d for d in inventory.dims if d.kind == "width" and d.role == kind]
+        new = {size for d in dims if (size := sizes.get(d.name, d.size)) is not None}
+        declared = declared_width(config, kind, new)
+        if new and declared is not None and new != {declared}:
+            found = ", ".join(str(size) for size in sorted(new)[:6])
+            reason = " (it has one for all layers)" if len(new) > 1 else ""
+            notes.append(
+                f"the {kind} widths are {found}, the config says {declared}{reason}: a plain "
+                "transformers model refuses these weights, gacprof.load_model takes them"
+            )
+    return notes
+
+
 def mirror_widths(inventory: Inventory, sizes: Sizes, config: dict[str, Any]) -> None:
     """Write the width into ``config`` where all MLPs of a kind now have the same one."""
     if isinstance(config.get("text_config"), dict):
