@@ -94,6 +94,11 @@ class Feed:
     axis: Literal["N", "K"]
 
 
+ALIGNED = 16
+"""Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
+32 of a 16-bit one."""
+
+
 @dataclass(frozen=True)
 class Dim:
     """One adjustable dimension.
@@ -102,7 +107,9 @@ class Dim:
     ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether
     zero padding preserves the function in real arithmetic; where it does not, ``why`` says
     so. ``ordered`` is true where the trailing entries are the least important, so that
-    cutting them is the best cut.
+    cutting them is the best cut. ``dense_size`` is the size before compression where it is known
+    to have been larger; None says that nothing larger is known. It has no say in how ``size``
+    is judged.
     """
 
     name: str
@@ -117,6 +124,22 @@ class Dim:
     padding: Literal["exact", "refused"] = "exact"
     why: str = ""
     ordered: bool = False
+
+    @property
+    def adjustable(self) -> bool:
+        """Whether a plan may give it another size at all."""
+        return self.padding == "exact" or self.ordered
+
+    @property
+    def most(self) -> int | None:
+        """The largest size worth choosing; None where nothing bounds it.
+
+        A rank above the dense weight's holds nothing but zeros. They are still exact and may
+        make it faster, so the bound is the next multiple of :data:`ALIGNED`.
+        """
+        if self.kind != "rank" or self.dense_size is None:
+            return None
+        return max(-(-self.dense_size // ALIGNED) * ALIGNED, self.size)
 
 
 @dataclass(frozen=True)

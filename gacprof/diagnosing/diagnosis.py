@@ -259,6 +259,9 @@ def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
         return f"keep: it may cost up to {high:.1%}, a quieter or longer sweep would tell"
     if dim.padding == "refused":
         return f"cannot be padded: {dim.why}"
+    if best_size == dim.size:
+        at_most = "" if dim.most is None else f" (the dense weight's rank is {dim.dense_size})"
+        return f"keep: larger sizes are faster, but none within reach{at_most}"
     return f"pad to {best_size}"
 
 

@@ -17,7 +17,8 @@ class Landscape:
     """What one dim could become, judged on the sum over all GEMMs that the dim feeds: a size
     that suits one product and not the other is judged by what both cost.
 
-    ``penalty_high`` is None where nothing larger settles a size: it is not safe then.
+    ``penalty_high`` is None where nothing larger settles a size: it is not safe then. Sizes larger
+    than those offered count as well: a size that can grow no further is not safe for that.
     """
 
     sizes: tuple[int, ...]
@@ -73,15 +74,15 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
     """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
 
     Sizes are those that the map can tell (:meth:`Predictor.offered_sizes`). Ones beyond ``high``
-    still count for the penalty, so that the last sizes are not called safe for want of a
-    neighbour.
+    or :attr:`Dim.most` still count for the penalty, so that the last sizes are not called safe
+    for want of a neighbour. ``dim.dense_size`` has no say: a size is no better served for having
+    been larger once.
     """
-    limit = max(dim.dense_size or MAX_DIM, dim.size)
-    high = min(high, limit)
+    high = min(high, dim.most or MAX_DIM)
     known: list[tuple[int, float]] = []
     errors: list[float | None] = []
     scaled, missing = False, ""
-    for size in sorted({dim.size, *predictor.offered_sizes(dim, low, limit)}):
+    for size in sorted({dim.size, *predictor.offered_sizes(dim, low, MAX_DIM)}):
         estimate = predictor.dim(dim, size)
         if estimate.latency_us is None:
             missing = missing or estimate.missing
@@ -93,7 +94,7 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
         return Landscape((), (), (), (), (), (), predictor.tolerance, scaled, missing)
     settled = predictor.settled(dim)
     sure = sum(
-        size == limit or (size < known[-1][0] and (settled is None or size <= settled))
+        size == dim.most or (size < known[-1][0] and (settled is None or size <= settled))
         for size, _ in known
     )
     judged = judge([t for _, t in known], _errors(errors), predictor.tolerance, sure)

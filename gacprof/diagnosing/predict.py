@@ -60,6 +60,25 @@ class Estimate:
 NOTHING = Estimate(0.0, variance=0.0)
 
 
+@dataclass(frozen=True)
+class _OnCurve:
+    """Where a dim stands on a curve: its size counts ``times`` there, beside ``others``."""
+
+    curve: Curve
+    others: int
+    times: int
+
+    def size(self, d: int) -> int:
+        """The dim's size at which the axis is ``d``, rounded down."""
+        return (d - self.others) // self.times
+
+    @property
+    def measured(self) -> set[int]:
+        """The sizes that the curve has measured."""
+        grown = (d - self.others for d in self.curve.points.d)
+        return {size // self.times for size in grown if size % self.times == 0}
+
+
 class Predictor:
     """Predicted latency of GEMMs and dims on one map, summed over a workload.
 
@@ -139,7 +158,7 @@ class Predictor:
 
     def settled(self, dim: Dim) -> int | None:
         """The largest size beyond which the dim's curves hold no size of their best kind."""
-        found = [curve.coverage.settled - others for curve, others in self._curves_of(dim)]
+        found = [place.size(place.curve.coverage.settled) for place in self._curves_of(dim)]
         return min(found, default=None)
 
     def offered_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
@@ -149,33 +168,32 @@ class Predictor:
         curves = self._curves_of(dim)
         if not curves:
             return []
-        measured = [{d - others for d in curve.points.d} for curve, others in curves]
-        sizes = set.intersection(*measured)
-        reach = min(high, max(curve.points.d[-1] - others for curve, others in curves))
-        for curve, others in curves:
-            if curve.period is not None:
-                step = curve.period.modulus
-                first = -(-(low + others) // step) * step - others
-                sizes |= set(range(first, reach + 1, step))
+        sizes = set.intersection(*(place.measured for place in curves))
+        reach = min(high, max(place.size(place.curve.points.d[-1]) for place in curves))
+        for place in curves:
+            period = place.curve.period
+            if period is not None:
+                ends = -(-low // period.modulus), reach // period.modulus
+                sizes |= {n * period.modulus for n in range(ends[0], ends[1] + 1)}
         return sorted(size for size in sizes if max(low, 1) <= size <= high)
 
     def period(self, dim: Dim) -> int:
         """The least common multiple of the periods of the dim's curves; 1 where none has any."""
-        found = [curve.period.modulus for curve, _ in self._curves_of(dim) if curve.period]
+        found = [p.curve.period.modulus for p in self._curves_of(dim) if p.curve.period]
         return lcm(*found) if found else 1
 
-    def _curves_of(self, dim: Dim) -> list[tuple[Curve, int]]:
-        """The curves that the dim is swept on, each with what other dims add to that axis. Empty
-        where one of its GEMMs has none at one of the token counts."""
+    def _curves_of(self, dim: Dim) -> list[_OnCurve]:
+        """The curves that the dim is swept on. Empty where one of its GEMMs has none at one of
+        the token counts."""
         found = []
-        for feed in dim.feeds:
-            gemm = self._gemms[feed.weight]
-            others = getattr(gemm, feed.axis) - dim.size
+        for feed in dict.fromkeys(dim.feeds):
+            gemm, times = self._gemms[feed.weight], dim.feeds.count(feed)
+            others = getattr(gemm, feed.axis) - times * dim.size
             for m in self.tokens:
                 curve = self._curve(feed.axis, m, gemm)
                 if curve is None:
                     return []
-                found.append((curve, others))
+                found.append(_OnCurve(curve, others, times))
         return found
 
     def mechanism(self, dim: Dim) -> str | None:

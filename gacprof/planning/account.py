@@ -8,8 +8,9 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.diagnosing.predict import Predictor
+from gacprof.planning.budgets import members
 from gacprof.planning.classes import DimClass, Option, share_kept
-from gacprof.planning.memory import footprint
+from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import Objective
 from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
 from gacprof.planning.solving import Limits, Outcome
@@ -63,20 +64,20 @@ def account(made: Made, notes: Sequence[str] = ()) -> Plan:
 
 
 def _costs(made: Made, changes: Mapping[str, int | None]) -> tuple[Budget, Memory]:
-    """Parameters of the planned dims, and bytes of the checkpoint, all dims resized together."""
+    """Parameters of the planned weights, and bytes of the checkpoint, all dims resized together."""
     now, then = footprint(made.inventory, {}), footprint(made.inventory, changes)
-    before = sum(group.before for group in made.classes)
+    weights = planned(made.inventory, members(made.classes))
     limit, memory = made.limits.parameters, made.limits.memory
-    rest = now.nbytes - sum(group.untouched.nbytes for group in made.classes)
+    rest = now.nbytes - weights.nbytes
     return Budget(
-        limit=None if limit is None else limit.most,
-        used=before + then.parameters - now.parameters,
-        before=before,
+        limit=None if limit is None else limit.limit,
+        used=weights.parameters + then.parameters - now.parameters,
+        before=weights.parameters,
         basis="no limit on parameters was given" if limit is None else limit.basis,
         checkpoint_before=now.parameters,
         checkpoint_after=then.parameters,
     ), Memory(
-        limit=None if memory is None else memory.most + rest, before=now.nbytes, after=then.nbytes
+        limit=None if memory is None else memory.limit + rest, before=now.nbytes, after=then.nbytes
     )
 
 
@@ -117,7 +118,7 @@ def _choice(made: Made, dim: Dim, chosen: Option | None, offered: Sequence[Optio
 def _warnings(made: Made) -> list[str]:
     inventory, outcome, classes = made.inventory, made.outcome, made.classes
     warnings = [made.predictor.dtype_note] if made.predictor.dtype_note else []
-    refused = [d for d in inventory.dims if d.padding == "refused" and not d.ordered]
+    refused = [d for d in inventory.dims if not d.adjustable]
     if refused:
         warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
     stuck = [group for group in classes if not made.offered[group.name]]

@@ -95,7 +95,7 @@ def build_classes(
     if not 0 <= window < float("inf"):
         raise PlanError(f"the window is {window}: it must be a share of a dim, such as 0.25")
     dims = list(dims)
-    free = [dim for dim in dims if dim.padding == "exact" or dim.ordered]
+    free = [dim for dim in dims if dim.adjustable]
     if dims and not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
@@ -195,7 +195,7 @@ def _refusal(members: list[Dim], size: int, pinned: bool = False) -> str:
             return f"its {dim.size} entries are in no order of importance, so none can be cut"
         if size > dim.size and dim.padding == "refused":
             return dim.why
-        if dim.kind == "rank" and size > max(dim.dense_size or size, dim.size):
+        if dim.most is not None and size > dim.most:
             return f"the dense weight's rank is {dim.dense_size}"
     return ""
 

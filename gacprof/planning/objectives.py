@@ -131,9 +131,8 @@ def offered(goal: Objective, group: DimClass, untouched: bool) -> list[Option]:
 
 def _nothing_safe(group: DimClass) -> str:
     for dim in group.members:
-        full = max(dim.dense_size or dim.size, dim.size)
-        if dim.kind == "rank" and group.bounds.least > full:
-            return f"the dense weight's rank is {full}"
+        if dim.most is not None and group.bounds.least > dim.most:
+            return f"the dense weight's rank is {dim.dense_size}"
     why = group.missing or "a wider --window offers more sizes"
     return f"the map knows no such size that suits the objective ({why})"
 

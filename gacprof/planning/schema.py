@@ -67,10 +67,11 @@ class Choice(_Strict):
 
 
 class Budget(_Strict):
-    """``limit`` parameters over the planned dims; ``used`` by the plan; where it came from.
+    """``limit`` parameters over the planned weights; ``used`` by the plan; where it came from.
 
-    ``used`` − ``before`` is what the whole checkpoint gains, all dims resized together, where
-    a sum over dims would miss the product of two that share a weight.
+    A weight counts once, however many of the planned dims it is written in. ``used`` − ``before``
+    is what the whole checkpoint gains, all dims resized together, where a sum over dims would
+    miss the product of two that share a weight.
     """
 
     limit: int | None

@@ -15,6 +15,7 @@ from gacprof import operators
 from gacprof.checkpoint.dtypes import BY_NAME
 from gacprof.checkpoint.inventory import Gemm
 from gacprof.errors import SuiteError
+from gacprof.points import MAX_DIM
 from gacprof.sweeping.dtypes import AUTO
 from gacprof.sweeping.suite import Suite, parse_suite
 
@@ -130,18 +131,16 @@ def _around(
 ) -> Iterable[tuple[Key, set[int]]]:
     """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have.
 
-    None beyond the dense size can be chosen, but the next two above the present one are
+    None beyond :attr:`Dim.most` can be chosen, but the next two above the present one are
     measured all the same: whether a dim wastes time shows in larger ones that are faster.
     """
-    sizes = sizes_near(dim.size, window)
-    if dim.dense_size is not None:
-        step = LEAST_REACH
-        above = (dim.size // step + 1) * step, (dim.size // step + 2) * step
-        sizes = {s for s in sizes if s <= dim.dense_size or s == dim.size} | set(above)
-    for feed in dim.feeds:
-        gemm = inventory.gemm(feed.weight)
-        shared = getattr(gemm, feed.axis) - dim.size  # what other dims add to the same axis
-        yield _key(feed.axis, m, gemm), {shared + s for s in sizes}
+    above = {(dim.size // LEAST_REACH + more) * LEAST_REACH for more in (1, 2)}
+    most = max(dim.most or MAX_DIM, dim.size)
+    sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
+    for feed in dict.fromkeys(dim.feeds):
+        gemm, times = inventory.gemm(feed.weight), dim.feeds.count(feed)
+        shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
+        yield _key(feed.axis, m, gemm), {shared + times * s for s in sizes}
 
 
 def _key(axis: str, m: int, gemm: Gemm) -> Key:
