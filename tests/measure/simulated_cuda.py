@@ -21,7 +21,7 @@ from gacprof.measure.kineto import Traced
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 PAGE = 4096
-KERNELS = ("linear", "mm", "addmm", "sum", "add_", "scaled_dot_product_attention")
+KERNELS = ("linear", "mm", "addmm", "sum", "add_", "add", "__add__", "scaled_dot_product_attention")
 LAUNCH_NS, REPLAY_NS, RECORD_NS, GAP_NS, EVENT_NS = 5_000, 10_000, 1_000, 500, 300
 MISS_NS = 100
 """For each page that a kernel does not find in the L2 cache."""
