@@ -13,10 +13,10 @@ from gacprof.measure.cuda_graph import EVENTS, GRAPH, SHORTEST_SLEEP_US, sleep
 from gacprof.measure.cuda_session import CudaSession
 from gacprof.measure.device import Device, Session, Slot
 from gacprof.measure.environment import cuda_environment
-from gacprof.measure.kineto import Tracer
+from gacprof.measure.kineto import Traced, Tracer
 from gacprof.measure.memory import Arenas
 from gacprof.measure.telemetry import Telemetry
-from gacprof.points import Environment
+from gacprof.points import Environment, Point
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +59,10 @@ class CudaDevice(Device):
         self.telemetry = Telemetry(index)
         self.timer = EVENTS if timer == EVENTS else GRAPH
         self.falls_back = timer == AUTO
+        self.traced: dict[Point, Sequence[Traced]] = {}
+        """What one call of a point does, of points traced so far."""
+        self.open_nodes = 0
+        """Nodes of the graphs of all open sessions."""
 
     @cached_property
     def environment(self) -> Environment:  # type: ignore[override]

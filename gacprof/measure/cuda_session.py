@@ -1,6 +1,6 @@
 """A curve's slots on a GPU: warmed up, named, captured; then blocks of one launch each.
 
-The order is fixed by what each step needs. Calls are warmed up on operands of their own, which
+The order is fixed by what each step needs. Calls are warmed up first, which
 tells how long they take and so how many go into a graph. Then the arenas are as large as they
 will be. Kernel names come from one trace of all slots before any capture, since tracers and
 graphs get in each other's way. A block launches every slot once and waits once, at its end.
@@ -22,6 +22,7 @@ from gacprof.measure.device import BlockTimes, Session, Slot, Timed
 from gacprof.measure.kineto import span_us
 from gacprof.measure.memory import Call
 from gacprof.measure.stats import median
+from gacprof.operators.base import operands_from
 
 if TYPE_CHECKING:
     from gacprof.measure.cuda import CudaDevice
@@ -33,8 +34,10 @@ TARGET_US = 150.0
 """Of all calls of a run: events step by half a microsecond, a third of a per cent of it."""
 MOST_CALLS, MOST_LAUNCHED = 64, 8
 """Of a run, in a graph and launched by the host."""
-NODE_BUDGET = 48_000
-"""Kernels in all graphs of a session; under 50,000 with those captured twice."""
+NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
+"""Kernels in all graphs of a session, under 50,000 with those captured twice; and in those of all
+open sessions, since each takes about a kilobyte of the device's memory. A session takes at most
+half of what is left."""
 NODES_BESIDE, ASSUMED_KERNELS = 6, 2
 """Nodes of a graph that are no calls, and kernels of a call that no trace has told."""
 HEAVY_INTENSITY = 100.0
@@ -84,6 +87,7 @@ class CudaSession(Session):
         self._halves: dict[int, Run] = {}
         self._constants_us: list[float] = []
         self._spoilt = False
+        self._nodes = 0
         self._pool: Any = torch.cuda.graph_pool_handle()
         with device.active(), _no_collection():
             self._prepare_all(slots, reuse_bytes)
@@ -113,7 +117,8 @@ class CudaSession(Session):
         self._spoilt = not self._device.usable()
 
     def _trace(self) -> None:
-        """Names of kernels; without them a curve is measured all the same."""
+        """Names of kernels, of points that no earlier session has traced; without them a curve
+        is measured all the same."""
 
         def once(ready: Ready) -> Callable[[], object]:
             call = ready.bind()
@@ -124,21 +129,27 @@ class CudaSession(Session):
 
             return run
 
-        each = [once(ready) for ready in self._ready.values()]
-        for place, traced in zip(
-            self._ready, self._device.tracer.typical_calls(each), strict=False
-        ):
-            if traced:
+        known = self._device.traced
+        unknown = {ready.slot.point: ready for ready in self._ready.values()}
+        for point in known.keys() & unknown.keys():
+            del unknown[point]
+        found = self._device.tracer.typical_calls([once(ready) for ready in unknown.values()])
+        known.update(zip(unknown, found, strict=False))
+        for place, ready in self._ready.items():
+            if traced := known.get(ready.slot.point):
                 self._names[place] = tuple(event.name for event in traced)
                 self.traced_us[place] = span_us(traced)
 
     def _capture_all(self) -> None:
-        nodes = NODE_BUDGET // max(1, len(self._ready)) - NODES_BESIDE
+        budget = min(NODE_BUDGET, (DEVICE_NODES - self._device.open_nodes) // 2)
+        nodes = budget // max(1, len(self._ready)) - NODES_BESIDE
         for number, (place, ready) in enumerate(self._ready.items()):
             kernels = len(self._names.get(place, ())) or ASSUMED_KERNELS
             calls = max(1, min(ready.calls, nodes // kernels))
             try:
                 self._runs[place] = self._run(place, ready, calls)
+                self._nodes += kernels * calls + NODES_BESIDE
+                self._device.open_nodes += kernels * calls + NODES_BESIDE
                 if number % TWICE_EVERY == 0:
                     self._capture_half(place, ready, calls)
             except FAILURES as error:
@@ -269,11 +280,13 @@ class CudaSession(Session):
             run.close()
         for held in (self._runs, self._halves, self._ready):
             held.clear()
+        self._device.open_nodes -= self._nodes
+        self._nodes = 0
         torch.cuda.empty_cache()
 
 
 def prepare(device: CudaDevice, slot: Slot, reuse_bytes: int) -> Ready:
-    """Warm the slot's call up on operands of its own; then it is to take them from the arenas.
+    """Warm the slot's call up, on operands that any others may share; then give it its own.
 
     Raises :class:`MeasurementError` or ``RuntimeError`` for a slot that does not work.
     """
@@ -281,7 +294,8 @@ def prepare(device: CudaDevice, slot: Slot, reuse_bytes: int) -> Ready:
     operator = operators.get(point.operator)
     device.check_memory(operator.bytes_moved(point))
     operators.set_precision(point)
-    prepared = operator.prepare(point, device.torch_device)
+    with operands_from(device.arenas.view):
+        prepared = operator.prepare(point, device.torch_device)
     enqueue_us = min(_enqueued_us(device, prepared) for _ in range(WARM_UP_CALLS))
     cold = point.flag.get("cache") == "cold"
     work = Work((prepared,) * (1 if cold else ROUGH_CALLS), device.flush if cold else prepared)

@@ -25,6 +25,9 @@ Call = Callable[[], Any]
 PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
 """Bytes: other pages and other cache sets, still aligned to 512 bytes as allocators do."""
+GROWTH = 1.25
+"""At least, by which memory that is too small grows: each curve brings operands a little larger
+than the last, and memory that views still hold is not given back."""
 
 
 class Arena:
@@ -40,8 +43,10 @@ class Arena:
         import torch
 
         wanted = _elements(size_bytes + REPLICATE_OFFSET, self._dtype)
-        if self._memory is not None and self._memory.numel() >= wanted:
+        held = 0 if self._memory is None else self._memory.numel()
+        if held >= wanted:
             return
+        wanted = max(wanted, int(GROWTH * held))
         self._memory = repeated((wanted,), pattern(str(self._dtype), self._device, seed=0))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

@@ -22,9 +22,9 @@ from gacprof.measure.cuda_session import CudaSession  # noqa: E402
 from gacprof.measure.device import Slot  # noqa: E402
 from gacprof.measure.doctor import examine  # noqa: E402
 from gacprof.measure.stats import median  # noqa: E402
+from gacprof.measure.worker import IsolatedDevice  # noqa: E402
 from gacprof.points import Point  # noqa: E402
 from gacprof.sweeping.suite import load_suite  # noqa: E402
-from gacprof.sweeping.worker import IsolatedDevice  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import spoiling  # noqa: E402
@@ -348,10 +348,11 @@ def test_only_what_spoils_the_context_costs_a_worker() -> None:
         failed = {sizes[place]: why for place, why in made.failed.items()}
         assert "out of GPU memory" in failed[spoiling.TOO_LARGE]
         assert failed[spoiling.REFUSED]
-        assert "assert" in failed[spoiling.ILLEGAL] and not worker.usable()
-        worker.renew()
-        assert worker.usable()
+        assert "assert" in failed[spoiling.ILLEGAL] and len(failed) == 3
+        with pytest.raises(MeasurementError):
+            made.block([0])
         made = worker.session([slots[0], slots[-1]])
+        assert worker.generation == 1
         assert not made.failed and len(made.block([1, 0]).calls) == 2
 
 

@@ -93,6 +93,20 @@ def test_a_session_has_a_budget_of_graph_nodes(gpu, monkeypatch):
     assert {run.calls for run in session._runs.values()} == {4}
 
 
+def test_open_sessions_share_what_nodes_a_device_can_hold(gpu, monkeypatch):
+    monkeypatch.setattr("gacprof.measure.cuda_session.DEVICE_NODES", 80)
+    device = opened()
+    first = device.session(slots(64))
+    second = device.session(slots(64))
+    assert [made._runs[0].calls for made in (first, second)] == [14, 14]
+    third = device.session(slots(64))
+    assert third._runs[0].calls == 14 and device.open_nodes == 60
+    assert device.session(slots(64))._runs[0].calls == 4
+    for made in (first, second, third):
+        made.close()
+    assert device.open_nodes == 10
+
+
 def test_what_a_graph_adds_to_its_calls_is_told(gpu):
     session = opened().session(slots(64, 80))
     assert session.constant_us is None
@@ -184,6 +198,14 @@ def test_one_trace_names_the_kernels_of_all_slots_before_any_capture(gpu):
     assert session.kernels() == dict.fromkeys(range(3), ("linear",))
     assert session.traced_us == dict.fromkeys(range(3), 10.0)
     assert (gpu.traces, captures_then) == (1, [0])
+
+
+def test_points_are_traced_once_in_a_process(gpu):
+    device = opened()
+    first = device.session([*slots(64, 80), Slot(linear(64), replicate=True)])
+    again = device.session(slots(80, 64))
+    assert gpu.traces == 1 and len(first.kernels()) == 3 and len(again.kernels()) == 2
+    assert len(device.session(slots(64, 96)).kernels()) == 2 and gpu.traces == 2
 
 
 def test_what_a_trace_loses_at_its_head_is_of_no_meaning(gpu):
