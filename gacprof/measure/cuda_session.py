@@ -12,28 +12,21 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.errors import MeasurementError
 from gacprof.measure.cuda_graph import GRAPH, GraphRun, LaunchedRun, Run, Work, reason
+from gacprof.measure.cuda_prepare import Ready, prepare
 from gacprof.measure.device import BlockTimes, Session, Slot, Timed
 from gacprof.measure.kineto import span_us
-from gacprof.measure.memory import Call
 from gacprof.measure.stats import median
-from gacprof.operators.base import operands_from
 
 if TYPE_CHECKING:
     from gacprof.measure.cuda import CudaDevice
-    from gacprof.operators.base import Prepared
 
-WARM_UP_CALLS = 3
-ROUGH_CALLS = 4
-TARGET_US = 150.0
-"""Of all calls of a run: events step by half a microsecond, a third of a per cent of it."""
-MOST_CALLS, MOST_LAUNCHED = 64, 8
-"""Of a run, in a graph and launched by the host."""
+MOST_LAUNCHED = 8
+"""Calls of a run that the host launches: it must keep ahead of the device."""
 NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
 """Kernels in all graphs of a session, under 50,000 with those captured twice; and in those of all
 open sessions, since each takes about a kilobyte of the device's memory. A session takes at most
@@ -47,25 +40,6 @@ are followed by as long a rest."""
 TWICE_EVERY = 20
 """One slot in so many is captured with two numbers of calls."""
 FAILURES = (MeasurementError, RuntimeError)
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A slot that can be called. ``bind`` gives its next call, of ``us`` microseconds or so, which
-    takes the host ``enqueue_us``; ``calls`` are how many of them a run should hold."""
-
-    slot: Slot
-    bind: Callable[[], Call]
-    us: float
-    enqueue_us: float
-    calls: int
-
-    @property
-    def cold(self) -> bool:
-        return self.slot.point.flag.get("cache") == "cold"
-
-    def precision(self) -> None:
-        operators.set_precision(self.slot.point)
 
 
 class CudaSession(Session):
@@ -283,45 +257,6 @@ class CudaSession(Session):
         self._device.open_nodes -= self._nodes
         self._nodes = 0
         torch.cuda.empty_cache()
-
-
-def prepare(device: CudaDevice, slot: Slot, reuse_bytes: int) -> Ready:
-    """Warm the slot's call up, on operands that any others may share; then give it its own.
-
-    Raises :class:`MeasurementError` or ``RuntimeError`` for a slot that does not work.
-    """
-    point = slot.point
-    operator = operators.get(point.operator)
-    device.check_memory(operator.bytes_moved(point))
-    operators.set_precision(point)
-    with operands_from(device.arenas.view):
-        prepared = operator.prepare(point, device.torch_device)
-    enqueue_us = min(_enqueued_us(device, prepared) for _ in range(WARM_UP_CALLS))
-    cold = point.flag.get("cache") == "cold"
-    work = Work((prepared,) * (1 if cold else ROUGH_CALLS), device.flush if cold else prepared)
-    rough = LaunchedRun(work, enqueue_us)
-    rough.launch()
-    device.synchronise()
-    us = max(rough.total_us() / rough.calls, 1e-3)
-    calls = max(1, min(MOST_CALLS, round(TARGET_US / us)))
-    reuse = 0
-    if cold:
-        weights = sum(w.nbytes for i in prepared.weights if (w := prepared.operands[i]) is not None)
-        calls = max(1, min(calls, device.most_cold_bytes // max(1, weights)))
-        own = calls * weights if calls > 1 else 0
-        reuse = max(device.cold_bytes, own, min(reuse_bytes, device.most_cold_bytes))
-    bind = device.arenas.place(prepared, slot.replicate, cold, reuse)
-    return Ready(slot, bind, us, enqueue_us, calls)
-
-
-def _enqueued_us(device: CudaDevice, call: Prepared) -> float:
-    """How long the host takes to enqueue a call. Waits for the device, so that a call that fails
-    there is known for the culprit."""
-    start = time.perf_counter_ns()
-    call()
-    enqueued = time.perf_counter_ns()
-    device.synchronise()
-    return (enqueued - start) / 1e3
 
 
 @contextmanager

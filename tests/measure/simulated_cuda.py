@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gacprof.measure import cuda_session
+from gacprof.measure import cuda_prepare, cuda_session
 from gacprof.measure.cuda import CudaDevice
 from gacprof.measure.kineto import Traced
 
@@ -230,7 +230,8 @@ def simulated(monkeypatch):
     clock = SimpleNamespace(
         perf_counter_ns=lambda: gpu.host, monotonic=lambda: gpu.host / 1e9, sleep=lambda s: None
     )
-    monkeypatch.setattr(cuda_session, "time", clock)
+    for module in (cuda_prepare, cuda_session):
+        monkeypatch.setattr(module, "time", clock)
     with Kernels(gpu):
         yield gpu
 

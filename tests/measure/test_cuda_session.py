@@ -158,7 +158,7 @@ def test_weights_that_share_an_arena_do_not_overlap_within_a_graph(gpu):
     session = opened().session([Slot(point)])
     captured = addresses(gpu, "scaled_dot_product_attention")[-session._runs[0].calls :]
     read = sorted(operand for ranges in captured for operand in ranges[1:])
-    assert len(read) == 10
+    assert len(read) >= 10
     assert all(a + size <= b for (a, size), (b, _) in pairwise(read))
 
 
