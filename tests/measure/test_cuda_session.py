@@ -174,17 +174,18 @@ def test_warm_operands_of_all_sizes_begin_at_one_address_a_replicates_at_another
     assert all(a != b and (a - b) % 512 == 0 for a, b in zip(begins[0], begins[2], strict=True))
 
 
-def test_a_points_precision_is_set_when_it_is_captured_and_undone_afterwards(gpu):
+@pytest.mark.parametrize("timer", ["cuda-graph", "cuda-events"])
+def test_a_points_precision_is_set_for_its_calls_and_undone_afterwards(gpu, timer):
     before = torch.backends.cuda.matmul.allow_tf32
-    mixed = [Slot(linear(64, dtype=dtype)) for dtype in ("float32", "tf32", "float16")]
-    session = opened().session(mixed)
+    mixed = [Slot(linear(64, dtype=dtype)) for dtype in ("float16", "float32", "tf32")]
+    session = opened(timer).session(mixed)
     told = [names for _, names in sorted(session.kernels().items())]
-    assert told == [("linear",), ("linear_tf32",), ("linear",)]
+    assert told == [("linear",), ("linear",), ("linear_tf32",)]
     gpu.log.clear()
-    session.block([1, 0])
+    session.block([1, 2])
     named = [event.name for event in gpu.log if event.name.startswith("linear")]
-    switch = named.index("linear")
-    assert set(named[:switch]) == {"linear_tf32"} and set(named[switch:]) == {"linear"}
+    switch = named.index("linear_tf32")
+    assert set(named[:switch]) == {"linear"} and set(named[switch:]) == {"linear_tf32"}
     assert torch.backends.cuda.matmul.allow_tf32 is before
 
 
