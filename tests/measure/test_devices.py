@@ -1,4 +1,4 @@
-"""The CPU is measured for real; rules stop when they should; absent devices are told."""
+"""The CPU is measured for real; absent devices are told."""
 
 import pytest
 import torch
@@ -6,43 +6,48 @@ import torch
 from gacprof import operators
 from gacprof.errors import MeasurementError
 from gacprof.measure.cpu import CpuDevice
-from gacprof.measure.device import open_device
-from gacprof.measure.stopping import Confidence, FixedCount
+from gacprof.measure.device import Slot, open_device
 
 
-def test_the_cpu_times_real_calls_and_names_itself():
-    device = CpuDevice()
+@pytest.fixture
+def device():
+    opened = CpuDevice()
+    yield opened
+    opened.close()
+
+
+def linear(m, n, k, dtype="float32", **flags):
+    return Slot(operators.point("linear", {"M": m, "N": n, "K": k}, dtype, flags))
+
+
+def test_the_cpu_times_real_calls_and_names_itself(device):
     environment = device.environment
     assert environment.kind == "cpu" and environment.stack["torch"] == torch.__version__
-    small = operators.point("linear", {"M": 8, "N": 8, "K": 8}, "float32")
-    large = operators.point("linear", {"M": 512, "N": 512, "K": 512}, "float32")
-    medians = []
-    for point in (small, large):
-        work = device.prepare(point)
-        work.warm_up()
-        timings = work.time(11)
-        assert len(timings) == 11 and min(timings) > 0
-        medians.append(sorted(timings)[5])
-    assert medians[1] > 10 * medians[0]  # 262,144 times the work
+    session = device.session([linear(8, 8, 8), linear(512, 512, 512)])
+    times = {0: [], 1: []}
+    for _ in range(11):
+        block = session.block([1, 0])
+        assert {timed.slot for timed in block.calls} == {0, 1} and not block.failed
+        for timed in block.calls:
+            times[timed.slot].append(timed.us)
+    assert min(times[0]) > 0 and min(times[1]) > 10 * min(times[0])  # 262,144 times the work
 
 
-def test_a_cold_point_has_more_operands_than_the_cache_holds():
-    point = operators.point("linear", {"M": 1, "N": 512, "K": 512}, "float32", {"cache": "cold"})
-    moved = operators.get("linear").bytes_moved(point)
-    copies = CpuDevice._copies(moved, cold=True)
-    cache = CpuDevice().environment.facts["last_level_cache_bytes"] or 0
-    assert copies * moved > 2 * cache or copies == 512
-    assert CpuDevice._copies(moved, cold=False) == 1
+def test_cold_weights_are_others_each_time_warm_ones_the_same(device):
+    session = device.session([linear(1, 64, 64, cache="cold"), linear(1, 64, 64)], 1 << 20)
+    seen = {place: set() for place in (0, 1)}
+    for place, addresses in seen.items():
+        for _ in range(5):
+            call = session._bind[place]()
+            operands = next(c.cell_contents for c in call.__closure__
+                            if isinstance(c.cell_contents, list))  # fmt: skip
+            addresses.add(operands[1].data_ptr())
+    assert (len(seen[0]), len(seen[1])) == (5, 1)
 
 
-def test_what_a_cpu_cannot_do_is_said():
-    device = CpuDevice()
-    tf32 = operators.point("linear", {"M": 8, "N": 8, "K": 8}, "tf32")
-    huge = operators.point("linear", {"M": 2**20, "N": 2**20, "K": 2**20}, "float32")
-    with pytest.raises(MeasurementError, match="tf32"):
-        device.prepare(tf32)
-    with pytest.raises(MeasurementError, match="memory"):
-        device.prepare(huge)
+def test_what_a_cpu_cannot_do_is_said(device):
+    session = device.session([linear(8, 8, 8, "tf32"), linear(2**20, 2**20, 2**20)])
+    assert "tf32" in session.failed[0] and "memory" in session.failed[1]
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "cpu:1", ""])
@@ -55,29 +60,3 @@ def test_unknown_devices_are_refused(name):
 def test_an_absent_gpu_is_told():
     with pytest.raises(MeasurementError, match="no CUDA device is usable"):
         open_device("cuda:0")
-
-
-def test_a_fixed_count_stops_at_its_count():
-    rule = FixedCount(7)
-    rule.start()
-    assert rule.batch() == 7
-    rule.add([1.0] * 5)
-    assert not rule.finished() and rule.batch() == 2
-    rule.add([1.0] * 2)
-    assert rule.finished()
-
-
-def test_confidence_stops_early_on_quiet_timings_and_at_the_cap_on_noisy_ones():
-    quiet = Confidence(half_width=0.01, least=10, cap_us=1e9)
-    quiet.start()
-    quiet.add([100.0] * 9)
-    assert not quiet.finished()  # never before ten
-    quiet.add([100.0])
-    assert quiet.finished()
-
-    noisy = Confidence(half_width=0.01, least=10, cap_us=5_000)
-    noisy.start()
-    noisy.add([100.0, 200.0] * 10)
-    assert not noisy.finished()
-    noisy.add([100.0, 200.0] * 10)
-    assert noisy.finished()  # 6 ms are spent

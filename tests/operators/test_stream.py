@@ -7,10 +7,10 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from gacprof import operators
 from gacprof.errors import MeasurementError
-from gacprof.measure.cpu import CpuDevice
 
 INTERPRETED = """
 import json, torch
@@ -57,4 +57,5 @@ def test_bytes_and_flops_follow_the_working_set():
 def test_a_cpu_says_why_it_cannot(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(MeasurementError, match="needs a CUDA device"):
-        CpuDevice().prepare(operators.point("row_sum", {"rows": 2, "K": 4}, "float16"))
+        point = operators.point("row_sum", {"rows": 2, "K": 4}, "float16")
+        operators.get("row_sum").prepare(point, torch.device("cpu"))
