@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
@@ -16,7 +15,7 @@ from gacprof.measure.environment import cpu_environment, memory_bytes
 from gacprof.measure.memory import Arena
 from gacprof.measure.threads import bound_threads, preemptions
 from gacprof.operators.base import operands_from
-from gacprof.points import Environment, Point
+from gacprof.points import Point
 
 if TYPE_CHECKING:
     import torch
@@ -39,13 +38,10 @@ class CpuDevice(Device):
     timer = "cpu-monotonic"
 
     def __init__(self) -> None:
+        self.environment = cpu_environment()
         self._arenas: dict[tuple[str, torch.dtype], Arena] = {}
         self._held = ExitStack()
         self._bound: bool | None = None
-
-    @cached_property
-    def environment(self) -> Environment:
-        return cpu_environment()
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
         if self._bound is None:
