@@ -110,9 +110,9 @@ class IsolatedDevice(Device):
 
     def close(self) -> None:
         self._stop()
-        for self._process, self._pipe in self._spares:
+        while self._spares:
+            self._process, self._pipe = self._spares.pop()
             self._stop()
-        self._spares = []
 
     def ask(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
         """The worker's answer. Raises :class:`WorkerLostError`, or what the worker raised."""
