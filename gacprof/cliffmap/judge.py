@@ -52,8 +52,9 @@ def judge(
     """Judge dims by their latencies, in ascending order of the dims.
 
     ``error`` are relative standard errors; without, the latencies are taken as they stand (a
-    published curve, whose source gives no spread); a dim of infinite error is undecided. Only the first ``settled`` dims have larger
-    ones of every kind beside them: what lies beyond is never safe.
+    published curve, whose source gives no spread); a dim of infinite error is undecided. Only the
+    first ``settled`` dims have larger ones of every kind beside them: what lies beyond is never
+    safe.
     """
     y = np.log(np.asarray(latency_us, dtype=np.float64))
     e = np.zeros(len(y)) if error is None else np.asarray(error, dtype=np.float64)
