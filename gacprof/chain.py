@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.errors import SuiteError
-from gacprof.sweeping import RunSummary, Suite, load_suite, run_sweep
+from gacprof.sweeping import RunSummary, Suite, load_suite, run_sweep, sweeper
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +27,14 @@ def sweep(
     device: str | None = None,
     out: str | Path,
     resume: bool = False,
+    budget_s: float | None = None,
+    isolate: bool = True,
     progress: Progress | None = None,
 ) -> RunSummary:
     """Measure a suite (by name, file or value) on a device; samples go to the folder ``out``.
+
+    It measures in processes of its own, one after another, unless ``isolate`` is false: then a
+    point that crashes takes the caller with it, and noise between processes is not seen.
 
     Or measure the shapes of a ``model`` (a checkpoint's path or inventory, or a module in memory)
     at the token counts ``tokens`` (default: 1 and 1024; weights are left aside), and what its
@@ -38,8 +43,6 @@ def sweep(
     Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
     tokens that are none, :class:`PlanError`.
     """
-    from gacprof.measure.device import open_device
-
     if (suite is None) == (model is None):
         raise SuiteError("give either a suite or a model whose shapes are to be measured")
     if suite is None:
@@ -48,7 +51,9 @@ def sweep(
         raise SuiteError("tokens go with a model; a suite names its own dims")
     else:
         chosen = suite if isinstance(suite, Suite) else load_suite(suite)
-    return run_sweep(chosen, open_device(device), out, resume=resume, progress=progress)
+    processes = chosen.timing.processes
+    with sweeper(device, isolate=isolate, processes=processes) as opened:
+        return run_sweep(chosen, opened, out, resume=resume, budget_s=budget_s, progress=progress)
 
 
 def _suite_of(model: Any, tokens: Tokens | None, dtype: str, window: float) -> Suite:

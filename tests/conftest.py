@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "support"))
 
 
 @pytest.fixture(scope="session")

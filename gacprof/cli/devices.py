@@ -66,18 +66,15 @@ def sweep(
     exhaustive: Annotated[
         bool, typer.Option("--exhaustive", help="Measure every point, refine nothing.")
     ] = False,
-    confirm: Annotated[
-        bool, typer.Option("--confirm", help="Measure both sides of each edge again, in turns.")
-    ] = False,
     isolate: Annotated[
-        bool | None,
-        typer.Option(help="Measure in a worker process. Default: on a GPU, not on the CPU."),
-    ] = None,
+        bool,
+        typer.Option("--isolate/--no-isolate", help="Measure in worker processes, or in this one."),
+    ] = True,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for one visit before a worker is replaced.")
+        float, typer.Option(min=0.1, help="Seconds for one block before a worker is replaced.")
     ] = 60.0,
     timer: Annotated[
-        str, typer.Option(help="A GPU's timer: auto, kineto or cuda-events.")
+        str, typer.Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")
     ] = "auto",
     lock_clocks: Annotated[
         int | None,
@@ -85,17 +82,17 @@ def sweep(
     ] = None,
     as_json: bool = Json,
 ) -> None:
-    """Measure a suite's points on a device; samples go to a folder as they come."""
+    """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
     from gacprof.cli.sweeping import HowToSweep, dry_run_of, sweep_devices
 
     chosen = _chosen(suite, checkpoint, tokens, dtype, window)
     if exhaustive:
         chosen = chosen.exhaustive()
-    if dry_run:
-        dry_run_of(chosen, device, as_json)
-        return
     seconds = None if budget is None else duration_s(budget)
-    how = HowToSweep(resume, seconds, confirm, isolate, timeout, timer, lock_clocks)
+    if dry_run:
+        dry_run_of(chosen, device, seconds, as_json)
+        return
+    how = HowToSweep(resume, seconds, isolate, timeout, timer, lock_clocks)
     sweep_devices(chosen, device, out, how, as_json)
 
 

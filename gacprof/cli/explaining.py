@@ -95,13 +95,14 @@ def disputes(
             f"the disputes are about GPUs, not '{at_hand}': leave --device out to see which are "
             "settled without one"
         )
-    from gacprof.measure.device import open_device
+    from gacprof.measure.worker import sweeper
+    from gacprof.sweeping.suite import Timing
 
-    opened = open_device(at_hand)
-    name = opened.environment.name
-    folder = out or Path("runs") / f"disputes-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
-    with progress("disputes") as advance:
-        done = settle_on(opened, folder, numbers, advance)
+    with sweeper(at_hand, processes=Timing().processes) as opened:
+        name = opened.environment.name
+        folder = out or Path("runs") / f"disputes-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
+        with progress("disputes") as advance:
+            done = settle_on(opened, folder, numbers, advance)
     told = f"{name}, noise floor {percent(done.floor)}; samples: {folder}"
     _print_verdicts(done.verdicts, told, as_json)
 

@@ -177,10 +177,11 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
     if len(names) == 1:
         _print_candidates(found, words, unsafe)
         return
-    columns = ["d", "safe", "worst", *(f"{name}: {what}" for name in names for what in ("µs", "%"))]
+    of_each = (f"{name}: {what}" for name in names for what in ("µs", "%"))
+    columns = ["d", "verdict", "worst", *of_each]
     rows = [
         (
-            dim.d, "yes" if dim.safe else "no", percent(dim.worst_penalty),
+            dim.d, dim.verdict, percent(dim.worst_penalty),
             *(
                 cell
                 for name in names
@@ -196,9 +197,9 @@ def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> N
     rows = [
         (
             c.d, microseconds(c.latency_us), percent(c.penalty),
-            *(["yes" if c.safe else "no"] if unsafe else []), "yes" if c.on_frontier else "",
+            *([c.verdict] if unsafe else []), "yes" if c.on_frontier else "",
         )
         for c in found
     ]  # fmt: skip
-    columns = ("d", "latency", "penalty", *(["safe"] if unsafe else []), "frontier")
+    columns = ("d", "latency", "penalty", *(["verdict"] if unsafe else []), "frontier")
     print_table(words if unsafe else f"safe {words}", columns, rows)

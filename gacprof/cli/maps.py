@@ -64,7 +64,7 @@ def show(
         held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
         say(f"no such curve; the map has {', '.join(held)}")
     for curve in curves if operator or axis else ():
-        _print_curve(loaded, curve)
+        _print_curve(curve)
 
 
 @app.command("list")
@@ -126,7 +126,7 @@ def _print_summary(loaded: CliffMap) -> None:
     floor = (
         f"unknown ({noise.reason})"
         if noise.floor is None
-        else f"{percent(noise.floor)} ({noise.pairs} A/A pairs)"
+        else f"{percent(noise.floor)} ({noise.pairs} A/A pairs, {noise.processes} processes)"
     )
     age = f", {_age(s['age_days'])} old" if s["age_days"] else ""
     say(f"{s['name']}: {s['device']} ({s['arch']}), {s['provenance']} {s['created'][:10]}{age}")
@@ -138,6 +138,8 @@ def _print_summary(loaded: CliffMap) -> None:
     say(f"{s['curves']} curves, {s['points']} points, {s['cliffs']} cliffs; noise floor {floor}")
     for note in loaded.file.provenance.notes:
         say(f"note: {note}")
+    for check in loaded.file.checks:
+        say(f"{'check' if check.passed else 'check failed'}: {check.name}: {check.told}")
 
 
 def _print_curves(loaded: CliffMap) -> None:
@@ -147,26 +149,32 @@ def _print_curves(loaded: CliffMap) -> None:
     rows = [
         (
             s.curve, f"{s.first} … {s.last}", s.measured, s.period, s.cliffs,
-            percent(s.largest_jump, signed=True), percent(s.worst_penalty), dims(s.frontier[-8:]),
+            percent(s.largest_jump, signed=True), percent(s.worst_penalty), s.safe, s.misaligned,
+            s.undecided, dims(s.frontier[-8:]),
         )
         for s in summarise(loaded)
     ]  # fmt: skip
     columns = (
         "curve", "dims", "measured", "period", "cliffs", "largest", "worst penalty",
-        "frontier (widest)",
+        "safe", "misaligned", "undecided", "frontier (widest)",
     )  # fmt: skip
     print_table("", columns, rows)
     say("more of a curve: --op and --axis")
 
 
-def _print_curve(loaded: CliffMap, curve: Curve) -> None:
+def _print_curve(curve: Curve) -> None:
     say()
     say(curve.identity)
-    floor = loaded.floor_of(curve)
-    noise = f"noise floor {percent(floor)}" if floor is not None else "no noise floor"
-    say(f"  {noise}; safe up to a penalty of {percent(curve.tolerance)}")
+    say(
+        f"  safe up to a penalty of {percent(curve.tolerance)}; "
+        f"no cliff below {percent(curve.floor)}"
+    )
     say(f"  frontier: {dims(curve.frontier)}")
     say(f"  safe: {dims(curve.safe)}")
+    if curve.misaligned:
+        say(f"  misaligned: {dims(curve.misaligned)}")
+    if curve.undecided:
+        say(f"  undecided: {dims(curve.undecided)}")
     if curve.period is not None:
         classes = " > ".join(f"{dims(c.remainders)} ({c.ratio:.2f}×)" for c in curve.period.classes)
         say(f"  period {curve.period.modulus}: d mod {curve.period.modulus} in {classes}")

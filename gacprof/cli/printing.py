@@ -67,12 +67,12 @@ def percent(value: float | None, signed: bool = False) -> str | None:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int, object], None]]:
-    """A bar on stderr with rate and time left; call it with (done, total, what)."""
+def progress(title: str) -> Iterator[Callable[[float, float, object], None]]:
+    """A bar on stderr with its share and the time left; call it with (done, total, what)."""
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
+        TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
@@ -81,17 +81,14 @@ def progress(title: str) -> Iterator[Callable[[int, int, object], None]]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
-        task = bars.add_task(title, total=None, rate="")
+        task = bars.add_task(title, total=None)
 
-        def advance(done: int, total: int, what: object) -> None:
-            speed = bars.tasks[0].speed
-            rate = f"{speed:.0f}/s" if speed else ""
-            bars.update(task, completed=done, total=total, rate=rate)
+        def advance(done: float, total: float, what: object) -> None:
+            bars.update(task, completed=done, total=total)
 
         yield advance

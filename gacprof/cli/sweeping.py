@@ -1,11 +1,11 @@
-"""How ``gacprof sweep`` goes about it: which devices, in which process, said how."""
+"""How ``gacprof sweep`` goes about it: which devices, in which processes, said how."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class HowToSweep:
     resume: bool = False
     budget_s: float | None = None
-    confirm: bool = False
-    isolate: bool | None = None
+    isolate: bool = True
     timeout_s: float = 60.0
     timer: str = "auto"
     lock_clocks_mhz: int | None = None
@@ -43,11 +42,13 @@ def sweep_devices(
         print_json(found if device == "all" else found[0])
         return
     for summary in summaries:
-        left = f"{summary.left} left by the budget, " if summary.left else ""
         say(
-            f"{summary.points} points, {summary.visits} visits, {summary.failed} failed, "
-            f"{left}{summary.seconds:.1f} s"
+            f"{summary.points} points on {summary.curves} curves, {summary.blocks} blocks, "
+            f"{summary.calls} calls, {summary.failed} failed, {summary.seconds:.1f} s"
         )
+        if summary.undecided:
+            more = "; --resume goes on with them" if summary.unfinished else ""
+            say(f"{summary.undecided} curves have undecided dims{more}")
         say(f"samples: {summary.folder}    next: gacprof map build {summary.folder}")
 
 
@@ -57,27 +58,23 @@ def _on_one(
     from gacprof.sweeping import run_sweep
 
     stack.enter_context(_clocks(device, how))
-    opened = stack.enter_context(_opened(device, how))
+    opened = stack.enter_context(_opened(suite, device, how))
     folder = out or Path("runs") / f"{suite.name}-{_slug(opened.environment.name)}"
     _check_resume(how, folder)
     with progress(f"sweep {suite.name}") as advance, _interruptible(folder):
         summary = run_sweep(
             suite, opened, folder, resume=how.resume, progress=advance, budget_s=how.budget_s
         )
-    if how.confirm:
-        _confirm(folder, opened)
     return summary
 
 
 def _on_all(suite: Suite, out: Path | None, how: HowToSweep, stack: ExitStack) -> list[RunSummary]:
     from gacprof.sweeping.many import local_gpus, run_on_all
 
-    if how.confirm or how.lock_clocks_mhz:
-        raise MeasurementError(
-            "--confirm and --lock-clocks go with one device: name it with --device"
-        )
+    if how.lock_clocks_mhz:
+        raise MeasurementError("--lock-clocks goes with one device: name it with --device")
     names = local_gpus()
-    opened = {name: stack.enter_context(_opened(name, how)) for name in names}
+    opened = {name: stack.enter_context(_opened(suite, name, how)) for name in names}
     folder = out or Path("runs") / f"{suite.name}-all"
     _check_resume(how, folder, *(folder / name.replace(":", "") for name in names))
     with progress(f"sweep {suite.name} on {len(names)} GPUs") as advance, _interruptible(folder):
@@ -98,19 +95,16 @@ def _check_resume(how: HowToSweep, folder: Path, *others: Path) -> None:
         )
 
 
-@contextmanager
-def _opened(device: str | None, how: HowToSweep) -> Iterator[Device]:
-    """The device, in a worker process where it is a GPU or that was asked for."""
-    from gacprof.measure.device import open_device
-    from gacprof.sweeping.worker import IsolatedDevice, OpenNamed
+def _opened(suite: Suite, device: str | None, how: HowToSweep) -> AbstractContextManager[Device]:
+    from gacprof.measure.worker import sweeper
 
-    name = device or _default_name()
-    isolate = name != "cpu" if how.isolate is None else how.isolate
-    if not isolate:
-        yield open_device(name, how.timer)
-        return
-    with IsolatedDevice(OpenNamed(name, how.timer), how.timeout_s) as opened:
-        yield opened
+    return sweeper(
+        device,
+        timer=how.timer,
+        isolate=how.isolate,
+        timeout_s=how.timeout_s,
+        processes=suite.timing.processes,
+    )
 
 
 @contextmanager
@@ -122,7 +116,7 @@ def _clocks(device: str | None, how: HowToSweep) -> Iterator[None]:
     from gacprof.measure.cuda import CudaDevice
     from gacprof.measure.device import open_device
 
-    gpu = open_device(device or _default_name(), "cuda-events")
+    gpu = open_device(device, "cuda-events")
     if not isinstance(gpu, CudaDevice):
         raise MeasurementError("--lock-clocks is for GPUs; a CPU's clock is the system's to set")
     telemetry = gpu.telemetry
@@ -141,52 +135,49 @@ def _interruptible(folder: Path) -> Iterator[None]:
         raise
 
 
-def _confirm(folder: Path, device: Device) -> None:
-    from gacprof.sweeping import confirm_run
-
-    with progress("confirm edges") as advance:
-        verdicts = confirm_run(folder, device, progress=advance)
-    counts = {v.verdict: sum(w.verdict == v.verdict for w in verdicts) for v in verdicts}
-    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-    say(f"edges measured in turns: {told or 'there are none'}")
-
-
-def dry_run_of(suite: Suite, device: str | None, as_json: bool) -> None:
-    """Say what would be measured, and how long it may take: a few calls tell, where the device
+def dry_run_of(suite: Suite, device: str | None, budget_s: float | None, as_json: bool) -> None:
+    """Say what would be measured, and how long it may take: a few blocks tell, where the device
     is here."""
     from gacprof.sweeping.estimate import estimate
-    from gacprof.sweeping.order import visits
 
-    kind = (device or _default_name()).partition(":")[0]
-    kind = "cuda" if kind == "all" else kind
-    points, timing = suite.points(kind), suite.timing
-    order = visits(points, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
-    adaptive = sum(s.strategy == "adaptive" for s in suite.sweep)
-    opened = _if_here(device)
-    name = opened.environment.name if opened else ""
-    told = estimate(suite, kind, name, opened)
+    kind = _kind(device)
+    points, curves, timing = suite.points(kind), suite.curves(kind), suite.timing
+    budget_s = budget_s or timing.budget_s
+    with ExitStack() as stack:
+        opened = _if_here(device)
+        if opened:
+            stack.callback(opened.close)
+        name = opened.environment.name if opened else ""
+        told = estimate(suite, kind, name, opened, budget_s)
     data: dict[str, Any] = {
         "suite": suite.name,
         "device": kind,
+        "curves": len(curves),
         "points": len(points),
-        "visits": len(order),
-        "refined_sweeps": adaptive,
-        "estimated_s": [round(told.low_s, 1), round(told.high_s, 1)],
+        "refined_curves": sum(curve.adaptive for curve in curves),
+        "processes": timing.processes,
+        "estimated_s": round(told.seconds, 1),
         "estimated_from_calls": told.calls,
-        "budget_s": timing.budget_s,
-        "longest_s": round(len(order) * timing.cap_ms / 1e3, 1) if timing.count is None else None,
+        "budget_s": budget_s,
+        "longest_s": round(told.longest_s, 1),
     }
     if as_json:
         print_json(data | {"of": [str(point) for point in points]})
         return
-    most = "at most " if adaptive else ""
-    say(f"suite {suite.name} on {kind}: {most}{len(points)} points, {len(order)} visits")
-    basis = f"from calls at {told.calls} points" if told.calls else "a guess, nothing measured"
-    say(f"between {_duration(told.low_s)} and {_duration(told.high_s)} ({basis})")
+    most = "at most " if data["refined_curves"] else ""
+    say(f"suite {suite.name} on {kind}: {most}{len(points)} points on {len(curves)} curves")
+    basis = f"from {told.calls} calls" if told.calls else "a guess, nothing measured"
+    say(f"about {_duration(told.seconds)} ({basis}), at most {_duration(told.longest_s)}")
     if kind == "cpu" and os.getloadavg()[0] > 0.5:
-        say("other work runs here: calls that it preempts are taken again, so it may be longer")
-    if timing.budget_s:
-        say(f"its budget ends it after {timing.budget_s:g} s; --resume takes what is left")
+        say("other work runs here: calls that it disturbs are made again, so it may be longer")
+    if budget_s:
+        say(f"the budget of {budget_s:g} s ends it; --resume goes on with what is undecided")
+
+
+def _kind(device: str | None) -> str:
+    from gacprof.measure.device import device_name
+
+    return "cuda" if device == "all" else device_name(device).partition(":")[0]
 
 
 def _if_here(device: str | None) -> Device | None:
@@ -201,12 +192,6 @@ def _if_here(device: str | None) -> Device | None:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _default_name() -> str:
-    import torch
-
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 def _slug(name: str) -> str:

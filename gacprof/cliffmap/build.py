@@ -16,7 +16,7 @@ from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.noise import CurveBlocks, Slot, checks, noise_of
-from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Provenance
+from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
 from gacprof.errors import MapError
 from gacprof.measure.fit import fit_blocks
 from gacprof.points import Block, Environment, Point, PointNote, Sample
@@ -118,6 +118,12 @@ def build_map(
         lone=_without_doubles(lone, made),
     )
     return CliffMap(file)
+
+
+def noise_of_blocks(blocks: Iterable[Block]) -> Noise:
+    """The A/A floor of these blocks, without a map. Raises :class:`MapError`."""
+    taken, _, _ = _of_one_timer(list(blocks))
+    return noise_of([curve_blocks(of_curve) for of_curve in _by_curve(taken).values()])
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ class CurveSummary:
     largest_jump: float | None
     frontier: list[int]
     safe: int
+    misaligned: int
+    undecided: int
     worst_penalty: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -95,6 +97,8 @@ def _summary(curve: Curve) -> CurveSummary:
         largest_jump=max((c.jump for c in curve.cliffs), key=abs, default=None),
         frontier=curve.frontier,
         safe=len(curve.safe),
+        misaligned=len(curve.misaligned),
+        undecided=len(curve.undecided),
         worst_penalty=round(max(penalty(curve.points.median_us)), 4),
     )
 

@@ -217,6 +217,7 @@ def _axis(curve: Curve) -> dict[str, Any]:
         "first": curve.coverage.first,
         "last": curve.coverage.settled,
         "safe": curve.safe,
+        "undecided": curve.undecided,
         "frontier": curve.frontier,
         "best_modulus": best_modulus(curve).as_dict() if judged else None,
     }

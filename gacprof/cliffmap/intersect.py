@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gacprof.cliffmap.candidates import Candidate, Use, choose, of_curve
+from gacprof.cliffmap.judge import Verdict
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.selection import best
 from gacprof.errors import MapError
@@ -16,16 +17,21 @@ from gacprof.points import Flag
 @dataclass(frozen=True)
 class SharedDim:
     """One dim on all maps. ``worst_penalty`` is the largest of ``penalties``; both and
-    ``latencies_us`` are by map name. ``safe`` means safe on every one."""
+    ``latencies_us`` are by map name. Its ``verdict`` is ``safe`` where it is safe on every one,
+    ``misaligned`` where it is so on any."""
 
     d: int
     worst_penalty: float
-    safe: bool
+    verdict: Verdict
     penalties: dict[str, float]
     latencies_us: dict[str, float]
 
+    @property
+    def safe(self) -> bool:
+        return self.verdict == "safe"
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"safe": self.safe}
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,8 @@ class Intersection:
         return sorted(found, key=lambda dim: dim.d)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "safe": self.safe}
+        dims = [dim.as_dict() for dim in self.dims]
+        return {**asdict(self), "dims": dims, "safe": self.safe}
 
 
 def intersect(
@@ -158,9 +165,15 @@ def _together(
             SharedDim(
                 d,
                 max(penalties.values()),
-                all(candidate.safe for candidate in here.values()),
+                _joint([candidate.verdict for candidate in here.values()]),
                 penalties,
                 {name: candidate.latency_us for name, candidate in here.items()},
             )
         )
     return Intersection(operator, axis, curves, dims)
+
+
+def _joint(verdicts: Sequence[Verdict]) -> Verdict:
+    if "misaligned" in verdicts:
+        return "misaligned"
+    return "undecided" if "undecided" in verdicts else "safe"

@@ -52,8 +52,9 @@ def judge(
     """Judge dims by their latencies, in ascending order of the dims.
 
     ``error`` are relative standard errors; without, the latencies are taken as they stand (a
-    published curve, whose source gives no spread). Only the first ``settled`` dims have larger
-    ones of every kind beside them: what lies beyond is never safe.
+    published curve, whose source gives no spread); a dim of infinite error is undecided. Only the
+    first ``settled`` dims have larger ones of every kind beside them: what lies beyond is never
+    safe.
     """
     y = np.log(np.asarray(latency_us, dtype=np.float64))
     e = np.zeros(len(y)) if error is None else np.asarray(error, dtype=np.float64)
@@ -66,6 +67,7 @@ def judge(
         penalty[i] = max(0.0, float(gap.max()))
         low[i] = max(0.0, float((gap - many * spread).max()))
         high[i] = max(0.0, float((gap + one * spread).max()))
+    high[~np.isfinite(e)] = np.inf  # the largest dim's too, which is compared with none
     if settled is not None:
         high[settled:] = np.inf
     penalty, low, high = np.expm1(penalty), np.expm1(low), np.expm1(high)

@@ -261,6 +261,12 @@ class Curve(_Strict):
         return self
 
     @property
+    def undecided(self) -> list[int]:
+        """Dims that are neither safe nor misaligned."""
+        judged = {*self.safe, *self.misaligned}
+        return [d for d in self.points.d if d not in judged]
+
+    @property
     def identity(self) -> str:
         """What tells this curve from others, for people: ``linear K (M=1 N=4096) float16``."""
         fixed = " ".join(f"{name}={size}" for name, size in self.fixed.items())

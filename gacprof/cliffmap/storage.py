@@ -95,6 +95,11 @@ def _reason(text: str, error: ValidationError) -> str:
         family, _, version = str(schema).rpartition("/")
         if family == FAMILY and version.isdigit() and int(version) > int(SCHEMA.split("/")[1]):
             return f"it is {schema}, newer than the {SCHEMA} of this gacprof; upgrade gacprof"
+        if family == FAMILY and version.isdigit():
+            return (
+                f"it is {schema}, of an earlier gacprof that did not measure in blocks; make it "
+                "anew (gacprof sweep … --out RUN, then gacprof map build RUN)"
+            )
         return f"its schema is {schema!r}, not {SCHEMA}"
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")

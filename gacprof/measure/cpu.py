@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 
 from gacprof import operators
 from gacprof.errors import MeasurementError, first_line
@@ -15,7 +14,7 @@ from gacprof.measure.environment import cpu_environment, memory_bytes
 from gacprof.measure.memory import Arenas, Call
 from gacprof.measure.threads import bound_threads, preemptions
 from gacprof.operators.base import operands_from
-from gacprof.points import Environment, Point
+from gacprof.points import Point
 
 ATTEMPTS = 4
 """Calls of a slot in one block while the system takes cores from them."""
@@ -30,13 +29,10 @@ class CpuDevice(Device):
     def __init__(self) -> None:
         import torch
 
+        self.environment = cpu_environment()
         self._arenas = Arenas(torch.device("cpu"))
         self._held = ExitStack()
         self._bound: bool | None = None
-
-    @cached_property
-    def environment(self) -> Environment:
-        return cpu_environment()
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
         if self._bound is None:

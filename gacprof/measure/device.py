@@ -108,6 +108,15 @@ class Device(ABC):
         """Let go of the device."""
 
 
+def device_name(name: str | None = None) -> str:
+    """That name, or the default: the first GPU, else the CPU."""
+    if name is not None:
+        return name
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
 def open_device(name: str | None = None, timer: str = "auto") -> Device:
     """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
 
@@ -115,10 +124,7 @@ def open_device(name: str | None = None, timer: str = "auto") -> Device:
     events for calls that no graph can capture.
     Raises :class:`MeasurementError` for a device that is not there.
     """
-    import torch
-
-    if name is None:
-        name = "cuda:0" if torch.cuda.is_available() else "cpu"
+    name = device_name(name)
     kind, _, index = name.partition(":")
     if kind == "cpu" and not index:
         from gacprof.measure.cpu import CpuDevice

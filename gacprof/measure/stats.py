@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 
@@ -51,22 +51,3 @@ def _rank(n: int, confidence: float) -> int:
             break
         k += 1
     return max(0, k)
-
-
-def relative_half_width(values: Sequence[float]) -> float:
-    """Half the width of the median's 95 % interval, as a fraction of the median."""
-    low, middle, high = median_interval(values)
-    return (high - low) / 2 / middle
-
-
-def quantile(values: Iterable[float], q: float) -> float:
-    """The smallest value that at least a fraction ``q`` of the values do not exceed."""
-    ordered = sorted(values)
-    if not ordered:
-        raise ValueError("a quantile of no values")
-    return ordered[min(len(ordered) - 1, max(0, math.ceil(q * len(ordered)) - 1))]
-
-
-def relative_difference(a: float, b: float) -> float:
-    """|a − b| as a fraction of the smaller: symmetric, and how a jump is expressed."""
-    return abs(a - b) / min(a, b)

@@ -13,13 +13,22 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gacprof.errors import MeasurementError, first_line
-from gacprof.measure.device import BlockTimes, Device, Session, Slot, open_device
+from gacprof.measure.device import (
+    BlockTimes,
+    Device,
+    Session,
+    Slot,
+    device_name,
+    open_device,
+)
 from gacprof.points import Environment
 
 START_TIMEOUT_S = 120.0
@@ -62,7 +71,7 @@ class IsolatedDevice(Device):
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._spares = [self._spawn() for _ in range(spares + 1)]
-        self._burnt_in = False
+        self._burnt_in, self._cold = False, True
         self._sessions = 0
         self.generation = -1
         """How many workers there were before the present one."""
@@ -151,7 +160,8 @@ class IsolatedDevice(Device):
         process = context.Process(
             target=_serve, args=(theirs, self._opener, os.getpid()), daemon=True
         )
-        process.start()
+        with _without_main():
+            process.start()
         theirs.close()
         return process, ours
 
@@ -238,6 +248,7 @@ def sweeper(
     In the calling process blocks cannot be spread over fresh ones. A CPU's ``processes`` are
     started at once; a GPU's one after another, since each holds memory there.
     """
+    name = device_name(name)
     if isolate:
         spares = processes - 1 if name == "cpu" else 0
         with IsolatedDevice(OpenNamed(name, timer), timeout_s, spares) as worker:
@@ -248,6 +259,18 @@ def sweeper(
         yield device
     finally:
         device.close()
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the caller's script, which a spawned process would run again: a sweep that stands in
+    a script outside of ``if __name__ == "__main__"`` would start itself over and over."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _serve(pipe: Connection, opener: Opener, parent: int) -> None:

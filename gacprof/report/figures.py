@@ -1,4 +1,4 @@
-"""A curve as a picture: the staircase, its tiers, its frontier, its noise floor.
+"""A curve as a picture: the staircase, its tiers, its frontier, what is safe.
 
 Each function returns a matplotlib ``Figure``; :func:`gacprof.report.figures_style.save` writes
 it as SVG and PNG.
@@ -52,9 +52,9 @@ MOST_LABELS = 14
 
 
 def staircase(cliff_map: CliffMap, curve: Curve, width: float = 10.0) -> Figure:
-    """Latency over the dim, with tiers as bands, the frontier and the noise floor drawn in."""
+    """Latency over the dim, with tiers as bands, the frontier and the tolerance drawn in."""
     figure, (axes,) = new_figure(width, 4.6)
-    draw_staircase(axes, curve, cliff_map.floor_of(curve))
+    draw_staircase(axes, curve)
     title(axes, f"{curve.operator}: latency over {curve.axis}", _conditions(cliff_map, curve))
     _legend(axes)
     return figure
@@ -78,7 +78,7 @@ def side_by_side(
     figure, panels = new_figure(10.0, 0.6 + 3.4 * len(maps), rows=len(maps), sharex=True)
     devices = {m.file.device.name for m in maps}
     for panel, cliff_map, curve in zip(panels, maps, curves, strict=True):
-        draw_staircase(panel, curve, cliff_map.floor_of(curve))
+        draw_staircase(panel, curve)
         heading = cliff_map.file.device.name if len(devices) == len(maps) else cliff_map.name
         title(panel, heading, _conditions(cliff_map, curve))
         if panel is not panels[-1]:
@@ -87,11 +87,12 @@ def side_by_side(
     return figure
 
 
-def draw_staircase(axes: Axes, curve: Curve, floor: float | None) -> None:
-    """Draw one curve into existing axes. ``floor`` is the measured one, if there is one."""
+def draw_staircase(axes: Axes, curve: Curve) -> None:
+    """Draw one curve into existing axes."""
     factor, unit = latency_unit(curve.points.median_us)
     _draw_classes(axes, curve, factor)
-    _draw_frontier(axes, curve, floor, factor)
+    _draw_undecided(axes, curve, factor)
+    _draw_frontier(axes, curve, factor)
     _draw_bands(axes, curve)
     axes.set_xlabel(curve.axis, color=INK)
     axes.set_ylabel(f"latency [{unit}]", color=INK)
@@ -178,17 +179,36 @@ def runs(within: Sequence[int], members: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def _draw_frontier(axes: Axes, curve: Curve, floor: float | None, factor: float) -> None:
-    """The envelope as far as it is settled, what noise makes of it, and the frontier's dims."""
+def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
+    """The intervals of dims that are neither safe nor misaligned."""
+    undecided = set(curve.undecided)
+    p = curve.points
+    bars = [
+        (d, middle, low or middle, high or middle)
+        for d, middle, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
+        if d in undecided
+    ]
+    if not bars:
+        return
+    below = [factor * (middle - low) for _, middle, low, _ in bars]
+    above = [factor * (high - middle) for _, middle, _, high in bars]
+    axes.errorbar(
+        [d for d, *_ in bars], [factor * middle for _, middle, *_ in bars], yerr=[below, above],
+        fmt="none", ecolor=INK, elinewidth=0.8, capsize=2.0, alpha=0.6, zorder=2.9,
+        label="undecided (95 %)",
+    )  # fmt: skip
+
+
+def _draw_frontier(axes: Axes, curve: Curve, factor: float) -> None:
+    """The envelope as far as it is settled, the tolerance above it, and the frontier's dims."""
     sure = sum(size <= curve.coverage.settled for size in curve.points.d)
     d = curve.points.d[:sure]
     envelope = [t * factor for t in detect.envelope(curve.points.median_us)[:sure]]
-    width = curve.tolerance if floor is None else floor
-    words = f"safe: within {width:.0%} of it" if floor is None else f"noise floor: {width:.1%}"
+    width = curve.tolerance
     axes.step(d, envelope, where="pre", color=INK, linewidth=1.1, zorder=2.6, label="envelope")
     axes.fill_between(
         d, envelope, [t * (1 + width) for t in envelope], step="pre", color=INK, alpha=0.22,
-        linewidth=0, zorder=2.5, label=words,
+        linewidth=0, zorder=2.5, label=f"safe: within {width:.0%} of it",
     )  # fmt: skip
     at = dict(zip(d, envelope, strict=True))
     axes.plot(

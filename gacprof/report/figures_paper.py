@@ -96,7 +96,7 @@ def paper_figure(cliff_map: CliffMap, number: int, dtype: str | None = None) -> 
         if curve is None:
             _say_missing(at, panel)
             continue
-        _draw(at, panel, curve, cliff_map)
+        _draw(at, panel, curve)
         fixed = ", ".join(f"{name}={size}" for name, size in curve.fixed.items())
         title(at, panel.heading, f"{cliff_map.file.device.name} · {curve.dtype} · {fixed}")
         at.legend(
@@ -113,9 +113,9 @@ def _say_missing(axes: Axes, panel: Panel) -> None:
     axes.annotate(words, (0.5, 0.5), xycoords="axes fraction", ha="center", fontsize=9, color=QUIET)
 
 
-def _draw(axes: Axes, panel: Panel, curve: Curve, cliff_map: CliffMap) -> None:
+def _draw(axes: Axes, panel: Panel, curve: Curve) -> None:
     if panel.rate is None:
-        draw_staircase(axes, curve, cliff_map.floor_of(curve))
+        draw_staircase(axes, curve)
         return
     from gacprof.cliffmap.residues import label
 

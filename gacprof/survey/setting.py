@@ -18,35 +18,38 @@ if TYPE_CHECKING:
     from gacprof.measure.device import Device
 
 Tell = Callable[[str], None]
-Advance = Callable[[int, int, object], None]
+Advance = Callable[[float, float, object], None]
 
-MAP, ROUNDS = "cliffmap.json", "rounds"
+MAP, SWEEPS = "cliffmap.json", "sweeps"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A device to sweep, and the name under which torch runs models on it.
+    """A device, and the name under which torch runs models on it.
 
     ``index`` is the CUDA device's number, None on a CPU; ``shape`` is what end to end means.
+    It is swept in processes of its own where it is ``isolated``, as any but a recorded one is.
     """
 
     device: Device
     torch_device: str
     index: int | None
     shape: Shape
-
-    isolated: bool = False
+    isolated: bool = True
 
     @property
     def is_gpu(self) -> bool:
         return self.device.environment.kind == "cuda"
 
     @contextmanager
-    def sweeper(self) -> Iterator[Device]:
+    def sweeper(self, processes: int) -> Iterator[Device]:
         """The device to sweep with."""
-        from gacprof.sweeping.worker import sweeper
+        if not self.isolated:
+            yield self.device
+            return
+        from gacprof.measure.worker import sweeper
 
-        with sweeper(self.device, self.torch_device, apart=self.isolated) as device:
+        with sweeper(self.torch_device, processes=processes) as device:
             yield device
 
 
@@ -58,7 +61,7 @@ def open_machine(name: str | None) -> Machine:
     if device.environment.kind == "cpu":
         return Machine(device, "cpu", None, LLAMA_3_8B_EIGHTH)
     index = int((name or "").partition(":")[2] or 0)
-    return Machine(device, f"cuda:{index}", index, LLAMA_3_8B, isolated=True)
+    return Machine(device, f"cuda:{index}", index, LLAMA_3_8B)
 
 
 @dataclass
@@ -101,5 +104,5 @@ class Setting:
         return CliffMap.load(self.folder / MAP)
 
     @cached_property
-    def round_folder(self) -> Path:
-        return self.folder / ROUNDS
+    def sweep_folder(self) -> Path:
+        return self.folder / SWEEPS

@@ -27,7 +27,7 @@ from gacprof.survey.shapes import (
     unaligned_widths,
 )
 from gacprof.survey.state import NotYetError, Outcome
-from gacprof.survey.sweep import CPU_TIMING, GPU_TIMING, PLAN_TOKENS
+from gacprof.survey.sweep import PLAN_TOKENS, TIMING
 from gacprof.sweeping import Suite, load_suite
 from gacprof.sweeping.suite import parse_suite
 
@@ -63,8 +63,8 @@ def make(setting: Setting) -> Outcome:
     publish(setting, load_suite(setting.suite))
     unplanned = [note for note in notes if "no plan" in note]
     thin = "; ".join(unplanned)
-    if summary.left:
-        thin = f"{summary.left} visits to the variants' own shapes are still to be taken"
+    if summary.unfinished:
+        thin = f"{summary.unfinished} curves of the variants' own shapes are not finished"
     return Outcome(artefacts=(FILE, MAP), notes=tuple(notes), thin=thin)
 
 
@@ -128,8 +128,7 @@ def exact_suite(setting: Setting, variants: Sequence[Variant]) -> Suite:
     tables = [_linear(shape, k, sorted(sizes), shape.tokens) for k, sizes in sorted(bodies.items())]
     tables.append(_linear(shape, shape.hidden, [shape.vocabulary], shape.decode_batches))
     tables += _attention(shape)
-    timing = GPU_TIMING if setting.machine.is_gpu else CPU_TIMING
-    data = {"name": "survey-shapes", "timing": timing, "sweep": tables}
+    data = {"name": "survey-shapes", "timing": TIMING, "sweep": tables}
     return parse_suite(data, "the suite of the variants' shapes")
 
 

@@ -142,18 +142,19 @@ class CurveState:
 
     def refined(self) -> bool:
         """Ask a refined axis for more dims, once all have calls enough; whether it gave any."""
-        if self._rounds is None or self.blocks < COARSE_BLOCKS:
-            return False
-        if any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots):
-            return False
-        try:
-            wanted = self._rounds.send(self._seen())
-        except StopIteration:
-            self._rounds = None
-            return False
-        new = [d for d in wanted if Slot(self.plan.points[d]) not in self._place]
-        self._add(new)
-        return bool(new)
+        while self._rounds is not None:
+            if any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots):
+                return False
+            try:
+                wanted = self._rounds.send(self._seen())
+            except StopIteration:
+                self._rounds = None
+                return False
+            new = [d for d in wanted if Slot(self.plan.points[d]) not in self._place]
+            if new:
+                self._add(new)
+                return True
+        return False
 
     def _seen(self) -> dict[int, Seen]:
         found = self.fit(RESAMPLES_AT_LOOKS)
@@ -172,6 +173,15 @@ class CurveState:
 
     def fit(self, resamples: int) -> Fit:
         return fit_blocks(self._matrix(), [p for p, _ in self._rows], resamples=resamples)
+
+    def catch_up(self) -> None:
+        """After a replay: the rounds of refinement that are past, and the looks, made as one."""
+        self.refined()
+        while self.due:
+            self.looked_at += 1
+        if self.looked_at:
+            self.looked_at -= 1
+            self.look()
 
     def _matrix(self) -> np.ndarray:
         matrix = np.full((len(self._rows), len(self.slots)), np.nan)
@@ -199,7 +209,8 @@ class CurveState:
         """Judge the curve as it is now."""
         self.looked_at += 1
         own = [i for i, s in enumerate(self.slots) if not s.replicate and self.counts[i]]
-        if len(own) < 2:
+        if len(own) < 2:  # nothing to compare it with
+            self.decision = Decision(0.0, 0.0)
             return
         found = self.fit(RESAMPLES_AT_LOOKS)
         own.sort(key=lambda i: self.slots[i].point.dim[self.plan.axis])

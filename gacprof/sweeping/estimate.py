@@ -1,26 +1,34 @@
-"""How long a sweep will take: a few points called for it, else a guess from the points' work."""
+"""How long a sweep will take: a few blocks called for it, else a guess from the points' work."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite, log
 from statistics import median
 
+import numpy as np
+
 from gacprof import operators
-from gacprof.measure.device import Device
+from gacprof.cliffmap.judge import LOOKS
+from gacprof.errors import MeasurementError
+from gacprof.measure.device import Device, Slot
+from gacprof.measure.fit import fit_blocks
 from gacprof.measure.roof import ROOFS, Roof
 from gacprof.points import Point
-from gacprof.sweeping.order import visits
 from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
-from gacprof.sweeping.suite import Suite, Sweep, Timing
+from gacprof.sweeping.suite import CurvePlan, Suite, Timing
 
-FIXED_US = {"cuda": 8_000.0, "cpu": 1_500.0}
-"""A visit beside its timings: allocating, first calls, one trace; a guess, not measured."""
-EACH_US = {"cuda": 75.0, "cpu": 2.0}
-"""A timing beside the call: flush, sleep and gaps on a GPU (facts: timing.md)."""
-ENGINE_US = 300.0
-"""A visit's share of the engine: its line on disk, its place in the order (sweep_rate.py)."""
+START_S = {"cuda": 8.0, "cpu": 4.0}
+"""A fresh process: importing torch and opening the device."""
+CALL_US, BLOCK_US = 60.0, 1_500.0
+"""A call beside what is timed, and a block: the engine's share, its line on disk."""
+PROBE_S, PROBED_SLOTS, PROBED_BLOCKS = 3.0, 6, 6
+INTERVAL = 4.5
+"""The half-width of a penalty's interval in standard errors of a dim (cliffmap/judge.py)."""
+GUESSED_ERROR = 0.004
+"""The standard error of a dim after :data:`PROBED_BLOCKS` blocks, where nothing was called."""
 REACHED = 0.4
 """The share of the roof that a call is taken to reach."""
 ASSUMED = {
@@ -28,124 +36,114 @@ ASSUMED = {
     "cpu": Roof({"float32": 0.05, "bfloat16": 0.05, "float16": 0.01, "int8": 0.05}, 10.0),
 }
 """Where the device is not known: an H100, and a CPU of two slow cores."""
-WARM_UP_CALLS = 4
-PROBE_S = 1.5
-"""Time for the calls that an estimate is made from."""
-THOROUGH = 4.0
-"""A thorough visit's timings in those of others (suite.Timing.rule)."""
-EDGE_VISITS = (0.1, 3.0)
-"""Thorough visits a point: on a quiet device, and what `quick` took on a CPU of two busy cores."""
-REFINED = (0.4 / LARGEST_SHARE, 1 / LARGEST_SHARE)
-"""The share of a refined axis's points: a few edges, and as many as it may take."""
-GUESS = (0.3, 3.0)
-"""What a guess that rests on no call may be off by."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds: where every visit takes the least number of timings, and where each goes on to
-    its cap. ``calls`` points were called for it; with none it is a guess from their work."""
+    """``seconds`` that the sweep may take, at most its budget. ``longest_s`` is where every
+    curve goes on to its last block. ``calls`` were made for it; with none it is a guess."""
 
-    low_s: float
-    high_s: float
+    seconds: float
+    longest_s: float
     calls: int = 0
 
 
 @dataclass(frozen=True)
-class _Curve:
-    sweep: Sweep
-    points: list[Point]
+class _Probe:
+    """What a call of a curve takes (µs), and a dim's error after :data:`PROBED_BLOCKS` blocks."""
+
+    call_us: float
+    error: float
+    calls: int = 0
 
 
 def estimate(
-    suite: Suite, device_kind: str, device_name: str = "", device: Device | None = None
+    suite: Suite,
+    device_kind: str,
+    device_name: str = "",
+    device: Device | None = None,
+    budget_s: float | None = None,
 ) -> Estimate:
-    """What the suite may take; no more than its budget. Raises :class:`SuiteError`.
+    """What the suite may take. Raises :class:`SuiteError`.
 
-    With a ``device`` points from the middle and the ends of curves are called on it, for
-    :data:`PROBE_S` or one point.
+    With a ``device`` some dims of each curve are called on it, for :data:`PROBE_S`.
     """
-    timing, points = suite.timing, suite.points(device_kind)
-    order = visits(points, timing.passes, timing.duplicates, timing.least_duplicates, timing.seed)
-    passes = len(order) / len(points)
-    curves = list(_curves(suite, device_kind))
+    timing = suite.timing
     roof = ROOFS.get(device_name) or ASSUMED.get(device_kind) or ASSUMED["cpu"]
-    tried = {} if device is None else _tried(curves, device, roof)
-    slower = {number: median(found) for number, found in tried.items()}
-    usual = median(slower.values()) if slower else 1.0
+    curves = suite.curves(device_kind)
+    probes = _probed(curves, device, timing.reuse_mib << 20, roof) if device else {}
+    slower = median([p.call_us / _guess_us(curves[i], roof) for i, p in probes.items()] or [1.0])
+    error = median([p.error for p in probes.values()] or [GUESSED_ERROR])
     sums = [0.0, 0.0]
-    for number, curve in enumerate(curves):
-        for end in (0, 1):
-            factor = slower.get(number, usual) * (1.0 if tried else GUESS[end])
-            calls = [factor * _guess_us(point, roof) for point in curve.points]
-            once, longer = (
-                sum(_visit_us(call, timing, device_kind, end == 1, times) for call in calls)
-                for times in (1.0, THOROUGH)
-            )
-            edges = EDGE_VISITS[end] if timing.edge_visits else 0.0
-            share = REFINED[end] if _refined(curve) else 1.0
-            sums[end] += share * (passes * once + edges * longer) / 1e6
-    budget = timing.budget_s or float("inf")
-    return Estimate(min(sums[0], budget), min(sums[1], budget), sum(map(len, tried.values())))
+    for number, plan in enumerate(curves):
+        guess = _Probe(slower * _guess_us(plan, roof), error)
+        probe = probes.get(number, guess)
+        slots = _slots(plan, timing)
+        block_s = (BLOCK_US + slots * (CALL_US + probe.call_us)) / 1e6
+        sums[0] += block_s * _blocks(probe.error, timing)
+        sums[1] += block_s * timing.most_blocks
+    start = START_S.get(device_kind, 0.0) * timing.processes
+    budget = budget_s or timing.budget_s or inf
+    calls = sum(probe.calls for probe in probes.values())
+    return Estimate(start + min(sums[0], budget), start + min(sums[1], budget), calls)
 
 
-def _curves(suite: Suite, device_kind: str) -> Iterator[_Curve]:
-    """Every point of the suite once, by the curve that it is first on."""
-    met: set[Point] = set()
-    for sweep in suite.sweep:
-        if sweep.device in (None, device_kind):
-            for curve in sweep.curves(device_kind):
-                fresh = [p for p in curve.values() if p not in met]
-                met.update(fresh)
-                if fresh:
-                    yield _Curve(sweep, fresh)
+def _slots(plan: CurvePlan, timing: Timing) -> int:
+    """Dims of a curve with their replicates; a refined axis has a share of them."""
+    dims = len(plan.points)
+    if plan.adaptive and dims >= MEASURE_ALL_BELOW:
+        dims //= LARGEST_SHARE
+    return dims + min(dims, max(timing.least_replicates, round(timing.replicates * dims)))
 
 
-def _refined(curve: _Curve) -> bool:
-    return curve.sweep.strategy == "adaptive" and len(curve.points) >= MEASURE_ALL_BELOW
+def _blocks(error: float, timing: Timing) -> int:
+    """Blocks until penalties are known as finely as asked for, at one of the looks."""
+    wanted = PROBED_BLOCKS * (INTERVAL * error / timing.finest) ** 2
+    looks = [timing.blocks << n for n in range(LOOKS)]
+    return min(timing.most_blocks, next((n for n in looks if n >= wanted), timing.most_blocks))
 
 
-def _tried(curves: list[_Curve], device: Device, roof: Roof) -> dict[int, list[float]]:
-    """How many times the guess a call took, by the number of its curve: the middle of each, then
-    towards the ends, while there is time."""
+def _probed(
+    curves: Sequence[CurvePlan], device: Device, reuse_bytes: int, roof: Roof
+) -> dict[int, _Probe]:
+    """By the curve's number; the longest calls first, while there is time."""
     until = time.monotonic() + PROBE_S
-    taken: dict[int, list[float]] = {}
-    for place in (0.5, 0.1, 0.9):
-        for number, curve in enumerate(curves):
-            point = curve.points[int(place * len(curve.points))]
-            call_us = _call_us(point, device)
-            if call_us is not None:
-                taken.setdefault(number, []).append(call_us / _guess_us(point, roof))
-            if time.monotonic() >= until:
-                return taken
-    return taken
+    found: dict[int, _Probe] = {}
+    for number in sorted(range(len(curves)), key=lambda i: -_guess_us(curves[i], roof)):
+        probe = _probe(curves[number], device, reuse_bytes)
+        if probe is not None:
+            found[number] = probe
+        if time.monotonic() >= until:
+            break
+    return found
 
 
-def _call_us(point: Point, device: Device) -> float | None:
-    """A call's time, after warming up; None where the point fails, for whatever reason."""
+def _probe(plan: CurvePlan, device: Device, reuse_bytes: int) -> _Probe | None:
+    """A few blocks of some of a curve's dims; None where none of them can be called."""
+    dims = plan.dims
+    places = np.unique(np.linspace(0, len(dims) - 1, PROBED_SLOTS).round().astype(int))
     try:
-        work = device.prepare(point)
-        work.warm_up()
-        return median(work.time(3))
-    except Exception:  # an operator may raise anything; the sweep will tell it
+        session = device.session([Slot(plan.points[dims[i]]) for i in places], reuse_bytes)
+        order = [i for i in range(len(places)) if i not in session.failed]
+        matrix = np.full((PROBED_BLOCKS, len(places)), np.nan)
+        for block in range(PROBED_BLOCKS):
+            for timed in session.block(order).calls:
+                matrix[block, timed.slot] = log(timed.us)
+        session.close()
+    except MeasurementError:
         return None
+    if np.isnan(matrix).all():
+        return None
+    fit = fit_blocks(matrix)
+    known = [e for e in fit.error if isfinite(e)]
+    calls = int(np.sum(~np.isnan(matrix)))
+    return _Probe(float(np.nanmean(np.exp(matrix))), median(known or [GUESSED_ERROR]), calls)
 
 
-def _guess_us(point: Point, roof: Roof) -> float:
+def _guess_us(plan: CurvePlan, roof: Roof) -> float:
+    """A call of the curve's middle dim."""
+    point: Point = plan.points[plan.dims[len(plan.dims) // 2]]
     operator = operators.get(point.operator)
     dtype = point.dtype if point.dtype in roof.tflops else next(iter(roof.tflops))
     least = roof.least_us(operator.flops(point), operator.bytes_moved(point), dtype)
     return max(1.0, (least or 0.0) / REACHED)
-
-
-def _visit_us(call: float, timing: Timing, kind: str, to_the_cap: bool, times: float) -> float:
-    """A visit: the fixed part, warming up, and its timings, ``times`` as many as usual."""
-    each = EACH_US.get(kind, 0.0) + call
-    if timing.count is not None:
-        timings = timing.count * each
-    else:
-        timings = times * timing.least * each
-        if to_the_cap:
-            timings = max(timings, times * timing.cap_ms * 1e3 * each / call)
-    warm_up = (WARM_UP_CALLS + timing.warm_up) * call
-    return ENGINE_US + FIXED_US.get(kind, 0.0) + warm_up + timings

@@ -39,14 +39,14 @@ def run_on_all(
     """The suite on each device at once, each into the sub-folder of its name.
 
     ``cuda:1`` goes to ``cuda1``. Devices are independent: each keeps its own samples and can
-    be resumed by itself. An interrupt or an error of one stops all, each after the visit that
+    be resumed by itself. An interrupt or an error of one stops all, each after the block that
     it is at, and is raised then. ``options`` are those of :func:`run_sweep`.
     """
     stop = threading.Event()
-    counts: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[float, float]] = {}
 
     def reporting(name: str) -> Progress:
-        def report(done: int, total: int, point: Point) -> None:
+        def report(done: float, total: float, point: Point) -> None:
             if stop.is_set():
                 raise KeyboardInterrupt
             counts[name] = done, total

@@ -25,9 +25,6 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import inf, log
 
-from gacprof.measure.stats import median_interval
-from gacprof.points import Sample
-
 RESIDUES = 16
 COARSE = 4
 """Dims of each class in the coarse pass: both ends, and staggered ones between."""
@@ -51,13 +48,6 @@ class Seen:
     low: float = 0.0
     high: float = 0.0
     kernels: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, sample: Sample) -> Seen:
-        if sample.status == "failed" or not sample.timings_us:
-            return cls(None)
-        low, middle, high = median_interval(sample.timings_us)
-        return cls(middle, low, high, sample.kernels)
 
 
 Rounds = Generator[list[int], Mapping[int, Seen], None]

@@ -44,6 +44,8 @@ class RunSummary:
     seconds: float
     undecided: int = 0
     """Curves with dims that were neither safe nor misaligned when the sweep ended."""
+    unfinished: int = 0
+    """Curves that the budget ended before that; a resume goes on with them."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder), "seconds": round(self.seconds, 3)}
@@ -119,6 +121,8 @@ class _Sweep:
             self._next, self._process = block.number + 1, max(self._process, block.process + 1)
             self._blocks += 1
             self._calls += len(block.calls)
+        for state in self._states:
+            state.catch_up()
 
     def run(self) -> None:
         """Each process in turn, each with its share of the time or of the blocks."""
@@ -289,6 +293,7 @@ class _Sweep:
             sum(bool(n.failed) and p not in measured for p, n in self._noted.items()),
             time.monotonic() - self._started,
             sum(bool(s.decision.open_share) for s in self._states),
+            sum(not s.finished for s in self._states),
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -99,10 +99,7 @@ class RunFolder:
             self._journal.close()
             self._journal = None
         blocks = read_blocks(self.path)
-        frame = frame_of(blocks)
-        with replacing(self.path / PARQUET) as temporary:
-            frame.to_parquet(temporary, compression="zstd", index=False)
-        write_json(self.path / POINTS, [_note_row(n) for n in read_notes(self.path).values()])
+        _write_folded(self.path, blocks, read_notes(self.path))
         (self.path / JOURNAL).unlink(missing_ok=True)
         self._folded, self._unfolded = len(blocks), 0
 
@@ -113,6 +110,23 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def write_run(
+    path: Path,
+    header: Mapping[str, Any],
+    blocks: Sequence[Block],
+    notes: Mapping[Point, PointNote],
+) -> None:
+    """A run folder of blocks that were measured elsewhere; replaces one that is there."""
+    _write_folded(path, blocks, notes)
+    write_json(path / RUN, dict(header) | {"schema": RUN_SCHEMA})
+
+
+def _write_folded(path: Path, blocks: Sequence[Block], notes: Mapping[Point, PointNote]) -> None:
+    with replacing(path / PARQUET) as temporary:
+        frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
+    write_json(path / POINTS, [_note_row(note) for note in notes.values()])
 
 
 def read_header(path: Path) -> dict[str, Any]:

@@ -19,4 +19,4 @@ def planted_latency(point: Point) -> float:
 
 
 def planted_device() -> RecordedDevice:
-    return RecordedDevice(lambda point, n: [planted_latency(point)] * n, PLANTED)
+    return RecordedDevice(planted_latency, PLANTED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.fixture
 def planted(monkeypatch, tmp_path):
-    monkeypatch.setattr("gacprof.measure.device.open_device", lambda name=None: planted_device())
+    monkeypatch.setattr("gacprof.chain.sweeper", lambda *_, **__: nullcontext(planted_device()))
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,25 +1,23 @@
-"""The disputes' points, measured as any sweep's are: shuffled, doubled in disguise, kept."""
+"""The disputes' points, measured as any sweep's are: in blocks with A/A replicates, and kept."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.cliffmap.detect import ASSUMED_FLOOR
-from gacprof.cliffmap.noise import aa_pairs, noise_floor
-from gacprof.cliffmap.visits import Visits
 from gacprof.errors import MeasurementError
 from gacprof.explaining.causes.value import Where
 from gacprof.explaining.disputes.run import DISPUTES, settle
 from gacprof.explaining.disputes.value import Verdict
 from gacprof.measure.device import Device
-from gacprof.points import Point, Sample
-from gacprof.sweeping import Suite, read_samples, run_sweep
+from gacprof.points import Block, Point, Sample
+from gacprof.sweeping import Suite, read_blocks, read_samples, run_sweep
 from gacprof.sweeping.run import Progress
-from gacprof.sweeping.suite import Sweep, Timing
-
-PASSES = 3
+from gacprof.sweeping.suite import Sweep
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,12 @@ def settle_on(
     wanted = check(numbers)
     points = points_of(wanted)
     samples: list[Sample] = []
+    blocks: list[Block] = []
     if points:
         run_sweep(suite_of(points), device, folder, resume=True, progress=progress)
-        samples = read_samples(folder)
-    floor = floor_of(samples)
+        samples, blocks = read_samples(folder), read_blocks(folder)
+    measured_floor = noise_of_blocks(blocks).floor
+    floor = ASSUMED_FLOOR if measured_floor is None else measured_floor
 
     def measured(asked: Sequence[Point]) -> list[Sample]:
         return [sample for sample in samples if sample.point in set(asked)]
@@ -71,27 +71,25 @@ def points_of(numbers: Iterable[int]) -> list[Point]:
 
 
 def suite_of(points: Sequence[Point]) -> Suite:
-    """A suite of single points. The axis is of no matter; the last dim is named."""
-    sweeps = []
-    for point in points:
-        *others, (axis, size) = point.dims
+    """A suite of these points, those that differ in one dim on one curve: points of a block are
+    compared best. The longest curves come first; a point is on one of them only."""
+    left, sweeps = list(points), []
+    while left:
+        curves: dict[tuple[str, Point], list[Point]] = defaultdict(list)
+        for point in left:
+            for axis in point.dim:
+                curves[axis, point.with_dim(axis, 1)].append(point)
+        (axis, _), members = max(curves.items(), key=lambda item: len(item[1]))
+        first = members[0]
         sweeps.append(
             Sweep(
-                operator=point.operator,
+                operator=first.operator,
                 axis=axis,
-                values=[size],
-                dims=dict(others),
-                dtype=point.dtype,
-                flags=dict(point.flag),
+                values=[*sorted(point.dim[axis] for point in members)],
+                dims={name: size for name, size in first.dims if name != axis},
+                dtype=first.dtype,
+                flags=dict(first.flag),
             )
         )
-    return Suite(name="disputes", timing=Timing(passes=PASSES), sweep=sweeps)
-
-
-def floor_of(samples: Iterable[Sample]) -> float:
-    """The 95 % quantile of what the hidden duplicates differ by; without any, what maps assume."""
-    visits: dict[Point, Visits] = {}
-    for sample in samples:
-        visits.setdefault(sample.point, Visits()).add(sample, None)
-    floor = noise_floor(aa_pairs(visits)).floor
-    return ASSUMED_FLOOR if floor is None else floor
+        left = [point for point in left if point not in members]
+    return Suite(name="disputes", sweep=sweeps)

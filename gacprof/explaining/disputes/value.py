@@ -47,7 +47,7 @@ class Results:
         return good
 
     def latency(self, point: Point) -> float | None:
-        """Median µs over all visits; None where the point was not measured."""
+        """Median µs over all calls; None where the point was not measured."""
         timings = [t for sample in self._good.get(point.id, []) for t in sample.timings_us]
         return median(timings) if timings else None
 
@@ -57,7 +57,7 @@ class Results:
         return a / b if a is not None and b is not None else None
 
     def groups(self, point: Point) -> list[Group]:
-        """The kernels of the point's first visit that recorded any."""
+        """The kernels of one call of the point, where they were recorded."""
         listed = self._good.get(point.id, [])
         return attach(next((sample.kernels for sample in listed if sample.kernels), ()))
 
