@@ -3,13 +3,6 @@
 import random
 
 import pytest
-
-from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.cliff import Paired
-from gacprof.errors import MeasurementError
-from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Environment
-from gacprof.sweeping import build_map_of
 from gacprof.sweeping.confirm import (
     Edge,
     confirm,
@@ -17,9 +10,16 @@ from gacprof.sweeping.confirm import (
     edges_of,
     judge,
 )
+from gacprof.sweeping.verdicts import FILE, read_verdicts
+
+from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.cliff import Paired
+from gacprof.errors import MeasurementError
+from gacprof.measure.recorded import RecordedDevice
+from gacprof.points import Environment
+from gacprof.sweeping import build_map_of
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.suite import Timing, parse_suite
-from gacprof.sweeping.verdicts import FILE, read_verdicts
 
 
 def suite(**timing):

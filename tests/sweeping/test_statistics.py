@@ -9,17 +9,17 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from gacprof.sweeping.rounds import rounds
+from gacprof.sweeping.suspects import suspected
+from gacprof.sweeping.visiting import measure_visit
 
 from gacprof.cliffmap.build import build_map
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.measure.stats import median
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.refine import Seen
-from gacprof.sweeping.rounds import rounds
 from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import Suite, Timing, load_suite, parse_suite, shipped_suites
-from gacprof.sweeping.suspects import suspected
-from gacprof.sweeping.visiting import measure_visit
 
 DIMS = range(1001, 1130)
 PLACES = (1025, 1051, 1077, 1103)

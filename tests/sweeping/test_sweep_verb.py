@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from gacprof.sweeping.verdicts import FILE
 from typer.testing import CliRunner
 
 from gacprof.cli.app import app
@@ -12,7 +13,6 @@ from gacprof.measure.recorded import RecordedDevice
 from gacprof.sweeping.estimate import estimate
 from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import load_suite, parse_suite
-from gacprof.sweeping.verdicts import FILE
 
 TINY = """
 name = "tiny"

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from gacprof.sweeping.worker import IsolatedDevice, OpenNamed
 
 from gacprof.errors import MeasurementError
 from gacprof.sweeping.many import local_gpus, run_on_all
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import parse_suite
-from gacprof.sweeping.worker import IsolatedDevice, OpenNamed
 
 sys.path.insert(0, str(Path(__file__).parent))
 import faulty
