@@ -101,8 +101,7 @@ class GraphRun(Run):
     """All calls are one CUDA graph, captured when this is made, on the current stream.
 
     The calls must have run on that stream before: what they do once (load modules, ask
-    heuristics, allocate workspaces) cannot be captured. Raises :class:`MeasurementError` or
-    ``RuntimeError`` where the calls cannot be.
+    heuristics, allocate workspaces) cannot be captured. Raises where the calls cannot be.
     """
 
     def __init__(self, work: Work, pool: Any, index: int) -> None:
@@ -142,7 +141,7 @@ def captured(body: Callable[[], object], pool: Any, index: int) -> torch.cuda.CU
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         body()
-    except (MeasurementError, RuntimeError) as error:
+    except Exception as error:  # whatever it is, the capture must end
         problem = error
     try:
         graph.capture_end()

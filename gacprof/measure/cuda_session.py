@@ -39,7 +39,6 @@ full speed may reach the power cap, and then what runs before a call decides its
 are followed by as long a rest."""
 TWICE_EVERY = 20
 """One slot in so many is captured with two numbers of calls."""
-FAILURES = (MeasurementError, RuntimeError)
 
 
 class CudaSession(Session):
@@ -75,7 +74,7 @@ class CudaSession(Session):
         for place, slot in enumerate(slots):
             try:
                 self._ready[place] = prepare(self._device, slot, reuse_bytes)
-            except FAILURES as error:
+            except Exception as error:  # an operator may raise anything
                 self._fail(place, error)
                 if self._spoilt:
                     return
@@ -126,7 +125,7 @@ class CudaSession(Session):
                 self._device.open_nodes += kernels * calls + NODES_BESIDE
                 if number % TWICE_EVERY == 0:
                     self._capture_half(place, ready, calls)
-            except FAILURES as error:
+            except Exception as error:
                 self._fail(place, error)
                 if self._spoilt:
                     return
@@ -138,7 +137,7 @@ class CudaSession(Session):
         if self._device.timer == GRAPH:
             try:
                 return self._tried(GraphRun(self._work(place, ready, calls), *self._shared))
-            except FAILURES as error:
+            except Exception as error:
                 told = reason(error)
                 if not self._device.falls_back or not self._device.usable():
                     raise MeasurementError(f"no CUDA graph can capture it: {told}") from None

@@ -244,8 +244,9 @@ def test_a_profiler_that_is_not_there_costs_names_only(gpu, monkeypatch):
 # --- what may fail --------------------------------------------------------------------------------
 
 
-def test_a_slot_that_is_refused_fails_alone(gpu):
-    gpu.fails = when(80, RuntimeError("mat2 must be aligned\nmore"))
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, MeasurementError])
+def test_a_slot_that_is_refused_fails_alone(gpu, kind):
+    gpu.fails = when(80, kind("mat2 must be aligned\nmore"))
     session = opened().session(slots(64, 80, 96))
     assert session.failed == {1: "mat2 must be aligned"}
     block = session.block([2, 1, 0])
