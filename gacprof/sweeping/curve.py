@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
+from typing import TypeVar
 
 import numpy as np
 
 from gacprof.cliffmap.judge import LOOKS, judge
-from gacprof.measure.device import BlockTimes, Slot
+from gacprof.measure.device import BlockTimes, Session, Slot
 from gacprof.measure.fit import Fit, fit_blocks
 from gacprof.points import Block, Call, Point
 from gacprof.sweeping.refine import Seen, refine
 from gacprof.sweeping.suite import CurvePlan, Timing
+
+T = TypeVar("T")
 
 BLOCK_MS = 60.0
 """What a block should take: the machine's state hardly changes within tens of milliseconds."""
@@ -224,6 +227,32 @@ class CurveState:
         """How many of the latest calls lost a core, although they were made several times."""
         flags = [disturbed for _, row in self._rows[-8:] for _, disturbed in row.values()]
         return sum(flags) / len(flags) if flags else 0.0
+
+
+class PartSession(Session):
+    """A session of some of a curve's slots, spoken to by their places on the curve."""
+
+    def __init__(self, session: Session, places: Sequence[int]) -> None:
+        self._session, self._places = session, list(places)
+        self._at = {place: i for i, place in enumerate(places)}
+        self.failed = self._by_place(session.failed)
+
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        times = self._session.block([self._at[place] for place in order])
+        calls = tuple(replace(timed, slot=self._places[timed.slot]) for timed in times.calls)
+        return replace(times, calls=calls, failed=self._by_place(times.failed))
+
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        return self._by_place(self._session.kernels())
+
+    def remarks(self) -> Mapping[int, str]:
+        return self._by_place(self._session.remarks())
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _by_place(self, told: Mapping[int, T]) -> dict[int, T]:
+        return {self._places[i]: value for i, value in told.items()}
 
 
 def calls_of(state: CurveState, times: BlockTimes) -> tuple[Call, ...]:
