@@ -35,11 +35,11 @@ class Judged:
 
     def decided(self) -> bool:
         """Whether every verdict is; without any, whether the replicates agree closely enough."""
-        for estimate in self._estimates():
+        for estimate, table in zip(self._estimates(), self.rounds.tables, strict=True):
             replicate = self._ratio(estimate, -1)
             compared = [m for m, same in enumerate(self.identical) if not same]
             ratios = [self._ratio(estimate, m) for m in compared] or [replicate]
-            if not all(comparison.decided(ratio, replicate) for ratio in ratios):
+            if not all(comparison.decided(r, replicate, table.contended) for r in ratios):
                 return False
         return True
 
@@ -95,7 +95,10 @@ class Judged:
         if estimate.rounds < FIRST_LOOK or host_bound:
             return "undecided"
         ratios = self._ratio(estimate, m), self._ratio(estimate, -1)
-        return cast(Verdict, comparison.verdict(*ratios))
+        found = comparison.verdict(*ratios)
+        if found == comparison.NOTHING and self.rounds.tables[w].contended:
+            return "undecided"
+        return cast(Verdict, found)
 
     def _timing(self, w: int, m: int) -> Timing:
         workload, estimate = self.workloads[w], self._estimates()[w]
