@@ -51,7 +51,8 @@ def print_timings(timed: Any) -> None:
         say(f"the GPU computes {percent(share)} of a decode step of {name}")
     say(
         f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds, "
-        f"models interleaved, {timed.timer}; intervals hold for all verdicts together"
+        f"models interleaved, {timed.timer}; the models' intervals hold "
+        "for all verdicts together"
     )
     for note in timed.notes:
         say(f"note: {note}")

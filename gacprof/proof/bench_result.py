@@ -37,8 +37,8 @@ class Timing:
 class Replicate:
     """The reference against itself at one workload: the bench's own A/A comparison.
 
-    ``ratio`` is as a :class:`Timing`'s. ``spread`` is the largest difference that its interval
-    allows, as a share: no difference up to that is claimed of any model.
+    ``ratio`` is as a :class:`Timing`'s, with its own 95 % interval. ``spread`` is the largest
+    difference that the interval allows, as a share: none up to that is claimed of any model.
     """
 
     workload: str

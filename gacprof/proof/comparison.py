@@ -27,6 +27,7 @@ LEVEL = 0.05
 FIRST_LOOK = 12
 """Rounds. Fewer tell too little of their own spread for a verdict."""
 RESAMPLES = 200
+NOTHING = "no difference shown"
 NEGLIGIBLE = 0.01
 """A bench goes on until a difference is shown or cannot be larger than this."""
 
@@ -143,13 +144,14 @@ class Ratio:
 
 def verdict(ratio: Ratio, replicate: Ratio) -> str:
     """``faster`` or ``slower`` where the interval excludes 1 and the difference is larger than
-    any that the A/A replicate's interval allows; else ``no difference shown``."""
+    any that the A/A replicate's interval allows; else :data:`NOTHING`."""
     if abs(ratio.log) <= max(ratio.half, replicate.reach):
-        return "no difference shown"
+        return NOTHING
     return "faster" if ratio.log < 0 else "slower"
 
 
-def decided(ratio: Ratio, replicate: Ratio) -> bool:
+def decided(ratio: Ratio, replicate: Ratio, contended: bool = False) -> bool:
     """Whether more rounds could not change what is said: a difference is shown, or any there
-    might be is negligible."""
-    return verdict(ratio, replicate) != "no difference shown" or ratio.reach <= NEGLIGIBLE
+    might be is negligible. Of the latter timings of a ``contended`` machine are no evidence."""
+    negligible = ratio.reach <= NEGLIGIBLE and not contended
+    return verdict(ratio, replicate) != NOTHING or negligible

@@ -17,6 +17,9 @@ from gacprof.proof.rounds import Limits, Rounds
 from gacprof.proof.subject import multiplies
 from gacprof.proof.workloads import Workload
 
+REPLICATE = -1
+"""The column of the A/A replicate."""
+
 
 @dataclass
 class Judged:
@@ -35,11 +38,11 @@ class Judged:
 
     def decided(self) -> bool:
         """Whether every verdict is; without any, whether the replicates agree closely enough."""
-        for estimate in self._estimates():
-            replicate = self._ratio(estimate, -1)
+        for estimate, table in zip(self._estimates(), self.rounds.tables, strict=True):
+            replicate = self._ratio(estimate, REPLICATE)
             compared = [m for m, same in enumerate(self.identical) if not same]
             ratios = [self._ratio(estimate, m) for m in compared] or [replicate]
-            if not all(comparison.decided(ratio, replicate) for ratio in ratios):
+            if not all(comparison.decided(r, replicate, table.contended) for r in ratios):
                 return False
         return True
 
@@ -75,9 +78,11 @@ class Judged:
         return self._fitted[1]
 
     def _ratio(self, estimate: Estimate, column: int) -> Ratio:
-        """Against the reference, at the level that all verdicts together leave to one."""
+        """Against the reference: a model's at the level that all verdicts together leave to one,
+        the replicate's at the plain level, since nothing is claimed of it."""
         verdicts = len(self.workloads) * list(self.identical).count(False)
-        level = comparison.level_of_one(verdicts, self.limits.most_rounds)
+        shared = comparison.level_of_one(verdicts, self.limits.most_rounds)
+        level = comparison.LEVEL if column == REPLICATE else shared
         half = comparison.half_width(estimate.error[column], estimate.rounds, level)
         return Ratio(float(estimate.log_ratio[column]), half)
 
@@ -94,8 +99,11 @@ class Judged:
         host_bound = self.workloads[w].kind == "decode" and self._host_bound
         if estimate.rounds < FIRST_LOOK or host_bound:
             return "undecided"
-        ratios = self._ratio(estimate, m), self._ratio(estimate, -1)
-        return cast(Verdict, comparison.verdict(*ratios))
+        ratios = self._ratio(estimate, m), self._ratio(estimate, REPLICATE)
+        found = comparison.verdict(*ratios)
+        if found == comparison.NOTHING and self.rounds.tables[w].contended:
+            return "undecided"
+        return cast(Verdict, found)
 
     def _timing(self, w: int, m: int) -> Timing:
         workload, estimate = self.workloads[w], self._estimates()[w]
@@ -113,8 +121,8 @@ class Judged:
         )
 
     def _replicate(self, w: int) -> Replicate:
-        ratio = self._ratio(self._estimates()[w], -1)
-        raw = tuple(self.rounds.tables[w].us[:, -1].tolist())
+        ratio = self._ratio(self._estimates()[w], REPLICATE)
+        raw = tuple(self.rounds.tables[w].us[:, REPLICATE].tolist())
         return Replicate(self.workloads[w].name, ratio.as_ratio(), expm1(ratio.reach), raw)
 
 

@@ -26,9 +26,9 @@ ATTEMPTS = 3
 """Calls in a round's place while the system takes cores from them, the first included."""
 REST_S = 0.003
 """Before a retake: one slice of Linux's scheduler, so that this process has not used up its."""
-MOST_RETAKEN = 0.5
-"""Of a round's calls. Where more are preempted the machine is busy throughout, and the retakes
-would be too; then the round is kept as it is, since its blocks were disturbed all alike."""
+MOST_DISTURBED = 0.5
+"""Of a round's calls. Where more are preempted the machine is busy throughout, and retakes would
+be disturbed too; the round is kept as it is, since its blocks were disturbed all alike."""
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = FEWEST_BLOCKS
 """Measured whatever the time cap: fewer give no spread."""
@@ -56,6 +56,12 @@ class Table:
     def disturbed(self) -> int:
         """Timings that were preempted in every attempt."""
         return sum(taken.preempted > 0 for row in self.rows for taken in row)
+
+    @property
+    def contended(self) -> bool:
+        """Whether most timings were preempted: calls then last as long as the scheduler's slices
+        make them, whatever their size, and look alike."""
+        return self.disturbed > MOST_DISTURBED * sum(len(row) for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class Rounds:
     def _retake(self, todo: list[tuple[int, list[Taken], int]], until: float) -> None:
         """Time preempted calls (workload, row, model) again, for no longer than the round took.
         The least preempted timing is kept: by that count, never by the time itself."""
-        if len(todo) > MOST_RETAKEN * self._calls:
+        if len(todo) > MOST_DISTURBED * self._calls:
             return
         for _ in range(ATTEMPTS - 1):
             for number, row, m in todo:

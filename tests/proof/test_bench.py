@@ -204,6 +204,15 @@ def test_few_rounds_and_idle_gpus_leave_it_undecided():
     assert busy.timings()[1].verdict == "faster"
 
 
+def test_a_contended_machine_shows_no_absence_of_differences():
+    """Where a scheduler's slices set the times, all models look alike: the spread is superb."""
+    found = judged(times(48, 1.0, 1.0, 1.0))
+    assert found.decided() and found.timings()[1].verdict == "no difference shown"
+    rows = found.rounds.tables[0].rows
+    rows[:] = [[Taken(taken.us, preempted=1) for taken in row] for row in rows]
+    assert not found.decided() and found.timings()[1].verdict == "undecided"
+
+
 def test_preempted_timings_are_counted():
     found = judged(times(24, 1.0, 1.0, 1.0))
     found.rounds.tables[0].rows[3][1] = Taken(100.0, preempted=2)
