@@ -227,6 +227,18 @@ class Inventory:
         except (KeyError, TypeError):
             raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
 
+    def fed_by(self, weight: str) -> tuple[Dim, ...]:
+        """The dims that feed an axis of the product of ``weight``."""
+        return self._fed_by.get(weight, ())
+
+    @cached_property
+    def _fed_by(self) -> dict[str, tuple[Dim, ...]]:
+        found: dict[str, dict[str, Dim]] = {}
+        for dim in self.dims:
+            for feed in dim.feeds:
+                found.setdefault(feed.weight, {})[dim.name] = dim
+        return {weight: tuple(dims.values()) for weight, dims in found.items()}
+
     @cached_property
     def _dims(self) -> dict[str, Dim]:
         return {dim.name: dim for dim in self.dims}
