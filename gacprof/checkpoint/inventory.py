@@ -20,6 +20,11 @@ from typing import Any, Literal
 
 from gacprof.errors import CheckpointError
 
+ALIGNED_STEP = 32
+"""Where the other dims of a product are put while one of them is measured and judged: at the next
+multiple of this, which every known alignment divides (16 bytes of TMA and cp.async, Triton's 16
+elements, AMX's 32 of K). It calls no size safe."""
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -226,6 +231,18 @@ class Inventory:
             return self._gemms[weight]
         except (KeyError, TypeError):
             raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
+
+    def fed_by(self, weight: str) -> tuple[Dim, ...]:
+        """The dims that feed an axis of the product of ``weight``."""
+        return self._fed_by.get(weight, ())
+
+    @cached_property
+    def _fed_by(self) -> dict[str, tuple[Dim, ...]]:
+        found: dict[str, dict[str, Dim]] = {}
+        for dim in self.dims:
+            for feed in dim.feeds:
+                found.setdefault(feed.weight, {})[dim.name] = dim
+        return {weight: tuple(dims.values()) for weight, dims in found.items()}
 
     @cached_property
     def _dims(self) -> dict[str, Dim]:

@@ -11,51 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module
+from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.landscape import Landscape, around, landscape
+from gacprof.diagnosing.dims import WINDOW, DimFinding, judge_dim
 from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
 from gacprof.diagnosing.workload import Tokens
-
-WINDOW = 0.25
-"""How far around a dim's size better sizes are looked for, as a fraction."""
-
-
-@dataclass(frozen=True)
-class DimFinding:
-    """One adjustable dim: what it costs as it is, and the best it could be padded to.
-
-    ``verdict`` is ``safe`` or ``misaligned`` where the penalty's interval lies below or above
-    ``tolerance``, ``undecided`` where it holds it (``penalty_high`` is None where nothing larger
-    was measured), ``unknown`` where the map has no latency. Latencies are µs over the workload,
-    in all GEMMs that the dim feeds.
-    """
-
-    name: str
-    kind: str
-    size: int
-    layer: int | None
-    role: str
-    feeds: tuple[str, ...]
-    divisible_by_8: bool
-    verdict: str
-    penalty: float | None
-    latency_us: float | None
-    best_size: int | None
-    best_latency_us: float | None
-    tier: str | None
-    advice: str
-    tolerance: float
-    scaled: bool = False
-    penalty_low: float | None = None
-    penalty_high: float | None = None
-
-    @property
-    def lost_us(self) -> float:
-        """Time that padding this dim would surely recover: none unless it is misaligned."""
-        if self.latency_us is None or self.best_latency_us is None or self.verdict != "misaligned":
-            return 0.0
-        return max(0.0, self.latency_us - self.best_latency_us)
 
 
 @dataclass(frozen=True)
@@ -193,7 +153,7 @@ def diagnose_inventory(
     Raises :class:`PlanError` for a workload that is none, or a dtype the map does not hold.
     """
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
-    dims = {dim.name: _judge_dim(predictor, dim, window) for dim in inventory.dims}
+    dims = {dim.name: judge_dim(predictor, dim, window) for dim in inventory.dims}
     weights = tuple(
         _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
     )
@@ -214,55 +174,6 @@ def diagnose_inventory(
         tuple(dims.values()),
         tuple(notes),
     )
-
-
-def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
-    land = landscape(predictor, dim, *around([dim], window))
-    here, best = land.place(dim.size), land.best_padding(dim.size)
-    feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
-    common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
-    if here is None or best is None or not _comparable(land, here):
-        missing = land.missing or "the map holds no larger size to compare it with"
-        latency = None if here is None else land.latency_us[here]
-        return DimFinding(
-            *common, "unknown", None, latency, None, None, None, missing, land.tolerance
-        )
-    verdict, latency = land.verdict[here], land.latency_us[here]
-    best_size, best_latency = (dim.size, latency) if verdict == "safe" else best
-    return DimFinding(
-        *common,
-        verdict,
-        land.penalty[here],
-        latency,
-        best_size,
-        best_latency,
-        predictor.mechanism(dim),
-        _advice(dim, verdict, best_size, land.penalty_high[here]),
-        land.tolerance,
-        land.scaled,
-        land.penalty_low[here],
-        land.penalty_high[here],
-    )
-
-
-def _comparable(land: Landscape, here: int) -> bool:
-    """Whether anything was measured that the size can be judged against."""
-    return land.penalty_high[here] is not None or here + 1 < len(land.sizes)
-
-
-def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
-    if verdict == "safe":
-        return "keep"
-    if verdict == "undecided":
-        if high is None:
-            return "keep: too little above it was measured to tell"
-        return f"keep: it may cost up to {high:.1%}, a quieter or longer sweep would tell"
-    if dim.padding == "refused":
-        return f"cannot be padded: {dim.why}"
-    if best_size == dim.size:
-        at_most = "" if dim.most is None else f" (the dense weight's rank is {dim.dense_size})"
-        return f"keep: larger sizes are faster, but none within reach{at_most}"
-    return f"pad to {best_size}"
 
 
 def _judge_weight(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.diagnosing.companions import beside_aligned
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.budgets import members
-from gacprof.planning.classes import DimClass, Option, share_kept
+from gacprof.planning.classes import DimClass, Option, held, share_kept
 from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import Objective
 from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
@@ -32,11 +33,7 @@ class Made:
 
 def account(made: Made, notes: Sequence[str] = ()) -> Plan:
     inventory, predictor = made.inventory, made.predictor
-    choices = [
-        _choice(made, dim, made.outcome.chosen[group.name], made.offered[group.name])
-        for group in made.classes
-        for dim in group.members
-    ]
+    choices = [choice for group in made.classes for choice in _choices(made, group)]
     changes = {c.dim: c.after for c in choices if c.after != c.before}
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(made, changes)
@@ -81,8 +78,16 @@ def _costs(made: Made, changes: Mapping[str, int | None]) -> tuple[Budget, Memor
     )
 
 
-def _choice(made: Made, dim: Dim, chosen: Option | None, offered: Sequence[Option]) -> Choice:
-    predictor = made.predictor
+def _choices(made: Made, group: DimClass) -> list[Choice]:
+    """Each dim is timed as its options were: beside aligned others."""
+    near = beside_aligned(made.predictor, group.members, group.members, held(made.classes))
+    chosen, offered = made.outcome.chosen[group.name], made.offered[group.name]
+    return [_choice(made, near, dim, chosen, offered) for dim in group.members]
+
+
+def _choice(
+    made: Made, predictor: Predictor, dim: Dim, chosen: Option | None, offered: Sequence[Option]
+) -> Choice:
     sizes = [option.size for option in offered if not option.fused]
     common: dict[str, Any] = {
         "dim": dim.name,

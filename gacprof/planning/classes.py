@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
+from gacprof.diagnosing.companions import beside_aligned
 from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
@@ -21,7 +22,7 @@ from gacprof.planning.constraints import (
     check_patterns,
     grouped,
 )
-from gacprof.planning.coupling import Axes, together
+from gacprof.planning.coupling import together
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 
 
@@ -99,33 +100,47 @@ def build_classes(
     if dims and not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
-    axes = Axes(dims)
+    groups = [(members, bounds_of(members, constraints)) for members in grouped(free, constraints)]
+    pinned = {dim.name: b.pin for members, b in groups for dim in members if b.pin is not None}
     return [
-        _class(predictor, axes, members, window, constraints, kept)
-        for members in grouped(free, constraints)
+        _class(predictor, pinned, members, bounds, window, constraints.fuse, kept)
+        for members, bounds in groups
     ]
+
+
+def held(classes: Iterable[DimClass]) -> dict[str, int]:
+    """The sizes of all dims that are pinned, by name."""
+    return {
+        dim.name: group.bounds.pin
+        for group in classes
+        for dim in group.members
+        if group.bounds.pin is not None
+    }
 
 
 def _class(
     predictor: Predictor,
-    axes: Axes,
+    pinned: Mapping[str, int],
     members: list[Dim],
+    bounds: Bounds,
     window: float,
-    constraints: Constraints,
+    fuse: bool,
     kept: Mapping[str, Sequence[float]],
 ) -> DimClass:
-    bounds = bounds_of(members, constraints)
-    near = axes.aligned(predictor, members, members)
+    """``pinned`` are the sizes of all dims that are, by name."""
+    near = beside_aligned(predictor, members, members, pinned)
     untouched = _untouched(near, members)
     if bounds.pin is not None:
         option = _pinned(near, members, bounds.pin, kept)
         return DimClass(tuple(members), (option,), untouched, bounds)
     reach = _reach(members, window, bounds)
-    lands = [landscape(axes.aligned(predictor, members, [dim]), dim, *reach) for dim in members]
+    lands = [
+        landscape(beside_aligned(predictor, members, [dim], pinned), dim, *reach) for dim in members
+    ]
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, lands, size, kept) for size in allowed]
-    if len(members) == 1 and constraints.fuse:
+    if len(members) == 1 and fuse:
         options += [o for o in _fused(predictor, members[0]) if bounds.allow(o.size)]
     missing = next((land.missing for land in lands if land.missing), "")
     return DimClass(tuple(members), tuple(options), untouched, bounds, missing)

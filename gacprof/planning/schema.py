@@ -36,10 +36,10 @@ class Choice(_Strict):
 
     ``after`` is null where the factor pair is multiplied out and its rank with it (``fuse``);
     ``fusable`` says that this too was on offer. ``latency_before_us`` and
-    ``latency_after_us`` are the workload's predicted time in the GEMMs that this dim feeds,
-    null where the map does not hold them. ``energy_kept`` is the share of the dim's energy that
-    is left, null where no spectrum was read; ``safe`` is the map's word on the new size, null
-    where the dim had no choice.
+    ``latency_after_us`` are the workload's predicted time in the GEMMs that this dim feeds, with
+    the dims that meet it there aligned; null where the map does not hold them. ``energy_kept`` is
+    the share of the dim's energy that is left, null where no spectrum was read; ``safe`` is the
+    map's word on the new size, null where the dim had no choice.
     """
 
     dim: str

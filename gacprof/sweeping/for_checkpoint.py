@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.checkpoint.dtypes import BY_NAME
-from gacprof.checkpoint.inventory import Gemm
+from gacprof.checkpoint.inventory import ALIGNED_STEP, Gemm
 from gacprof.errors import SuiteError
 from gacprof.points import MAX_DIM
 from gacprof.sweeping.dtypes import AUTO
@@ -138,9 +139,25 @@ def _around(
     most = max(dim.most or MAX_DIM, dim.size)
     sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
     for feed in dict.fromkeys(dim.feeds):
-        gemm, times = inventory.gemm(feed.weight), dim.feeds.count(feed)
-        shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
-        yield _key(feed.axis, m, gemm), {shared + times * s for s in sizes}
+        times = dim.feeds.count(feed)
+        gemms = [inventory.gemm(feed.weight)]
+        if dim.size % ALIGNED_STEP:
+            gemms.append(_beside_aligned(inventory, feed.weight, dim))
+        for gemm in gemms:
+            shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to it
+            yield _key(feed.axis, m, gemm), {shared + times * s for s in sizes}
+
+
+def _beside_aligned(inventory: Inventory, weight: str, dim: Dim) -> Gemm:
+    """The product with every other dim that feeds it raised to a multiple of
+    :data:`ALIGNED_STEP`: beside odd ones, an odd ``dim`` does not show what it costs."""
+    gemm = inventory.gemm(weight)
+    grown = {"N": gemm.N, "K": gemm.K}
+    for other in inventory.fed_by(weight):
+        for feed in other.feeds:
+            if feed.weight == weight and other.name != dim.name and other.padding == "exact":
+                grown[feed.axis] += -other.size % ALIGNED_STEP
+    return replace(gemm, N=grown["N"], K=grown["K"])
 
 
 def _key(axis: str, m: int, gemm: Gemm) -> Key:
