@@ -107,6 +107,9 @@ def edges(
     return [edge for edge in found if edge is not None]
 
 
+ROUNDING = 1e-6
+"""Latencies are kept with six digits."""
+
 _Entry = tuple[int, float, float]
 
 
@@ -114,7 +117,7 @@ def _edge(a: _Entry, b: _Entry, quantile: float, assumed: float, growth: float) 
     (before, t_a, error_a), (after, t_b, error_b) = a, b
     spread = sqrt(error_a**2 + error_b**2)
     ratio, proportional = log(t_b / t_a), growth * log(after / before)
-    feigned = max(assumed, quantile * spread)
+    feigned = max(assumed, quantile * spread, ROUNDING)
     if -feigned <= ratio <= proportional + feigned or not isfinite(spread):
         return None
     wide = NORMAL_95 * spread

@@ -78,7 +78,7 @@ def fit_blocks(
     effect, block = two_way(log_us)
     residual = log_us - effect - block[:, None]
     counts = np.sum(~np.isnan(log_us), axis=0)
-    within = _bootstrap_variance(residual, processes, resamples, seed)
+    within = _moderated(_bootstrap_variance(residual, processes, resamples, seed), counts)
     between = _between_processes(residual, processes, within)
     number = max(1, len(np.unique(processes)))
     error = np.sqrt(within + between / number)
@@ -234,6 +234,19 @@ def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed:
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
     counts = np.maximum(np.sum(~np.isnan(residual), axis=0), 2)
     return np.maximum(variance, 0.0) * counts / (counts - 1)
+
+
+PRIOR_BLOCKS = 12
+"""How many blocks the slots' typical variance counts for beside a slot's own."""
+
+
+def _moderated(variance: Floats, counts: Ints) -> Floats:
+    """No slot's variance far below the others': that of few blocks is by chance now and then,
+    and each such slot would feign a cliff. One that is above them stays."""
+    called = counts > 0
+    typical = float(np.median(variance[called])) if called.any() else 0.0
+    mixed = (counts * variance + PRIOR_BLOCKS * typical) / (counts + PRIOR_BLOCKS)
+    return np.maximum(variance, mixed)
 
 
 PRIOR_DEGREES = 4

@@ -128,9 +128,7 @@ def test_fewer_than_four_blocks_decide_nothing():
 def test_a_contended_curve_is_undecided_however_flat_it_looks():
     """Beside another program every call waits for the scheduler: all dims take 8 ms alike."""
     flat = over_k([8, 16, 24], lambda d: 8000.0)
-    contended = [
-        replace(b, calls=tuple(replace(c, disturbed=True) for c in b.calls)) for b in flat
-    ]
+    contended = [replace(b, calls=tuple(replace(c, disturbed=True) for c in b.calls)) for b in flat]
     assert only_curve(flat).safe == [8, 16, 24]
     built = map_of(contended)
     assert built.curves[0].undecided == [8, 16, 24]
