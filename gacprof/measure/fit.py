@@ -258,7 +258,7 @@ def _between_processes(residual: Floats, processes: Ints, within: Floats) -> Flo
     """The variance of each slot's effect between processes, beyond what its blocks explain.
 
     Pooled over the slots by the median, since single slots may change their state between
-    processes, then mixed with the slot's own. Zeros for a single process.
+    processes, then mixed with the slot's own where that is larger. Zeros for a single process.
     """
     numbers = np.unique(processes)
     degrees = len(numbers) - 1
@@ -271,4 +271,5 @@ def _between_processes(residual: Floats, processes: Ints, within: Floats) -> Flo
     chi_square_median = degrees * (1 - 2 / (9 * degrees)) ** 3  # Wilson and Hilferty 1931
     typical = np.nanmedian(np.nansum(means**2, axis=0)) / chi_square_median
     pooled = max(0.0, float(typical - np.nanmedian(within) * len(numbers)))
-    return (degrees * own + PRIOR_DEGREES * pooled) / (degrees + PRIOR_DEGREES)
+    mixed = (degrees * own + PRIOR_DEGREES * pooled) / (degrees + PRIOR_DEGREES)
+    return np.maximum(mixed, pooled)
