@@ -15,7 +15,8 @@ Efron & Tibshirani, *An Introduction to the Bootstrap* (1993), §8, resampling o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -193,11 +194,18 @@ def half_sample_differences(
     residual = log_us - effect - block[:, None]
     halves = [effect + trimmed_mean_or_nan(residual[chosen]) for chosen in (first, ~first)]
     # A half's slots may share an offset that the whole's blocks do not: only contrasts count.
-    with warnings.catch_warnings():  # a half without any call gives no difference
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with _gaps():
         halves = [half - np.nanmedian(half - effect) for half in halves]
     found = [scale * (a[i] - b[j]) for i, j in pairs for a, b in (halves, halves[::-1])]
     return np.array([d for d in found if not np.isnan(d)])
+
+
+@contextmanager
+def _gaps() -> Iterator[None]:
+    """numpy need not warn of slots without any call: what comes of them is NaN, as it should."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def trimmed_mean_or_nan(values: Floats) -> Floats:
@@ -265,8 +273,9 @@ def _between_processes(residual: Floats, processes: Ints, within: Floats) -> Flo
     if not degrees:
         return np.zeros(residual.shape[1])
     means = np.array([trimmed_mean_or_nan(residual[processes == p]) for p in numbers])
-    means -= np.nanmedian(means, axis=1)[:, None]
-    means -= np.nanmean(means, axis=0)
+    with _gaps():
+        means -= np.nanmedian(means, axis=1)[:, None]
+        means -= np.nanmean(means, axis=0)
     own = np.maximum(np.nansum(means**2, axis=0) / degrees - within * len(numbers), 0.0)
     chi_square_median = degrees * (1 - 2 / (9 * degrees)) ** 3  # Wilson and Hilferty 1931
     typical = np.nanmedian(np.nansum(means**2, axis=0)) / chi_square_median
