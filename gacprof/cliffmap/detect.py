@@ -108,6 +108,9 @@ def edges(
     return [edge for edge in found if edge is not None]
 
 
+ROUNDING = 1e-6
+"""Latencies are kept with six digits."""
+
 _Entry = tuple[int, float, float]
 
 
@@ -115,7 +118,7 @@ def _edge(a: _Entry, b: _Entry, quantile: float, assumed: float, growth: float) 
     (before, t_a, error_a), (after, t_b, error_b) = a, b
     spread = hypot(error_a, error_b)
     ratio, proportional = log(t_b / t_a), growth * log(after / before)
-    feigned = max(assumed, quantile * spread)
+    feigned = max(assumed, quantile * spread, ROUNDING)
     if -feigned <= ratio <= proportional + feigned or not isfinite(spread):
         return None
     wide = NORMAL_95 * spread

@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Verdict = Literal["safe", "misaligned", "undecided"]
 
@@ -56,6 +57,8 @@ def judge(
     first ``settled`` dims have larger ones of every kind beside them: what lies beyond is never
     safe.
     """
+    import numpy as np  # only where something is judged: looking dims up needs none
+
     y = np.log(np.asarray(latency_us, dtype=np.float64))
     e = np.zeros(len(y)) if error is None else np.asarray(error, dtype=np.float64)
     penalty, low, high = np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))

@@ -15,7 +15,8 @@ Efron & Tibshirani, *An Introduction to the Bootstrap* (1993), §8, resampling o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +79,7 @@ def fit_blocks(
     effect, block = two_way(log_us)
     residual = log_us - effect - block[:, None]
     counts = np.sum(~np.isnan(log_us), axis=0)
-    within = _bootstrap_variance(residual, processes, resamples, seed)
+    within = _moderated(_bootstrap_variance(residual, processes, resamples, seed), counts)
     between = _between_processes(residual, processes, within)
     number = max(1, len(np.unique(processes)))
     error = np.sqrt(within + between / number)
@@ -193,11 +194,18 @@ def half_sample_differences(
     residual = log_us - effect - block[:, None]
     halves = [effect + trimmed_mean_or_nan(residual[chosen]) for chosen in (first, ~first)]
     # A half's slots may share an offset that the whole's blocks do not: only contrasts count.
-    with warnings.catch_warnings():  # a half without any call gives no difference
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with _gaps():
         halves = [half - np.nanmedian(half - effect) for half in halves]
     found = [scale * (a[i] - b[j]) for i, j in pairs for a, b in (halves, halves[::-1])]
     return np.array([d for d in found if not np.isnan(d)])
+
+
+@contextmanager
+def _gaps() -> Iterator[None]:
+    """numpy need not warn of slots without any call: what comes of them is NaN, as it should."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        yield
 
 
 def trimmed_mean_or_nan(values: Floats) -> Floats:
@@ -233,15 +241,25 @@ def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed:
     variance = squares / resamples - (total / resamples) ** 2
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
     counts = np.maximum(np.sum(~np.isnan(residual), axis=0), 2)
-    own = np.maximum(variance, 0.0) * counts / (counts - 1)
-    typical = np.median(own * counts) / counts  # the slots of a curve are alike: same machine
-    return (counts * own + PRIOR_BLOCKS * typical) / (counts + PRIOR_BLOCKS)
+    return np.maximum(variance, 0.0) * counts / (counts - 1)
 
 
 PRIOR_BLOCKS = 30
-"""How many blocks the curve's typical variance counts for beside a slot's own. A variance of a
-dozen values is off by half; with this the errors of equal slots agree within a tenth
-(benchmarks/planted.py)."""
+"""How many blocks the curve's typical variance counts for beside a slot's own: that of a dozen
+values is off by half."""
+
+
+def _moderated(variance: Floats, counts: Ints) -> Floats:
+    """No slot's variance far below the others': that of few blocks is by chance now and then,
+    and each such slot would feign a cliff. One that is above them stays."""
+    called = counts > 0
+    typical = float(np.median((variance * counts)[called])) if called.any() else 0.0
+    mixed = (counts * variance + PRIOR_BLOCKS * typical / np.maximum(counts, 1)) / (
+        counts + PRIOR_BLOCKS
+    )
+    return np.maximum(variance, mixed)
+
+
 PRIOR_DEGREES = 10
 """How many degrees of freedom the pooled variance between processes counts for beside a slot's
 own, of which there is one fewer than processes (as in a moderated t; Smyth 2004)."""
@@ -251,17 +269,19 @@ def _between_processes(residual: Floats, processes: Ints, within: Floats) -> Flo
     """The variance of each slot's effect between processes, beyond what its blocks explain.
 
     Pooled over the slots by the median, since single slots may change their state between
-    processes, then mixed with the slot's own. Zeros for a single process.
+    processes, then mixed with the slot's own where that is larger. Zeros for a single process.
     """
     numbers = np.unique(processes)
     degrees = len(numbers) - 1
     if not degrees:
         return np.zeros(residual.shape[1])
     means = np.array([trimmed_mean_or_nan(residual[processes == p]) for p in numbers])
-    means -= np.nanmedian(means, axis=1)[:, None]
-    means -= np.nanmean(means, axis=0)
+    with _gaps():
+        means -= np.nanmedian(means, axis=1)[:, None]
+        means -= np.nanmean(means, axis=0)
     own = np.maximum(np.nansum(means**2, axis=0) / degrees - within * len(numbers), 0.0)
     chi_square_median = degrees * (1 - 2 / (9 * degrees)) ** 3  # Wilson and Hilferty 1931
     typical = np.nanmedian(np.nansum(means**2, axis=0)) / chi_square_median
     pooled = max(0.0, float(typical - np.nanmedian(within) * len(numbers)))
-    return (degrees * own + PRIOR_DEGREES * pooled) / (degrees + PRIOR_DEGREES)
+    mixed = (degrees * own + PRIOR_DEGREES * pooled) / (degrees + PRIOR_DEGREES)
+    return np.maximum(mixed, pooled)

@@ -286,7 +286,7 @@ def _parquet_blocks(file: Path) -> Iterator[Block]:
 def _journal_entries(file: Path) -> Iterator[dict[str, Any]]:
     if not file.exists():
         return
-    lines = file.read_bytes().split(b"\n")
+    *lines, _ = file.read_bytes().split(b"\n")  # what follows the last newline a kill tore
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
@@ -296,8 +296,6 @@ def _journal_entries(file: Path) -> Iterator[dict[str, Any]]:
                 raise ValueError("no object")
             yield entry
         except (ValueError, RecursionError):
-            if number == len(lines):
-                return  # the line that a kill tore
             raise MeasurementError(f"{file} line {number} is garbled: delete that line") from None
 
 

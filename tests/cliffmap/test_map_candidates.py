@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from itertools import chain
 
 import pytest
+from planted_blocks import linear, numbered, planted
 
 from gacprof.cliffmap import CliffMap, MapMiss, Use
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.intersect import intersect
 from gacprof.errors import MapError
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Environment
 
 DEVICE = Environment("recorded", "planted", "none")
 
@@ -60,21 +60,18 @@ def test_the_penalty_of_an_unmeasured_dim_is_a_miss(a100):
 def test_a_candidate_prints_as_json(a100):
     (c,) = a100.candidates("attention", axis="head_dim", near=128, count=1)
     assert json.loads(json.dumps(c.as_dict())) == {
-        "d": 128, "latency_us": 1484.74, "penalty": 0.0, "safe": True, "on_frontier": True,
+        "d": 128, "latency_us": 1484.74, "penalty": 0.0, "penalty_low": 0.0, "penalty_high": 0.0,
+        "verdict": "safe", "safe": True, "on_frontier": True, "curve": c.curve,
     }  # fmt: skip
 
 
 def pair(latency_k, latency_n, name="planted"):
     """A rank: K of the second product and N of the first, at a layer of 1024 × 2048."""
 
-    def samples():
-        for d in range(96, 145):
-            second = Point.of("linear", {"M": 8, "N": 2048, "K": d}, "float16", {"bias": False})
-            first = Point.of("linear", {"M": 8, "N": d, "K": 1024}, "float16", {"bias": False})
-            yield Sample(second, ("K",), (latency_k(d),) * 6, "recorded")
-            yield Sample(first, ("N",), (latency_n(d),) * 6, "recorded")
-
-    return build_map(samples(), DEVICE, name=name)
+    dims = range(96, 145)
+    second = planted(linear("K", dims, M=8, N=2048), "K", latency_k)
+    first = planted(linear("N", dims, M=8, K=1024), "N", latency_n)
+    return build_map(numbered(second, first), DEVICE, name=name)
 
 
 USES = [
@@ -119,7 +116,8 @@ def test_an_intersection_is_safe_on_every_map():
     assert both.safe == [96, 120, 144]
     assert [d.d for d in both.near(107)] == [96, 120, 144]
     worst = {d.d: d for d in both.dims}[104]
-    assert worst.penalties == {"a": 0.0, "b": pytest.approx(0.3)} and not worst.safe
+    assert worst.penalties == {"a": 0.0, "b": pytest.approx(0.3)}
+    assert worst.verdict == "misaligned" and not worst.safe
     assert json.dumps(both.as_dict())
 
 
@@ -142,9 +140,8 @@ def test_intersections_that_make_no_sense_are_refused(a100):
 
 def test_maps_without_a_common_dim_are_refused():
     def over(dims, name):
-        points = (Point.of("linear", {"M": 8, "N": 8, "K": d}, "float16", {}) for d in dims)
-        visits = chain.from_iterable([Sample(p, ("K",), (1.0,) * 6, "recorded")] for p in points)
-        return build_map(visits, DEVICE, name=name)
+        blocks = planted(linear("K", dims, M=8, N=8), "K", lambda d: 1.0)
+        return build_map(blocks, DEVICE, name=name)
 
     with pytest.raises(MapError, match="no K of linear in common"):
         intersect([over([8, 16], "a"), over([24, 32], "b")], "linear", "K")
@@ -175,3 +172,27 @@ def test_a_question_that_makes_no_sense_is_no_miss(a100, ask, told):
 
 def near_107(cliff_map, **limits):
     return cliff_map.candidates("attention", axis="head_dim", near=107, **limits)
+
+
+def test_what_is_undecided_on_one_map_is_not_safe_on_both():
+    sure = pair(lambda d: 10.0, lambda d: 1.0, "sure")
+    dims = range(96, 145)
+    few = planted(linear("K", dims, M=8, N=2048), "K", lambda d: 10.0, count=4, spread=0.05)
+    both = intersect([sure, build_map(few, DEVICE, name="unsure")], "linear", "K")
+    assert both.dims[0].verdict == "undecided" and 96 not in both.safe
+
+
+def test_a_sum_of_uses_is_as_unsure_as_its_parts():
+    """The error of a sum: of the part where the time goes, and none where both are sure."""
+    dims = range(96, 145)
+
+    def made(spread):
+        second = planted(linear("K", dims, M=8, N=2048), "K", lambda d: 10.0)
+        first = planted(
+            linear("N", dims, M=8, K=1024), "N", lambda d: 100.0, count=8, spread=spread
+        )
+        return build_map(numbered(second, first), DEVICE, name="sums")
+
+    sure, unsure = (made(s).joint_candidates(USES, 96, safe_only=False)[0] for s in (0.0, 0.05))
+    assert (sure.verdict, unsure.verdict) == ("safe", "undecided")
+    assert unsure.penalty_high > 0.02 > sure.penalty_high

@@ -6,30 +6,25 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import numpy as np
 import pytest
+from planted_blocks import linear, planted
 
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.catalogue import list_maps, summarise
 from gacprof.cliffmap.compare import diff
 from gacprof.cliffmap.fit import check
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Environment
 
 STACK = {"torch": "2.13.0+cu130", "cublas": "13.1.0.3", "cudnn": "91501", "driver": "580.65"}
 H200 = Environment("cuda", "NVIDIA H200", "sm90", {}, STACK)
 
 
-def measured(latency, name, dims=range(64, 192), noise=0.002, seed=0):
-    rng = np.random.default_rng(seed)
-
-    def visit(d, **options):
-        point = Point.of("linear", {"M": 64, "N": 512, "K": d}, "float16", {"bias": False})
-        timings = tuple(float(t) for t in latency(d) * rng.normal(1, noise, 12))
-        return Sample(point, ("K",), timings, "recorded", **options)
-
-    visits = [visit(d, visit=v) for v in (0, 1) for d in dims]
-    disguised = [visit(d, duplicate=True) for d in dims if d % 4 == 0]
-    return build_map(visits + disguised, H200, name=name)
+def measured(latency, name, dims=range(64, 192), spread=0.004, seed=0):
+    blocks = planted(
+        linear("K", dims), "K", latency, count=16, spread=spread, level=0.1, seed=seed,
+        replicates=range(64, 192, 4),
+    )  # fmt: skip
+    return build_map(blocks, H200, name=name)
 
 
 def step(at, height=1.5):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import expm1, inf, log1p, sqrt
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,6 @@ from gacprof.cliffmap.periods import find_period
 from gacprof.cliffmap.residues import finest_step, label
 
 DIMS = list(range(64, 320))
-NONE = [None] * len(DIMS)
 
 
 def noisy(latency, spread, seed):
@@ -20,10 +21,9 @@ def noisy(latency, spread, seed):
 
 
 def edges(d, latency, floor):
-    return [
-        (e.before, e.after)
-        for e in detect.edges(d, latency, [None] * len(d), [None] * len(d), floor)
-    ]
+    """The edges where every dim's error is such that jumps up to ``floor`` are feigned."""
+    error = log1p(floor) / detect.edge_quantile(len(d) - 1) / sqrt(2)
+    return [(e.before, e.after) for e in detect.edges(d, latency, [error] * len(d))]
 
 
 def test_envelope_and_penalty_are_what_padding_would_give():
@@ -41,24 +41,15 @@ def test_noise_on_a_plateau_adds_nothing_to_the_frontier():
     assert detect.frontier(DIMS, latency, 0.02) == [319]
 
 
-def test_intervals_resolve_no_more_than_their_widths_allow():
-    """Medians known to ± 1 % each differ by √2 % within their intervals."""
-    latency, low, high = [100.0, 200.0, 50.0], [99.0, 198.0, None], [101.0, 202.0, None]
-    assert detect.resolution(latency, low, high) == pytest.approx(0.02**0.5 / 10)
-    assert detect.resolution(latency, [None] * 3, [None] * 3) == 0
-
-
-def test_safe_is_two_percent_or_the_noise_floor_if_that_is_larger():
-    latency = [1.03, 1.01, 1.0]
-    assert detect.safe([1, 2, 3], latency, 0.001) == [2, 3]
-    assert detect.safe([1, 2, 3], latency, 0.04) == [1, 2, 3]
-    assert detect.safe([1, 2, 3], latency, None) == [2, 3]
-
-
 def test_the_floor_is_raised_for_many_edges_and_assumed_where_there_is_none():
-    assert detect.cliff_floor(0.01, 1) == pytest.approx(0.01)
-    assert detect.cliff_floor(0.01, 100) == pytest.approx(0.0178, rel=0.01)
-    assert detect.cliff_floor(None, 100) == detect.ASSUMED_FLOOR
+    few, many = detect.cliff_floor([0.01] * 2), detect.cliff_floor([0.01] * 101)
+    assert few == pytest.approx(expm1(2.576 * 0.01 * 2**0.5), rel=1e-3)  # 1 %, two-sided
+    assert 1.5 * few < many < 2 * few
+    assert detect.cliff_floor(None) == detect.cliff_floor([inf, inf]) == detect.ASSUMED_FLOOR
+
+
+def test_an_unknown_error_beside_known_ones_makes_no_edge():
+    assert detect.edges([8, 16, 24], [10.0, 20.0, 10.0], [0.001, inf, 0.001]) == []
 
 
 def test_a_smooth_ramp_swept_in_large_steps_has_no_cliff():
@@ -75,11 +66,12 @@ def test_a_larger_dim_that_is_faster_is_a_cliff_downwards():
     assert edges([120, 128], [1.60, 1.48], 0.05) == [(120, 128)]
 
 
-def test_overlapping_intervals_are_no_cliff():
-    found = detect.edges([96, 97], [10.0, 12.0], [9.0, 9.8], [12.5, 13.0], 0.02)
-    assert found == []
-    (edge,) = detect.edges([96, 97], [10.0, 12.0], [9.9, 11.8], [10.1, 12.2], 0.02)
+def test_a_jump_within_the_errors_is_no_cliff():
+    assert detect.edges([96, 97], [10.0, 12.0], [0.06, 0.06]) == []
+    (edge,) = detect.edges([96, 97], [10.0, 12.0], [0.01, 0.01])
     assert edge.low < edge.jump < edge.high
+    assert detect.edges([96, 97], [10.0, 12.0], [0.01, 0.01], looked_at=10**12) == [edge]
+    assert detect.edges([96, 97], [10.0, 11.0], [0.01, 0.01], looked_at=10**12) == []
 
 
 @given(

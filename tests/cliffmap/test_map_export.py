@@ -13,7 +13,7 @@ from gacprof.errors import MapError
 
 def curve(latency, dims=range(64, 321)):
     what = Axis("linear", "K", {"M": 64, "N": 512}, "float16", {}, "recorded")
-    return make_curve(what, [Measured(d, latency(d)) for d in dims], 0.01)
+    return make_curve(what, [Measured(d, latency(d)) for d in dims])
 
 
 @pytest.mark.parametrize("modulus", [2, 8, 12, 16, 32])
@@ -74,5 +74,6 @@ def test_rows_for_csv_hold_every_measured_dim(a100):
     assert len(table) == sum(len(c.points.d) for c in a100.curves)
     assert set(table[0]) == {
         "operator", "axis", "dtype", "fixed", "flags",
-        "d", "latency_us", "penalty", "safe", "on_frontier",
+        "d", "latency_us", "penalty", "penalty_low", "penalty_high", "verdict", "safe",
+        "on_frontier", "curve",
     }  # fmt: skip

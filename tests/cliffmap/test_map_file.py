@@ -34,14 +34,20 @@ def refused(tmp_path):
 
 
 def test_a_newer_version_asks_for_an_upgrade(data, refused):
-    data["schema"] = "gacprof.cliffmap/2"
+    data["schema"] = "gacprof.cliffmap/3"
     data["galaxies"] = []
-    assert "newer than the gacprof.cliffmap/1" in refused(data)
+    assert "newer than the gacprof.cliffmap/2" in refused(data)
+
+
+def test_an_older_version_names_the_command_that_makes_it_anew(data, refused):
+    data["schema"] = "gacprof.cliffmap/1"
+    told = refused(data)
+    assert "gacprof sweep … --out RUN, then gacprof map build RUN" in told
 
 
 def test_another_schema_and_none_at_all(data, refused):
     data["schema"] = "gacprof.plan/1"
-    assert "'gacprof.plan/1', not gacprof.cliffmap/1" in refused(data)
+    assert "'gacprof.plan/1', not gacprof.cliffmap/2" in refused(data)
     del data["schema"]
     assert "'schema' is missing" in refused(data)
 
@@ -101,10 +107,23 @@ def test_an_unknown_field(data, refused):
 
 def test_findings_that_the_points_contradict(data, refused):
     curve = data["curves"][0]
-    unsafe = next(d for d in curve["points"]["d"] if d not in curve["safe"])
+    unsafe = curve["misaligned"][0]
     good = json.dumps(curve)
+    curve["misaligned"].remove(unsafe)
     curve["safe"].append(unsafe)
-    assert re.search(rf"curves\[0\] \(.*\): 'safe' names {unsafe}, whose penalty is", refused(data))
+    assert re.search(
+        rf"curves\[0\] \(.*\): 'safe' names {unsafe}, whose penalty may be", refused(data)
+    )
+    data["curves"][0] = curve = json.loads(good)
+    curve["misaligned"].append(curve["safe"].pop())
+    assert re.search(r"'misaligned' names \d+, whose penalty may be as low as 0", refused(data))
+    data["curves"][0] = curve = json.loads(good)
+    curve["misaligned"].append(curve["safe"][0])
+    assert "is called safe and misaligned" in refused(data)
+    data["curves"][0] = curve = json.loads(good)
+    curve["points"]["penalty_high"][0] = 0.0
+    curve["points"]["median_us"][0] *= 1.5
+    assert re.search(r"the penalty of 64 is .*, its bounds are", refused(data))
     data["curves"][0] = curve = json.loads(good)
     curve["cliffs"][0]["jump"] += 0.05
     assert re.search(r"the cliff \d+ → \d+ says .*, the points say", refused(data))
@@ -123,7 +142,7 @@ def test_the_same_curve_twice(data, refused):
 
 def test_curves_that_disagree_where_they_cross(data, refused):
     over_k = next(c for c in data["curves"] if c["axis"] == "K" and c["fixed"].get("M") == 512)
-    over_k["points"]["median_us"][over_k["points"]["d"].index(4096)] *= 1.5
+    over_k["points"]["median_us"] = [1.5 * t for t in over_k["points"]["median_us"]]
     assert "two curves disagree at linear K=4096 M=512 N=4096" in refused(data)
 
 
@@ -151,14 +170,6 @@ def test_shipped_maps_load_and_are_small(name):
     assert loaded.name == name and loaded.curves
     path = Path(sys.modules["gacprof.maps"].__file__).parent / f"{name}.json"
     assert path.stat().st_size < 2_000_000
-
-
-def test_a_cpu_map_ships_as_an_example_and_says_what_it_was_measured_with():
-    example = CliffMap.load("cpu-example")
-    p = example.file.provenance
-    assert (p.kind, p.suite, example.environment.kind) == ("measured", "quick", "cpu")
-    assert p.stack["torch"] and p.suite_hash and example.file.noise.pairs >= 12
-    assert {c.operator for c in example.curves} == {"linear", "attention"}
 
 
 def test_loading_and_looking_up_imports_nothing_heavy():

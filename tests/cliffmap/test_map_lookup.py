@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import random
-from itertools import chain
+from functools import partial
 from statistics import median
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted_blocks import linear, numbered
+from planted_blocks import planted as planted_blocks
 
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.within import between
 from gacprof.errors import MapError
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Environment, Point
 
 DEVICE = Environment("recorded", "planted", "none")
 
@@ -24,13 +25,20 @@ DEVICE = Environment("recorded", "planted", "none")
 def device(dims, n_values=(512,), latency=None, flags=({"bias": False},)) -> CliffMap:
     """Curves over K at several N, and one over N, of a device without noise."""
 
-    def visit(k, n, axis, flag):
-        point = Point.of("linear", {"M": 64, "N": n, "K": k}, "float16", flag)
-        return Sample(point, (axis,), (latency(k, n),) * 6, "recorded")
+    def points(axis, sizes, flag, **fixed):
+        dims_of = ({"M": 64, **fixed, axis: size} for size in sizes)
+        return [Point.of("linear", each, "float16", flag) for each in dims_of]
 
-    over_k = (visit(k, n, "K", f) for k in dims for n in n_values for f in flags)
-    over_n = (visit(96, n, "N", f) for n in range(256, 1025, 32) for f in flags)
-    return build_map(chain(over_k, over_n), DEVICE, name="planted")
+    curves = [
+        planted_blocks(points("K", dims, f, N=n), "K", partial(latency, n=n))
+        for n in n_values
+        for f in flags
+    ]
+    curves += [
+        planted_blocks(points("N", range(256, 1025, 32), f, K=96), "N", partial(latency, 96))
+        for f in flags
+    ]
+    return build_map(numbered(*curves), DEVICE, name="planted")
 
 
 def staircase(k, n):
@@ -102,16 +110,8 @@ def test_beyond_the_sweep_is_a_miss(planted):
 
 
 def test_along_a_dim_without_any_curve_only_multiples_of_128_and_twice_at_most():
-    planted = build_map(
-        [
-            Sample(
-                Point.of("linear", {"M": 512, "N": 512, "K": k}, "float16", {}),
-                ("K",), (10.0 + k,) * 6, "recorded",
-            )
-            for k in range(64, 128)
-        ],
-        DEVICE, name="one",
-    )  # fmt: skip
+    blocks = planted_blocks(linear("K", range(64, 128), M=512), "K", lambda k: 10.0 + k)
+    planted = build_map(blocks, DEVICE, name="one")
     found = planted.latency("linear", {"M": 1024, "N": 512, "K": 64}, "float16")
     assert (found.kind, found.latency_us) == ("scaled", pytest.approx(148))
     for m in (2048, 513, 640 + 8):
@@ -177,7 +177,7 @@ def test_held_out_points_of_the_published_curves(a100, operator, axis, fixed, lo
     for seed in range(5):
         inner = sorted(set(curve.points.d[1:-1]) - lone_spikes)
         held = set(random.Random(seed).sample(inner, len(inner) // 10))
-        rest = make_curve(what, [Measured(d, t) for d, t in latency.items() if d not in held], None)
+        rest = make_curve(what, [Measured(d, t) for d, t in latency.items() if d not in held])
         answers = {d: between(rest, d) for d in held}
         errors += [abs(a.latency_us / latency[d] - 1) for d, a in answers.items() if a]
         told += sum(a is not None for a in answers.values())
@@ -195,25 +195,20 @@ def test_held_out_points_of_the_published_curves(a100, operator, axis, fixed, lo
 )
 @settings(max_examples=25, deadline=None)
 def test_held_out_points_of_a_recorded_device(seed, modulus, cliff, jump, slope):
-    """A tenth of K held out of a device with growth, residue classes, a cliff and 0.3 % noise:
+    """A tenth of K held out of a device with growth, residue classes, a cliff and 1 % noise a call:
     3 % in the median, and no answer is from across the cliff or from another class."""
-    rng = np.random.default_rng(seed)
 
     def truth(k):
         return (
             20 * (1 + slope * (k - 64)) * (1.4 if k % modulus else 1) * (jump if k >= cliff else 1)
         )
 
-    def visits(held):
-        for k in range(64, 193):
-            point = Point.of("linear", shape(k), "float16", {"bias": False})
-            for options in ({}, {"duplicate": True}) if k % 5 == 0 else ({},):
-                timings = tuple(float(t) for t in truth(k) * rng.normal(1, 0.003, 12))
-                if k not in held:
-                    yield Sample(point, ("K",), timings, "recorded", **options)
-
     held = set(random.Random(seed).sample(range(65, 192), 13))
-    rest = build_map(visits(held), DEVICE, name="recorded")
+    kept = [k for k in range(64, 193) if k not in held]
+    blocks = planted_blocks(
+        linear("K", kept), "K", truth, count=12, spread=0.01, seed=seed, replicates=kept[::5]
+    )
+    rest = build_map(blocks, DEVICE, name="recorded")
     errors = []
     for k in held:
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from test_run import device, suite
 
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import PARQUET, read_samples
+from gacprof.sweeping.store import FOLD_AT_LEAST, PARQUET, read_blocks
 
 
 class Disk:
@@ -39,22 +39,24 @@ class Disk:
         return into
 
 
-def test_a_power_cut_loses_at_most_the_point_being_measured(tmp_path, monkeypatch):
+LONG = suite((8, 9), blocks=600, most_blocks=600)
+
+
+def test_a_power_cut_loses_at_most_the_block_under_way(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     run = tmp_path / "run"
     kept = []
 
     def progress(done, total, point):
-        """Called when all earlier visits are done and the next is about to begin."""
-        if done and (done < 12 or 495 < done < 505 or done == 700):
-            kept.append(
-                (done, len(read_samples(disk.after_a_power_cut(run, tmp_path / f"{done}"))))
-            )
+        """Called when all earlier blocks are done and the next is about to begin."""
+        if done and (done < 12 or abs(done - FOLD_AT_LEAST) < 5 or done == 580):
+            left = disk.after_a_power_cut(run, tmp_path / f"{done}")
+            kept.append((done, len(read_blocks(left))))
 
-    run_sweep(suite(range(1, 400)), device(), run, progress=progress)
+    run_sweep(LONG, device(), run, progress=progress)
     assert len(kept) == 11 + 9 + 1
     assert all(done == left for done, left in kept), kept
-    assert (tmp_path / "504" / PARQUET).exists(), "a fold lies between, and loses nothing"
+    assert (tmp_path / f"{FOLD_AT_LEAST}" / PARQUET).exists(), "a fold lies between: loses nothing"
 
 
 def test_what_a_power_cut_leaves_is_resumed(tmp_path, monkeypatch):
@@ -67,12 +69,12 @@ def test_what_a_power_cut_leaves_is_resumed(tmp_path, monkeypatch):
 
     whole = run_sweep(suite(), device(), run, progress=progress)
     rest = run_sweep(suite(), device(), tmp_path / "left", resume=True)
-    assert rest.visits == whole.visits
-    assert read_samples(tmp_path / "left")[:5] == read_samples(run)[:5]
+    assert rest.blocks == whole.blocks
+    assert read_blocks(tmp_path / "left")[:5] == read_blocks(run)[:5]
 
 
 def test_a_finished_sweep_is_on_disk(tmp_path, monkeypatch):
     disk = Disk(monkeypatch)
     summary = run_sweep(suite(), device(), tmp_path / "run")
     left = disk.after_a_power_cut(tmp_path / "run", tmp_path / "left")
-    assert len(read_samples(left)) == summary.visits
+    assert len(read_blocks(left)) == summary.blocks

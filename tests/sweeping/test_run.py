@@ -1,4 +1,4 @@
-"""The engine on a recorded device: nothing is lost, nothing is measured twice."""
+"""The engine on a recorded device: every call kept, nothing lost, nothing mixed."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,17 @@ import pytest
 from gacprof.errors import MeasurementError
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.points import Environment
+from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.run import environment_of, run_sweep, suite_of
-from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder, read_frame, read_samples
+from gacprof.sweeping.store import (
+    FOLD_AT_LEAST,
+    JOURNAL,
+    PARQUET,
+    RunFolder,
+    read_frame,
+    read_notes,
+    read_samples,
+)
 from gacprof.sweeping.suite import load_suite, parse_suite
 
 
@@ -38,86 +47,186 @@ def suite(values=(96, 104, 107, 112), **timing):
 
 
 def device(latency=lambda point: float(point.dim["K"]), **kwargs) -> RecordedDevice:
-    return RecordedDevice(lambda point, n: [latency(point)] * n, **kwargs)
+    return RecordedDevice(latency, **kwargs)
 
 
-def test_every_point_is_visited_in_every_pass_with_at_least_ten_timings(tmp_path):
-    summary = run_sweep(suite(passes=3, least_duplicates=2), device(), tmp_path / "run")
-    samples = read_samples(tmp_path / "run")
-    assert (summary.points, summary.visits, summary.failed) == (4, 3 * (4 + 2), 0)
-    own = [s for s in samples if not s.duplicate]
-    assert sorted((s.point.dim["K"], s.visit) for s in own) == sorted(
-        (k, v) for k in (96, 104, 107, 112) for v in range(3)
-    )
-    assert all(len(s.timings_us) >= 10 for s in samples)
-    assert all(s.timings_us[0] == s.point.dim["K"] for s in samples)
-    assert sum(s.duplicate for s in samples) == 6
+def test_each_block_calls_every_slot_once_in_an_order_of_its_own(tmp_path):
+    summary = run_sweep(suite(range(64, 96)), device(), tmp_path / "run")
+    blocks = read_blocks(tmp_path / "run")
+    assert (summary.curves, summary.points, summary.failed) == (1, 32, 0)
+    assert (summary.blocks, summary.calls) == (len(blocks), sum(len(b.calls) for b in blocks))
+    slots = {(c.point, c.replicate) for c in blocks[0].calls}
+    assert len(slots) == 32 + 8  # a quarter has a hidden A/A replicate
+    for block in blocks:
+        assert len(block.calls) == 40 and {(c.point, c.replicate) for c in block.calls} == slots
+    orders = [[c.point.id for c in block.calls] for block in blocks]
+    assert len({tuple(order) for order in orders}) == len(orders)
+    assert all(c.us == c.point.dim["K"] for b in blocks for c in b.calls)
 
 
-def test_a_fixed_count_is_kept_to(tmp_path):
-    run_sweep(suite(count=37), device(), tmp_path / "run")
-    assert {len(s.timings_us) for s in read_samples(tmp_path / "run")} == {37}
+def test_blocks_are_spread_over_the_processes_that_the_suite_asks_for(tmp_path):
+    renewed = []
+
+    class Counting(RecordedDevice):
+        def renew(self):
+            renewed.append(1)
+
+    run_sweep(suite(processes=4), Counting(lambda p: 5.0), tmp_path / "run")
+    blocks = read_blocks(tmp_path / "run")
+    assert len(renewed) == 3
+    assert {b.process for b in blocks} == {0, 1, 2, 3}
+    assert [b.number for b in blocks] == list(range(len(blocks)))
 
 
-def test_the_order_is_shuffled_and_reproducible(tmp_path):
-    orders = []
-    for name in ("a", "b"):
-        run_sweep(suite(range(1, 60)), device(), tmp_path / name)
-        orders.append([s.point.dim["K"] for s in read_samples(tmp_path / name)])
-    assert orders[0] == orders[1]
-    assert orders[0][:59] != sorted(orders[0][:59])
+def test_a_curve_that_is_decided_takes_no_more_blocks(tmp_path):
+    """A device without noise decides every dim at the first look."""
+    summary = run_sweep(suite(blocks=8), device(), tmp_path / "run")
+    assert (summary.blocks, summary.undecided, summary.unfinished) == (8, 0, 0)
+
+
+def test_a_curve_that_stays_undecided_stops_at_its_most_blocks(tmp_path):
+    """K=104 takes 2.1 % more than the dims above it, at a tolerance of 2 %, and noise is 3 %."""
+    from random import Random
+
+    draw = Random(1)
+
+    def latency(point):
+        return 100.0 * (1.021 if point.dim["K"] == 104 else 1.0) * draw.lognormvariate(0, 0.03)
+
+    summary = run_sweep(suite(blocks=4, most_blocks=20), device(latency), tmp_path / "run")
+    assert (summary.blocks, summary.undecided, summary.unfinished) == (20, 1, 0)
+
+
+def test_curves_take_turns_and_each_has_its_blocks(tmp_path):
+    both = suite().model_dump(mode="json", by_alias=True)
+    both["sweep"].append(both["sweep"][0] | {"axis": "N", "dims": {"M": 1, "K": 64}})
+    run_sweep(parse_suite(both, "t"), device(lambda p: 5.0), tmp_path / "run")
+    axes = [block.axis for block in read_blocks(tmp_path / "run")]
+    assert axes.count("K") == axes.count("N") == 12
+    assert set(axes[:6]) == {"K", "N"}
+
+
+def test_a_long_curve_is_dealt_out_in_partial_blocks_and_every_dim_is_called(tmp_path):
+    run_sweep(suite(range(1, 400), blocks=8), device(), tmp_path / "run")
+    blocks = read_blocks(tmp_path / "run")
+    assert max(len(b.calls) for b in blocks) <= 128
+    counts = dict.fromkeys(range(1, 400), 0)
+    for block in blocks:
+        for call in block.calls:
+            counts[call.point.dim["K"]] += not call.replicate
+    assert min(counts.values()) >= 6
+    curve = build_map_of(tmp_path / "run").curves[0]
+    assert curve.points.median_us == pytest.approx(curve.points.d, rel=1e-4)
 
 
 def test_a_failing_point_is_recorded_and_the_sweep_goes_on(tmp_path):
     def latency(point):
         if point.dim["K"] == 107:
-            raise RuntimeError("CUDA error: misaligned address\nmore lines")
+            raise MeasurementError("CUDA error: misaligned address\nmore lines")
         return 5.0
 
-    summary = run_sweep(suite(least_duplicates=0), device(latency), tmp_path / "run")
-    failed = [s for s in read_samples(tmp_path / "run") if s.status == "failed"]
-    assert summary.failed == len(failed) == 2
-    assert {s.reason for s in failed} == {"CUDA error: misaligned address"}
+    summary = run_sweep(suite(), device(latency), tmp_path / "run")
+    samples = {s.point.dim["K"]: s for s in read_samples(tmp_path / "run")}
+    assert (summary.failed, summary.points) == (1, 3)
+    failed = samples.pop(107)
+    assert (failed.status, failed.reason) == ("failed", "CUDA error: misaligned address")
+    assert {s.status for s in samples.values()} == {"ok"}
 
 
-@pytest.mark.parametrize("nonsense", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_timer_that_gives_no_duration_fails_the_point(tmp_path, nonsense):
-    run_sweep(suite(count=3), device(lambda point: nonsense), tmp_path / "run")
-    assert {s.status for s in read_samples(tmp_path / "run")} == {"failed"}
-
-
-def test_interrupted_then_resumed_measures_each_visit_once(tmp_path):
+def test_a_point_that_fails_in_one_block_keeps_the_times_of_the_others(tmp_path):
     calls = []
 
     def latency(point):
         calls.append(point)
-        if len(calls) == 60:
-            raise KeyboardInterrupt
+        if point.dim["K"] == 107 and len(calls) > 20 and not known:
+            known.append(point)
+            raise MeasurementError("a cosmic ray")
         return 5.0
 
+    known = []
+    summary = run_sweep(suite(least_replicates=0, replicates=0), device(latency), tmp_path / "run")
+    (sample,) = [s for s in read_samples(tmp_path / "run") if s.point.dim["K"] == 107]
+    assert summary.failed == 0 and known
+    assert (sample.status, sample.reason) == ("ok", "a cosmic ray")
+    assert len(sample.timings_us) >= 11
+    assert build_map_of(tmp_path / "run").curves[0].coverage.failed == {}
+
+
+def test_a_point_that_keeps_failing_is_called_no_more(tmp_path):
+    tries = []
+
+    def latency(point):
+        if point.dim["K"] == 107:
+            tries.append(point)
+            raise MeasurementError("no")
+        return 5.0
+
+    run_sweep(suite(least_replicates=0, replicates=0), device(latency), tmp_path / "run")
+    assert len(tries) == 3
+
+
+class Interrupting:
+    """Answers like the device, and is interrupted at one of its calls."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def __call__(self, point):
+        self._left -= 1
+        if not self._left:
+            raise KeyboardInterrupt
+        return float(point.dim["K"])
+
+
+@pytest.mark.parametrize("at", [1, 2, 25, 60, 100])
+def test_an_interrupt_loses_no_block_but_the_one_under_way(tmp_path, at):
+    wanted = suite(range(64, 84), least_replicates=0, replicates=0)
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(suite(range(1, 20), edge_visits=0), device(latency), tmp_path / "run")
-    kept = read_samples(tmp_path / "run")
-    assert 0 < len(kept) < 2 * 19
-    run_sweep(suite(range(1, 20), edge_visits=0), device(), tmp_path / "run", resume=True)
-    samples = read_samples(tmp_path / "run")
-    assert samples[: len(kept)] == kept
-    keys = [(s.point.id, s.visit, s.duplicate) for s in samples]
-    assert len(keys) == len(set(keys)) == 2 * (19 + 12)
+        run_sweep(wanted, device(Interrupting(at)), tmp_path / "run")
+    kept = read_blocks(tmp_path / "run")
+    assert len(kept) == (at - 1) // 20
+    summary = run_sweep(wanted, device(), tmp_path / "run", resume=True)
+    blocks = read_blocks(tmp_path / "run")
+    assert blocks[: len(kept)] == kept
+    assert [b.number for b in blocks] == list(range(len(blocks)))
+    assert summary.blocks == len(blocks) == 12 and summary.undecided == 0
 
 
-def test_sigkill_loses_at_most_the_point_being_measured(tmp_path):
+def test_a_resumed_process_is_another_one(tmp_path):
+    """What ran before the interrupt ran in a process that is gone."""
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(suite(range(64, 84)), device(Interrupting(60)), tmp_path / "run")
+    kept = read_blocks(tmp_path / "run")
+    run_sweep(suite(range(64, 84)), device(), tmp_path / "run", resume=True)
+    rest = read_blocks(tmp_path / "run")[len(kept) :]
+    assert kept and max(b.process for b in kept) < min(b.process for b in rest)
+
+
+def test_a_finished_sweep_resumed_measures_nothing_more(tmp_path):
+    first = run_sweep(suite(), device(), tmp_path / "run")
+    again = run_sweep(suite(), device(Interrupting(1)), tmp_path / "run", resume=True)
+    assert (again.blocks, again.undecided) == (first.blocks, 0)
+
+
+def test_a_budget_leaves_a_valid_folder_that_resumes(tmp_path):
+    first = run_sweep(suite(), device(), tmp_path / "run", budget_s=1e-9)
+    assert (first.blocks, first.points, first.unfinished) == (0, 0, 1)
+    rest = run_sweep(suite(), device(), tmp_path / "run", resume=True)
+    assert (rest.blocks, rest.unfinished) == (12, 0)
+
+
+def test_sigkill_loses_at_most_the_block_under_way(tmp_path):
     script = textwrap.dedent(
         f"""
         import sys, time
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from test_run import device, suite
         from gacprof.sweeping.run import run_sweep
-        done = 0
-        def progress(visits, total, point):
-            print(visits, flush=True)
+        def progress(done, total, point):
+            print(int(done), flush=True)
             time.sleep(0.02)
-        run_sweep(suite(range(1, 200)), device(), {str(tmp_path / "run")!r}, progress=progress)
+        wanted = suite(range(64, 80), blocks=300)
+        run_sweep(wanted, device(), {str(tmp_path / "run")!r}, progress=progress)
         """
     )
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -128,21 +237,51 @@ def test_sigkill_loses_at_most_the_point_being_measured(tmp_path):
             break
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    assert len(read_samples(tmp_path / "run")) >= begun
-    summary = run_sweep(suite(range(1, 200)), device(), tmp_path / "run", resume=True)
-    assert len(read_samples(tmp_path / "run")) == summary.visits
+    kept = read_blocks(tmp_path / "run")
+    assert len(kept) >= begun
+    summary = run_sweep(suite(range(64, 80), blocks=300), device(), tmp_path / "run", resume=True)
+    blocks = read_blocks(tmp_path / "run")
+    assert blocks[: len(kept)] == kept and len(blocks) == summary.blocks
 
 
-def test_a_torn_last_line_is_dropped_and_measured_again(tmp_path):
-    folder = tmp_path / "run"
+def stopped_after(folder, blocks, wanted=None):
+    """A folder whose journal was not folded: the sweep's process ended for no good reason."""
     with pytest.raises(ZeroDivisionError):
-        run_sweep(suite(), device(), folder, progress=lambda done, *_: 1 / (6 - done))
+        run_sweep(
+            wanted or suite(), device(), folder, progress=lambda done, *_: 1 / (blocks - done)
+        )
+
+
+@pytest.mark.parametrize("cut", [1, 10, 40])
+def test_a_torn_last_line_is_dropped_and_its_block_measured_again(tmp_path, cut):
+    folder = tmp_path / "run"
+    stopped_after(folder, 6)
+    assert len(read_blocks(folder)) == 6
     journal = folder / JOURNAL
-    whole = journal.read_bytes()
-    journal.write_bytes(whole[:-40])
-    assert len(read_samples(folder)) == 5
-    run_sweep(suite(), device(), folder, resume=True)
-    assert len(read_samples(folder)) == 2 * (4 + 4)
+    journal.write_bytes(journal.read_bytes()[:-cut])
+    assert len(read_blocks(folder)) == 5
+    assert run_sweep(suite(), device(), folder, resume=True).blocks == 12
+
+
+def test_a_line_garbled_in_the_middle_is_told_with_its_number(tmp_path):
+    folder = tmp_path / "run"
+    stopped_after(folder, 4)
+    lines = (folder / JOURNAL).read_text().splitlines()
+    (folder / JOURNAL).write_text("\n".join([*lines[:2], lines[2][:-9], *lines[3:]]) + "\n")
+    with pytest.raises(MeasurementError, match="line 3 is garbled: delete that line"):
+        read_blocks(folder)
+
+
+def test_a_block_that_lacks_a_field_or_names_an_unknown_point_is_told(tmp_path):
+    folder = tmp_path / "run"
+    stopped_after(folder, 2)
+    whole = (folder / JOURNAL).read_text()
+    (folder / JOURNAL).write_text(whole.replace('"process"', '"protest"'))
+    with pytest.raises(MeasurementError, match="lacks or garbles a field"):
+        read_blocks(folder)
+    (folder / JOURNAL).write_text(whole.replace('"calls": [["', '"calls": [["0'))
+    with pytest.raises(MeasurementError, match="lacks or garbles a field"):
+        read_blocks(folder)
 
 
 def test_a_parquet_cut_short_is_told_not_guessed(tmp_path):
@@ -159,24 +298,16 @@ def test_a_folder_with_a_sweep_is_not_overwritten(tmp_path):
         run_sweep(suite(), device(), tmp_path / "run")
 
 
-def test_resuming_with_a_changed_suite_says_what_changed(tmp_path):
-    run_sweep(suite(), device(), tmp_path / "run")
-    with pytest.raises(MeasurementError, match=r"timing\.passes was 2, now 3"):
-        run_sweep(suite(passes=3), device(), tmp_path / "run", resume=True)
-    with pytest.raises(MeasurementError, match=r"sweep\[0\]\.values"):
-        run_sweep(suite((1, 2)), device(), tmp_path / "run", resume=True)
-
-
 @pytest.mark.parametrize(
     ("new", "told"),
     [
         (suite((96, 104, 107, 120)), "sweep[0].values lost 112 and gained 120."),
         (suite(budget_s=9), "timing.budget_s was unset, now 9.0."),
-        (suite(passes=3, cap_ms=8), "timing.cap_ms was 25.0, now 8.0; timing.passes was 2, now 3."),
+        (suite(blocks=8, seed=3), "timing.blocks was 12, now 8; timing.seed was 0, now 3."),
         (suite(range(1, 99)), "gained 1, 2, 3, 4, 5 and "),
     ],
 )
-def test_what_differs_is_told_key_by_key(tmp_path, new, told):
+def test_a_changed_suite_is_refused_and_told_key_by_key(tmp_path, new, told):
     run_sweep(suite(), device(), tmp_path / "run")
     with pytest.raises(MeasurementError) as error:
         run_sweep(new, device(), tmp_path / "run", resume=True)
@@ -184,18 +315,44 @@ def test_what_differs_is_told_key_by_key(tmp_path, new, told):
 
 
 def test_another_suite_is_told_by_its_name_first(tmp_path):
-    run_sweep(load_suite("quick"), device(), tmp_path / "run", budget_s=1e-9)
+    run_sweep(load_suite("quick"), RecordedDevice(lambda p: 1.0, CUDA), tmp_path, budget_s=1e-9)
     other = suite().model_copy(update={"name": "mine"})
     with pytest.raises(MeasurementError) as error:
-        run_sweep(other, device(), tmp_path / "run", resume=True)
+        run_sweep(other, RecordedDevice(lambda p: 1.0, CUDA), tmp_path, resume=True)
     assert "holds another suite: name was 'quick', now 'mine'; " in str(error.value)
     assert "more differences" in str(error.value)
 
 
-def test_resuming_on_another_device_is_refused(tmp_path):
+CUDA = Environment("cuda", "NVIDIA H200", "sm90", {}, {"torch": "2.13.0"})
+CPU = Environment("cpu", "a CPU", "x86_64", {"threads": 2, "cores_allowed": 2}, {"torch": "2.13.0"})
+
+
+@pytest.mark.parametrize(
+    ("here", "told"),
+    [
+        (replace(CPU, name="another"), "name was a CPU, here it is another"),
+        (replace(CPU, stack={"torch": "2.14.0"}), "stack was .*2.13.0.*, here it is .*2.14.0"),
+        (
+            replace(CPU, facts={"threads": 1, "cores_allowed": 2}),
+            "with 2 threads, here there are 1",
+        ),
+        (
+            replace(CPU, facts={"threads": 2, "cores_allowed": 1}),
+            "with 2 cores that it may use, here there are 1",
+        ),
+    ],
+)
+def test_resuming_elsewhere_or_under_other_conditions_is_refused(tmp_path, here, told):
+    run_sweep(suite(), device(environment=CPU), tmp_path / "run")
+    with pytest.raises(MeasurementError, match=told):
+        run_sweep(suite(), device(environment=here), tmp_path / "run", resume=True)
+
+
+def test_resuming_with_another_timer_is_refused(tmp_path):
     run_sweep(suite(), device(), tmp_path / "run")
-    other = device(environment=Environment("recorded", "another", "none"))
-    with pytest.raises(MeasurementError, match="name was recorded, here it is another"):
+    other = device()
+    other.timer = "cuda-events"
+    with pytest.raises(MeasurementError, match="timed by recorded, here it would be by cuda-ev"):
         run_sweep(suite(), other, tmp_path / "run", resume=True)
 
 
@@ -215,40 +372,66 @@ def test_out_that_is_a_file_is_refused(tmp_path):
     assert (tmp_path / "run").read_text() == "mine"
 
 
-def test_a_recording_replays_a_finished_sweep(tmp_path):
-    drawn = iter(range(1, 10**6))
-    first = RecordedDevice(lambda point, n: [100.0 + next(drawn) % 7 for _ in range(n)])
-    run_sweep(suite(count=11, least_duplicates=0), first, tmp_path / "a")
-    replay = RecordedDevice.replaying(read_samples(tmp_path / "a"), environment_of(tmp_path / "a"))
-    run_sweep(suite_of(tmp_path / "a"), replay, tmp_path / "b")
-    a, b = (read_samples(tmp_path / name) for name in "ab")
-    pooled = {s.point.id: set() for s in a}
-    for sample in a:
-        pooled[sample.point.id] |= set(sample.timings_us)
-    assert all(set(s.timings_us) <= pooled[s.point.id] for s in b)
-    assert len(a) == len(b)
+def test_header_suite_and_device_are_kept_with_the_run(tmp_path):
+    run_sweep(suite(), device(environment=CPU), tmp_path / "run")
+    assert environment_of(tmp_path / "run") == CPU
+    assert suite_of(tmp_path / "run").hash == suite().hash
+    header = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert header["schema"] == "gacprof.run/2" and header["suite"]["name"] == "t"
+
+
+def test_a_folder_of_an_earlier_gacprof_names_the_command(tmp_path):
+    run_sweep(suite(), device(), tmp_path / "run")
+    header = tmp_path / "run" / "run.json"
+    header.write_text(header.read_text().replace("gacprof.run/2", "gacprof.run/1"))
+    for ask in (environment_of, build_map_of):
+        with pytest.raises(MeasurementError, match=r"sweep again into another folder \(gacprof"):
+            ask(tmp_path / "run")
+
+
+def test_kernels_are_noted_once_a_point(tmp_path):
+    named = device(kernels=lambda point: (f"kernel_{point.dim['K'] % 8}",))
+    run_sweep(suite(), named, tmp_path / "run")
+    notes = read_notes(tmp_path / "run")
+    assert {p.dim["K"]: n.kernels for p, n in notes.items()}[107] == ("kernel_3",)
+    assert len(json.loads((tmp_path / "run" / "points.json").read_text())) == 4
 
 
 def test_samples_read_as_a_table(tmp_path):
-    run_sweep(suite(least_duplicates=0), device(), tmp_path / "run")
-    frame = read_frame(tmp_path / "run")
-    assert set(frame["K"]) == {96, 104, 107, 112}
-    assert frame.groupby("K")["timings_us"].count().eq(2).all()
+    run_sweep(suite(), device(lambda point: 2.0), tmp_path / "run")
+    frame = read_frame(tmp_path / "run").set_index("K")
+    assert set(frame.index) == {96, 104, 107, 112}
+    assert all(len(times) >= 12 for times in frame["timings_us"])
+    assert frame.loc[96, "median_us"] == 2.0
+    assert frame.loc[96, "tflops"] == pytest.approx(2 * 64 * 96 / 2.0 / 1e6)
+    assert frame.loc[96, "gb_s"] == pytest.approx(4 * (96 + 64 * 96 + 64) / 2.0 / 1e3)
+    assert frame["roof_share"].isna().all()
 
 
-def test_many_samples_fold_into_parquet_while_the_sweep_goes_on(tmp_path):
+def test_calls_read_as_a_table_with_position_and_predecessor(tmp_path):
+    import pandas as pd
+
+    run_sweep(suite(), device(), tmp_path / "run")
+    frame = pd.read_parquet(tmp_path / "run" / PARQUET)
+    first = frame[frame["block"] == 0]
+    assert first["position"].tolist() == list(range(len(first)))
+    assert first["predecessor"].isna().tolist() == [True] + [False] * (len(first) - 1)
+    assert first["predecessor"].tolist()[1:] == first["point"].tolist()[:-1]
+
+
+def test_many_blocks_fold_into_parquet_while_the_sweep_goes_on(tmp_path):
     seen = []
 
     def progress(done, total, point):
-        if done == 700:
+        if done == FOLD_AT_LEAST + 100:
             seen.append((tmp_path / "run" / PARQUET).exists())
-            seen.append(len((tmp_path / "run" / JOURNAL).read_text().splitlines()))
+            lines = (tmp_path / "run" / JOURNAL).read_text().splitlines()
+            seen.append(sum('"block"' in line for line in lines))
 
-    run_sweep(suite(range(1, 400)), device(), tmp_path / "run", progress=progress)
-    assert seen == [True, 200]
-    header = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert header["schema"] == "gacprof.run/1" and header["suite"]["name"] == "t"
-    assert time.time() - read_samples(tmp_path / "run")[-1].taken_at < 600
+    asked = suite((8, 9), blocks=700, most_blocks=700)
+    run_sweep(asked, device(), tmp_path / "run", progress=progress)
+    assert seen == [True, 100]
+    assert len(read_blocks(tmp_path / "run")) == 700
 
 
 def test_samples_without_their_header_are_not_gone_on_with(tmp_path):
