@@ -4,9 +4,9 @@ A block calls every slot of a curve once, within tens of milliseconds. The logar
 time is taken as *slot effect + block effect + disturbance*. Whatever slows the machine for the
 length of a block slows all its calls alike and goes into the block effect; what disturbs single
 calls only ever adds time. So blocks are aligned by the lower quartile of their residuals, and a
-slot's effect is the mean of its residuals between the 10 % and the 40 % quantile: nearly as
-robust as the quartile itself, and up to a tenth less noisy (benchmarks/estimators.py compares
-both with median polish, Hodges–Lehmann, minimum and median on recorded noise).
+slot's effect is the mean of its residuals between the 20 % and the 35 % quantile: as robust as
+the quartile itself and a little less noisy (benchmarks/estimators.py compares both with median
+polish, Hodges–Lehmann, minimum and median on recorded noise).
 
 References: Tukey, *Exploratory Data Analysis* (1977), ch. 11, two-way fits by polishing;
 Efron & Tibshirani, *An Introduction to the Bootstrap* (1993), §8, resampling of blocks.
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 BLOCK_QUANTILE = 0.25
-TRIM = (0.10, 0.40)
+TRIM = (0.20, 0.35)
 """Quantiles between which a slot's residuals are averaged."""
 SWEEPS = 10
 """Alternations of rows and columns. Quantile polishing has no exact fixed point; the steps are
