@@ -4,7 +4,7 @@
 
 For each state of a machine that ``tests/fixtures/blocks`` has recorded: the 95 % quantile of
 |log ratio| between points and their hidden A/A replicates, each pair weighed by its latency, and
-in brackets their median. ``trimmed`` is what :mod:`gacprof.measure.fit` does.
+in brackets their median. ``ours`` is what :mod:`gacprof.measure.fit` does.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def hodges_lehmann(log_us: np.ndarray) -> np.ndarray:
 
 
 ESTIMATORS: dict[str, Estimator] = {
-    "trimmed": lambda log_us: two_way(log_us)[0],
-    "quartile polish": polish(0.25),
+    "ours": lambda log_us: two_way(log_us)[0],
     "median polish": polish(0.5),
     "10 % polish": polish(0.1),
     "Hodges-Lehmann": hodges_lehmann,
