@@ -20,7 +20,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from gacprof.measure.fit import BLOCK_QUANTILE, Floats, Ints, two_way
+from gacprof.measure.fit import QUARTILE, Floats, Ints, two_way
 
 LEVEL = 0.05
 """Of all verdicts of a bench together: the chance that any of them claims what is not there."""
@@ -55,7 +55,7 @@ def estimate(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> Estimat
         raise ValueError("an interval needs at least two rounds")
     log_us = np.log(us)
     effect, block = two_way(log_us)
-    level = float(np.quantile(block, BLOCK_QUANTILE))
+    level = float(np.quantile(block, QUARTILE))
     drawn = _bootstrap(log_us - block[:, None], first, seed) - effect
     low, high = np.quantile(drawn + _levels(block, first, seed) - level, (0.025, 0.975), axis=0)
     ratios = drawn - drawn[:, :1]
@@ -80,7 +80,7 @@ def _bootstrap(log_us: Floats, rounds: Ints, seed: int) -> Floats:
 
 def _levels(block: Floats, rounds: Ints, seed: int) -> Floats:
     """The level of the same resamples, [resamples, 1]."""
-    found = [np.quantile(block[chosen], BLOCK_QUANTILE) for chosen in _resampled(rounds, seed)]
+    found = [np.quantile(block[chosen], QUARTILE) for chosen in _resampled(rounds, seed)]
     return np.array(found)[:, None]
 
 
