@@ -13,7 +13,7 @@ from gacprof.cliffmap.judge import LOOKS, judge
 from gacprof.measure.device import BlockTimes, Slot
 from gacprof.measure.fit import Fit, fit_blocks
 from gacprof.points import Block, Call, Point
-from gacprof.sweeping.refine import Seen, refine
+from gacprof.sweeping.refine import Rounds, Seen, refine
 from gacprof.sweeping.suite import CurvePlan, Timing
 
 BLOCK_MS = 60.0
@@ -46,8 +46,11 @@ class CurveState:
 
     def __init__(self, plan: CurvePlan, timing: Timing) -> None:
         self.plan, self._timing = plan, timing
-        self._rounds = refine(plan.dims, SMALLEST_CLIFF, timing.seed) if plan.adaptive else None
-        first = next(self._rounds) if self._rounds else plan.dims
+        first = [d for d in plan.dims if d not in plan.refined]
+        self._rounds: Rounds | None = None
+        if plan.refined:
+            self._rounds = refine(sorted(plan.refined), SMALLEST_CLIFF, timing.seed)
+            first += next(self._rounds)
         self._draw = random.Random(f"{timing.seed}:{plan.key}")
         self.slots: list[Slot] = []
         self._place: dict[Slot, int] = {}
@@ -163,7 +166,7 @@ class CurveState:
         return {
             slot.point.dim[self.plan.axis]: self._seen_at(place, found)
             for place, slot in enumerate(self.slots)
-            if not slot.replicate
+            if not slot.replicate and slot.point.dim[self.plan.axis] in self.plan.refined
         }
 
     def _seen_at(self, place: int, fit: Fit) -> Seen:
