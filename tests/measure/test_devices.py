@@ -1,4 +1,7 @@
-"""The CPU is measured for real; rules stop when they should; absent devices are told."""
+"""The CPU is measured for real; operands lie where they should; absent devices are told."""
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,43 +9,130 @@ import torch
 from gacprof import operators
 from gacprof.errors import MeasurementError
 from gacprof.measure.cpu import CpuDevice
-from gacprof.measure.device import open_device
-from gacprof.measure.stopping import Confidence, FixedCount
+from gacprof.measure.device import Slot, device_name, open_device
+from gacprof.measure.memory import PAGE, Arena
+from gacprof.measure.threads import bound_threads
 
 
-def test_the_cpu_times_real_calls_and_names_itself():
+TASKS = Path("/proc/self/task")
+
+
+@pytest.fixture
+def cpu():
     device = CpuDevice()
-    environment = device.environment
-    assert environment.kind == "cpu" and environment.stack["torch"] == torch.__version__
-    small = operators.point("linear", {"M": 8, "N": 8, "K": 8}, "float32")
-    large = operators.point("linear", {"M": 512, "N": 512, "K": 512}, "float32")
-    medians = []
-    for point in (small, large):
-        work = device.prepare(point)
-        work.warm_up()
-        timings = work.time(11)
-        assert len(timings) == 11 and min(timings) > 0
-        medians.append(sorted(timings)[5])
-    assert medians[1] > 10 * medians[0]  # 262,144 times the work
+    yield device
+    device.close()
 
 
-def test_a_cold_point_has_more_operands_than_the_cache_holds():
-    point = operators.point("linear", {"M": 1, "N": 512, "K": 512}, "float32", {"cache": "cold"})
-    moved = operators.get("linear").bytes_moved(point)
-    copies = CpuDevice._copies(moved, cold=True)
-    cache = CpuDevice().environment.facts["last_level_cache_bytes"] or 0
-    assert copies * moved > 2 * cache or copies == 512
-    assert CpuDevice._copies(moved, cold=False) == 1
+def linear(M, N, K, dtype="float32", **flags):
+    return operators.point("linear", {"M": M, "N": N, "K": K}, dtype, flags)
 
 
-def test_what_a_cpu_cannot_do_is_said():
-    device = CpuDevice()
-    tf32 = operators.point("linear", {"M": 8, "N": 8, "K": 8}, "tf32")
-    huge = operators.point("linear", {"M": 2**20, "N": 2**20, "K": 2**20}, "float32")
-    with pytest.raises(MeasurementError, match="tf32"):
-        device.prepare(tf32)
-    with pytest.raises(MeasurementError, match="memory"):
-        device.prepare(huge)
+def test_the_cpu_times_real_calls_and_names_itself(cpu):
+    assert cpu.environment.kind == "cpu" and cpu.environment.stack["torch"] == torch.__version__
+    small, large = linear(8, 8, 8), linear(512, 512, 512)
+    session = cpu.session([Slot(small), Slot(large), Slot(large, replicate=True)])
+    assert session.failed == {}
+    times = {0: [], 1: [], 2: []}
+    for _ in range(7):
+        block = session.block([2, 0, 1])
+        assert not block.failed
+        for timed in block.calls:
+            times[timed.slot].append(timed.us)
+    least = {slot: min(listed) for slot, listed in times.items()}
+    assert all(us > 0 for us in least.values())
+    assert min(least[1], least[2]) > 10 * least[0]  # 262,144 times the work
+
+
+def test_a_block_calls_each_slot_once_in_the_order_asked_for(cpu):
+    session = cpu.session([Slot(linear(8, 8, k)) for k in range(8, 16)])
+    order = [5, 0, 7, 2]
+    calls = session.block(order).calls
+    first = list(dict.fromkeys(timed.slot for timed in calls))
+    assert first == order
+    again = [timed.slot for timed in calls if timed.disturbed]
+    assert len(calls) - len(again) <= len(order), "only disturbed calls are made again"
+
+
+def test_what_a_cpu_cannot_do_fails_its_slot_only(cpu):
+    slots = [
+        Slot(linear(8, 8, 8)),
+        Slot(linear(8, 8, 8, "tf32")),
+        Slot(linear(2**20, 2**20, 2**20)),
+    ]
+    session = cpu.session(slots)
+    assert "tf32" in session.failed[1] and "memory" in session.failed[2]
+    assert set(session.failed) == {1, 2}
+    assert [timed.slot for timed in session.block([0]).calls][:1] == [0]
+
+
+def test_a_call_that_raises_is_told_of_its_slot(cpu, monkeypatch):
+    class Breaking:
+        def prepare(self, point, device):
+            def call():
+                raise TypeError("broken\nmore lines")
+
+            return operators.base.Prepared(call, ())
+
+        def bytes_moved(self, point):
+            return 0
+
+    good = Slot(linear(8, 8, 8))
+    session = cpu.session([good])
+    monkeypatch.setattr(operators, "get", lambda name: Breaking())
+    broken = cpu.session([good])
+    assert broken.block([0]).failed == {0: "broken"}
+    assert not session.block([0]).failed
+
+
+def test_compute_threads_are_bound_to_cores_of_their_own_and_released():
+    before = os.sched_getaffinity(0)
+    with bound_threads() as done:
+        if not done:
+            pytest.skip("fewer cores than threads, or threads cannot be told apart")
+        bound = [os.sched_getaffinity(int(thread.name)) for thread in TASKS.iterdir()]
+        single = [next(iter(cores)) for cores in bound if len(cores) == 1]
+        assert len(single) == len(set(single)) == torch.get_num_threads()
+    assert os.sched_getaffinity(0) == before
+    assert all(os.sched_getaffinity(int(t.name)) == before for t in TASKS.iterdir())
+
+
+@pytest.fixture
+def arena():
+    return Arena(torch.float32, torch.device("cpu"))
+
+
+def test_warm_operands_of_all_dims_begin_at_one_address(arena):
+    arena.reserve(1 << 20)
+    views = [arena.fixed((rows, 64), replicate=False) for rows in (8, 9, 10, 4)]
+    assert len({view.data_ptr() for view in views}) == 1
+    assert all(view.is_contiguous() for view in views)
+
+
+def test_a_replicate_lies_on_other_pages_and_in_other_cache_sets(arena):
+    arena.reserve(1 << 20)
+    own, replicate = (arena.fixed((64, 64), replicate=r) for r in (False, True))
+    apart = replicate.data_ptr() - own.data_ptr()
+    assert apart > PAGE and apart % PAGE and apart % 512 == 0
+
+
+def test_cold_weights_meet_the_same_memory_only_after_the_reuse_distance(arena):
+    size, reuse = 64 * 64 * 4, 1 << 20
+    arena.reserve(size + reuse)
+    seen: dict[int, int] = {}
+    for number in range(3 * reuse // size):
+        view = arena.moving((64, 64))
+        for page in range(view.data_ptr() // PAGE, (view.data_ptr() + size) // PAGE):
+            if page in seen:
+                assert (number - seen[page]) * size >= reuse
+            seen[page] = number
+    assert len(seen) * PAGE >= reuse
+
+
+def test_memory_holds_random_numbers_and_no_zeros(arena):
+    arena.reserve(1 << 20)
+    view = arena.fixed((256, 256), replicate=False)
+    assert view.std() == pytest.approx(1.0, abs=0.05) and (view == 0).sum() < 10
 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "cpu:1", ""])
@@ -53,31 +143,6 @@ def test_unknown_devices_are_refused(name):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 def test_an_absent_gpu_is_told():
+    assert device_name() == "cpu"
     with pytest.raises(MeasurementError, match="no CUDA device is usable"):
         open_device("cuda:0")
-
-
-def test_a_fixed_count_stops_at_its_count():
-    rule = FixedCount(7)
-    rule.start()
-    assert rule.batch() == 7
-    rule.add([1.0] * 5)
-    assert not rule.finished() and rule.batch() == 2
-    rule.add([1.0] * 2)
-    assert rule.finished()
-
-
-def test_confidence_stops_early_on_quiet_timings_and_at_the_cap_on_noisy_ones():
-    quiet = Confidence(half_width=0.01, least=10, cap_us=1e9)
-    quiet.start()
-    quiet.add([100.0] * 9)
-    assert not quiet.finished()  # never before ten
-    quiet.add([100.0])
-    assert quiet.finished()
-
-    noisy = Confidence(half_width=0.01, least=10, cap_us=5_000)
-    noisy.start()
-    noisy.add([100.0, 200.0] * 10)
-    assert not noisy.finished()
-    noisy.add([100.0, 200.0] * 10)
-    assert noisy.finished()  # 6 ms are spent
