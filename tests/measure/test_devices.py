@@ -13,7 +13,6 @@ from gacprof.measure.device import Slot, device_name, open_device
 from gacprof.measure.memory import PAGE, Arena
 from gacprof.measure.threads import bound_threads
 
-
 TASKS = Path("/proc/self/task")
 
 
