@@ -154,7 +154,7 @@ def dry_run_of(suite: Suite, device: str | None, budget_s: float | None, as_json
         "device": kind,
         "curves": len(curves),
         "points": len(points),
-        "refined_curves": sum(curve.adaptive for curve in curves),
+        "refined_curves": sum(bool(curve.refined) for curve in curves),
         "processes": timing.processes,
         "estimated_s": round(told.seconds, 1),
         "estimated_from_calls": told.calls,

@@ -78,9 +78,9 @@ def fit_blocks(
     residual = log_us - effect - block[:, None]
     counts = np.sum(~np.isnan(log_us), axis=0)
     within = _moderated(_bootstrap_variance(residual, processes, resamples, seed), counts)
-    between = _between_processes(residual, processes, within)
-    number = max(1, len(np.unique(processes)))
-    error = np.sqrt(within + between / number)
+    shares = _shares(log_us, processes)
+    between = _between_processes(residual, processes, within, shares)
+    error = np.sqrt(within + between * np.sum(shares**2, axis=0))
     error[counts < FEWEST_BLOCKS] = np.inf
     level = float(np.nanquantile(block, QUARTILE))
     return Fit(effect + level, error, counts, residual, between)
@@ -247,7 +247,15 @@ PRIOR_DEGREES = 10
 own, of which there is one fewer than processes (as in a moderated t; Smyth 2004)."""
 
 
-def _between_processes(residual: Floats, processes: Ints, within: Floats) -> Floats:
+def _shares(log_us: Floats, processes: Ints) -> Floats:
+    """Each process's share of each slot's calls [processes, slots]. A mean of processes that are
+    so unequal is as sure as one of 1 / Σ share² equal ones."""
+    held = ~np.isnan(log_us)
+    counts = np.array([held[processes == p].sum(axis=0) for p in np.unique(processes)])
+    return counts / np.maximum(counts.sum(axis=0), 1)
+
+
+def _between_processes(residual: Floats, processes: Ints, within: Floats, shares: Floats) -> Floats:
     """The variance of each slot's effect between processes, beyond what its blocks explain.
 
     Pooled over the slots by the median, since single slots may change their state between
@@ -261,9 +269,10 @@ def _between_processes(residual: Floats, processes: Ints, within: Floats) -> Flo
     with _gaps():
         means -= np.nanmedian(means, axis=1)[:, None]
         means -= np.nanmean(means, axis=0)
-    own = np.maximum(np.nansum(means**2, axis=0) / degrees - within * len(numbers), 0.0)
+        explained = within * np.nanmean(1 / np.where(shares > 0, shares, np.nan), axis=0)
+    own = np.fmax(np.nansum(means**2, axis=0) / degrees - explained, 0.0)
     chi_square_median = degrees * (1 - 2 / (9 * degrees)) ** 3  # Wilson and Hilferty 1931
     typical = np.nanmedian(np.nansum(means**2, axis=0)) / chi_square_median
-    pooled = max(0.0, float(typical - np.nanmedian(within) * len(numbers)))
+    pooled = max(0.0, float(typical - np.nanmedian(explained)))
     mixed = (degrees * own + PRIOR_DEGREES * pooled) / (degrees + PRIOR_DEGREES)
     return np.maximum(mixed, pooled)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gacprof.errors import MeasurementError, first_line
+from gacprof.errors import first_line
 from gacprof.measure.device import BlockTimes, Device, Session, Slot, Timed
 from gacprof.points import Environment, Point
 
@@ -50,7 +50,7 @@ class RecordedSession(Session):
         for slot in order:
             try:
                 calls.append(Timed(slot, float(self._answer(self._slots[slot].point))))
-            except MeasurementError as error:
+            except Exception as error:  # as an operator may raise anything
                 failed[slot] = first_line(error)
         return BlockTimes(tuple(calls), failed)
 

@@ -94,7 +94,7 @@ class IsolatedDevice(Device):
         """Raises :class:`WorkerLostError` where making the slots ready killed the worker."""
         self._running()
         self._sessions += 1
-        told = self.ask(("session", self._sessions, tuple(slots), reuse_bytes))
+        told = self.ask_for_slots(("session", self._sessions, tuple(slots), reuse_bytes))
         return _RemoteSession(self, self._sessions, self.generation, told)
 
     def burn_in(self) -> None:
@@ -125,6 +125,16 @@ class IsolatedDevice(Device):
             raise WorkerLostError(f"the worker process {how}") from None
         return self._hear(timeout_s or self._timeout_s)
 
+    def ask_for_slots(self, message: tuple[Any, ...]) -> Any:
+        """As :meth:`ask`; all that goes wrong is :class:`WorkerLostError`, for a device tells of
+        single slots that fail, and raises where it cannot tell which one it was."""
+        try:
+            return self.ask(message)
+        except WorkerLostError:
+            raise
+        except MeasurementError as error:
+            raise WorkerLostError(str(error)) from None
+
     def _hear(self, limit_s: float) -> Any:
         assert self._pipe is not None
         try:
@@ -140,6 +150,8 @@ class IsolatedDevice(Device):
             raise
         if spoilt:
             self._stop()
+            if isinstance(answer, BlockTimes):  # what came after the first failure says nothing
+                raise WorkerLostError(next(iter(answer.failed.values())))
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -230,7 +242,7 @@ class _RemoteSession(Session):
     def block(self, order: Sequence[int]) -> BlockTimes:
         if not self._alive:
             raise WorkerLostError("the worker process was replaced")
-        times = self._device.ask(("block", self._number, tuple(order)))
+        times = self._device.ask_for_slots(("block", self._number, tuple(order)))
         assert isinstance(times, BlockTimes)
         return times
 

@@ -14,7 +14,7 @@ from gacprof.cliffmap.judge import LOOKS, judge
 from gacprof.measure.device import BlockTimes, Session, Slot
 from gacprof.measure.fit import Fit, fit_blocks
 from gacprof.points import Block, Call, Point
-from gacprof.sweeping.refine import Seen, refine
+from gacprof.sweeping.refine import Rounds, Seen, refine
 from gacprof.sweeping.suite import CurvePlan, Timing
 
 T = TypeVar("T")
@@ -49,8 +49,11 @@ class CurveState:
 
     def __init__(self, plan: CurvePlan, timing: Timing) -> None:
         self.plan, self._timing = plan, timing
-        self._rounds = refine(plan.dims, SMALLEST_CLIFF, timing.seed) if plan.adaptive else None
-        first = next(self._rounds) if self._rounds else plan.dims
+        first = [d for d in plan.dims if d not in plan.refined]
+        self._rounds: Rounds | None = None
+        if plan.refined:
+            self._rounds = refine(sorted(plan.refined), SMALLEST_CLIFF, timing.seed)
+            first += next(self._rounds)
         self._draw = random.Random(f"{timing.seed}:{plan.key}")
         self.slots: list[Slot] = []
         self._place: dict[Slot, int] = {}
@@ -60,6 +63,8 @@ class CurveState:
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._add(first)
         self.looked_at = self.losses = 0
+        self.judged_in: int | None = None
+        """The process after whose share it was judged."""
         self.decision = Decision(1.0, float("inf"))
 
     def _add(self, dims: Sequence[int]) -> None:
@@ -164,7 +169,7 @@ class CurveState:
         return {
             slot.point.dim[self.plan.axis]: self._seen_at(place, found)
             for place, slot in enumerate(self.slots)
-            if not slot.replicate
+            if not slot.replicate and slot.point.dim[self.plan.axis] in self.plan.refined
         }
 
     def _seen_at(self, place: int, fit: Fit) -> Seen:
@@ -199,14 +204,33 @@ class CurveState:
         return self.blocks >= self._timing.blocks << self.looked_at and self.looked_at < LOOKS
 
     @property
-    def finished(self) -> bool:
-        """Nothing is left to decide, or it has had all its blocks."""
-        if not self.callable_slots:
-            return True
-        if self._rounds is not None and self.blocks < self._timing.most_blocks:
+    def decided(self) -> bool:
+        """Whether no dim was open at the last look, or its penalties were known finely enough."""
+        if self._rounds is not None:
             return False
-        done = not self.decision.open_share or self.decision.half_width <= self._timing.finest
-        return done or self.blocks >= self._timing.most_blocks
+        return not self.decision.open_share or self.decision.half_width <= self._timing.finest
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is decided after the share of as many processes as are asked for, or has
+        had all its blocks."""
+        if not self.callable_slots or self.blocks >= self._timing.most_blocks:
+            return True
+        if not self.decided:
+            return False
+        processes = {process for process, _ in self._rows}
+        whole = sum(self.blocks_in(process) >= self.share for process in processes)
+        return whole >= self._timing.processes
+
+    @property
+    def share(self) -> float:
+        """The blocks that each process adds at least."""
+        return self._timing.blocks / self._timing.processes
+
+    def blocks_in(self, process: int) -> float:
+        """How many blocks it has had in a process, partial ones by their share."""
+        calls = sum(len(row) for number, row in self._rows if number == process)
+        return calls / max(1, len(self.callable_slots))
 
     def look(self) -> None:
         """Judge the curve as it is now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log
+from math import inf, isfinite, log, sqrt
 from statistics import median
 
 import numpy as np
@@ -91,16 +91,24 @@ def estimate(
 def _slots(plan: CurvePlan, timing: Timing) -> int:
     """Dims of a curve with their replicates; a refined axis has a share of them."""
     dims = len(plan.points)
-    if plan.adaptive and dims >= MEASURE_ALL_BELOW:
-        dims //= LARGEST_SHARE
+    if len(plan.refined) >= MEASURE_ALL_BELOW:
+        dims -= len(plan.refined) - len(plan.refined) // LARGEST_SHARE
     return dims + min(dims, max(timing.least_replicates, round(timing.replicates * dims)))
 
 
 def _blocks(error: float, timing: Timing) -> int:
-    """Blocks until penalties are known as finely as asked for, at one of the looks."""
-    wanted = PROBED_BLOCKS * (INTERVAL * error / timing.finest) ** 2
+    """Blocks until a curve is decided, and the share that each further process adds.
+
+    Where all dims are alike that is when the interval of penalties is about the tolerance, where
+    some lie near it when it is ``finest``: the geometric mean is at most off by the same factor
+    either way.
+    """
+    wanted_width = sqrt(timing.finest * timing.tolerance / 2)
+    wanted = PROBED_BLOCKS * (INTERVAL * error / wanted_width) ** 2
     looks = [timing.blocks << n for n in range(LOOKS)]
-    return min(timing.most_blocks, next((n for n in looks if n >= wanted), timing.most_blocks))
+    decided = next((n for n in looks if n >= wanted), timing.most_blocks)
+    added = (timing.processes - 1) * timing.blocks // timing.processes
+    return min(timing.most_blocks, decided + added)
 
 
 def _probed(

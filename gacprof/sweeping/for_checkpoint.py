@@ -8,7 +8,7 @@ is measured once as it is, so that a diagnosis can add up the whole.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,14 @@ from gacprof.sweeping.suite import Suite, parse_suite
 if TYPE_CHECKING:
     from gacprof.checkpoint.inventory import Dim, Inventory
 
-PERIODS = (1, 2, 4, 8, 16, 32, 64, 128)
+PERIODS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
 """What a device's tiles and vectors may repeat with, before it was asked: powers of two up to a
-GEMM tile's edge. Of each the nearest multiples on both sides are measured, so that the map finds
-the period itself."""
+GEMM tile's edge. Of each so many multiples on either side are measured, and the map finds the
+period itself."""
 LEAST_REACH = 16
 """Multiples of periods up to this are measured whatever the window."""
 MOST_REUSE_MIB = 512
 """Larger than the last-level caches of today's CPUs and GPUs (H100: 50 MB, EPYC: 384 MB)."""
-NEAREST = 2
-"""Multiples of each period on either side."""
 
 Key = tuple[str, tuple[tuple[str, int], ...], bool]  # swept axis, other dims, bias
 
@@ -114,14 +112,13 @@ def reuse_mib(inventory: Inventory) -> int:
     return int(min(MOST_REUSE_MIB, max(1, stored >> 20)))
 
 
-def sizes_near(size: int, window: float, periods: Sequence[int] = PERIODS) -> set[int]:
+def sizes_near(size: int, window: float, periods: Mapping[int, int] = PERIODS) -> set[int]:
     """``size`` and the nearest multiples of each period on either side, within ±``window`` (a
     fraction); the nearest multiple of each up to 16 whatever the window."""
     sizes = {size}
-    for period in periods:
+    for period, count in periods.items():
         first = size // period * period
-        near = [first - i * period for i in range(NEAREST + 1)]
-        near += [first + (i + 1) * period for i in range(NEAREST)]
+        near = [first + i * period for i in range(-count, count + 2)]
         reach = max(window * size, min(period, LEAST_REACH))
         sizes |= {s for s in near if s > 0 and abs(s - size) <= reach}
     return sizes

@@ -153,18 +153,23 @@ class _Sweep:
                 if credit[state.plan.key] >= 1:
                     credit[state.plan.key] -= 1
                     self._block(state)
+                    self._look(state, last=part == parts)
 
     def _enough(self, state: CurveState, part: int, parts: int) -> bool:
-        """Whether a curve is through with this process: decided, or its share of blocks had.
+        """Whether a curve is through with this process.
 
-        A budget spreads a curve over all processes by time; without one, each process takes its
-        share of the fewest blocks, and the last what is still undecided.
+        Each process takes its share of the fewest blocks, even where those before it decided
+        everything: they may all have had the same quirk. Of an undecided curve it takes its share
+        of the most blocks; with a budget, what fits into its share of the time.
         """
         if state.finished:
             return True
-        if self._budget_s is None and part < parts:
-            return state.blocks >= -(-part * self._timing.blocks // parts)
-        return False
+        if part == parts or state.blocks_in(self._process) < state.share:
+            return False
+        if state.decided:
+            return True
+        share = part / parts * self._timing.most_blocks
+        return self._budget_s is None and state.blocks >= share
 
     def _block(self, state: CurveState) -> None:
         if self._progress:
@@ -178,10 +183,18 @@ class _Sweep:
         except WorkerLostError as lost:
             self._sessions.clear()
             self._find_culprit(state, str(lost))
-        if state.due:
-            state.look()
+            self._process += 1  # what follows runs in another one
         if state.refined():
             self._close(state)
+
+    def _look(self, state: CurveState, last: bool) -> None:
+        """Judge the curve when that is due, and when the last process has added its share."""
+        added = last and state.judged_in != self._process
+        if added and state.blocks_in(self._process) >= state.share:
+            state.judged_in = self._process
+            state.look()
+        elif state.due:
+            state.look()
 
     def _keep(self, state: CurveState, times: BlockTimes) -> None:
         state.record(self._process, times)

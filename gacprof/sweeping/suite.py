@@ -100,12 +100,13 @@ class CurvePlan:
     """One swept axis with all else fixed: what is measured together in blocks.
 
     ``points`` by dim, ascending. ``weight`` says how much its time counts beside other curves.
+    Of the ``refined`` dims only some are measured (:mod:`gacprof.sweeping.refine`).
     """
 
     axis: str
     points: Mapping[int, Point]
     weight: float = 1.0
-    adaptive: bool = False
+    refined: frozenset[int] = frozenset()
 
     @property
     def dims(self) -> list[int]:
@@ -231,8 +232,8 @@ class Suite(_Strict):
             if sweep.device not in (None, device_kind):
                 continue
             for points in sweep.curves(device_kind):
-                adaptive = sweep.strategy == "adaptive"
-                plan = CurvePlan(sweep.axis, points, sweep.weight, adaptive)
+                refined = frozenset(points if sweep.strategy == "adaptive" else ())
+                plan = CurvePlan(sweep.axis, points, sweep.weight, refined)
                 known = merged.get(plan.key)
                 merged[plan.key] = plan if known is None else _together(known, plan)
         several = [plan for plan in merged.values() if len(plan.points) > 1]
@@ -243,7 +244,8 @@ class Suite(_Strict):
 
 def _together(a: CurvePlan, b: CurvePlan) -> CurvePlan:
     points = dict(sorted({**a.points, **b.points}.items()))
-    return CurvePlan(a.axis, points, max(a.weight, b.weight), a.adaptive and b.adaptive)
+    whole = (a.points.keys() - a.refined) | (b.points.keys() - b.refined)
+    return CurvePlan(a.axis, points, max(a.weight, b.weight), (a.refined | b.refined) - whole)
 
 
 def load_suite(name: str | Path) -> Suite:

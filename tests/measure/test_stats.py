@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gacprof.measure.stats import median, median_interval, quantile, relative_difference
+from gacprof.measure.stats import median, median_interval
 
 
 def test_the_interval_of_ten_values_runs_from_the_second_to_the_ninth():
@@ -37,11 +37,3 @@ def test_nothing_has_no_median():
     for statistic in (median, median_interval):
         with pytest.raises(ValueError):
             statistic([])
-
-
-def test_quantile_and_difference():
-    assert quantile([4, 1, 3, 2], 0.5) == 2
-    assert quantile(range(1, 101), 0.95) == 95
-    assert (
-        relative_difference(110.0, 100.0) == relative_difference(100.0, 110.0) == pytest.approx(0.1)
-    )

@@ -6,12 +6,13 @@ import os
 import signal
 import time
 
-from gacprof.measure.recorded import RecordedDevice
+from gacprof.errors import MeasurementError
+from gacprof.measure.recorded import RecordedDevice, RecordedSession
 
 RAISES, HANGS, KILLED, OUT_OF_MEMORY, SPOILS, EXITS = 101, 102, 103, 104, 105, 106
 
 
-def answer(point, repeats):
+def answer(point):
     match point.dim["K"]:
         case 101:
             raise TypeError("this operator is broken")
@@ -20,15 +21,49 @@ def answer(point, repeats):
         case 103:
             os.kill(os.getpid(), signal.SIGKILL)
         case 104:
-            raise MemoryError
-        case 105:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            raise MeasurementError("out of memory")
         case 106:
             os._exit(3)
-    return [float(os.getpid())] * repeats
+    return float(os.getpid())
+
+
+class Faulty(RecordedDevice):
+    """Its context is spoilt for good by one of its points, as CUDA's is by a stray pointer."""
+
+    def __init__(self, answer=answer) -> None:
+        super().__init__(answer)
+        self._spoilt = False
+
+    def usable(self) -> bool:
+        return not self._spoilt
+
+    def session(self, slots, reuse_bytes=0):
+        return RecordedSession(slots, self._or_spoil)
+
+    def _or_spoil(self, point):
+        if point.dim["K"] == SPOILS or self._spoilt:
+            self._spoilt = True
+            raise MeasurementError("CUDA error: an illegal memory access was encountered")
+        return self._answer(point)
 
 
 def open_faulty() -> RecordedDevice:
+    return Faulty()
+
+
+def open_healthy() -> RecordedDevice:
+    return RecordedDevice(lambda point: float(os.getpid()))
+
+
+def open_dying() -> RecordedDevice:
+    """Dies of no point in particular: after fifty calls, whatever they are."""
+    calls = iter(range(50))
+
+    def answer(point):
+        if next(calls, None) is None:
+            os._exit(3)
+        return float(os.getpid())
+
     return RecordedDevice(answer)
 
 
@@ -36,21 +71,16 @@ def open_nothing() -> RecordedDevice:
     raise RuntimeError("no such device")
 
 
-class Fussy(RecordedDevice):
-    """Refuses a product as cuBLAS does, and knows that its context is none the worse for it."""
-
-    def usable(self) -> bool:
-        return True
-
-
-def refusing(point, repeats):
+def refusing(point):
     if point.dim["K"] % 8:
-        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`")
-    return [float(os.getpid())] * repeats
+        raise MeasurementError(
+            "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul`"
+        )
+    return float(os.getpid())
 
 
 def open_fussy() -> RecordedDevice:
-    return Fussy(refusing)
+    return RecordedDevice(refusing)
 
 
 class Cold(RecordedDevice):

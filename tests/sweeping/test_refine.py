@@ -2,13 +2,15 @@
 
 import random
 from itertools import pairwise
+from math import log1p, sqrt
 
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.detect import edges
+from gacprof.cliffmap.detect import edge_quantile, edges
+from gacprof.errors import MeasurementError
 from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Sample
+from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.refine import Seen, differ, refine, residue_classes
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import read_samples
@@ -35,9 +37,9 @@ def measured_by_refinement(latency: dict[int, float], floor: float, seed: int = 
 def class_edges(latency: dict[int, float], floor: float) -> set[tuple[int, int]]:
     found = set()
     for d in residue_classes(latency):
+        error = log1p(floor) / edge_quantile(len(d) - 1) / sqrt(2)
         t = [latency[size] for size in d]
-        nothing = [None] * len(d)
-        found |= {(e.before, e.after) for e in edges(d, t, nothing, nothing, floor)}
+        found |= {(e.before, e.after) for e in edges(d, t, [error] * len(d))}
     return found
 
 
@@ -62,7 +64,7 @@ def test_every_published_tier_edge_is_found_with_a_quarter_of_the_points(curve, 
 def adaptive_suite(values=None, **timing):
     values = values or [{"from": 1024, "to": 2048}]
     sweep = {"operator": "linear", "axis": "N", "values": values, "dims": {"M": 2048, "K": 128}}
-    timing = {"passes": 1, "count": 1, "duplicates": 0} | timing
+    timing = {"blocks": 9, "processes": 1, "replicates": 0.05} | timing
     return parse_suite({"name": "t", "timing": timing, "sweep": [sweep | ADAPTIVE]}, "t")
 
 
@@ -70,47 +72,78 @@ ADAPTIVE = {"strategy": "adaptive", "dtype": "float16", "flags": {"layout": "nn"
 
 
 def replaying(curve):
-    """The published curve as a device, by the engine's own replay of samples."""
-    suite = adaptive_suite(list(curve.points.d)).exhaustive()
+    """The published curve as a device; dims that the figure does not tell fail."""
     at = dict(zip(curve.points.d, curve.points.median_us, strict=True))
-    samples = [Sample(p, a, (at[p.dim["N"]],), "recorded") for p, a in suite.points("cpu").items()]
-    return RecordedDevice.replaying(samples, RecordedDevice(lambda p, n: []).environment)
+
+    def answer(point):
+        if point.dim["N"] not in at:
+            raise MeasurementError("the figure does not tell")
+        return at[point.dim["N"]]
+
+    return RecordedDevice(answer)
 
 
-def test_a_sweep_replayed_from_samples_refines_likewise(tmp_path):
+def called(folder):
+    return {call.point.dim["N"] for block in read_blocks(folder) for call in block.calls}
+
+
+def test_a_sweep_of_a_recorded_device_refines_likewise(tmp_path):
     curve = LONG[1]
     latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
     summary = run_sweep(adaptive_suite(list(latency)), replaying(curve), tmp_path / "run")
-    chosen = {s.point.dim["N"] for s in read_samples(tmp_path / "run")}
+    chosen = called(tmp_path / "run")
     assert summary.points == len(chosen) <= len(latency) / 4
     found = class_edges({d: latency[d] for d in chosen}, curve.floor)
     assert class_edges(latency, curve.floor) <= found
 
 
-def test_an_interrupted_refinement_resumes_to_the_same_points(tmp_path):
+def test_dims_added_later_are_tied_to_the_others(tmp_path):
+    """On a machine that slows by half while the axis is refined, all dims are compared rightly."""
     curve = LONG[1]
-    suite = adaptive_suite(list(curve.points.d), passes=2, duplicates=0.1)
-    whole = run_sweep(suite, replaying(curve), tmp_path / "whole")
+    recorded = replaying(curve)
+    calls = []
 
-    def stop_at(count):
+    def slowing(point):
+        calls.append(point)
+        return recorded._answer(point) * (1 + min(1.0, len(calls) / 4000) / 2)
+
+    suite = adaptive_suite(list(curve.points.d))
+    run_sweep(suite, RecordedDevice(slowing), tmp_path / "run")
+    (made,) = build_map_of(tmp_path / "run").curves
+    truth = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    ratios = [t / truth[d] for d, t in zip(made.points.d, made.points.median_us, strict=True)]
+    assert len(calls) > 3000
+    assert max(ratios) / min(ratios) < 1.03
+
+
+def test_an_interrupted_refinement_resumes_and_finds_the_same_edges(tmp_path):
+    curve = LONG[1]
+    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    suite = adaptive_suite(list(latency))
+
+    def stop_after(blocks):
+        left = iter(range(blocks))
+
         def progress(done, total, point):
-            if done == count:
+            if next(left, None) is None:
                 raise KeyboardInterrupt
 
         return progress
 
-    for count in (5, 100, 180, 300):
+    for blocks in (3, 8, 20):
         with pytest.raises(KeyboardInterrupt):
             run_sweep(
-                suite, replaying(curve), tmp_path / "cut", resume=count > 5, progress=stop_at(count)
-            )
-    rest = run_sweep(suite, replaying(curve), tmp_path / "cut", resume=True)
-    assert (rest.points, rest.visits) == (whole.points, whole.visits)
-
-    def keys(name):
-        return [(s.point, s.visit, s.duplicate) for s in read_samples(tmp_path / name)]
-
-    assert keys("cut") == keys("whole")
+                suite, replaying(curve), tmp_path / "cut",
+                resume=blocks > 3, progress=stop_after(blocks),
+            )  # fmt: skip
+    kept = read_blocks(tmp_path / "cut")
+    assert len(kept) == 31
+    run_sweep(suite, replaying(curve), tmp_path / "cut", resume=True)
+    assert read_blocks(tmp_path / "cut")[: len(kept)] == kept
+    chosen = called(tmp_path / "cut")
+    assert len(chosen) <= len(latency) / 4
+    found = class_edges({d: latency[d] for d in chosen}, curve.floor)
+    assert class_edges(latency, curve.floor) <= found
 
 
 def test_a_short_axis_is_measured_whole():
@@ -169,28 +202,19 @@ def test_an_excursion_that_the_coarse_pass_missed_is_found_by_audit():
         assert (wanted <= found) == hit
 
 
-def test_visits_are_shuffled_within_a_round(tmp_path):
-    run_sweep(adaptive_suite(), RecordedDevice(lambda p, n: [1.0] * n), tmp_path / "run")
-    first = [s.point.dim["N"] for s in read_samples(tmp_path / "run")][:64]
-    assert first != sorted(first)
-
-
 def test_a_noisy_device_does_not_make_refinement_measure_everything(tmp_path):
     draw = random.Random(1)
-
-    def noisy(point, n):
-        return [10.0 * draw.gauss(1, 0.02) for _ in range(n)]
-
-    suite = adaptive_suite(count=20)
-    summary = run_sweep(suite, RecordedDevice(noisy), tmp_path / "run")
+    noisy = RecordedDevice(lambda point: 10.0 * draw.gauss(1, 0.02))
+    summary = run_sweep(adaptive_suite(most_blocks=40), noisy, tmp_path / "run")
     assert summary.points <= 1025 / 8
 
 
-def test_dims_the_recording_does_not_hold_fail_and_the_sweep_goes_on(tmp_path):
+def test_dims_that_fail_are_recorded_and_the_sweep_goes_on(tmp_path):
     summary = run_sweep(adaptive_suite(), replaying(LONG[1]), tmp_path / "run")
-    assert 0 < summary.failed < summary.visits
-    reasons = {s.reason for s in read_samples(tmp_path / "run") if s.status == "failed"}
-    assert all("the recording holds no timings" in reason for reason in reasons)
+    assert summary.failed > 0 and summary.points > 100
+    failed = [s for s in read_samples(tmp_path / "run") if s.status == "failed"]
+    told = {LONG[1].points.d.count(s.point.dim["N"]) for s in failed if s.reason.startswith("the")}
+    assert told == {0}
 
 
 GEMV = [c for c in PUBLISHED.file.curves if c.fixed.get("M") == 1 and len(c.points.d) > 400]

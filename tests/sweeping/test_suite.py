@@ -69,7 +69,7 @@ flags = { bias = false }
         (", N = 32", "", "needs a size for its dim 'N'"),
         ("bias = [false, true]", "bias = 3", "flag 'bias'"),
         ("bias = [false, true]", "colour = 3", "no flag 'colour'"),
-        ("[[sweep]]", "[timing]\npasses = 0\n[[sweep]]", "timing.passes"),
+        ("[[sweep]]", "[timing]\nprocesses = 0\n[[sweep]]", "timing.processes"),
         ("[[sweep]]", "surprise = 1\n[[sweep]]", "surprise"),
         ('name = "t"', 'name = "../t"', "name"),
         ("to = 112, ", "to = 1000000000000, ", "sweep[0]: axis 'K': a range to 1000000000000"),
@@ -77,9 +77,16 @@ flags = { bias = false }
         ("values = [107,", 'values = ["8",', "sweep[0].values[0]: "),
         ("values = [107,", "values = [true,", "sweep[0].values[0]: "),
         ("N = 32", 'N = "32"', "sweep[0].dims.N: "),
-        ("[[sweep]]", '[timing]\npasses = "2"\n[[sweep]]', "timing.passes: "),
-        ("[[sweep]]", "[timing]\npasses = true\n[[sweep]]", "timing.passes: "),
-        ("[[sweep]]", "[timing]\ncap_ms = inf\n[[sweep]]", "timing.cap_ms: "),
+        ("[[sweep]]", '[timing]\nblocks = "12"\n[[sweep]]', "timing.blocks: "),
+        ("[[sweep]]", "[timing]\nblocks = true\n[[sweep]]", "timing.blocks: "),
+        ("[[sweep]]", "[timing]\nbudget_s = inf\n[[sweep]]", "timing.budget_s: "),
+        ("[[sweep]]", "[timing]\nblocks = 9\nmost_blocks = 8\n[[sweep]]", "most_blocks (8) is be"),
+        ("[[sweep]]", "[timing]\npasses = 2\n[[sweep]]", "no such key here (there are processes"),
+        (
+            "flags",
+            "colour = 3\nflags",
+            "sweep[0].colour: no such key here (there are operator, axis",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, told: str):
@@ -106,11 +113,45 @@ def test_unreadable_suites(tmp_path):
 
 
 def test_every_shipped_suite_holds_points():
-    assert {"quick", "paper", "cpu"} <= set(shipped_suites())
+    assert {"quick", "paper", "paper-a", "paper-b", "cpu", "full"} == set(shipped_suites())
     for name in shipped_suites():
         suite = load_suite(name)
         kind = "cpu" if all(s.device == "cpu" for s in suite.sweep) else "cuda"
         assert suite.points(kind)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_quick_covers_prefill_and_decode_on_any_device(kind):
+    points = [p for p in load_suite("quick").points(kind) if p.operator == "linear"]
+    dtypes = {"cpu": {"bfloat16", "float32"}, "cuda": {"float16"}}[kind]
+    assert {p.dtype for p in points} == dtypes
+    for dtype in dtypes:
+        rows = {p.dim["M"] for p in points if p.dtype == dtype}
+        assert 1 in rows and rows & set(range(256, 513))
+
+
+def test_the_cpu_suite_covers_prefill_and_decode_in_both_dtypes():
+    points = [p for p in load_suite("cpu").points("cpu") if p.operator == "linear"]
+    assert {(p.dtype, p.dim["M"]) for p in points} >= {
+        (dtype, m) for dtype in ("bfloat16", "float32") for m in (1, 256)
+    }
+
+
+def test_sweeps_of_one_axis_with_all_else_equal_are_one_curve():
+    more = """
+[[sweep]]
+operator = "linear"
+axis = "K"
+values = [120, 107]
+dims = { M = 64, N = 32 }
+flags = { bias = true }
+weight = 4
+"""
+    curves = parsed(GOOD + more).curves("cpu")
+    assert len(curves) == 4
+    (longer,) = [curve for curve in curves if curve.weight == 4]
+    assert longer.dims == [96, 104, 107, 112, 120]
+    assert {tuple(c.dims) for c in curves if c is not longer} == {(96, 104, 107, 112)}
 
 
 def test_the_hash_follows_the_content():
@@ -141,3 +182,24 @@ def test_what_pydantic_calls_a_type_is_not_told():
 def test_what_is_wrong_with_a_sweep_names_the_file_and_the_sweep(old, new):
     with pytest.raises(SuiteError, match=r"^t\.toml: sweep\[0\]: "):
         parsed(GOOD.replace(old, new))
+
+
+def test_a_refined_range_beside_dims_that_are_all_measured():
+    """Both are one curve: dims named twice are measured, the others refined."""
+    text = """
+name = "t"
+[[sweep]]
+operator = "linear"
+axis = "K"
+values = [{ from = 1000, to = 2000 }]
+dims = { M = 1, N = 32 }
+strategy = "adaptive"
+[[sweep]]
+operator = "linear"
+axis = "K"
+values = [96, 104, 1007]
+dims = { M = 1, N = 32 }
+"""
+    (curve,) = parsed(text).curves("cpu")
+    assert len(curve.points) == 1003
+    assert curve.refined == set(range(1000, 2001)) - {1007}

@@ -1,9 +1,11 @@
 """The ``sweep`` verb: budgets, dry runs, workers, and what it refuses."""
 
 import json
+import time
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
-from gacprof.sweeping.verdicts import FILE
 from typer.testing import CliRunner
 
 from gacprof.cli.app import app
@@ -11,15 +13,16 @@ from gacprof.cli.devices import duration_s
 from gacprof.errors import MeasurementError, SuiteError
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.sweeping.estimate import estimate
+from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import load_suite, parse_suite
 
 TINY = """
 name = "tiny"
 [timing]
-passes = 1
-count = 3
-duplicates = 0
+processes = 1
+blocks = 4
+most_blocks = 6
 [[sweep]]
 operator = "linear"
 axis = "K"
@@ -52,27 +55,51 @@ def test_other_durations_are_refused(text):
         duration_s(text)
 
 
-def test_a_sweep_in_a_worker_confirmed(tiny, tmp_path):
+def test_a_sweep_of_the_cpu_runs_in_a_worker(tiny, tmp_path):
     out = tmp_path / "run"
-    told = sweep(tiny, "--device", "cpu", "--out", str(out), "--isolate", "--confirm")
+    told = sweep(tiny, "--device", "cpu", "--out", str(out))
     assert told.exit_code == 0, told.output
-    assert len(read_samples(out)) == 4
-    assert json.loads((out / FILE).read_text())["schema"] == "gacprof.confirmed/1"
+    assert "4 points on 1 curves" in told.output
+    assert {s.point.dim["K"] for s in read_samples(out)} == {8, 9, 10, 11}
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_isolation_is_decided_in_one_place(tiny, tmp_path, monkeypatch, isolate):
+    """The verb and the Python function ask the same, with the suite's number of processes."""
+    import gacprof
+
+    asked = []
+
+    def sweeper(name, **options):
+        asked.append((name, options["isolate"], options["processes"]))
+        return nullcontext(RecordedDevice(lambda point: 5.0))
+
+    monkeypatch.setattr("gacprof.measure.worker.sweeper", sweeper)
+    monkeypatch.setattr("gacprof.chain.sweeper", sweeper)
+    flag = () if isolate else ("--no-isolate",)
+    assert sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "a"), *flag).exit_code == 0
+    gacprof.sweep(tiny, device="cpu", out=tmp_path / "b", **({} if isolate else {"isolate": False}))
+    assert asked == [("cpu", isolate, 1)] * 2
 
 
 def test_a_budget_leaves_the_rest_to_a_resume(tiny, tmp_path):
-    where = ("--device", "cpu", "--out", str(tmp_path / "run"), "--json")
+    where = ("--device", "cpu", "--out", str(tmp_path / "run"), "--json", "--no-isolate")
     first = json.loads(sweep(tiny, *where, "--budget", "0.001").stdout)
     rest = json.loads(sweep(tiny, *where, "--resume").stdout)
-    assert (first["visits"], first["left"]) == (0, 4)
-    assert (rest["visits"], rest["left"]) == (4, 0)
+    assert (first["blocks"], first["unfinished"]) == (0, 1)
+    assert rest["blocks"] >= 4 and rest["unfinished"] == 0
+
+
+def test_nothing_to_resume_is_an_error(tiny, tmp_path):
+    told = sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "none"), "--resume")
+    assert "nothing to resume" in str(told.exception)
 
 
 def test_a_dry_run_tells_points_and_time():
     told = json.loads(sweep("full", "--dry-run", "--device", "cuda", "--json").stdout)
-    assert told["points"] == len(told["of"]) and told["refined_sweeps"] == 3
-    low, high = told["estimated_s"]
-    assert 0 < low < high <= told["budget_s"] <= 480
+    assert told["points"] == len(told["of"]) and told["refined_curves"] == 3
+    assert 0 < told["estimated_s"] <= told["longest_s"]
+    assert told["longest_s"] <= told["budget_s"] + 60 and told["budget_s"] <= 480
 
 
 @pytest.mark.parametrize(("name", "seconds"), [("quick", 60), ("full", 480)])
@@ -92,38 +119,51 @@ def test_the_papers_together_are_the_paper():
     assert load_suite("paper").points("cuda").keys() <= both
 
 
-def test_an_estimate_grows_with_the_work_and_keeps_to_the_budget():
-    suite = load_suite("cpu")
-    slow = suite.model_copy(update={"timing": suite.timing.model_copy(update={"passes": 9})})
-    guess, more = estimate(suite, "cpu"), estimate(slow, "cpu")
-    assert 0 < guess.low_s < guess.high_s < more.high_s and guess.calls == 0
-    tight = suite.timing.model_copy(update={"budget_s": 1.5})
-    assert estimate(suite.model_copy(update={"timing": tight}), "cpu").high_s <= 1.5
-
-
-@pytest.mark.parametrize("call_us", [40.0, 700.0])
-def test_an_estimate_follows_the_device_it_can_try(call_us):
-    """60 points, 3 passes: 216 visits of ten timings and four warm-up calls, or of 8 ms."""
-    timing = {"passes": 3, "duplicates": 0.2, "cap_ms": 8, "edge_visits": 0}
-    asked = suite_of(range(1, 61), timing)
-    told = estimate(asked, "recorded", device=RecordedDevice(lambda point, n: [call_us] * n))
-    assert told.calls == 3
-    assert told.low_s == pytest.approx(216 * (14 * call_us + 300) / 1e6, rel=0.02)
-    assert told.high_s == pytest.approx(216 * (4 * call_us + 8000 + 300) / 1e6, rel=0.02)
-
-
-def suite_of(values, timing):
+def suite_of(values, **timing):
     sweep = {"operator": "linear", "axis": "K", "values": list(values), "dims": {"M": 1, "N": 8}}
     return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
 
 
+def test_an_estimate_grows_with_the_work_and_keeps_to_the_budget():
+    fewer, more = (suite_of(range(1, n), blocks=12) for n in (20, 60))
+    guess = estimate(fewer, "cuda")
+    assert 0 < guess.seconds < estimate(more, "cuda").seconds <= guess.longest_s * 4
+    assert guess.calls == 0
+    bounded = estimate(more, "recorded", budget_s=1e-3)
+    assert bounded.seconds == bounded.longest_s == 1e-3
+
+
+class Slow(RecordedDevice):
+    """Takes as long as it says, off by so much from call to call."""
+
+    def __init__(self, us: float, spread: float) -> None:
+        super().__init__(self._call)
+        self._us, self._spread, self._draw = us, spread, np.random.default_rng(1)
+
+    def _call(self, point):
+        us = self._us * float(self._draw.lognormal(0, self._spread))
+        until = time.perf_counter() + us / 1e6
+        while time.perf_counter() < until:
+            pass
+        return us
+
+
+@pytest.mark.parametrize(("us", "spread"), [(300.0, 0.0), (1000.0, 0.0), (300.0, 0.01)])
+def test_an_estimate_comes_true_within_a_factor_of_two(tmp_path, us, spread):
+    """A quiet device is decided at the first look, a noisier one takes as many more blocks."""
+    asked = suite_of(range(1, 41), most_blocks=100)
+    told = estimate(asked, "recorded", device=Slow(us, spread))
+    taken = run_sweep(asked, Slow(us, spread), tmp_path / "run").seconds
+    assert told.calls > 0
+    assert taken / 2.2 < told.seconds < 2.2 * taken
+
+
 def test_a_device_on_which_all_calls_fail_leaves_a_guess():
-    def refuse(point, n):
+    def refuse(point):
         raise RuntimeError("no")
 
-    asked = suite_of(range(1, 61), {"count": 10})
-    device = RecordedDevice(refuse)
-    assert estimate(asked, "recorded", device=device) == estimate(asked, "recorded")
+    asked = suite_of(range(1, 61))
+    assert estimate(asked, "recorded", device=RecordedDevice(refuse)) == estimate(asked, "recorded")
 
 
 def test_clocks_are_not_locked_on_a_cpu(tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""What befalls a worker process costs the point it was at, and is said of that point."""
+"""What befalls a worker process costs the point that did it, and is said of that point."""
 
 import os
 import signal
@@ -13,6 +13,9 @@ import pytest
 from gacprof.sweeping.worker import IsolatedDevice, OpenNamed
 
 from gacprof.errors import MeasurementError
+from gacprof.measure.recorded import RecordedDevice
+from gacprof.measure.worker import IsolatedDevice, OpenNamed, sweeper
+from gacprof.sweeping import read_blocks
 from gacprof.sweeping.many import local_gpus, run_on_all
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import read_samples
@@ -23,7 +26,7 @@ import faulty
 
 
 def suite(values, **timing):
-    timing = {"passes": 1, "count": 2, "duplicates": 0} | timing
+    timing = {"blocks": 6, "processes": 1, "replicates": 0, "least_replicates": 0} | timing
     sweep = {"operator": "linear", "axis": "K", "values": values, "dims": {"M": 1, "N": 8}}
     return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
 
@@ -32,25 +35,49 @@ def outcome(folder):
     return {s.point.dim["K"]: (s.status, s.reason) for s in read_samples(folder)}
 
 
-def test_each_fault_fails_its_own_point_and_no_other(tmp_path):
+@pytest.mark.parametrize(
+    ("culprit", "reason"),
+    [
+        (faulty.RAISES, "this operator is broken"),
+        (faulty.HANGS, "hung: no answer within 1 s"),
+        (faulty.KILLED, "the worker process was killed by SIGKILL (out of memory?)"),
+        (faulty.OUT_OF_MEMORY, "out of memory"),
+        (faulty.SPOILS, "CUDA error: an illegal memory access was encountered"),
+        (faulty.EXITS, "the worker process ended with exit code 3"),
+    ],
+)
+def test_a_fault_fails_its_own_point_and_no_other(tmp_path, culprit, reason):
+    with IsolatedDevice(faulty.open_faulty, timeout_s=1.0) as device:
+        summary = run_sweep(suite([98, 99, culprit, 109]), device, tmp_path / "run")
+    found = outcome(tmp_path / "run")
+    assert found.pop(culprit) == ("failed", reason)
+    assert {status for status, _ in found.values()} == {"ok"}
+    assert (summary.points, summary.failed) == (3, 1)
+
+
+def test_each_of_many_faults_is_found(tmp_path):
     with IsolatedDevice(faulty.open_faulty, timeout_s=1.0) as device:
         summary = run_sweep(suite([*range(100, 110)]), device, tmp_path / "run")
     found = outcome(tmp_path / "run")
-    assert found.pop(faulty.RAISES) == ("failed", "this operator is broken")
-    assert found.pop(faulty.HANGS) == ("failed", "hung: no answer within 1 s")
-    assert found.pop(faulty.KILLED)[1].startswith("the worker process was killed by SIGKILL")
-    assert found.pop(faulty.OUT_OF_MEMORY) == ("failed", "out of memory")
-    assert found.pop(faulty.SPOILS)[1].startswith("CUDA error: an illegal memory access")
-    assert found.pop(faulty.EXITS) == ("failed", "the worker process ended with exit code 3")
-    assert set(found.values()) == {("ok", "")}
-    assert (summary.visits, summary.failed, device.restarts) == (10, 6, 4)
+    assert {k for k, (status, _) in found.items() if status == "failed"} == set(range(101, 107))
+    assert (summary.points, summary.failed) == (4, 6)
+
+
+def test_a_worker_that_dies_of_no_point_loses_only_its_block(tmp_path):
+    """Fifteen calls a block, fifty a worker: now and then a block is lost, and nobody blamed."""
+    with IsolatedDevice(faulty.open_dying) as device:
+        summary = run_sweep(suite([*range(1, 16)]), device, tmp_path / "run")
+    blocks = read_blocks(tmp_path / "run")
+    assert (summary.points, summary.failed, summary.unfinished) == (15, 0, 0)
+    assert {len(block.calls) for block in blocks} == {15}
+    assert len({block.process for block in blocks}) >= 3, "each worker is a process of its own"
 
 
 def test_a_refused_product_costs_no_worker(tmp_path):
     """A worker is seconds to start; a sweep has hundreds of dims that cuBLAS refuses."""
     with IsolatedDevice(faulty.open_fussy) as device:
         summary = run_sweep(suite([*range(1, 17)]), device, tmp_path / "run")
-    assert (summary.failed, device.restarts) == (14, 0)
+        assert (summary.failed, device.generation) == (14, 0)
 
 
 def test_a_device_that_cannot_be_kept_busy_is_an_error_with_its_reason(tmp_path):
@@ -62,19 +89,37 @@ def test_a_device_that_cannot_be_kept_busy_is_an_error_with_its_reason(tmp_path)
 
 
 def test_a_worker_killed_from_outside_is_replaced(tmp_path):
-    with IsolatedDevice(faulty.open_faulty) as device:
+    with IsolatedDevice(faulty.open_healthy) as device:
         killed = []
 
         def progress(done, total, point):
-            if done == 3 and device.pid:
+            if done == 3 and not killed:
                 killed.append(device.pid)
                 os.kill(device.pid, signal.SIGKILL)
 
-        run_sweep(suite([*range(1, 9)]), device, tmp_path / "run", progress=progress)
-    samples = read_samples(tmp_path / "run")
-    assert [s.status for s in samples] == ["ok"] * 3 + ["failed"] + ["ok"] * 4
-    assert {s.timings_us[0] for s in samples[:3]} == {float(killed[0])}
-    assert {s.timings_us[0] for s in samples[4:]}.isdisjoint({float(killed[0])})
+        summary = run_sweep(suite([*range(1, 9)]), device, tmp_path / "run", progress=progress)
+    assert (summary.failed, summary.unfinished) == (0, 0)
+    workers = [block.calls[0].us for block in read_blocks(tmp_path / "run")]
+    assert workers[:3] == [float(killed[0])] * 3
+    assert float(killed[0]) not in workers[3:]
+
+
+def test_each_part_of_a_sweep_runs_in_a_process_of_its_own(tmp_path):
+    with IsolatedDevice(faulty.open_healthy, spares=2) as device:
+        run_sweep(suite([1, 2, 3], processes=3), device, tmp_path / "run")
+    blocks = read_blocks(tmp_path / "run")
+    pids = {block.process: {call.us for call in block.calls} for block in blocks}
+    assert list(pids) == [0, 1, 2] and all(len(p) == 1 for p in pids.values())
+    assert len(set.union(*pids.values())) == 3
+
+
+def test_spare_workers_end_with_the_device():
+    with IsolatedDevice(faulty.open_healthy, spares=2) as device:
+        workers = [device.pid, *(process.pid for process, _ in device._spares)]
+    assert len(set(workers)) == 3
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
 
 
 def test_a_device_that_cannot_be_opened_is_an_error_at_once():
@@ -85,8 +130,37 @@ def test_a_device_that_cannot_be_opened_is_an_error_at_once():
 def test_the_cpu_works_in_a_worker(tmp_path):
     with IsolatedDevice(OpenNamed("cpu")) as device:
         assert device.environment.kind == "cpu" and device.timer == "cpu-monotonic"
-        run_sweep(suite([8, 9]), device, tmp_path / "run")
+        run_sweep(suite([8, 9], most_blocks=6), device, tmp_path / "run")
     assert outcome(tmp_path / "run").keys() == {8, 9}
+
+
+def test_a_sweep_in_the_calling_process_leaves_its_threads_free(tmp_path):
+    before = os.sched_getaffinity(0)
+    with sweeper("cpu", isolate=False) as device:
+        run_sweep(suite([8, 9], most_blocks=6), device, tmp_path / "run")
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_script_without_a_main_guard_sweeps_once(tmp_path):
+    """Spawned processes run the caller's script again, unless it is hidden from them."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            sys.path.insert(0, {str(Path(__file__).parent)!r})
+            import faulty, test_worker
+            from gacprof.measure.worker import IsolatedDevice
+            from gacprof.sweeping.run import run_sweep
+            print("begun")
+            with IsolatedDevice(faulty.open_healthy) as device:
+                run_sweep(test_worker.suite([1, 2]), device, {str(tmp_path / "run")!r})
+            """
+        )
+    )
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "begun\n"), done.stderr
+    assert outcome(tmp_path / "run").keys() == {1, 2}
 
 
 def test_an_interrupt_leaves_no_worker_and_a_folder_to_resume(tmp_path):
@@ -95,35 +169,31 @@ def test_an_interrupt_leaves_no_worker_and_a_folder_to_resume(tmp_path):
         import sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         import faulty, test_worker
+        from gacprof.measure.worker import IsolatedDevice
         from gacprof.sweeping.run import run_sweep
-        from gacprof.sweeping.worker import IsolatedDevice
-        if __name__ == "__main__":
-            with IsolatedDevice(faulty.open_faulty) as device:
-                def progress(done, total, point):
-                    print(device.pid, point.dim["K"], flush=True)
-                values = [*range(1, 6), faulty.HANGS]
-                run_sweep(test_worker.suite(values), device, {str(tmp_path / "run")!r},
-                          progress=progress)
+        with IsolatedDevice(faulty.open_faulty) as device:
+            def progress(done, total, point):
+                print(device.pid, flush=True)
+            values = [*range(1, 6), faulty.HANGS]
+            run_sweep(test_worker.suite(values), device, {str(tmp_path / "run")!r},
+                      progress=progress)
         """
     )
-    file = tmp_path / "sweep.py"
-    file.write_text(script)
-    child = subprocess.Popen([sys.executable, file], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
-    for line in child.stdout:
-        worker, k = map(int, line.split())
-        if k == faulty.HANGS:
-            break
-    time.sleep(0.2)
+    worker = int(child.stdout.readline())
+    time.sleep(0.3)  # its first block hangs
     child.send_signal(signal.SIGINT)
     assert child.wait(30) != 0
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
-    assert faulty.HANGS not in outcome(tmp_path / "run")
+    with IsolatedDevice(faulty.open_faulty, timeout_s=1.0) as device:
+        run_sweep(suite([*range(1, 6), faulty.HANGS]), device, tmp_path / "run", resume=True)
+    assert {k for k, (s, _) in outcome(tmp_path / "run").items() if s == "ok"} == {*range(1, 6)}
 
 
 def test_several_devices_sweep_at_once_each_into_its_folder(tmp_path):
-    opened = {f"cuda:{i}": IsolatedDevice(faulty.open_faulty) for i in range(2)}
+    opened = {f"cuda:{i}": IsolatedDevice(faulty.open_healthy) for i in range(2)}
     seen = []
     summaries = run_on_all(
         suite([*range(1, 7)]),
@@ -137,31 +207,30 @@ def test_several_devices_sweep_at_once_each_into_its_folder(tmp_path):
         "cuda:0": "cuda0",
         "cuda:1": "cuda1",
     }
-    workers = [{s.timings_us[0] for s in read_samples(tmp_path / n)} for n in ("cuda0", "cuda1")]
+    workers = [
+        {c.us for b in read_blocks(tmp_path / n) for c in b.calls} for n in ("cuda0", "cuda1")
+    ]
     assert len(workers[0]) == len(workers[1]) == 1 and workers[0] != workers[1]
-    assert max(seen) == 12
+    assert max(seen) >= 12
 
 
 def test_one_device_failing_stops_the_others_and_is_told(tmp_path):
     begun = threading.Event()
 
-    class Broken:
-        timer = "recorded"
-
-        @property
-        def environment(self):
+    class Broken(RecordedDevice):
+        def burn_in(self):
             begun.wait(10)
-            raise MeasurementError("its environment is gone")
+            raise MeasurementError("it fell off the bus")
 
-    class Slow(type(faulty.open_faulty())):
-        def prepare(self, point):
-            begun.set()
-            time.sleep(0.02)
-            return super().prepare(point)
+    def slow(point):
+        begun.set()
+        time.sleep(0.005)
+        return 5.0
 
-    with pytest.raises(MeasurementError, match="its environment is gone"):
-        run_on_all(suite([*range(1, 500)]), {"a": Broken(), "b": Slow(faulty.answer)}, tmp_path)
-    assert 0 < len(read_samples(tmp_path / "b")) < 499
+    devices = {"a": Broken(lambda p: 1.0), "b": RecordedDevice(slow)}
+    with pytest.raises(MeasurementError, match="it fell off the bus"):
+        run_on_all(suite([*range(1, 20)], blocks=300), devices, tmp_path)
+    assert len(read_blocks(tmp_path / "b")) < 299
 
 
 def test_all_devices_of_a_machine_without_gpus_is_refused():
