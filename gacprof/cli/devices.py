@@ -48,7 +48,9 @@ def sweep(
     ] = None,
     device: Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the samples.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a sweep.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the sweep in --out.")
+    ] = False,
     checkpoint: Annotated[
         str | None, typer.Option("--for", help="Sweep this checkpoint's own shapes instead.")
     ] = None,
@@ -85,7 +87,10 @@ def sweep(
     """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
     from gacprof.cli.sweeping import HowToSweep, dry_run_of, sweep_devices
 
-    chosen = _chosen(suite, checkpoint, tokens, dtype, window)
+    if resume and out is not None and suite is None and checkpoint is None:
+        chosen = _of_folder(out)
+    else:
+        chosen = _chosen(suite, checkpoint, tokens, dtype, window)
     if exhaustive:
         chosen = chosen.exhaustive()
     seconds = None if budget is None else duration_s(budget)
@@ -94,6 +99,13 @@ def sweep(
         return
     how = HowToSweep(resume, seconds, isolate, timeout, timer, lock_clocks)
     sweep_devices(chosen, device, out, how, as_json)
+
+
+def _of_folder(folder: Path) -> Suite:
+    """The suite that the folder was begun with: what is gone on with need not be named again."""
+    from gacprof.sweeping import suite_of
+
+    return suite_of(folder)
 
 
 def _chosen(

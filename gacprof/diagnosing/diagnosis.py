@@ -7,7 +7,7 @@ Penalties come from measurements, never from a rule about multiples of 8; the pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -110,8 +110,16 @@ class Diagnosis:
 
     @property
     def undecided(self) -> int:
-        """Weights with a dim whose penalty may or may not be above the tolerance."""
+        """Weights with a dim whose penalty may or may not be above the tolerance, none being
+        misaligned or unknown."""
         return sum(w.verdict == "undecided" for w in self.weights)
+
+    @property
+    def undecided_high(self) -> float | None:
+        """The most that an undecided dim may lose; None where there is none, or no bound."""
+        bounds = [d.penalty_high for d in self.dims if d.verdict == "undecided"]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if known and len(known) == len(bounds) else None
 
     @property
     def unknown(self) -> int:
@@ -153,7 +161,9 @@ class Diagnosis:
             "judged": len(self.weights) - self.unknown,
             "misaligned": self.misaligned,
             "misaligned_share": self.misaligned / count,
+            "safe": sum(w.verdict == "safe" for w in self.weights),
             "undecided": self.undecided,
+            "undecided_penalty_high": self.undecided_high,
             "unknown": self.unknown,
             "not_divisible_by_8": self.not_divisible_by_8,
             "not_divisible_by_8_share": self.not_divisible_by_8 / count,
@@ -200,6 +210,8 @@ def diagnose_inventory(
     notes = [*inventory.notes]
     if predictor.dtype_note:
         notes.append(predictor.dtype_note)
+    if cliff_map.too_noisy:
+        notes.append(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
     notes += _remarks(dims.values(), weights, predictor.tokens_note)
     return Diagnosis(
         inventory.path,
@@ -293,26 +305,23 @@ def _judge_weight(
 
 
 def _remarks(
-    dims: Sequence[DimFinding] | Any, weights: Sequence[WeightFinding], tokens_note: str
+    dims: Collection[DimFinding], weights: Sequence[WeightFinding], tokens_note: str
 ) -> list[str]:
     """What a user should know besides the numbers."""
     judged = [d for d in dims if d.verdict != "unknown"]
     remarks = []
     if judged and all(d.verdict == "safe" for d in judged):
-        remarks.append(
-            f"every dim that the map knows is safe, none loses more than "
-            f"{max(d.tolerance for d in judged):.0%}: if this model is slow, its dims are not why "
-            "(two small products in place of one, launch-bound or memory-bound decode)"
-        )
+        remarks.append(_all_safe(judged, len(judged) == len(dims)))
     undecided = [d for d in judged if d.verdict == "undecided"]
     if undecided:
         bounds = [d.penalty_high for d in undecided if d.penalty_high is not None]
         most = (
             f", none is off by more than {max(bounds):.1%}" if len(bounds) == len(undecided) else ""
         )
+        count = "1 dim is" if len(undecided) == 1 else f"{len(undecided)} dims are"
         remarks.append(
-            f"{len(undecided)} dims are undecided: the map's errors leave open whether they lose "
-            f"more than {undecided[0].tolerance:.0%}{most}"
+            f"{count} undecided: the map's errors leave open whether more than "
+            f"{undecided[0].tolerance:.0%} is lost{most}"
         )
     surprising = [d for d in judged if d.divisible_by_8 and d.verdict == "misaligned"]
     if surprising:
@@ -327,3 +336,17 @@ def _remarks(
             "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
         )
     return remarks
+
+
+def _all_safe(judged: Sequence[DimFinding], all_known: bool) -> str:
+    """That dims are not to blame is said only where the map excludes it for every one."""
+    told = (
+        f"every dim{'' if all_known else ' that the map knows'} is safe, none loses more than "
+        f"{max(d.tolerance for d in judged):.0%}"
+    )
+    if not all_known:
+        return told
+    return (
+        f"{told}: if this model is slow, its dims are not why (two small products in place of one, "
+        "launch-bound or memory-bound decode)"
+    )

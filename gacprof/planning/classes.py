@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
+from gacprof.cliffmap.judge import Verdict
 from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
@@ -31,20 +32,25 @@ class Option:
 
     ``nbytes`` are the cost as stored, at the dtypes of the weights. ``kept`` is the share of
     the members' energy (squared singular values) that the size keeps, summed over members and
-    None where it is not known; ``safe`` is the map's word, ``offered`` whether a plan may choose
-    the size by it (:meth:`Landscape.offers`). ``fused`` means that the factor
-    pair is multiplied out to one dense weight instead; ``size`` is then the rank that such a
-    weight can have.
+    None where it is not known; ``verdict`` is the map's word on the worst member, whose penalty is
+    at most ``penalty_high``; ``offered`` is whether a plan may choose the size by it
+    (:meth:`Landscape.offers`). ``fused`` means that the factor pair is multiplied out to one
+    dense weight instead; ``size`` is then the rank that such a weight can have.
     """
 
     size: int
     cost: int
     nbytes: int
     latency_us: float | None
-    safe: bool
+    verdict: Verdict | None
     kept: float | None = None
     fused: bool = False
     offered: bool = False
+    penalty_high: float | None = None
+
+    @property
+    def safe(self) -> bool:
+        return self.verdict == "safe"
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,7 @@ def _untouched(predictor: Predictor, members: list[Dim]) -> Option:
         sum(dim.size * dim.params_per_unit for dim in members),
         sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         together(predictor, members, None),
-        False,
+        None,
         float(len(members)),
     )
 
@@ -161,15 +167,31 @@ def _option(
     size: int,
     kept: Mapping[str, Sequence[float]],
 ) -> Option:
+    verdict, high = _worst(lands, size)
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         together(predictor, members, size),
-        all(size in land.safe for land in lands),
+        verdict,
         _sum(share_kept(dim, size, kept) for dim in members),
+        penalty_high=high,
         offered=all(land.offers(size, dim.size) for land, dim in zip(lands, members, strict=True)),
     )
+
+
+def _worst(lands: Sequence[Landscape], size: int) -> tuple[Verdict | None, float | None]:
+    """The verdict on the size over all members, and the bound of its penalty."""
+    places = [land.place(size) for land in lands]
+    known = [(land, at) for land, at in zip(lands, places, strict=True) if at is not None]
+    if len(known) < len(lands):
+        return None, None
+    verdicts = {land.verdict[at] for land, at in known}
+    bounds = [land.penalty_high[at] for land, at in known]
+    settled = [bound for bound in bounds if bound is not None]
+    order: tuple[Verdict, ...] = ("misaligned", "undecided", "safe")
+    worst = next(verdict for verdict in order if verdict in verdicts)
+    return worst, max(settled) if len(settled) == len(bounds) else None
 
 
 def _pinned(
@@ -221,10 +243,11 @@ def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
                     cost,
                     dense_bytes(inventory, module),
                     dense,
-                    True,
+                    "safe",
                     1.0,
                     fused=True,
                     offered=True,
+                    penalty_high=0.0,
                 )
             ]
     return []
