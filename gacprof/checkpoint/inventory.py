@@ -99,6 +99,11 @@ ALIGNED = 16
 32 of a 16-bit one."""
 
 
+BESIDE = (8, 64)
+"""What a dim meets in a product is measured as it is and at its next multiples of these: an odd
+size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
+
+
 @dataclass(frozen=True)
 class Dim:
     """One adjustable dimension.
@@ -226,6 +231,18 @@ class Inventory:
             return self._gemms[weight]
         except (KeyError, TypeError):
             raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
+
+    def fed_by(self, weight: str) -> tuple[Dim, ...]:
+        """The dims that feed an axis of the product of ``weight``."""
+        return self._fed_by.get(weight, ())
+
+    @cached_property
+    def _fed_by(self) -> dict[str, tuple[Dim, ...]]:
+        found: dict[str, dict[str, Dim]] = {}
+        for dim in self.dims:
+            for feed in dim.feeds:
+                found.setdefault(feed.weight, {})[dim.name] = dim
+        return {weight: tuple(dims.values()) for weight, dims in found.items()}
 
     @cached_property
     def _dims(self) -> dict[str, Dim]:

@@ -8,11 +8,12 @@ Penalties come from measurements, never from a rule about multiples of 8; the pa
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
+from gacprof.diagnosing.companions import beside
 from gacprof.diagnosing.landscape import Landscape, around, landscape
 from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
 from gacprof.diagnosing.workload import Tokens
@@ -204,6 +205,7 @@ def diagnose_inventory(
     """
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     dims = {dim.name: _judge_dim(predictor, dim, window) for dim in inventory.dims}
+    dims = {dim.name: _beside_aligned(predictor, dim, window, dims) for dim in inventory.dims}
     weights = tuple(
         _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
     )
@@ -226,6 +228,29 @@ def diagnose_inventory(
         tuple(dims.values()),
         tuple(notes),
     )
+
+
+def _beside_aligned(
+    predictor: Predictor, dim: Dim, window: float, found: Mapping[str, DimFinding]
+) -> DimFinding:
+    """The dim's own finding; where nothing is wrong with it as it is, that beside the padded sizes
+    of the dims that it meets: they may hide what it costs."""
+    own = found[dim.name]
+    sizes = {
+        name: other.best_size
+        for name, other in found.items()
+        if other.advice.startswith("pad") and other.best_size is not None
+    }
+    if own.verdict in ("misaligned", "unknown"):
+        return own
+    near = beside(predictor, [dim], [dim], sizes)
+    if near is predictor:
+        return own
+    again = _judge_dim(near, dim, window)
+    if again.verdict != "misaligned":
+        return own
+    when = ", once the dims beside it are aligned" if again.advice.startswith("pad") else ""
+    return replace(again, advice=again.advice + when)
 
 
 def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:

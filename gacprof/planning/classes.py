@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Verdict
+from gacprof.diagnosing.companions import beside
 from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
@@ -22,7 +23,7 @@ from gacprof.planning.constraints import (
     check_patterns,
     grouped,
 )
-from gacprof.planning.coupling import Axes, together
+from gacprof.planning.coupling import together
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 
 
@@ -90,9 +91,11 @@ def build_classes(
     window: float,
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
+    sizes: Mapping[str, int] | None = None,
 ) -> list[DimClass]:
     """The classes of all adjustable dims. ``kept`` gives, by dim name, the share of energy
-    kept at each size from 0 to the dim's own.
+    kept at each size from 0 to the dim's own. Each dim is judged beside the others at ``sizes``,
+    by name, where those are known.
 
     Raises :class:`PlanError` for constraints that contradict each other or name no dim, and
     where no dim may change.
@@ -105,29 +108,28 @@ def build_classes(
     if dims and not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
-    axes = Axes(dims)
     return [
-        _class(predictor, axes, members, window, constraints, kept)
+        _class(predictor, sizes or {}, members, window, constraints, kept)
         for members in grouped(free, constraints)
     ]
 
 
 def _class(
     predictor: Predictor,
-    axes: Axes,
+    sizes: Mapping[str, int],
     members: list[Dim],
     window: float,
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
 ) -> DimClass:
     bounds = bounds_of(members, constraints)
-    near = axes.aligned(predictor, members, members)
+    near = beside(predictor, members, members, sizes)
     untouched = _untouched(near, members)
     if bounds.pin is not None:
         option = _pinned(near, members, bounds.pin, kept)
         return DimClass(tuple(members), (option,), untouched, bounds)
     reach = _reach(members, window, bounds)
-    lands = [landscape(axes.aligned(predictor, members, [dim]), dim, *reach) for dim in members]
+    lands = [landscape(beside(predictor, members, [dim], sizes), dim, *reach) for dim in members]
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, lands, size, kept) for size in allowed]
