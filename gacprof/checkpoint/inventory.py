@@ -20,11 +20,6 @@ from typing import Any, Literal
 
 from gacprof.errors import CheckpointError
 
-ALIGNED_STEP = 32
-"""Where the other dims of a product are put while one of them is measured and judged: at the next
-multiple of this, which every known alignment divides (16 bytes of TMA and cp.async, Triton's 16
-elements, AMX's 32 of K). It calls no size safe."""
-
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -102,6 +97,11 @@ class Feed:
 ALIGNED = 16
 """Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
 32 of a 16-bit one."""
+
+
+BESIDE = (8, 64)
+"""What a dim meets in a product is measured as it is and at its next multiples of these: an odd
+size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from gacprof.cli.printing import microseconds, percent, print_table, say
+from gacprof.cli.printing import at_most, microseconds, percent, print_table, say
 
 
 def print_realigned(result: Any, base: str | None) -> None:
@@ -103,6 +104,12 @@ def _short(dim: str) -> str:
     return dim.removeprefix("model.layers.")
 
 
+def _undecided(totals: Mapping[str, Any]) -> str:
+    """``3 undecided (of at most 4.1 %)``."""
+    bound = totals["undecided_penalty_high"]
+    return f"{totals['undecided']} undecided" + ("" if bound is None else f" (≤ {percent(bound)})")
+
+
 def print_diagnosis(found: Any, every: bool) -> None:
     totals = found.totals()
     rows = [
@@ -111,6 +118,7 @@ def print_diagnosis(found: Any, every: bool) -> None:
             d.size,
             d.verdict,
             percent(d.penalty),
+            None if d.verdict == "unknown" else at_most(d.penalty_high),
             microseconds(d.latency_us),
             "not in this map" if d.verdict == "unknown" else d.advice,
             microseconds(d.lost_us) if d.lost_us else None,
@@ -118,7 +126,7 @@ def print_diagnosis(found: Any, every: bool) -> None:
         for d in sorted(found.dims, key=lambda d: -d.lost_us)
         if every or d.verdict != "safe"
     ]
-    columns = ("dim", "size", "verdict", "penalty", "now", "what to do", "recovers")
+    columns = ("dim", "size", "verdict", "penalty", "at most", "now", "what to do", "recovers")
     if rows:
         print_table("", columns, rows)
     say(
@@ -127,13 +135,18 @@ def print_diagnosis(found: Any, every: bool) -> None:
     )
     told = (
         f"{totals['misaligned']} of {totals['weights']} weights "
-        f"({percent(totals['misaligned_share'])}), {totals['unknown']} unknown"
+        f"({percent(totals['misaligned_share'])}), {_undecided(totals)}, "
+        f"{totals['unknown']} unknown"
     )
     if totals["weights"] and not totals["judged"]:
         told = f"not known: this map knows none of the {totals['weights']} weights"
     say(
         f"misaligned by measurement: {told}; not a multiple of 8: {totals['not_divisible_by_8']} "
         f"({percent(totals['not_divisible_by_8_share'])})"
+    )
+    say(
+        f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
+        "surely above, undecided one that the map's errors leave open"
     )
     when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())
     predicted = microseconds(totals["predicted_us"]) or "unknown"

@@ -14,7 +14,7 @@ from gacprof.cli.model_tables import (
     print_verification,
 )
 from gacprof.cli.parsing import token_counts, workload
-from gacprof.cli.planning import DEFAULT_TOKENS, Checkpoint, MapOption, Tokens, pareto, plan
+from gacprof.cli.planning import Checkpoint, MapOption, Tokens, pareto, plan
 from gacprof.cli.printing import Json, print_json, progress
 from gacprof.errors import PlanError
 
@@ -27,18 +27,21 @@ def register(app: typer.Typer) -> None:
 def diagnose(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
-    tokens: Tokens = DEFAULT_TOKENS,
+    tokens: Tokens = None,
     dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Print safe dims too.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Say what each weight's dims cost on a device.
 
-    Exit code 1 if any is misaligned, or if the map knows too little to judge any.
+    Exit code 1 if any is misaligned, or if the map knows too little to judge any. Undecided dims
+    are no finding: they are told, and the exit code is 0.
     """
     from gacprof.diagnosing import diagnose as judge
 
-    found = judge(checkpoint, cliff_map, tokens=workload(tokens), dtype=dtype)
+    found = judge(
+        checkpoint, cliff_map, tokens=None if tokens is None else workload(tokens), dtype=dtype
+    )
     if as_json:
         print_json(found.as_dict())
     else:

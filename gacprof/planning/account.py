@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.diagnosing.companions import beside_aligned
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.budgets import members
-from gacprof.planning.classes import DimClass, Option, held, share_kept
+from gacprof.planning.classes import DimClass, Option, share_kept
 from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import Objective
 from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
@@ -33,7 +32,11 @@ class Made:
 
 def account(made: Made, notes: Sequence[str] = ()) -> Plan:
     inventory, predictor = made.inventory, made.predictor
-    choices = [choice for group in made.classes for choice in _choices(made, group)]
+    choices = [
+        _choice(made, dim, made.outcome.chosen[group.name], made.offered[group.name])
+        for group in made.classes
+        for dim in group.members
+    ]
     changes = {c.dim: c.after for c in choices if c.after != c.before}
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(made, changes)
@@ -49,6 +52,7 @@ def account(made: Made, notes: Sequence[str] = ()) -> Plan:
         device=predictor.map.environment.name,
         objective=made.goal.name,
         workload=Workload(tokens=predictor.tokens, dtype=predictor.dtype),
+        tolerance=predictor.tolerance,
         budget=budget,
         memory=memory,
         choices=choices,
@@ -78,16 +82,8 @@ def _costs(made: Made, changes: Mapping[str, int | None]) -> tuple[Budget, Memor
     )
 
 
-def _choices(made: Made, group: DimClass) -> list[Choice]:
-    """Each dim is timed as its options were: beside aligned others."""
-    near = beside_aligned(made.predictor, group.members, group.members, held(made.classes))
-    chosen, offered = made.outcome.chosen[group.name], made.offered[group.name]
-    return [_choice(made, near, dim, chosen, offered) for dim in group.members]
-
-
-def _choice(
-    made: Made, predictor: Predictor, dim: Dim, chosen: Option | None, offered: Sequence[Option]
-) -> Choice:
+def _choice(made: Made, dim: Dim, chosen: Option | None, offered: Sequence[Option]) -> Choice:
+    predictor = made.predictor
     sizes = [option.size for option in offered if not option.fused]
     common: dict[str, Any] = {
         "dim": dim.name,
@@ -107,6 +103,8 @@ def _choice(
             latency_after_us=chosen.latency_us,
             energy_kept=1.0,
             safe=chosen.safe,
+            verdict=chosen.verdict,
+            penalty_high=chosen.penalty_high,
         )
     after = dim.size if chosen is None else chosen.size
     return Choice(
@@ -117,6 +115,8 @@ def _choice(
         latency_after_us=predictor.dim(dim, after).latency_us,
         energy_kept=share_kept(dim, after, made.kept),
         safe=None if chosen is None else chosen.safe,
+        verdict=None if chosen is None else chosen.verdict,
+        penalty_high=None if chosen is None else chosen.penalty_high,
     )
 
 
@@ -145,11 +145,25 @@ def _warnings(made: Made) -> list[str]:
         warnings.append(
             f"{len(unsafe)} pinned sizes are not known to be safe, the first is {unsafe[0].name}"
         )
+    warnings += _undecided(made, [o for _, o in pairs])
     cut = sum(len(_cut(g, o)) for g, o in pairs)
     if cut:
         dims = "1 dim is" if cut == 1 else f"{cut} dims are"
         warnings.append(f"{dims} cut: the model's function changes")
     return warnings
+
+
+def _undecided(made: Made, chosen: Sequence[Option]) -> list[str]:
+    bounds = [option.penalty_high for option in chosen if option.verdict == "undecided"]
+    if not bounds:
+        return []
+    known = [bound for bound in bounds if bound is not None]
+    most = f", at most {max(known):.1%}" if len(known) == len(bounds) else ""
+    sizes = "1 chosen size is" if len(bounds) == 1 else f"{len(bounds)} chosen sizes are"
+    return [
+        f"{sizes} undecided: the map's errors leave open whether more than "
+        f"{made.predictor.tolerance:.0%} is lost{most}"
+    ]
 
 
 def _degenerate(made: Made, pairs: Sequence[tuple[DimClass, Option]]) -> list[str]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.diagnosing.companions import beside_aligned
+from gacprof.cliffmap.judge import Verdict
+from gacprof.diagnosing.companions import beside
 from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
@@ -32,20 +33,25 @@ class Option:
 
     ``nbytes`` are the cost as stored, at the dtypes of the weights. ``kept`` is the share of
     the members' energy (squared singular values) that the size keeps, summed over members and
-    None where it is not known; ``safe`` is the map's word, ``offered`` whether a plan may choose
-    the size by it (:meth:`Landscape.offers`). ``fused`` means that the factor
-    pair is multiplied out to one dense weight instead; ``size`` is then the rank that such a
-    weight can have.
+    None where it is not known; ``verdict`` is the map's word on the worst member, whose penalty is
+    at most ``penalty_high``; ``offered`` is whether a plan may choose the size by it
+    (:meth:`Landscape.offers`). ``fused`` means that the factor pair is multiplied out to one
+    dense weight instead; ``size`` is then the rank that such a weight can have.
     """
 
     size: int
     cost: int
     nbytes: int
     latency_us: float | None
-    safe: bool
+    verdict: Verdict | None
     kept: float | None = None
     fused: bool = False
     offered: bool = False
+    penalty_high: float | None = None
+
+    @property
+    def safe(self) -> bool:
+        return self.verdict == "safe"
 
 
 @dataclass(frozen=True)
@@ -85,9 +91,11 @@ def build_classes(
     window: float,
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
+    sizes: Mapping[str, int] | None = None,
 ) -> list[DimClass]:
     """The classes of all adjustable dims. ``kept`` gives, by dim name, the share of energy
-    kept at each size from 0 to the dim's own.
+    kept at each size from 0 to the dim's own. Each dim is judged beside the others at ``sizes``,
+    by name, where those are known.
 
     Raises :class:`PlanError` for constraints that contradict each other or name no dim, and
     where no dim may change.
@@ -100,47 +108,32 @@ def build_classes(
     if dims and not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
-    groups = [(members, bounds_of(members, constraints)) for members in grouped(free, constraints)]
-    pinned = {dim.name: b.pin for members, b in groups for dim in members if b.pin is not None}
     return [
-        _class(predictor, pinned, members, bounds, window, constraints.fuse, kept)
-        for members, bounds in groups
+        _class(predictor, sizes or {}, members, window, constraints, kept)
+        for members in grouped(free, constraints)
     ]
-
-
-def held(classes: Iterable[DimClass]) -> dict[str, int]:
-    """The sizes of all dims that are pinned, by name."""
-    return {
-        dim.name: group.bounds.pin
-        for group in classes
-        for dim in group.members
-        if group.bounds.pin is not None
-    }
 
 
 def _class(
     predictor: Predictor,
-    pinned: Mapping[str, int],
+    sizes: Mapping[str, int],
     members: list[Dim],
-    bounds: Bounds,
     window: float,
-    fuse: bool,
+    constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
 ) -> DimClass:
-    """``pinned`` are the sizes of all dims that are, by name."""
-    near = beside_aligned(predictor, members, members, pinned)
+    bounds = bounds_of(members, constraints)
+    near = beside(predictor, members, members, sizes)
     untouched = _untouched(near, members)
     if bounds.pin is not None:
         option = _pinned(near, members, bounds.pin, kept)
         return DimClass(tuple(members), (option,), untouched, bounds)
     reach = _reach(members, window, bounds)
-    lands = [
-        landscape(beside_aligned(predictor, members, [dim], pinned), dim, *reach) for dim in members
-    ]
+    lands = [landscape(beside(predictor, members, [dim], sizes), dim, *reach) for dim in members]
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, lands, size, kept) for size in allowed]
-    if len(members) == 1 and fuse:
+    if len(members) == 1 and constraints.fuse:
         options += [o for o in _fused(predictor, members[0]) if bounds.allow(o.size)]
     missing = next((land.missing for land in lands if land.missing), "")
     return DimClass(tuple(members), tuple(options), untouched, bounds, missing)
@@ -164,7 +157,7 @@ def _untouched(predictor: Predictor, members: list[Dim]) -> Option:
         sum(dim.size * dim.params_per_unit for dim in members),
         sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         together(predictor, members, None),
-        False,
+        None,
         float(len(members)),
     )
 
@@ -176,15 +169,31 @@ def _option(
     size: int,
     kept: Mapping[str, Sequence[float]],
 ) -> Option:
+    verdict, high = _worst(lands, size)
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         together(predictor, members, size),
-        all(size in land.safe for land in lands),
+        verdict,
         _sum(share_kept(dim, size, kept) for dim in members),
+        penalty_high=high,
         offered=all(land.offers(size, dim.size) for land, dim in zip(lands, members, strict=True)),
     )
+
+
+def _worst(lands: Sequence[Landscape], size: int) -> tuple[Verdict | None, float | None]:
+    """The verdict on the size over all members, and the bound of its penalty."""
+    places = [land.place(size) for land in lands]
+    known = [(land, at) for land, at in zip(lands, places, strict=True) if at is not None]
+    if len(known) < len(lands):
+        return None, None
+    verdicts = {land.verdict[at] for land, at in known}
+    bounds = [land.penalty_high[at] for land, at in known]
+    settled = [bound for bound in bounds if bound is not None]
+    order: tuple[Verdict, ...] = ("misaligned", "undecided", "safe")
+    worst = next(verdict for verdict in order if verdict in verdicts)
+    return worst, max(settled) if len(settled) == len(bounds) else None
 
 
 def _pinned(
@@ -236,10 +245,11 @@ def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
                     cost,
                     dense_bytes(inventory, module),
                     dense,
-                    True,
+                    "safe",
                     1.0,
                     fused=True,
                     offered=True,
+                    penalty_high=0.0,
                 )
             ]
     return []

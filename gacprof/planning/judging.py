@@ -78,7 +78,8 @@ class Judge:
     def _is_safe(self, dim: Dim, size: int, sizes: Sizes) -> bool | None:
         """The map's word on the size, beside the new sizes of dims that share its products; of
         those on its axis alone where the map does not hold all of them together."""
-        for dims in self._beside[dim.name]:
+        across, along = self._beside[dim.name]
+        for dims in ([*along, *across], along):
             others = {d.name: sizes.get(d.name, d.size) or d.size for d in dims}
             key = dim.name, size, *others.items()
             if key not in self._known:

@@ -126,6 +126,11 @@ def _map_facts(cliff_map: CliffMap | None) -> dict[str, Any] | None:
         "curves": len(file.curves),
         "points": sum(len(c.points.d) for c in file.curves),
         "cliffs": sum(len(c.cliffs) for c in file.curves),
+        "safe": sum(len(c.safe) for c in file.curves),
+        "misaligned": sum(len(c.misaligned) for c in file.curves),
+        "undecided": sum(len(c.undecided) for c in file.curves),
+        "tolerances": sorted(c.tolerance for c in file.curves) or [0.0],
+        "too_noisy": cliff_map.too_noisy,
     }
 
 

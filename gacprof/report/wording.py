@@ -65,8 +65,10 @@ def _function(check: Mapping[str, Any]) -> str:
 
 def _dims(diagnosis: Mapping[str, Any]) -> str:
     totals = diagnosis["totals"]
+    undecided = f", {totals['undecided']} undecided" if totals["undecided"] else ""
     return (
         f"{totals['misaligned']} of {totals['weights']} weights are misaligned by measurement "
+        f"by a tolerance of {between(diagnosis['tolerances'])}{undecided} "
         f"({totals['not_divisible_by_8']} by the rule d % 8); padding should recover "
         f"{microseconds(totals['recoverable_us'])} of {microseconds(totals['predicted_us'])} "
         "in matrix products."
@@ -99,6 +101,14 @@ def between(ends: Sequence[float]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
+def bound(judged: Mapping[str, Any]) -> str:
+    """The upper bound of a dim's penalty: none where it was not judged."""
+    if judged.get("verdict") in (None, "unknown"):
+        return "–"
+    high = judged.get("penalty_high")
+    return "open" if high is None else percent(high)
+
+
 def error(value: float | None) -> str:
     """An error in powers of ten; 0 is none at all."""
     return "not finite" if value is None else "0" if value == 0 else f"{value:.2e}"
@@ -110,5 +120,6 @@ FILTERS: dict[str, Callable[..., str]] = {
     "signed": lambda value: "–" if value is None else _signed(value),
     "count": count,
     "between": between,
+    "bound": bound,
     "error": error,
 }

@@ -1,7 +1,8 @@
 """A suite made from a checkpoint: its own shapes, and what its dims could become.
 
 For every adjustable dim the sizes around it are measured in every GEMM that it feeds, at the
-layer's true shapes and the token counts that the user serves; everything else in the model
+layer's true shapes and the token counts that the user serves, and beside what dims on the other
+axis may become; everything else in the model
 is measured once as it is, so that a diagnosis can add up the whole.
 """
 
@@ -14,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.checkpoint.dtypes import BY_NAME
-from gacprof.checkpoint.inventory import ALIGNED_STEP, Gemm
+from gacprof.checkpoint.inventory import BESIDE, Gemm
 from gacprof.errors import SuiteError
 from gacprof.points import MAX_DIM
 from gacprof.sweeping.dtypes import AUTO
 from gacprof.sweeping.suite import Suite, parse_suite
 
 if TYPE_CHECKING:
-    from gacprof.checkpoint.inventory import Dim, Inventory
+    from gacprof.checkpoint.inventory import Dim, Feed, Inventory
 
 PERIODS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
 """What a device's tiles and vectors may repeat with, before it was asked: powers of two up to a
@@ -31,6 +32,8 @@ LEAST_REACH = 16
 """Multiples of periods up to this are measured whatever the window."""
 MOST_REUSE_MIB = 512
 """Larger than the last-level caches of today's CPUs and GPUs (H100: 50 MB, EPYC: 384 MB)."""
+FINE = 16
+"""Dims that are multiples of this are measured beside their companions as they are, only."""
 
 Key = tuple[str, tuple[tuple[str, int], ...], bool]  # swept axis, other dims, bias
 
@@ -137,24 +140,26 @@ def _around(
     sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
     for feed in dict.fromkeys(dim.feeds):
         times = dim.feeds.count(feed)
-        gemms = [inventory.gemm(feed.weight)]
-        if dim.size % ALIGNED_STEP:
-            gemms.append(_beside_aligned(inventory, feed.weight, dim))
-        for gemm in gemms:
-            shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to it
+        for gemm in _beside(inventory, dim, feed):
+            shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
             yield _key(feed.axis, m, gemm), {shared + times * s for s in sizes}
 
 
-def _beside_aligned(inventory: Inventory, weight: str, dim: Dim) -> Gemm:
-    """The product with every other dim that feeds it raised to a multiple of
-    :data:`ALIGNED_STEP`: beside odd ones, an odd ``dim`` does not show what it costs."""
-    gemm = inventory.gemm(weight)
-    grown = {"N": gemm.N, "K": gemm.K}
-    for other in inventory.fed_by(weight):
-        for feed in other.feeds:
-            if feed.weight == weight and other.name != dim.name and other.padding == "exact":
-                grown[feed.axis] += -other.size % ALIGNED_STEP
-    return replace(gemm, N=grown["N"], K=grown["K"])
+def _beside(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
+    """The product as it is, and with the dims on its other axis at what they may become."""
+    gemm = inventory.gemm(feed.weight)
+    found = [gemm]
+    if dim.size % FINE == 0:
+        return found
+    for multiple in BESIDE:
+        grown = {"N": gemm.N, "K": gemm.K}
+        for other in inventory.fed_by(feed.weight):
+            for theirs in other.feeds:
+                across = theirs.weight == feed.weight and theirs.axis != feed.axis
+                if across and other.adjustable:
+                    grown[theirs.axis] += -other.size % multiple
+        found.append(replace(gemm, N=grown["N"], K=grown["K"]))
+    return list(dict.fromkeys(found))
 
 
 def _key(axis: str, m: int, gemm: Gemm) -> Key:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted import TOKENS, planted_device
+from planted import PLANTED, TOKENS, planted_device
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "checkpoint"))
 
@@ -15,8 +15,11 @@ from checkpoint_making import checkpoint
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
 from gacprof.diagnosing import diagnose
+from gacprof.measure.recorded import RecordedDevice
+from gacprof.planning import Plan
 from gacprof.planning.constraints import Constraints
 from gacprof.planning.make import make_plan
+from gacprof.points import Point
 from gacprof.realigning import realign
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
@@ -78,6 +81,42 @@ def test_aligning_ones_own_output_again_changes_nothing(coupled, tmp_path):
     for by in (cliff_map, map_of(out, tmp_path)):
         assert {d.verdict for d in diagnose(out, by, tokens=TOKENS).dims} == {"safe"}
         assert make_plan(out, by, aim="pad", tokens=TOKENS).changes == {}
+
+
+@pytest.mark.parametrize("period", [16, 32])
+def test_it_holds_on_a_device_of_another_period(period, tmp_path):
+    """Rank 131 goes to 144 or 160, beside which the first map holds no width: it was judged beside
+    192, and the plan says so."""
+
+    def answer(point: Point) -> float:
+        m, n, k = (point.dim.get(axis, 1) for axis in "MNK")
+        return (2.0 + m * n * k / 1e6) * (1.4 if n % period or k % period else 1.0)
+
+    def measured(inventory: Inventory, folder: Path) -> CliffMap:
+        suite = suite_for(inventory, sorted(TOKENS), dtype="float32")
+        run_sweep(suite, RecordedDevice(answer, PLANTED), folder)
+        return build_map_of(folder, "planted")
+
+    inventory = scan(checkpoint(tmp_path / "source", factored(683, 131), {}))
+    cliff_map = measured(inventory, tmp_path / "first")
+    made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS)
+    assert {size % period for size in made.changes.values()} == {0}
+    assert set(made.changes) == {WIDTH, *RANKS}
+    assert made.certificate.proved is not any("judged beside others" in n for n in _notes(made))
+    realign(inventory, made, tmp_path / "out")
+    out = scan(tmp_path / "out")
+    for by in (cliff_map, measured(out, tmp_path / "second")):
+        assert make_plan(out, by, aim="pad", tokens=TOKENS).changes == {}
+
+
+def _notes(made: Plan) -> list[str]:
+    return made.certificate.notes
+
+
+def test_the_certificate_says_what_was_proved(coupled):
+    made = make_plan(*coupled, aim="pad", tokens=TOKENS)
+    assert made.certificate.proved
+    assert any("not over all combinations of coupled dims" in n for n in _notes(made))
 
 
 def test_a_width_is_judged_beside_the_ranks_that_are_held(coupled):

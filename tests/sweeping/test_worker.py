@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from gacprof.sweeping.worker import IsolatedDevice, OpenNamed
 
 from gacprof.errors import MeasurementError
 from gacprof.measure.recorded import RecordedDevice
