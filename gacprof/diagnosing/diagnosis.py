@@ -206,7 +206,7 @@ def diagnose_inventory(
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     dims = {dim.name: _judge_dim(predictor, dim, window) for dim in inventory.dims}
     dims = {
-        dim.name: _beside_aligned(predictor, dim, window, dims[dim.name]) for dim in inventory.dims
+        dim.name: _beside_aligned(predictor, dim, window, dims) for dim in inventory.dims
     }
     weights = tuple(
         _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
@@ -232,12 +232,20 @@ def diagnose_inventory(
     )
 
 
-def _beside_aligned(predictor: Predictor, dim: Dim, window: float, own: DimFinding) -> DimFinding:
+def _beside_aligned(
+    predictor: Predictor, dim: Dim, window: float, found: Mapping[str, DimFinding]
+) -> DimFinding:
     """The dim's own finding; where nothing is wrong with it as it is, that beside aligned dims in
     its products: odd ones may hide what it costs."""
+    own = found[dim.name]
     if own.verdict in ("misaligned", "unknown"):
         return own
-    near = beside(predictor, [dim], [dim], aligned_across(predictor.inventory))
+    padded = {
+        name: other.best_size
+        for name, other in found.items()
+        if other.advice.startswith("pad") and other.best_size is not None
+    }
+    near = beside(predictor, [dim], [dim], aligned_across(predictor.inventory, padded))
     if near is predictor:
         return own
     again = _judge_dim(near, dim, window)
