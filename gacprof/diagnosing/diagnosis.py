@@ -205,9 +205,7 @@ def diagnose_inventory(
     """
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     dims = {dim.name: _judge_dim(predictor, dim, window) for dim in inventory.dims}
-    dims = {
-        dim.name: _beside_aligned(predictor, dim, window, dims) for dim in inventory.dims
-    }
+    dims = {dim.name: _beside_aligned(predictor, dim, window, dims) for dim in inventory.dims}
     weights = tuple(
         _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
     )
