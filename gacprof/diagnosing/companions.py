@@ -8,9 +8,28 @@ once the others are aligned shows only beside their new sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gacprof.checkpoint.inventory import BESIDE, Dim, Inventory
 from gacprof.diagnosing.predict import Predictor
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of other dims that a dim is judged beside, by name: of those ``along`` the same
+    axis of a product and those ``across`` it. Others are as they are."""
+
+    along: Mapping[str, int] = field(default_factory=dict)
+    across: Mapping[str, int] = field(default_factory=dict)
+
+
+def aligned_across(inventory: Inventory, held: Mapping[str, int] | None = None) -> Sizes:
+    """Every dim that can be padded at its next multiple of 64 for those across a product, except
+    where it is ``held`` at a size: what dims are judged beside before any is chosen. Two odd dims
+    that are good as they are beside each other may both gain by being aligned together."""
+    most = max(BESIDE)
+    free = [dim for dim in inventory.dims if dim.padding == "exact"]
+    return Sizes({}, {d.name: -(-d.size // most) * most for d in free} | dict(held or {}))
 
 
 def companions(
@@ -34,7 +53,7 @@ def beside(
     predictor: Predictor,
     members: Sequence[Dim],
     judged: Sequence[Dim],
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes | None = None,
 ) -> Predictor:
     """The predictor with the companions of the ``judged`` at ``sizes``, by name.
 
@@ -43,12 +62,12 @@ def beside(
     does not hold the products beside the new sizes on the other axis, those take the next
     multiples of 64 or 8 that it holds, else they stay as they are.
     """
-    sizes = sizes or {}
+    sizes = sizes or Sizes()
     aligned = {}
     for other in companions(predictor.inventory, members, judged, crossing=False):
         period = predictor.period(other)
-        aligned[other.name] = sizes.get(other.name, -(-other.size // period) * period)
-    changed = changed_across(predictor.inventory, members, judged, sizes)
+        aligned[other.name] = sizes.along.get(other.name, -(-other.size // period) * period)
+    changed = changed_across(predictor.inventory, members, judged, sizes.across)
     if changed:
         now = {name: predictor.inventory.dim(name).size for name in changed}
         rounded = [{n: -(-d // m) * m for n, d in now.items()} for m in sorted(BESIDE)[::-1]]

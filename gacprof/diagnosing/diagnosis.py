@@ -13,7 +13,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.companions import beside
+from gacprof.diagnosing.companions import aligned_across, beside
 from gacprof.diagnosing.landscape import Landscape, around, landscape
 from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
 from gacprof.diagnosing.workload import Tokens
@@ -233,17 +233,17 @@ def diagnose_inventory(
 def _beside_aligned(
     predictor: Predictor, dim: Dim, window: float, found: Mapping[str, DimFinding]
 ) -> DimFinding:
-    """The dim's own finding; where nothing is wrong with it as it is, that beside the padded sizes
-    of the dims that it meets: they may hide what it costs."""
+    """The dim's own finding; where nothing is wrong with it as it is, that beside aligned dims in
+    its products: odd ones may hide what it costs."""
     own = found[dim.name]
-    sizes = {
+    if own.verdict in ("misaligned", "unknown"):
+        return own
+    padded = {
         name: other.best_size
         for name, other in found.items()
         if other.advice.startswith("pad") and other.best_size is not None
     }
-    if own.verdict in ("misaligned", "unknown"):
-        return own
-    near = beside(predictor, [dim], [dim], sizes)
+    near = beside(predictor, [dim], [dim], aligned_across(predictor.inventory, padded))
     if near is predictor:
         return own
     again = _judge_dim(near, dim, window)

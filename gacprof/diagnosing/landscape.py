@@ -73,7 +73,7 @@ def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
 def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
     """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
 
-    Sizes are those that the map can tell (:meth:`Predictor.offered_sizes`). Ones beyond ``high``
+    Sizes are those that were measured (:meth:`Predictor.offered_sizes`). Ones beyond ``high``
     or :attr:`Dim.most` still count for the penalty, so that the last sizes are not called safe
     for want of a neighbour. ``dim.dense_size`` has no say: a size is no better served for having
     been larger once.

@@ -162,19 +162,12 @@ class Predictor:
         return min(found, default=None)
 
     def offered_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
-        """The sizes within [low, high] worth asking for: those measured in every GEMM of ``dim``,
-        and multiples of the periods that the map found there, which it may tell from their
-        neighbours. No other rule offers a size."""
+        """The sizes within [low, high] that were measured in every GEMM of ``dim``. No rule offers
+        another: a period that was found on few points foretells sizes that it has not seen."""
         curves = self._curves_of(dim)
         if not curves:
             return []
         sizes = set.intersection(*(place.measured for place in curves))
-        reach = min(high, max(place.size(place.curve.points.d[-1]) for place in curves))
-        for place in curves:
-            period = place.curve.period
-            if period is not None:
-                ends = -(-low // period.modulus), reach // period.modulus
-                sizes |= {n * period.modulus for n in range(ends[0], ends[1] + 1)}
         return sorted(size for size in sizes if max(low, 1) <= size <= high)
 
     def period(self, dim: Dim) -> int:

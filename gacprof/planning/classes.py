@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Verdict
-from gacprof.diagnosing.companions import beside
+from gacprof.diagnosing.companions import Sizes, beside
 from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
@@ -91,11 +91,10 @@ def build_classes(
     window: float,
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes | None = None,
 ) -> list[DimClass]:
     """The classes of all adjustable dims. ``kept`` gives, by dim name, the share of energy
-    kept at each size from 0 to the dim's own. Each dim is judged beside the others at ``sizes``,
-    by name, where those are known.
+    kept at each size from 0 to the dim's own. Each dim is judged beside the others at ``sizes``.
 
     Raises :class:`PlanError` for constraints that contradict each other or name no dim, and
     where no dim may change.
@@ -109,14 +108,26 @@ def build_classes(
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
     return [
-        _class(predictor, sizes or {}, members, window, constraints, kept)
+        _class(predictor, sizes or Sizes(), members, window, constraints, kept)
         for members in grouped(free, constraints)
     ]
 
 
+def pinned_sizes(dims: Iterable[Dim], constraints: Constraints) -> dict[str, int]:
+    """The sizes of all dims that are pinned, by name."""
+    free = [dim for dim in dims if dim.adjustable]
+    check_patterns(free, constraints)
+    found: dict[str, int] = {}
+    for members in grouped(free, constraints):
+        pin = bounds_of(members, constraints).pin
+        if pin is not None:
+            found |= dict.fromkeys([dim.name for dim in members], pin)
+    return found
+
+
 def _class(
     predictor: Predictor,
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     members: list[Dim],
     window: float,
     constraints: Constraints,

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap import CliffMap
+from gacprof.diagnosing.companions import Sizes
 from gacprof.diagnosing.predict import Predictor
 from gacprof.diagnosing.workload import Tokens
 from gacprof.errors import PlanError
 from gacprof.planning.account import Made, account
 from gacprof.planning.budgets import dense_parameters, memory_ceiling, parameter_ceiling
-from gacprof.planning.classes import build_classes
+from gacprof.planning.classes import build_classes, pinned_sizes
 from gacprof.planning.constraints import Constraints, check_numbers
 from gacprof.planning.joint import solve_jointly
 from gacprof.planning.objectives import check_scores, objective, offered
@@ -83,7 +84,7 @@ def make_plan(
     needs_spectra = aim in ("energy", "latency") or floor is not None
     kept = energy_kept(inventory, inventory.dims, reader) if needs_spectra else {}
 
-    def decide(sizes: Mapping[str, int], seconds: float | None) -> Decided:
+    def decide(sizes: Sizes, seconds: float | None) -> Decided:
         classes = build_classes(
             predictor,
             inventory.dims,
@@ -109,7 +110,9 @@ def make_plan(
         )
         return Decided(classes, offers, limits, outcome)
 
-    found = decide_together(predictor, decide, time_limit)
+    found = decide_together(
+        predictor, decide, pinned_sizes(inventory.dims, constraints), time_limit
+    )
     outcome = found.outcome
     made = account(
         Made(inventory, predictor, goal, found.classes, found.offered, outcome, found.limits, kept),

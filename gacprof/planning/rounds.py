@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gacprof.diagnosing.companions import changed_across, holds, meet
+from gacprof.checkpoint.inventory import ALIGNED
+from gacprof.diagnosing.companions import Sizes, aligned_across, changed_across, holds, meet
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
 from gacprof.planning.classes import DimClass, Option
@@ -32,32 +33,38 @@ class Decided:
     outcome: Outcome
 
 
-Decide = Callable[[Mapping[str, int], float | None], Decided]
-"""One round: the sizes of all dims to judge beside, and the seconds left."""
+Decide = Callable[[Sizes, float | None], Decided]
+"""One round: the sizes to judge beside, and the seconds left."""
 
 
 def decide_together(
-    predictor: Predictor, decide: Decide, time_limit: float | None = None
+    predictor: Predictor,
+    decide: Decide,
+    pinned: Mapping[str, int],
+    time_limit: float | None = None,
 ) -> Decided:
-    """Rounds of ``decide`` until the sizes stay, :data:`ROUNDS` at most.
+    """Rounds of ``decide`` until the sizes stay, :data:`ROUNDS` at most. The first judges every dim
+    beside aligned ones, but for those that are ``pinned``.
 
     The certificate says what was proved: each round is solved exactly, given the sizes that it
     judges beside. Raises what the first round raises.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    found = decide({}, time_limit)
-    now = {dim.name: dim.size for dim in predictor.inventory.dims}
-    given, chosen, rounds = now, _sizes(now, found.outcome), 1
-    if not meet(predictor.inventory):
-        return found
+    inventory = predictor.inventory
+    if not meet(inventory):
+        return decide(Sizes(), time_limit)
+    now = {dim.name: dim.size for dim in inventory.dims}
+    start = aligned_across(inventory, pinned)
+    found = decide(start, time_limit)
+    given, chosen, rounds = now | dict(start.across), _sizes(now, found.outcome), 1
     while chosen != given and rounds < ROUNDS and not found.outcome.certificate.interrupted:
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
         try:
-            found = decide(chosen, left)
+            found = decide(Sizes(chosen, chosen), left)
         except (InfeasibleBudget, PlanError):
             break  # beside these sizes nothing fits: the plan so far stands, not proved
         given, chosen, rounds = chosen, _sizes(now, found.outcome), rounds + 1
-    if rounds == 1 and chosen == given:
+    if chosen == given == now:
         return found
     return _noted(predictor, found, given, chosen, rounds)
 
@@ -103,6 +110,8 @@ def _unmeasured(predictor: Predictor, chosen: Mapping[str, int]) -> list[str]:
     """Dims whose companions across a product change, where the map lacks that product."""
     found = []
     for dim in predictor.inventory.dims:
+        if dim.size % ALIGNED == 0 and chosen[dim.name] == dim.size:
+            continue  # beside odd ones too it shows what it costs
         changed = changed_across(predictor.inventory, [dim], [dim], chosen)
         if changed and holds(predictor, [dim]) and not holds(predictor.beside(changed), [dim]):
             found.append(dim.name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.checkpoint.dtypes import BY_NAME
-from gacprof.checkpoint.inventory import BESIDE, Gemm
+from gacprof.checkpoint.inventory import ALIGNED, BESIDE, Gemm
 from gacprof.errors import SuiteError
 from gacprof.points import MAX_DIM
 from gacprof.sweeping.dtypes import AUTO
@@ -30,10 +30,10 @@ GEMM tile's edge. Of each so many multiples on either side are measured, and the
 period itself."""
 LEAST_REACH = 16
 """Multiples of periods up to this are measured whatever the window."""
+FAR = 64
+"""The largest period whose next multiples are measured whatever the window."""
 MOST_REUSE_MIB = 512
 """Larger than the last-level caches of today's CPUs and GPUs (H100: 50 MB, EPYC: 384 MB)."""
-FINE = 16
-"""Dims that are multiples of this are measured beside their companions as they are, only."""
 
 Key = tuple[str, tuple[tuple[str, int], ...], bool]  # swept axis, other dims, bias
 
@@ -132,10 +132,11 @@ def _around(
 ) -> Iterable[tuple[Key, set[int]]]:
     """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have.
 
-    None beyond :attr:`Dim.most` can be chosen, but the next two above the present one are
-    measured all the same: whether a dim wastes time shows in larger ones that are faster.
+    None beyond :attr:`Dim.most` can be chosen, but the next two multiples of 16 and of 64 are
+    measured all the same: whether a dim wastes time shows in larger ones that are faster, and the
+    last one that can be chosen is not safe unless something larger was measured.
     """
-    above = {(dim.size // LEAST_REACH + more) * LEAST_REACH for more in (1, 2)}
+    above = {(dim.size // p + more) * p for p in (LEAST_REACH, FAR) for more in (1, 2)}
     most = max(dim.most or MAX_DIM, dim.size)
     sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
     for feed in dict.fromkeys(dim.feeds):
@@ -149,8 +150,8 @@ def _beside(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
     """The product as it is, and with the dims on its other axis at what they may become."""
     gemm = inventory.gemm(feed.weight)
     found = [gemm]
-    if dim.size % FINE == 0:
-        return found
+    if dim.size % ALIGNED == 0:
+        return found  # beside odd ones too it shows what it costs
     for multiple in BESIDE:
         grown = {"N": gemm.N, "K": gemm.K}
         for other in inventory.fed_by(feed.weight):
