@@ -15,7 +15,6 @@ from math import exp, log1p
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gacprof.cliffmap.detect import ROUNDING
 from gacprof.cliffmap.residues import finest_step
 from gacprof.cliffmap.schema import Period, ResidueClass
 
@@ -154,11 +153,10 @@ def _effects(logs: Array, modulus: int) -> dict[int, float]:
 
 def _grouped(effects: dict[int, float], floor: float) -> list[list[int]]:
     """Places in groups whose effects follow one another within the floor, fastest first."""
-    least = max(log1p(floor), ROUNDING)
     ordered = sorted(effects, key=lambda place: effects[place])
     groups = [[ordered[0]]]
     for before, place in pairwise(ordered):
-        if effects[place] - effects[before] > least:
+        if effects[place] - effects[before] > log1p(floor):
             groups.append([])
         groups[-1].append(place)
     return groups
