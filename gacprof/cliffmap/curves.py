@@ -66,7 +66,7 @@ def make_curve(
     failed = dict(failed or {})
     dims, latency = [m.d for m in measured], [m.us for m in measured]
     errors = _errors(measured)
-    floor = round(detect.cliff_floor(errors), 5)
+    floor = round(detect.cliff_floor(errors), 6)
     period = find_period(dims, latency, floor)
     classes = _classes(measured, period)
     cliffs_by_class = [_cliffs(c, len(measured) - 1) for c in classes]

@@ -61,6 +61,9 @@ def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[i
     return kept[::-1]
 
 
+ROUNDING = 1e-6
+"""Latencies are kept with six digits: where a device repeats itself exactly, this is the noise."""
+
 FAMILY = 0.003
 """The chance that noise makes any cliff of a curve, all its edges together."""
 
@@ -82,7 +85,8 @@ def cliff_floor(error: Sequence[float] | None) -> float:
     known = sorted(hypot(a, b) for a, b in pairwise(error) if isfinite(a) and isfinite(b))
     if not known:
         return ASSUMED_FLOOR
-    return expm1(edge_quantile(len(error) - 1) * known[int(0.95 * (len(known) - 1))])
+    feigned = edge_quantile(len(error) - 1) * known[int(0.95 * (len(known) - 1))]
+    return max(ROUNDING, expm1(feigned))
 
 
 def edges(
@@ -107,9 +111,6 @@ def edges(
     found = (_edge(a, b, edge_quantile(number), assumed, growth) for a, b in pairwise(entries))
     return [edge for edge in found if edge is not None]
 
-
-ROUNDING = 1e-6
-"""Latencies are kept with six digits."""
 
 _Entry = tuple[int, float, float]
 

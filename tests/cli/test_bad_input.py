@@ -77,7 +77,8 @@ def test_maps_that_are_none(run, asvd, planted_map, tmp_path):
     refused(run("diagnose", asvd, "--map", "nonesuch"), "nonesuch")
     data = json.loads(planted_map.read_text())
     for change, told in (
-        ({"schema": "gacprof.cliffmap/2"}, "newer"),
+        ({"schema": "gacprof.cliffmap/3"}, "newer"),
+        ({"schema": "gacprof.cliffmap/1"}, "of an earlier gacprof"),
         ({"schema": "something/1"}, "something/1"),
         ({"curves": 3}, "curves"),
     ):
@@ -181,26 +182,31 @@ def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkeypatch):
-    from gacprof.measure.cpu import CpuWork
+    from gacprof.measure.worker import _RemoteSession
+    from gacprof.sweeping import read_blocks
 
     (tmp_path / "t.toml").write_text(
-        'name = "t"\n[[sweep]]\noperator = "linear"\naxis = "K"\n'
+        'name = "t"\n[timing]\nprocesses = 1\nblocks = 6\nmost_blocks = 6\n'
+        '[[sweep]]\noperator = "linear"\naxis = "K"\n'
         "values = [{ from = 8, to = 20 }]\ndims = { M = 4, N = 8 }\n"
     )
     arguments = ("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run")
-    real, calls = CpuWork.warm_up, []
+    real, calls = _RemoteSession.block, []
 
-    def interrupted(self):
+    def interrupted(self, order):
         calls.append(1)
-        if len(calls) == 6:
+        if len(calls) == 4:
             raise KeyboardInterrupt
-        return real(self)
+        return real(self, order)
 
-    monkeypatch.setattr(CpuWork, "warm_up", interrupted)
+    monkeypatch.setattr(_RemoteSession, "block", interrupted)
     stopped = run(*arguments)
     assert stopped.code == 130 and "Traceback" not in stopped.err
-    monkeypatch.setattr(CpuWork, "warm_up", real)
-    assert run(*arguments, "--resume").code == 0
+    before = read_blocks(tmp_path / "run")
+    assert len(before) == 3
+    resumed = run(*arguments, "--resume", "--json")
+    assert resumed.code == 0 and json.loads(resumed.out)["blocks"] == 6
+    assert read_blocks(tmp_path / "run")[:3] == before
     assert run("map", "build", tmp_path / "run").code == 0
 
 

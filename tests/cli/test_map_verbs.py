@@ -9,29 +9,35 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from planted_blocks import linear, numbered, planted
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Block, Environment
 
-UP, FLAGS = 1.5, {"bias": False}
+UP = 1.5
 
 
-def samples(cliff: int, every: int):
+def blocks(cliff: int, every: int, shift: int = 0, spread: float = 0.0) -> list[Block]:
     """K and N of a product, 50 % slower from ``cliff`` on and where K is no multiple of ``every``;
-    twelve pairs of visits that differ by 0.4 %."""
-    for axis, other in (("K", "N"), ("N", "K")):
-        for d in range(64, 193):
-            point = Point.of("linear", {"M": 512, axis: d, other: 1024}, "float16", FLAGS)
-            us = 20.0 * (UP if d >= cliff else 1) * (UP if axis == "K" and d % every else 1)
-            yield Sample(point, (axis,), (us,) * 6, "recorded")
-            if d % 10 == 0:
-                yield Sample(point, (axis,), (us * 1.004,) * 6, "recorded", duplicate=True)
+    thirteen dims of each axis have an A/A replicate."""
+
+    def over(axis: str, other: str) -> list[Block]:
+        def us(d: int) -> float:
+            d -= shift
+            return 20.0 * (UP if d >= cliff else 1) * (UP if axis == "K" and d % every else 1)
+
+        dims = range(64 + shift, 193 + shift)
+        points = linear(axis, dims, M=512, **{other: 1024})
+        return planted(points, axis, us, count=12, spread=spread, replicates=dims[6::10])
+
+    return numbered(over("K", "N"), over("N", "K"))
 
 
-def made(folder: Path, name: str, cliff: int = 129, every: int = 8) -> Path:
+def made(folder: Path, name: str, cliff: int = 129, every: int = 8, spread: float = 0.0) -> Path:
     here = Environment("recorded", f"device {name}", "none", {}, {"torch": "2.13.0"})
-    build_map(samples(cliff, every), here, name=name).save(folder / f"{name}.json")
+    found = blocks(cliff, every, spread=spread)
+    build_map(found, here, name=name).save(folder / f"{name}.json")
     return folder / f"{name}.json"
 
 
@@ -90,10 +96,23 @@ def test_show_gives_curves_in_a_line_each_and_one_in_full(run, a):
     full = run("map", "show", a, *K)
     assert "frontier: " in full.out and "K mod 8" not in full.out
     assert "period 8: d mod 8 in 0 (1.00×)" in full.out and "cliff 128 → 136: +50.0 %" in full.out
-    assert "noise floor 0.4 %" in full.out
+    assert "safe up to a penalty of 2.0 %; no cliff below 0.0 %" in full.out
     assert "no such curve; the map has linear over K" in run("map", "show", a, "--op", "conv").out
     only = data(run("map", "show", a, *K, "--json"))
     assert [curve["axis"] for curve in only["curves"]] == ["K"]
+
+
+def test_show_tells_noise_and_checks_and_what_is_undecided(run, folder):
+    noisy = made(folder, "noisy", spread=0.01)
+    loaded = CliffMap.load(noisy)
+    curve = loaded.curve("linear", "N")
+    assert curve.undecided and 0.001 < loaded.floor < 0.02
+    told = run("map", "show", noisy, "--op", "linear", "--axis", "N").out
+    assert f"noise floor {100 * loaded.floor:.1f} % (26 A/A pairs, 2 processes)" in told
+    assert f"no cliff below {100 * curve.floor:.1f} %" in told
+    assert "check: contention: 0.0%" in told and "check: drift: " in told
+    (line,) = (line for line in told.splitlines() if line.startswith("  undecided: "))
+    assert f" {curve.undecided[0]}" in line and line.endswith(f"{curve.undecided[-1]}")
 
 
 # candidates
@@ -154,9 +173,11 @@ def test_candidates_of_a_rank_on_several_maps(run, a, b):
     assert found[0]["latencies_us"] == {"a": 40.0, "b": 40.0}
 
 
-def test_a_wish_outside_the_sweep_is_said_to_be(run, a):
-    assert "1070 is outside of what it can judge: 64 to" in run(
-        "map", "candidates", a, *K, "--near", 1070
+def test_a_wish_outside_the_sweep_is_said_to_be(run, a, folder):
+    refused(run("map", "candidates", a, *K, "--near", 1070), "holds K from 64 to 192", "1070")
+    of_sevens = made(folder, "sevens", every=7)
+    assert "191 is outside of what it can judge: 64 to 189" in run(
+        "map", "candidates", of_sevens, *K, "--near", 191
     ).out  # fmt: skip
     none = run("map", "candidates", a, *K, "--near", 107, "--window", 1)
     assert none.code == 0 and "no safe K of linear" in none.out
@@ -233,12 +254,8 @@ def test_maps_without_a_common_curve_are_said_to_be(run, a):
 
 
 def test_curves_without_a_common_dim_have_no_ratio(run, a, folder):
-    elsewhere = [
-        replace(s, point=s.point.with_dim(s.axes[0], s.point.dim[s.axes[0]] + 1000))
-        for s in samples(129, 8)
-    ]
     here = Environment("recorded", "c", "none")
-    build_map(elsewhere, here, name="c").save(folder / "c.json")
+    build_map(blocks(129, 8, shift=1000), here, name="c").save(folder / "c.json")
     found = data(run("map", "diff", a, folder / "c.json", "--json"))
     assert [curve["ratio"] for curve in found["curves"]] == [None, None]
     assert run("map", "diff", a, folder / "c.json").code == 0
@@ -251,13 +268,13 @@ def test_a_map_of_this_machine_fits_and_another_is_stale(run, a, tmp_path):
     from gacprof.measure.device import open_device
 
     here = open_device("cpu").environment
-    build_map(samples(129, 8), here, name="here").save(tmp_path / "here.json")
+    build_map(blocks(129, 8), here, name="here").save(tmp_path / "here.json")
     fits = run("map", "check", tmp_path / "here.json", "--json")
     assert fits.code == 0 and not json.loads(fits.out)["stale"]
     assert "it fits" in run("map", "check", tmp_path / "here.json").out
 
     older = replace(here, stack={**here.stack, "torch": "1.0.0"})
-    build_map(samples(129, 8), older, name="older").save(tmp_path / "older.json")
+    build_map(blocks(129, 8), older, name="older").save(tmp_path / "older.json")
     stale = run("map", "check", tmp_path / "older.json")
     assert stale.code == 1 and "torch: the map is of 1.0.0, here is" in stale.out
 
@@ -370,14 +387,13 @@ def test_two_devices_side_by_side(run, a, b, tmp_path):
 
 
 def test_a_heat_map_over_two_dims(run, tmp_path):
-    def visits():
-        for k in range(96, 129, 4):
-            for n in (96, 100, 112, 128):
-                point = Point.of("linear", {"M": 64, "N": n, "K": k}, "float16", FLAGS)
-                yield Sample(point, ("K",), (10.0 + k % 8 + n % 16,) * 6, "recorded")
+    def over_k(n):
+        points = linear("K", range(96, 129, 4), N=n)
+        return planted(points, "K", lambda k: 10.0 + k % 8 + n % 16)
 
     here = Environment("recorded", "grid", "none")
-    build_map(visits(), here, name="grid").save(tmp_path / "grid.json")
+    built = build_map(numbered(*map(over_k, (96, 100, 112, 128))), here, name="grid")
+    built.save(tmp_path / "grid.json")
     stem = tmp_path / "f" / "heat"
     drawn(run("map", "figure", tmp_path / "grid.json", "--heat", "K,N", "--out", stem), stem)
 

@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+from planted_blocks import linear, planted
 
 from gacprof.checkpoint import scan
 from gacprof.cli.plan_tables import window
 from gacprof.cli.planning import byte_count
+from gacprof.cliffmap.build import build_map
 from gacprof.errors import PlanError
+from gacprof.points import Environment
 
 ONE = "model.layers.0.self_attn.v_proj:rank"
 
@@ -169,10 +173,20 @@ def test_a_budget_beyond_64_bits_is_no_limit(planned, tmp_path):
     assert made["budget"]["used"] <= made["budget"]["limit"]
 
 
-@pytest.mark.parametrize("name", ["a100-published", "cpu-example"])
-def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, name):
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CPU's map in the checkpoint's dtype, at a size that none of its layers has."""
+    made = tmp_path_factory.mktemp("elsewhere") / "cpu.json"
+    blocks = planted(linear("K", range(96, 161), dtype="float32", M=7, N=11), "K", float)
+    build_map(blocks, Environment("cpu", "cpu", "avx2"), name="cpu").save(made)
+    return made
+
+
+@pytest.mark.parametrize("name", ["a100-published", "elsewhere"])
+def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, elsewhere, name):
+    cliff_map = elsewhere if name == "elsewhere" else name
     for verb in ("plan", "pareto"):
-        told = run(verb, asvd, "--map", name, "--out", tmp_path / "out")
+        told = run(verb, asvd, "--map", cliff_map, "--out", tmp_path / "out")
         assert told.code == 2 and told.err.count("\n") == 1
         assert "gacprof sweep --for" in told.err
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,9 @@ import pytest
 TINY = """
 name = "tiny"
 [timing]
-cap_ms = 2
+processes = 2
+blocks = 6
+most_blocks = 6
 [[sweep]]
 operator = "linear"
 axis = "K"
@@ -59,7 +61,9 @@ def test_a_finished_sweep_is_resumed_as_finished(run, suite, tmp_path):
     again = json.loads(
         run("sweep", suite, "--device", "cpu", "--out", folder, "--resume", "--json").out
     )
-    assert again["visits"] == first["visits"] and again["seconds"] < first["seconds"]
+    assert first["blocks"] == 6 and first["calls"] >= 6 * (9 + 4)  # four A/A replicates
+    assert (again["blocks"], again["calls"]) == (first["blocks"], first["calls"])
+    assert again["seconds"] < first["seconds"]
 
 
 def test_a_dry_run_measures_nothing(run, suite, tmp_path, monkeypatch):

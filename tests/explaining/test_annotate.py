@@ -55,9 +55,9 @@ def swept(tmp_path: Path) -> Callable[..., Path]:
 
     def sweep(sweep: Sweep, answer: Callable[[Point], float], where: Environment = A100,
               kernels: Callable[[Point], list[str]] = lambda point: []) -> Path:  # fmt: skip
-        device = RecordedDevice(lambda point, n: [answer(point)] * n, where, kernels)
-        run_sweep(Suite(name="s", timing=Timing(passes=1, count=3), sweep=[sweep]), device,
-                  tmp_path / "run")  # fmt: skip
+        device = RecordedDevice(answer, where, kernels)
+        timing = Timing(processes=1, blocks=4, most_blocks=4)
+        run_sweep(Suite(name="s", timing=timing, sweep=[sweep]), device, tmp_path / "run")
         return tmp_path / "run"
 
     return sweep

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from gacprof import operators
+from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.errors import MeasurementError
 from gacprof.explaining.disputes import DISPUTES
 from gacprof.explaining.disputes.measuring import (
     check,
-    floor_of,
     points_of,
     settle_on,
     suite_of,
 )
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.points import Environment, Point
-from gacprof.sweeping import read_samples
+from gacprof.sweeping import read_blocks, read_samples
 
 A100 = Environment("cuda", "an A100", "sm80", {}, {"torch": "2.9.1", "cudnn": "91002"})
 
@@ -39,7 +40,7 @@ def latency_us(point: Point) -> float:
 
 
 def device(answer=latency_us) -> RecordedDevice:  # type: ignore[no-untyped-def]
-    return RecordedDevice(lambda point, n: [answer(point)] * n, A100)
+    return RecordedDevice(answer, A100)
 
 
 def test_every_point_of_every_dispute_goes_through_a_suite_unchanged() -> None:
@@ -59,7 +60,8 @@ def test_the_published_a100_settles_what_it_can(tmp_path: Path) -> None:
     assert "does not make a dim safe" in verdicts[6].finding
     assert verdicts[7].finding.startswith("128 is the fastest")
     assert verdicts[8].basis == "static"
-    assert len(read_samples(tmp_path / "run")) > len(points_of(check(())))
+    assert {sample.point for sample in read_samples(tmp_path / "run")} == set(points_of(check(())))
+    assert any(call.replicate for block in read_blocks(tmp_path / "run") for call in block.calls)
 
 
 def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
@@ -90,10 +92,21 @@ def test_a_dispute_that_there_is_not_is_refused() -> None:
         check([1, 12])
 
 
-def test_the_floor_is_what_hidden_duplicates_differ_by(tmp_path: Path) -> None:
-    assert floor_of([]) == 0.05
-    settle_on(device(), tmp_path / "run", [7])
-    assert floor_of(read_samples(tmp_path / "run")) == 0
+def test_the_floor_is_what_hidden_replicates_differ_by(tmp_path: Path) -> None:
+    assert settle_on(device(), tmp_path / "same", [7]).floor == 0
+    draw = Random(1)
+
+    def noisy(point: Point) -> float:
+        return latency_us(point) * draw.lognormvariate(0, 0.05)
+
+    done = settle_on(device(noisy), tmp_path / "noisy", [7])
+    assert done.floor == noise_of_blocks(read_blocks(tmp_path / "noisy")).floor
+    assert 0.001 < done.floor < 0.1
+
+    def never(point: Point) -> float:
+        raise MeasurementError("out of memory")
+
+    assert settle_on(device(never), tmp_path / "none", [7]).floor == 0.05  # assumed
 
 
 def test_the_experiment_on_sectors_withholds_tritons_knowledge() -> None:

@@ -9,11 +9,12 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from planted_blocks import linear, numbered, planted
 
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
 from gacprof.errors import ReportError
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Environment
 from gacprof.report.figures import BAND, best_tiers, runs, side_by_side, staircase
 from gacprof.report.figures_heatmap import grid_penalty, heat_map
 from gacprof.report.figures_paper import paper_figure
@@ -25,20 +26,27 @@ def a100() -> CliffMap:
     return CliffMap.load("a100-published")
 
 
+WIDTHS = (1000, 1024, 1100, 1152)
+DEPTHS = range(96, 129, 4)
+
+
 @pytest.fixture(scope="module")
 def grid() -> CliffMap:
-    """K × N at M = 512, slower where either is no multiple of 8, with an A/A floor."""
+    """K × N at M = 512, slower where either is no multiple of 8."""
 
-    def visits():
-        for k in range(96, 129, 4):
-            for n in (1000, 1024, 1100, 1152):
-                slow = (1 if k % 8 == 0 else 1.5) * (1 if n % 8 == 0 else 1.2)
-                point = Point.of("linear", {"M": 512, "N": n, "K": k}, "float16", {"bias": False})
-                for options in ({}, {"duplicate": True}):
-                    t = k * n / 4000 * slow * (1.01 if options else 1)
-                    yield Sample(point, ("K", "N"), (t,) * 6, "events", **options)
+    def us(k, n):
+        return k * n / 4000 * (1 if k % 8 == 0 else 1.5) * (1 if n % 8 == 0 else 1.2)
 
-    return build_map(visits(), Environment("recorded", "grid", "none"), name="grid")
+    def over_k(n):
+        points = linear("K", DEPTHS, M=512, N=n)
+        return planted(points, "K", lambda k: us(k, n), timer="events")
+
+    def over_n(k):
+        points = linear("N", WIDTHS, M=512, K=k)
+        return planted(points, "N", lambda n: us(k, n), timer="events")
+
+    blocks = numbered(*map(over_k, WIDTHS), *map(over_n, DEPTHS))
+    return build_map(blocks, Environment("recorded", "grid", "none"), name="grid")
 
 
 def legend(axes) -> list[str]:
@@ -74,11 +82,24 @@ def test_every_measured_point_is_drawn(a100):
     assert drawn == sorted(zip(curve.points.d, curve.points.median_us, strict=True))
 
 
-def test_a_measured_noise_floor_is_drawn_as_such(grid):
-    curve = grid.curve("linear", "K", N=1024)
-    assert grid.floor == pytest.approx(0.01)
-    (axes,) = staircase(grid, curve).axes
-    assert "noise floor: 1.0%" in legend(axes)
+def test_undecided_dims_are_drawn_with_their_intervals(grid):
+    points = linear("K", range(96, 128))
+    noisy = planted(points, "K", lambda k: 20.0, count=8, spread=0.03)
+    built = build_map(noisy, Environment("recorded", "noisy", "none"), name="noisy")
+    (curve,) = built.curves
+    (axes,) = staircase(built, curve).axes
+    assert "undecided (95 %)" in legend(axes)
+    (bars,) = (c for c in axes.containers if c.get_label() == "undecided (95 %)")
+    _, _, (lines,) = bars.lines
+    drawn = {int(low[0]): (low[1], high[1]) for low, high in lines.get_segments()}
+    p = curve.points
+    wanted = zip(p.d, p.low_us, p.high_us, strict=True)
+    assert drawn == {
+        d: pytest.approx((low, high)) for d, low, high in wanted if d in curve.undecided
+    }
+    assert len(drawn) > 10
+    sure = grid.curve("linear", "K", N=1024)
+    assert not any("undecided" in text for text in legend(*staircase(grid, sure).axes))
 
 
 def test_the_envelope_is_drawn_no_further_than_it_is_settled(a100):
