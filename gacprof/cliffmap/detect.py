@@ -17,6 +17,9 @@ ASSUMED_FLOOR = 0.05
 largest wobble of the published A100 GEMM plateaus (2.2 %), a sixth of their smallest cliff.
 It only keeps cliffs from being claimed: it makes no dim safe."""
 
+ROUNDING = 1e-5
+"""Latencies are kept with six digits: less is no difference, whatever their errors."""
+
 NORMAL_95 = 1.96
 """Standard errors on either side that hold 95 % of a normal distribution."""
 
@@ -81,7 +84,7 @@ def cliff_floor(error: Sequence[float] | None) -> float:
     known = [e for e in error if isfinite(e)]
     if not known:
         return ASSUMED_FLOOR
-    return expm1(edge_quantile(len(error) - 1) * sqrt(2) * median(known))
+    return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * sqrt(2) * median(known)))
 
 
 def edges(
@@ -106,9 +109,6 @@ def edges(
     found = (_edge(a, b, edge_quantile(number), assumed, growth) for a, b in pairwise(entries))
     return [edge for edge in found if edge is not None]
 
-
-ROUNDING = 1e-6
-"""Latencies are kept with six digits."""
 
 _Entry = tuple[int, float, float]
 

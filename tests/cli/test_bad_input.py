@@ -77,7 +77,8 @@ def test_maps_that_are_none(run, asvd, planted_map, tmp_path):
     refused(run("diagnose", asvd, "--map", "nonesuch"), "nonesuch")
     data = json.loads(planted_map.read_text())
     for change, told in (
-        ({"schema": "gacprof.cliffmap/2"}, "newer"),
+        ({"schema": "gacprof.cliffmap/3"}, "newer"),
+        ({"schema": "gacprof.cliffmap/1"}, "gacprof map build"),
         ({"schema": "something/1"}, "something/1"),
         ({"curves": 3}, "curves"),
     ):
@@ -181,27 +182,29 @@ def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkeypatch):
-    from gacprof.measure.cpu import CpuWork
+    from gacprof.measure.cpu import CpuSession
 
     (tmp_path / "t.toml").write_text(
-        'name = "t"\n[[sweep]]\noperator = "linear"\naxis = "K"\n'
+        'name = "t"\n[timing]\nblocks = 6\nmost_blocks = 9\n'
+        '[[sweep]]\noperator = "linear"\naxis = "K"\n'
         "values = [{ from = 8, to = 20 }]\ndims = { M = 4, N = 8 }\n"
     )
-    arguments = ("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run")
-    real, calls = CpuWork.warm_up, []
+    out = tmp_path / "run"
+    arguments = ("sweep", tmp_path / "t.toml", "--device", "cpu", "--no-isolate", "--out", out)
+    real, calls = CpuSession._one, []
 
-    def interrupted(self):
+    def interrupted(self, slot):
         calls.append(1)
-        if len(calls) == 6:
+        if len(calls) == 60:
             raise KeyboardInterrupt
-        return real(self)
+        return real(self, slot)
 
-    monkeypatch.setattr(CpuWork, "warm_up", interrupted)
+    monkeypatch.setattr(CpuSession, "_one", interrupted)
     stopped = run(*arguments)
     assert stopped.code == 130 and "Traceback" not in stopped.err
-    monkeypatch.setattr(CpuWork, "warm_up", real)
+    monkeypatch.setattr(CpuSession, "_one", real)
     assert run(*arguments, "--resume").code == 0
-    assert run("map", "build", tmp_path / "run").code == 0
+    assert run("map", "build", out).code == 0
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

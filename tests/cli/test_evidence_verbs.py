@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
 )
 SUITE = Suite(
-    name="s", timing=Timing(passes=1, count=3),
+    name="s", timing=Timing(blocks=4, processes=1),
     sweep=[Sweep(operator="linear", axis="K", values=[32, 40, 48, 56, 64, 72],
                  dims={"M": 8, "N": 16}, dtype="float32")],
 )  # fmt: skip
@@ -34,8 +35,8 @@ CPU = Environment("cpu", "a CPU", "x86_64", {}, {"torch": "2.13.0"})
 
 
 def swept(folder: Path, where: Environment, jump: float = 2.0) -> Path:
-    def answer(point, n):
-        return [10.0 * (jump if point.dim["K"] >= 56 else 1.0)] * n
+    def answer(point):
+        return 10.0 * (jump if point.dim["K"] >= 56 else 1.0)
 
     run_sweep(SUITE, RecordedDevice(answer, where), folder)
     return folder
@@ -137,7 +138,7 @@ def test_without_ncu_it_says_how_to_get_it_and_carries_on(run, tmp_path, monkeyp
     data = json.loads(run("evidence", "ncu", folder, "--edges", "--json").out)
     assert data["launches"] == [] and "ncu" in data["problem"]
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
-        "run.json", "samples.parquet",
+        "points.json", "run.json", "samples.parquet",
     ]  # fmt: skip
 
 
@@ -355,13 +356,12 @@ def test_without_a_gpu_disputes_say_what_is_settled_and_what_the_rest_need(run, 
 
 
 def test_on_a_gpu_disputes_are_measured_through_a_sweep(run, monkeypatch, tmp_path):
-    def answer(point, n):
+    def answer(point):
         slow = {104: 1.05, 107: 1.45, 112: 1.04, 120: 1.04}
-        return [100.0 * slow.get(point.dim["head_dim"], 1.0)] * n
+        return 100.0 * slow.get(point.dim["head_dim"], 1.0)
 
-    monkeypatch.setattr(
-        "gacprof.measure.device.open_device", lambda name: RecordedDevice(answer, GPU)
-    )
+    recorded = nullcontext(RecordedDevice(answer, GPU))
+    monkeypatch.setattr("gacprof.measure.worker.sweeper", lambda name, **_: recorded)
     told = run("disputes", "--device", "cuda", "--only", "7", "--out", tmp_path / "d")
     assert told.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in told.out
     assert "1 of 1 settled" in told.out and (tmp_path / "d" / "samples.parquet").exists()

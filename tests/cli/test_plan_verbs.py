@@ -169,7 +169,7 @@ def test_a_budget_beyond_64_bits_is_no_limit(planned, tmp_path):
     assert made["budget"]["used"] <= made["budget"]["limit"]
 
 
-@pytest.mark.parametrize("name", ["a100-published", "cpu-example"])
+@pytest.mark.parametrize("name", ["a100-published"])
 def test_a_map_of_another_device_says_how_to_fill_it(run, asvd, tmp_path, name):
     for verb in ("plan", "pareto"):
         told = run(verb, asvd, "--map", name, "--out", tmp_path / "out")

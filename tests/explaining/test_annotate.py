@@ -55,8 +55,8 @@ def swept(tmp_path: Path) -> Callable[..., Path]:
 
     def sweep(sweep: Sweep, answer: Callable[[Point], float], where: Environment = A100,
               kernels: Callable[[Point], list[str]] = lambda point: []) -> Path:  # fmt: skip
-        device = RecordedDevice(lambda point, n: [answer(point)] * n, where, kernels)
-        run_sweep(Suite(name="s", timing=Timing(passes=1, count=3), sweep=[sweep]), device,
+        device = RecordedDevice(answer, where, kernels)
+        run_sweep(Suite(name="s", timing=Timing(blocks=4, processes=1), sweep=[sweep]), device,
                   tmp_path / "run")  # fmt: skip
         return tmp_path / "run"
 

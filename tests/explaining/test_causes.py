@@ -184,6 +184,8 @@ def curve(latency: dict[int, float], kernels: dict[int, list[str]], **changes: A
             low_us=[None] * n,
             high_us=[None] * n,
             count=[10] * n,
+            penalty_low=[0.0] * n,
+            penalty_high=[None] * n,
             kernels=[named.index(kernels[d]) if d in kernels else None for d in latency],
         ),
         "kernels": named,

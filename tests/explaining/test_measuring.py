@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from gacprof.errors import MeasurementError
 from gacprof.explaining.disputes import DISPUTES
 from gacprof.explaining.disputes.measuring import (
     check,
-    floor_of,
     points_of,
     settle_on,
     suite_of,
@@ -39,7 +39,7 @@ def latency_us(point: Point) -> float:
 
 
 def device(answer=latency_us) -> RecordedDevice:  # type: ignore[no-untyped-def]
-    return RecordedDevice(lambda point, n: [answer(point)] * n, A100)
+    return RecordedDevice(answer, A100)
 
 
 def test_every_point_of_every_dispute_goes_through_a_suite_unchanged() -> None:
@@ -59,7 +59,7 @@ def test_the_published_a100_settles_what_it_can(tmp_path: Path) -> None:
     assert "does not make a dim safe" in verdicts[6].finding
     assert verdicts[7].finding.startswith("128 is the fastest")
     assert verdicts[8].basis == "static"
-    assert len(read_samples(tmp_path / "run")) > len(points_of(check(())))
+    assert len(read_samples(tmp_path / "run")) == len(points_of(check(())))
 
 
 def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
@@ -90,10 +90,23 @@ def test_a_dispute_that_there_is_not_is_refused() -> None:
         check([1, 12])
 
 
-def test_the_floor_is_what_hidden_duplicates_differ_by(tmp_path: Path) -> None:
-    assert floor_of([]) == 0.05
-    settle_on(device(), tmp_path / "run", [7])
-    assert floor_of(read_samples(tmp_path / "run")) == 0
+def test_points_that_differ_in_one_dim_are_called_in_the_same_blocks() -> None:
+    """Of 33 dims K around 4096 each is compared with the others: one curve, one block."""
+    curves = suite_of(points_of([3])).curves("cuda")
+    assert [(curve.axis, len(curve.points)) for curve in curves] == [("K", 33)]
+    assert {c.axis for c in suite_of(points_of([5])).curves("cuda")} == {"M"}
+    assert {c.axis for c in suite_of(points_of([6])).curves("cuda")} == {"N"}
+
+
+def test_the_floor_is_what_hidden_replicates_differ_by(tmp_path: Path) -> None:
+    assert settle_on(device(), tmp_path / "none", [8]).floor == 0.05  # assumed: nothing measured
+    assert settle_on(device(), tmp_path / "quiet", [7]).floor == 0
+    draw = random.Random(1)
+
+    def noisy(point: Point) -> float:
+        return latency_us(point) * draw.lognormvariate(0, 0.05)
+
+    assert 0.005 < settle_on(device(noisy), tmp_path / "noisy", [7]).floor < 0.1
 
 
 def test_the_experiment_on_sectors_withholds_tritons_knowledge() -> None:

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from gacprof.sweeping.order import Visit  # noqa: E402
+from gacprof.sweeping.visiting import measure_visit  # noqa: E402
+from gacprof.sweeping.worker import IsolatedDevice, OpenNamed  # noqa: E402
+
 from gacprof import operators  # noqa: E402
 from gacprof.errors import MeasurementError  # noqa: E402
 from gacprof.kernels import parse  # noqa: E402
@@ -20,12 +24,9 @@ from gacprof.measure.cuda import CudaDevice  # noqa: E402
 from gacprof.measure.doctor import examine  # noqa: E402
 from gacprof.measure.stats import median  # noqa: E402
 from gacprof.points import Point, Sample  # noqa: E402
-from gacprof.sweeping.order import Visit  # noqa: E402
 from gacprof.sweeping.run import run_sweep  # noqa: E402
 from gacprof.sweeping.store import read_samples  # noqa: E402
 from gacprof.sweeping.suite import Timing, load_suite, parse_suite  # noqa: E402
-from gacprof.sweeping.visiting import measure_visit  # noqa: E402
-from gacprof.sweeping.worker import IsolatedDevice, OpenNamed  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import spoiling  # noqa: E402

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from gacprof.sweeping.order import Visit
+from gacprof.sweeping.visiting import measure_visit
 
 from gacprof import operators
 from gacprof.errors import MeasurementError
@@ -16,9 +18,7 @@ from gacprof.measure.cuda import CudaDevice
 from gacprof.measure.cuda_work import CudaWork, TracedWork, sleep_cycles
 from gacprof.measure.kineto import Traced, calls, device_events
 from gacprof.operators.base import Prepared
-from gacprof.sweeping.order import Visit
 from gacprof.sweeping.suite import Timing
-from gacprof.sweeping.visiting import measure_visit
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 

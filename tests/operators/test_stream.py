@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import pytest
 
 from gacprof import operators
-from gacprof.errors import MeasurementError
 from gacprof.measure.cpu import CpuDevice
+from gacprof.measure.device import Slot
 
 INTERPRETED = """
 import json, torch
@@ -56,5 +56,5 @@ def test_bytes_and_flops_follow_the_working_set():
 
 def test_a_cpu_says_why_it_cannot(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(MeasurementError, match="needs a CUDA device"):
-        CpuDevice().prepare(operators.point("row_sum", {"rows": 2, "K": 4}, "float16"))
+    point = operators.point("row_sum", {"rows": 2, "K": 4}, "float16")
+    assert "needs a CUDA device" in CpuDevice().session([Slot(point)]).failed[0]

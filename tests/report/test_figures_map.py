@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from planted_blocks import linear, numbered, planted
 
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
 from gacprof.errors import ReportError
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Environment
 from gacprof.report.figures import BAND, best_tiers, runs, side_by_side, staircase
 from gacprof.report.figures_heatmap import grid_penalty, heat_map
 from gacprof.report.figures_paper import paper_figure
@@ -29,16 +31,21 @@ def a100() -> CliffMap:
 def grid() -> CliffMap:
     """K × N at M = 512, slower where either is no multiple of 8, with an A/A floor."""
 
-    def visits():
-        for k in range(96, 129, 4):
-            for n in (1000, 1024, 1100, 1152):
-                slow = (1 if k % 8 == 0 else 1.5) * (1 if n % 8 == 0 else 1.2)
-                point = Point.of("linear", {"M": 512, "N": n, "K": k}, "float16", {"bias": False})
-                for options in ({}, {"duplicate": True}):
-                    t = k * n / 4000 * slow * (1.01 if options else 1)
-                    yield Sample(point, ("K", "N"), (t,) * 6, "events", **options)
+    def latency(k, n):
+        return k * n / 4000 * (1 if k % 8 == 0 else 1.5) * (1 if n % 8 == 0 else 1.2)
 
-    return build_map(visits(), Environment("recorded", "grid", "none"), name="grid")
+    ks, ns = range(96, 129, 4), (1000, 1024, 1100, 1152)
+    common = {"count": 8, "spread": 0.005}
+    over_k = [
+        planted(linear("K", ks, M=512, N=n), "K", partial(latency, n=n), replicates=ks, **common)
+        for n in ns
+    ]
+    over_n = [
+        planted(linear("N", ns, M=512, K=k), "N", partial(latency, k), replicates=ns, **common)
+        for k in ks
+    ]
+    blocks = numbered(*over_k, *over_n)
+    return build_map(blocks, Environment("recorded", "grid", "none"), name="grid")
 
 
 def legend(axes) -> list[str]:
@@ -74,11 +81,15 @@ def test_every_measured_point_is_drawn(a100):
     assert drawn == sorted(zip(curve.points.d, curve.points.median_us, strict=True))
 
 
-def test_a_measured_noise_floor_is_drawn_as_such(grid):
-    curve = grid.curve("linear", "K", N=1024)
-    assert grid.floor == pytest.approx(0.01)
-    (axes,) = staircase(grid, curve).axes
-    assert "noise floor: 1.0%" in legend(axes)
+def test_undecided_dims_show_their_intervals(grid, a100):
+    (curve,) = [c for c in grid.curves if c.axis == "K" and c.fixed["N"] == 1024]
+    unsure = curve.model_copy(update={"safe": curve.safe[1:]})
+    (axes,) = staircase(grid, unsure).axes
+    assert "undecided (95 %)" in legend(axes) and "safe: within 2% of it" in legend(axes)
+    (bars,) = [c for c in axes.containers if c.get_label() == "undecided (95 %)"]
+    assert len(bars.lines[2][0].get_segments()) == len(unsure.undecided) > 0
+    (decided,) = staircase(a100, a100.curve("attention", "head_dim")).axes
+    assert "undecided (95 %)" not in legend(decided)
 
 
 def test_the_envelope_is_drawn_no_further_than_it_is_settled(a100):

@@ -9,11 +9,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from planted_blocks import linear, notes, numbered, planted
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.errors import ReportError
-from gacprof.points import Environment, Point, Sample
+from gacprof.points import Environment
 from gacprof.report.tables import FORMS, Column, Table, render
 from gacprof.report.tables_paper import TABLES, all_tables, paper_table
 
@@ -29,16 +30,11 @@ def tiny() -> CliffMap:
     native = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn"
     align1 = "cutlass_75_tensorop_f16_s1688gemm_f16_128x128_tn_align1"
 
-    def visit(d):
-        point = Point.of("linear", {"M": 512, "N": 4096, "K": d}, "float16", {"bias": False})
-        fast = d % 8 == 0
-        return Sample(
-            point, ("K",), (100.0 if fast else 250.0,) * 6, "cupti",
-            kernels=(native if fast else align1,),
-        )  # fmt: skip
-
+    points = linear("K", range(4000, 4100), M=512, N=4096)
+    blocks = planted(points, "K", lambda d: 250.0 if d % 8 else 100.0)
+    named = notes(points, lambda point: align1 if point.dim["K"] % 8 else native)
     here = Environment("recorded", "tiny", "sm80")
-    return build_map((visit(d) for d in range(4000, 4100)), here, name="tiny")
+    return build_map(blocks, here, name="tiny", point_notes=named)
 
 
 def column(table: Table, heading: str) -> list:
@@ -139,13 +135,17 @@ def cpu() -> CliffMap:
 
 
 def in_float32(device: Environment) -> CliffMap:
-    def visits():
-        for m, k, us in ((512, 1024, 600.0), (1, 1024, 7.0)):
-            for d in range(96, 145):
-                point = Point.of("linear", {"M": m, "N": k, "K": d}, "float32", {"bias": False})
-                yield Sample(point, ("K",), (us * d / 96 * (1.3 if d % 4 else 1),) * 6, "clock")
-
-    return build_map(visits(), device, name=device.name)
+    curves = [
+        planted(
+            linear("K", range(96, 145), "float32", M=m, N=1024),
+            "K",
+            lambda d, us=us: us * d / 96 * (1.3 if d % 4 else 1),
+            count=12,
+            spread=0.005,
+        )
+        for m, us in ((512, 600.0), (1, 7.0))
+    ]
+    return build_map(numbered(*curves), device, name=device.name)
 
 
 def test_rows_are_taken_from_curves_of_their_own_regime_and_no_curve_twice(cpu):
