@@ -57,6 +57,9 @@ def _on_one(
 ) -> RunSummary:
     from gacprof.sweeping import run_sweep
 
+    suite.curves(_kind(device))  # refused before processes are started, as is the next
+    if out is not None:
+        _check_resume(how, out)
     stack.enter_context(_clocks(device, how))
     opened = stack.enter_context(_opened(suite, device, how))
     folder = out or Path("runs") / f"{suite.name}-{_slug(opened.environment.name)}"

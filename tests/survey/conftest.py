@@ -24,8 +24,8 @@ H200 = Environment(
 SUITE = """
 name = "small"
 [timing]
-count = 10
-passes = 1
+blocks = 4
+processes = 1
 [[sweep]]
 operator = "linear"
 axis = "K"
@@ -50,10 +50,6 @@ def latency_us(point: Point) -> float:
     return (5.0 + d["M"] * d["N"] * d["K"] / 1e7) * (1.0 if aligned else 1.5)
 
 
-def answers(point: Point, repeats: int) -> list[float]:
-    return [latency_us(point) * (1 + 1e-4 * i) for i in range(repeats)]
-
-
 @pytest.fixture
 def suite(tmp_path):
     path = tmp_path / "small.toml"
@@ -64,13 +60,13 @@ def suite(tmp_path):
 @pytest.fixture
 def gpu():
     """What the recorded GPU is and answers, for tests that make one of their own."""
-    return SimpleNamespace(environment=H200, answers=answers, latency_us=latency_us)
+    return SimpleNamespace(environment=H200, latency_us=latency_us)
 
 
 @pytest.fixture
 def h200():
     """Index 7: no CUDA device of this machine, whichever it is, so that NVML is never asked."""
-    return Machine(RecordedDevice(answers, H200), "cpu", 7, TOY)
+    return Machine(RecordedDevice(latency_us, H200), "cpu", 7, TOY, isolated=False)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -13,7 +14,7 @@ from gacprof.measure.recorded import RecordedDevice
 from gacprof.survey import STAGES, run_survey
 from gacprof.survey.state import Outcome
 from gacprof.survey.variants import DENSE, PADDED, PLANNED, ROUNDED, UNALIGNED
-from gacprof.sweeping import build_map_of, read_samples
+from gacprof.sweeping import build_map_of, read_blocks
 
 
 @pytest.fixture
@@ -99,24 +100,59 @@ def test_a_stage_that_fails_loses_no_other(
     assert "a fault of ours" in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_a_second_call_goes_on_and_deepens(h200, suite, tmp_path, no_ncu, without_models):
+def test_a_second_call_measures_nothing_where_all_is_decided(
+    gpu, h200, suite, tmp_path, no_ncu, without_models
+):
+    out, calls = tmp_path / "out", []
+    first = run_survey(out, machine=h200, suite=suite)
+    assert first.stages["sweep"].thin == ""
+    before = read_blocks(out)
+
+    def counting(point):
+        calls.append(point)
+        return gpu.latency_us(point)
+
+    machine = replace(h200, device=RecordedDevice(counting, gpu.environment))
+    again = run_survey(out, machine=machine, suite=suite, resume=True)
+    assert len(again.calls) == 2 and calls == []
+    assert read_blocks(out) == before
+
+
+def test_a_second_call_goes_on_with_what_the_time_did_not_pay_for(
+    h200, suite, tmp_path, no_ncu, without_models
+):
+    out = tmp_path / "out"
+    first = run_survey(out, machine=h200, suite=suite, budget_s=1e-9)
+    assert "not finished: the time was up" in first.stages["sweep"].thin
+    again = run_survey(out, machine=h200, suite=suite, resume=True)
+    assert again.stages["sweep"].thin == "" and again.stages["map"].status == "done"
+
+
+def test_the_sweeps_of_a_survey_are_one_run_of_blocks_and_processes_told_apart(
+    h200, suite, tmp_path, no_ncu, without_models
+):
     out = tmp_path / "out"
     run_survey(out, machine=h200, suite=suite)
-    before = read_samples(out)
-    again = run_survey(out, machine=h200, suite=suite, resume=True)
-    after = read_samples(out)
-    assert set(before) < set(after)
-    assert len(again.calls) == 2 and "2 of 6 rounds" in again.stages["sweep"].thin
+    parts = [read_blocks(folder) for folder in sorted((out / "sweeps").iterdir())]
+    merged = read_blocks(out)
+    assert len(parts) == 3 and len(merged) == sum(map(len, parts))
+    assert [block.number for block in merged] == list(range(len(merged)))
+    ends = [0]
+    for blocks in parts:
+        ends.append(ends[-1] + len(blocks))
+    processes = [{b.process for b in merged[a:b]} for a, b in pairwise(ends)]
+    assert not processes[0] & processes[1] and not processes[1] & processes[2]
+    assert [b.calls for b in merged] == [b.calls for blocks in parts for b in blocks]
 
 
 def test_an_interrupted_survey_is_gone_on_with(gpu, h200, suite, tmp_path, no_ncu, without_models):
     out, taken = tmp_path / "out", []
 
-    def interrupting(point, repeats):
+    def interrupting(point):
         taken.append(point)
         if len(taken) == 60:
             raise KeyboardInterrupt
-        return gpu.answers(point, repeats)
+        return gpu.latency_us(point)
 
     device = RecordedDevice(interrupting, gpu.environment)
     with pytest.raises(KeyboardInterrupt):
@@ -133,11 +169,11 @@ def test_a_budget_that_runs_out_leaves_what_is_missing_in_words(
 ):
     monkeypatch.setattr("gacprof.survey.figures.draw", lambda setting: Outcome())
     done = run_survey(tmp_path / "out", machine=h200, suite=suite, budget_s=1e-9)
-    assert "still to be taken: the time was up" in done.stages["sweep"].thin
+    assert "not finished: the time was up" in done.stages["sweep"].thin
     assert (tmp_path / "out" / "index.html").is_file()
     for name in ("end_to_end", "prediction"):
         assert done.stages[name].status == "skipped" and done.stages[name].reason
-    # How many visits fit before the first look at the clock is the machine's affair.
+    # How many blocks fit before the first look at the clock is the machine's affair.
     built = done.stages["map"]
     assert built.status == "done" or "measured nothing yet" in built.reason
 
@@ -192,7 +228,7 @@ def test_another_device_or_a_call_without_resume_is_refused(
     run_survey(out, machine=h200, suite=suite)
     with pytest.raises(MeasurementError, match="use --resume"):
         run_survey(out, machine=h200, suite=suite)
-    other = RecordedDevice(gpu.answers, replace(gpu.environment, name="NVIDIA B200"))
+    other = RecordedDevice(gpu.latency_us, replace(gpu.environment, name="NVIDIA B200"))
     with pytest.raises(MeasurementError, match="name was NVIDIA H200, here it is NVIDIA B200"):
         run_survey(out, machine=replace(h200, device=other), suite=suite, resume=True)
     (out / "survey.json").write_text('{"schema": "gacprof.survey/9"}')
