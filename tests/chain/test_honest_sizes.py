@@ -150,7 +150,7 @@ def test_a_rank_that_may_grow_no_further_is_not_safe_for_that(tmp_path):
         for axis, other in (("N", {"K": 256}), ("K", {"N": 131}))
     ]
     suite = parse_suite({"name": "by-hand", "sweep": tables}, "a test")
-    work = RecordedDevice(lambda point, n: [at_multiples_of_32(point)] * n, PLANTED)
+    work = RecordedDevice(at_multiples_of_32, PLANTED)
     run_sweep(suite, work, tmp_path / "run")
     cliff_map = build_map_of(tmp_path / "run", "planted")
     (rank,) = diagnose(inventory, cliff_map, tokens={64: 1.0}).dims
