@@ -55,7 +55,11 @@ def decide_together(
         return decide(Sizes(), time_limit)
     now = {dim.name: dim.size for dim in inventory.dims}
     start = aligned_across(inventory, pinned)
-    found = decide(start, time_limit)
+    try:
+        found = decide(start, time_limit)
+    except InfeasibleBudget:  # beside sizes that nothing has yet: what is refused is said as it is
+        start = Sizes()
+        found = decide(start, time_limit)
     given, chosen, rounds = now | dict(start.across), _sizes(now, found.outcome), 1
     while chosen != given and rounds < ROUNDS and not found.outcome.certificate.interrupted:
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
