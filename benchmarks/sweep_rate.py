@@ -33,16 +33,16 @@ from statistics import median
 from typing import Any, cast
 
 import torch
+from gacprof.cliffmap.visits import least_disturbed
+from gacprof.sweeping.worker import IsolatedDevice
 
 from gacprof import operators
-from gacprof.cliffmap.visits import least_disturbed
 from gacprof.measure.device import Device, open_device
 from gacprof.measure.environment import cpu_name
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.points import Point
 from gacprof.sweeping import read_samples, run_sweep
 from gacprof.sweeping.suite import Suite, parse_suite
-from gacprof.sweeping.worker import IsolatedDevice
 
 SIZES = range(96, 128)
 Measure = Callable[[list[Point]], dict[Point, float]]

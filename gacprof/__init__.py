@@ -10,6 +10,11 @@ The chain, one function an arrow::
     gacprof.verify("model/", "model-aligned/")
     gacprof.bench(["model/", "model-aligned/"])
 
+Before compression, in the loop that picks ranks::
+
+    gacprof.sweep(ranks_of="dense/", ranks=(64, 256), out="runs/ranks")
+    gacprof.safe_ranks(layer, gacprof.build_map("runs/ranks"))     # layer: an nn.Linear
+
 Nothing heavy is imported before it is used.
 """
 
@@ -29,6 +34,7 @@ _WHERE = {
     "load_model": "gacprof.checkpoint.load",
     "plan": "gacprof.planning",
     "realign": "gacprof.realigning",
+    "safe_ranks": "gacprof.cliffmap.ranks",
     "scan": "gacprof.checkpoint",
     "sweep": "gacprof.chain",
     "verify": "gacprof.proof",
@@ -45,6 +51,7 @@ __all__ = [
     "load_model",
     "plan",
     "realign",
+    "safe_ranks",
     "scan",
     "sweep",
     "verify",
@@ -55,6 +62,7 @@ if TYPE_CHECKING:
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap
+    from gacprof.cliffmap.ranks import safe_ranks
     from gacprof.diagnosing import diagnose
     from gacprof.planning import Plan, plan
     from gacprof.proof import bench, verify

@@ -21,6 +21,8 @@ def sweep(
     suite: Suite | str | Path | None = None,
     *,
     model: str | Path | Inventory | torch.nn.Module | None = None,
+    ranks_of: str | Path | Inventory | torch.nn.Module | None = None,
+    ranks: tuple[int, int] | None = None,
     tokens: Tokens | None = None,
     dtype: str = "auto",
     window: float = 0.25,
@@ -40,12 +42,22 @@ def sweep(
     at the token counts ``tokens`` (default: 1 and 1024; weights are left aside), and what its
     dims could become within ± the share ``window``: what a diagnosis and a plan need.
 
+    Or, before compression, measure the factor pairs that the linear layers of the dense model
+    ``ranks_of`` would be cut into, over ``ranks`` from the first to the last: what
+    :func:`gacprof.safe_ranks` needs.
+
     Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
     tokens that are none, :class:`PlanError`.
     """
-    if (suite is None) == (model is None):
-        raise SuiteError("give either a suite or a model whose shapes are to be measured")
-    if suite is None:
+    if sum(given is not None for given in (suite, model, ranks_of)) != 1:
+        raise SuiteError(
+            "give one of a suite, a model whose shapes are to be measured, and ranks_of"
+        )
+    if (ranks_of is None) != (ranks is None):
+        raise SuiteError("ranks_of and ranks go together: ranks=(64, 256), for example")
+    if ranks_of is not None:
+        chosen = _suite_of_ranks(ranks_of, ranks or (0, 0), tokens, dtype)
+    elif suite is None:
         chosen = _suite_of(model, tokens, dtype, window)
     elif tokens is not None:
         raise SuiteError("tokens go with a model; a suite names its own dims")
@@ -63,6 +75,14 @@ def _suite_of(model: Any, tokens: Tokens | None, dtype: str, window: float) -> S
 
     counts = sorted(workload_of(tokens))
     return suite_for(inventory_for(model), counts, dtype=dtype, window=window)
+
+
+def _suite_of_ranks(model: Any, ranks: tuple[int, int], tokens: Tokens | None, dtype: str) -> Suite:
+    from gacprof.checkpoint import inventory_for
+    from gacprof.diagnosing.workload import workload_of
+    from gacprof.sweeping.for_ranks import suite_for_ranks_of
+
+    return suite_for_ranks_of(inventory_for(model), ranks, sorted(workload_of(tokens)), dtype=dtype)
 
 
 def build_map(samples: str | Path, name: str | None = None) -> CliffMap:

@@ -140,12 +140,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class PointNote:
-    """What a run knows of a point beside its times: kernels that one call launches, and why it
-    failed if it did."""
+    """What a run knows of a point beside its times: kernels that one call launches, why it failed
+    if it did, and what a reader should know of how it was timed."""
 
     point: Point
     kernels: tuple[str, ...] = ()
     failed: str = ""
+    remark: str = ""
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,16 @@ class Feed:
     axis: Literal["N", "K"]
 
 
+ALIGNED = 16
+"""Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
+32 of a 16-bit one."""
+
+
+BESIDE = (8, 64)
+"""What a dim meets in a product is measured as it is and at its next multiples of these: an odd
+size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
+
+
 @dataclass(frozen=True)
 class Dim:
     """One adjustable dimension.
@@ -102,7 +112,9 @@ class Dim:
     ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether
     zero padding preserves the function in real arithmetic; where it does not, ``why`` says
     so. ``ordered`` is true where the trailing entries are the least important, so that
-    cutting them is the best cut.
+    cutting them is the best cut. ``dense_size`` is the size before compression where it is known
+    to have been larger; None says that nothing larger is known. It has no say in how ``size``
+    is judged.
     """
 
     name: str
@@ -117,6 +129,22 @@ class Dim:
     padding: Literal["exact", "refused"] = "exact"
     why: str = ""
     ordered: bool = False
+
+    @property
+    def adjustable(self) -> bool:
+        """Whether a plan may give it another size at all."""
+        return self.padding == "exact" or self.ordered
+
+    @property
+    def most(self) -> int | None:
+        """The largest size worth choosing; None where nothing bounds it.
+
+        A rank above the dense weight's holds nothing but zeros. They are still exact and may
+        make it faster, so the bound is the next multiple of :data:`ALIGNED`.
+        """
+        if self.kind != "rank" or self.dense_size is None:
+            return None
+        return max(-(-self.dense_size // ALIGNED) * ALIGNED, self.size)
 
 
 @dataclass(frozen=True)
@@ -203,6 +231,18 @@ class Inventory:
             return self._gemms[weight]
         except (KeyError, TypeError):
             raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
+
+    def fed_by(self, weight: str) -> tuple[Dim, ...]:
+        """The dims that feed an axis of the product of ``weight``."""
+        return self._fed_by.get(weight, ())
+
+    @cached_property
+    def _fed_by(self) -> dict[str, tuple[Dim, ...]]:
+        found: dict[str, dict[str, Dim]] = {}
+        for dim in self.dims:
+            for feed in dim.feeds:
+                found.setdefault(feed.weight, {})[dim.name] = dim
+        return {weight: tuple(dims.values()) for weight, dims in found.items()}
 
     @cached_property
     def _dims(self) -> dict[str, Dim]:

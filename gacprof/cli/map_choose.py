@@ -9,7 +9,7 @@ import typer
 
 from gacprof.cli import map_options as options
 from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, Operator
-from gacprof.cli.printing import Json, microseconds, percent, print_json, print_table, say
+from gacprof.cli.printing import Json, at_most, microseconds, percent, print_json, print_table, say
 from gacprof.errors import MapError
 
 if TYPE_CHECKING:
@@ -178,10 +178,10 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
         _print_candidates(found, words, unsafe)
         return
     of_each = (f"{name}: {what}" for name in names for what in ("µs", "%"))
-    columns = ["d", "verdict", "worst", *of_each]
+    columns = ["d", "verdict", "worst", "at most", *of_each]
     rows = [
         (
-            dim.d, dim.verdict, percent(dim.worst_penalty),
+            dim.d, dim.verdict, percent(dim.worst_penalty), at_most(dim.penalty_high),
             *(
                 cell
                 for name in names
@@ -191,15 +191,25 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
         for dim in found
     ]  # fmt: skip
     print_table(words, columns, rows)
+    _say_tolerance(found)
 
 
 def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> None:
     rows = [
         (
-            c.d, microseconds(c.latency_us), percent(c.penalty),
+            c.d, microseconds(c.latency_us), percent(c.penalty), at_most(c.penalty_high),
             *([c.verdict] if unsafe else []), "yes" if c.on_frontier else "",
         )
         for c in found
     ]  # fmt: skip
-    columns = ("d", "latency", "penalty", *(["verdict"] if unsafe else []), "frontier")
+    columns = ("d", "latency", "penalty", "at most", *(["verdict"] if unsafe else []), "frontier")
     print_table(words if unsafe else f"safe {words}", columns, rows)
+    _say_tolerance(found)
+
+
+def _say_tolerance(found: Sequence[Any]) -> None:
+    tolerance = percent(found[0].tolerance)
+    say(
+        f"safe: a penalty of at most {tolerance}; misaligned: surely above; "
+        "undecided: the errors leave it open"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,14 @@ import typer
 
 from gacprof.cli import map_choose, map_compare, map_write
 from gacprof.cli.map_options import MapName, dims
-from gacprof.cli.printing import Json, percent, print_json, print_table, say
+from gacprof.cli.printing import Json, at_most, complain, percent, print_json, print_table, say
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
     from gacprof.cliffmap.schema import Curve
+
+MORE = "30m"
+"""Time to go on with a sweep for, where more blocks may decide."""
 
 app = typer.Typer(help="Build, read and compare cliff maps.", no_args_is_help=True)
 
@@ -26,7 +30,11 @@ def build(
     name: Annotated[str | None, typer.Option(help="Default: the device's name.")] = None,
     as_json: bool = Json,
 ) -> None:
-    """Build the cliff map of a finished or interrupted sweep."""
+    """Build the cliff map of a finished or interrupted sweep.
+
+    Exit code 1 where it is written but too noisy to judge by: an A/A floor above 10 %, or more
+    than half of its dims undecided with penalties of up to more than 5 tolerances.
+    """
     from gacprof.chain import build_map
 
     built = build_map(samples, name)
@@ -34,9 +42,19 @@ def build(
     built.save(target)
     if as_json:
         print_json({"map": str(target)} | _summary(built))
-        return
-    _print_summary(built)
-    say(f"map: {target}")
+    else:
+        _print_summary(built)
+        say(f"map: {target}")
+    if built.too_noisy:
+        complain(f"too noisy to judge by: {built.too_noisy}. Go on with '{_more(samples, built)}'")
+        raise typer.Exit(1)
+
+
+def _more(samples: Path, built: CliffMap) -> str:
+    """The command that measures more of the same sweep."""
+    folder = samples if samples.is_dir() else samples.parent
+    device = " --device cpu" if built.environment.kind == "cpu" else ""
+    return f"gacprof sweep --resume --out {shlex.quote(str(folder))}{device} --budget {MORE}"
 
 
 @app.command()
@@ -109,7 +127,18 @@ def _summary(loaded: CliffMap) -> dict[str, Any]:
         "citation": file.provenance.citation,
         "cliffs": sum(len(c.cliffs) for c in file.curves),
         "noise_floor": about.pop("floor"),
+        "too_noisy": loaded.too_noisy,
+        **_verdicts(loaded),
     }
+
+
+def _verdicts(loaded: CliffMap) -> dict[str, Any]:
+    """Dims by verdict over all curves, and the tolerances that they were judged by."""
+    counts: dict[str, Any] = {
+        verdict: sum(len(getattr(curve, verdict)) for curve in loaded.curves)
+        for verdict in ("safe", "misaligned", "undecided")
+    }
+    return counts | {"tolerances": sorted({curve.tolerance for curve in loaded.curves})}
 
 
 def _age(days: int | None) -> str | None:
@@ -136,6 +165,13 @@ def _print_summary(loaded: CliffMap) -> None:
         if text:
             say(f"{words}: {text}")
     say(f"{s['curves']} curves, {s['points']} points, {s['cliffs']} cliffs; noise floor {floor}")
+    tolerance = " or ".join(f"{100 * t:g} %" for t in s["tolerances"]) or "unknown"
+    say(
+        f"dims, by a tolerance of {tolerance}: {s['safe']} safe, {s['misaligned']} misaligned, "
+        f"{s['undecided']} undecided"
+    )
+    if s["too_noisy"]:
+        say(f"too noisy to judge by: {s['too_noisy']}")
     for note in loaded.file.provenance.notes:
         say(f"note: {note}")
     for check in loaded.file.checks:
@@ -174,7 +210,7 @@ def _print_curve(curve: Curve) -> None:
     if curve.misaligned:
         say(f"  misaligned: {dims(curve.misaligned)}")
     if curve.undecided:
-        say(f"  undecided: {dims(curve.undecided)}")
+        say(f"  undecided: {_undecided(curve)}")
     if curve.period is not None:
         classes = " > ".join(f"{dims(c.remainders)} ({c.ratio:.2f}×)" for c in curve.period.classes)
         say(f"  period {curve.period.modulus}: d mod {curve.period.modulus} in {classes}")
@@ -183,6 +219,17 @@ def _print_curve(curve: Curve) -> None:
     for cliff in curve.cliffs:
         cause = f"  {cliff.cause}" if cliff.cause else ""
         say(f"  cliff {cliff.before} → {cliff.after}: {percent(cliff.jump, signed=True)}{cause}")
+
+
+def _undecided(curve: Curve) -> str:
+    """The undecided dims, and what their penalties may be."""
+    bounds = dict(zip(curve.points.d, curve.points.penalty_high, strict=True))
+    bounded = [b for d in curve.undecided if (b := bounds[d]) is not None]
+    open_ones = len(curve.undecided) - len(bounded)
+    told = [f"penalties of at most {at_most(max(bounded))}"] if bounded else []
+    if open_ones:
+        told.append(f"{open_ones} with nothing larger that would settle it")
+    return f"{dims(curve.undecided)} ({', '.join(told)})"
 
 
 for group in (map_choose, map_compare, map_write):

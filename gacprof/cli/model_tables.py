@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from gacprof.cli.printing import microseconds, percent, print_table, say
+from gacprof.cli.printing import at_most, microseconds, percent, print_table, say
 
 
 def print_realigned(result: Any, base: str | None) -> None:
@@ -32,21 +33,36 @@ def print_timings(timed: Any) -> None:
         (
             t.workload,
             t.model,
-            microseconds(t.median_us),
-            f"{microseconds(t.low_us)} – {microseconds(t.high_us)}",
-            percent(t.ratio[1] - 1, signed=True) if t.ratio else None,
+            microseconds(t.latency_us),
+            *(_change(t.ratio) if t.ratio else (None, None)),
             t.verdict,
         )
         for t in sorted(timed.timings, key=lambda t: (t.kind, t.tokens))
     ]
-    columns = ("workload", "model", "median", "95 % interval", "against first", "verdict")
+    columns = ("workload", "model", "latency", "against first", "95 % interval", "verdict")
     print_table("", columns, rows)
+    first = timed.models[0]
+    for replicate in timed.replicates:
+        middle, interval = _change(replicate.ratio)
+        say(
+            f"A/A spread of {replicate.workload}: {percent(replicate.spread)} ({first} against "
+            f"itself {middle}, {interval}); no smaller difference is claimed"
+        )
+    for name, share in timed.busy.items():
+        say(f"the GPU computes {percent(share)} of a decode step of {name}")
     say(
-        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds in "
-        f"turns, {timed.timer}; the verdict rests on the paired ratios of the rounds"
+        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds, "
+        f"models interleaved, {timed.timer}; the models' intervals hold "
+        "for all verdicts together"
     )
     for note in timed.notes:
         say(f"note: {note}")
+
+
+def _change(ratio: tuple[float, float, float]) -> tuple[str | None, str]:
+    """(difference, interval) in percent."""
+    low, middle, high = (percent(value - 1, signed=True) for value in ratio)
+    return middle, f"{low} to {high}"
 
 
 def print_verification(check: Any) -> None:
@@ -88,6 +104,12 @@ def _short(dim: str) -> str:
     return dim.removeprefix("model.layers.")
 
 
+def _undecided(totals: Mapping[str, Any]) -> str:
+    """``3 undecided (of at most 4.1 %)``."""
+    bound = totals["undecided_penalty_high"]
+    return f"{totals['undecided']} undecided" + ("" if bound is None else f" (≤ {percent(bound)})")
+
+
 def print_diagnosis(found: Any, every: bool) -> None:
     totals = found.totals()
     rows = [
@@ -96,6 +118,7 @@ def print_diagnosis(found: Any, every: bool) -> None:
             d.size,
             d.verdict,
             percent(d.penalty),
+            None if d.verdict == "unknown" else at_most(d.penalty_high),
             microseconds(d.latency_us),
             "not in this map" if d.verdict == "unknown" else d.advice,
             microseconds(d.lost_us) if d.lost_us else None,
@@ -103,7 +126,7 @@ def print_diagnosis(found: Any, every: bool) -> None:
         for d in sorted(found.dims, key=lambda d: -d.lost_us)
         if every or d.verdict != "safe"
     ]
-    columns = ("dim", "size", "verdict", "penalty", "now", "what to do", "recovers")
+    columns = ("dim", "size", "verdict", "penalty", "at most", "now", "what to do", "recovers")
     if rows:
         print_table("", columns, rows)
     say(
@@ -112,13 +135,18 @@ def print_diagnosis(found: Any, every: bool) -> None:
     )
     told = (
         f"{totals['misaligned']} of {totals['weights']} weights "
-        f"({percent(totals['misaligned_share'])}), {totals['unknown']} unknown"
+        f"({percent(totals['misaligned_share'])}), {_undecided(totals)}, "
+        f"{totals['unknown']} unknown"
     )
     if totals["weights"] and not totals["judged"]:
         told = f"not known: this map knows none of the {totals['weights']} weights"
     say(
         f"misaligned by measurement: {told}; not a multiple of 8: {totals['not_divisible_by_8']} "
         f"({percent(totals['not_divisible_by_8_share'])})"
+    )
+    say(
+        f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
+        "surely above, undecided one that the map's errors leave open"
     )
     when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())
     predicted = microseconds(totals["predicted_us"]) or "unknown"

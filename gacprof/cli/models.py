@@ -14,7 +14,7 @@ from gacprof.cli.model_tables import (
     print_verification,
 )
 from gacprof.cli.parsing import token_counts, workload
-from gacprof.cli.planning import DEFAULT_TOKENS, Checkpoint, MapOption, Tokens, pareto, plan
+from gacprof.cli.planning import Checkpoint, MapOption, Tokens, pareto, plan
 from gacprof.cli.printing import Json, print_json, progress
 from gacprof.errors import PlanError
 
@@ -27,18 +27,21 @@ def register(app: typer.Typer) -> None:
 def diagnose(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
-    tokens: Tokens = DEFAULT_TOKENS,
+    tokens: Tokens = None,
     dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Print safe dims too.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Say what each weight's dims cost on a device.
 
-    Exit code 1 if any is misaligned, or if the map knows too little to judge any.
+    Exit code 1 if any is misaligned, or if the map knows too little to judge any. Undecided dims
+    are no finding: they are told, and the exit code is 0.
     """
     from gacprof.diagnosing import diagnose as judge
 
-    found = judge(checkpoint, cliff_map, tokens=workload(tokens), dtype=dtype)
+    found = judge(
+        checkpoint, cliff_map, tokens=None if tokens is None else workload(tokens), dtype=dtype
+    )
     if as_json:
         print_json(found.as_dict())
     else:
@@ -129,14 +132,19 @@ def verify(
 def bench(
     models: Annotated[list[str], typer.Argument(help="Checkpoints; ratios are to the first.")],
     tokens: Annotated[str, typer.Option(help="Prefill lengths.")] = "128,512,1024",
-    decode_steps: Annotated[int, typer.Option(min=0, help="0 leaves decoding out.")] = 32,
+    decode_steps: Annotated[
+        int, typer.Option(min=0, help="Decode steps of a model a round; 0 leaves decoding out.")
+    ] = 8,
     batch: Annotated[int, typer.Option(min=1)] = 1,
-    repeats: Annotated[int, typer.Option(min=3, help="Rounds; models take turns in each.")] = 12,
+    rounds: Annotated[
+        int, typer.Option(min=12, help="At most; fewer where all verdicts are decided before.")
+    ] = 384,
+    time_cap: Annotated[float, typer.Option(min=0, help="Seconds; no round begins later.")] = 300,
     device: Annotated[str | None, typer.Option(help="Default: the first GPU, else CPU.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Default: as stored.")] = None,
     as_json: bool = Json,
 ) -> None:
-    """Measure prefill and decode latency of models in turns, on the device at hand."""
+    """Measure prefill and decode latency of models, interleaved, on the device at hand."""
     from gacprof.proof import bench as measure
 
     with progress("bench") as advance:
@@ -145,7 +153,8 @@ def bench(
             tokens=token_counts(tokens),
             decode_steps=decode_steps,
             batch=batch,
-            repeats=repeats,
+            rounds=rounds,
+            time_cap_s=time_cap,
             device=device,
             dtype=dtype,
             progress=advance,

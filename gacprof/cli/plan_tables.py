@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gacprof.cli.printing import microseconds, percent, print_table, say
+from gacprof.cli.printing import at_most, microseconds, percent, print_table, say
 
 AROUND = 2
 """Sizes of a window shown on either side of the chosen one, besides its ends."""
@@ -31,13 +31,20 @@ def _print_choices(made: Any) -> None:
             c.action,
             microseconds(c.latency_before_us),
             microseconds(c.latency_after_us),
+            c.verdict,
+            None if c.verdict is None else at_most(c.penalty_high),
             f"{c.energy_kept:.4f}" if c.energy_kept is not None else None,
             window(c.candidates, c.after, c.fusable),
         )
         for c in made.choices
     ]
-    columns = ("dim", "size", "plan", "action", "time now", "planned", "kept", "window [chosen]")
+    columns = (
+        "dim", "size", "plan", "action", "time now", "planned", "verdict", "at most", "kept",
+        "window [chosen]",
+    )  # fmt: skip
     print_table(f"objective {made.objective}", columns, rows)
+    if made.tolerance is not None:
+        say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
 
 
 def window(candidates: Sequence[int], chosen: int | None, fusable: bool) -> str:

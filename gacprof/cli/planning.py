@@ -17,10 +17,13 @@ from gacprof.errors import PlanError
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder or weights file.")]
 MapOption = Annotated[str, typer.Option("--map", help="A shipped map's name, or a file.")]
 Tokens = Annotated[
-    str,
-    typer.Option(help="Token counts served, with weights: 1:0.9,1024:0.1", metavar="M[:W],…"),
+    str | None,
+    typer.Option(
+        help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
+        "products of this model were measured at.",
+        metavar="M[:W],…",
+    ),
 ]
-DEFAULT_TOKENS = "1,1024"
 
 Aim = Annotated[str, typer.Option(help="pad, energy, gac or latency.")]
 Dtype = Annotated[str | None, typer.Option(help="Default: the checkpoint's.")]
@@ -72,7 +75,7 @@ def plan(
         typer.Option(metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB."),
     ] = None,
     objective: Aim = "energy",
-    tokens: Tokens = DEFAULT_TOKENS,
+    tokens: Tokens = None,
     dtype: Dtype = None,
     window: Window = 0.25,
     scores: Scores = None,
@@ -106,7 +109,7 @@ def plan(
             budget=budget,
             budget_parameters=budget_params,
             memory=None if memory is None else byte_count(memory),
-            tokens=workload(tokens),
+            tokens=None if tokens is None else workload(tokens),
             dtype=dtype,
             window=window,
             scores=read_scores(scores),
@@ -132,7 +135,7 @@ def pareto(
     cliff_map: MapOption,
     out: Annotated[Path | None, typer.Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
     objective: Aim = "energy",
-    tokens: Tokens = DEFAULT_TOKENS,
+    tokens: Tokens = None,
     dtype: Dtype = None,
     window: Window = 0.25,
     scores: Scores = None,
@@ -165,7 +168,7 @@ def pareto(
             scan(checkpoint),
             CliffMap.load(cliff_map),
             aim=objective,
-            tokens=workload(tokens),
+            tokens=None if tokens is None else workload(tokens),
             dtype=dtype,
             window=window,
             budgets=budgets,

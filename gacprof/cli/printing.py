@@ -66,6 +66,11 @@ def percent(value: float | None, signed: bool = False) -> str | None:
     return f"{value * 100:+.1f} %" if signed else f"{value * 100:.1f} %"
 
 
+def at_most(bound: float | None) -> str:
+    """The upper bound of a penalty; *open* where nothing larger settles it."""
+    return "open" if bound is None else f"{bound * 100:.1f} %"
+
+
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[float, float, object], None]]:
     """A bar on stderr with its share and the time left; call it with (done, total, what)."""

@@ -18,8 +18,8 @@ from gacprof.points import Flag
 class Candidate:
     """A measured dim and what it costs. ``latency_us`` is summed over the uses where there are
     several; ``penalty`` is the fraction that padding to a larger dim would recover, between
-    ``penalty_low`` and ``penalty_high`` (None where no larger dim settles it). ``curve`` says
-    what it was measured on."""
+    ``penalty_low`` and ``penalty_high`` (None where no larger dim settles it), judged by the
+    ``tolerance``. ``curve`` says what it was measured on."""
 
     d: int
     latency_us: float
@@ -28,6 +28,7 @@ class Candidate:
     penalty_high: float | None
     verdict: Verdict
     on_frontier: bool
+    tolerance: float
     curve: str = ""
 
     @property
@@ -70,6 +71,7 @@ def of_curve(curve: Curve) -> list[Candidate]:
             high,
             "safe" if d in safe else "misaligned" if d in misaligned else "undecided",
             d in frontier,
+            curve.tolerance,
             curve.identity,
         )
         for d, latency, penalty, low, high in columns
@@ -98,6 +100,7 @@ def of_sums(
             float(judged.high[i]) if isfinite(judged.high[i]) else None,
             judged.verdict[i],
             size in frontier,
+            tolerance,
             curve,
         )
         for i, (size, t) in enumerate(zip(d, latency, strict=True))

@@ -8,13 +8,19 @@ from collections import defaultdict
 from gacprof.cliffmap.schema import Curve, MapFile
 
 DISAGREE = 0.1
-"""Curves of one sweep share their points and agree exactly; published ones come from separate
-runs (1.3 % apart at most). A tenth is neither, and more than three noise floors is noise."""
+"""Published curves come from separate runs (1.3 % apart at most). A tenth is more, and more than
+three noise floors is noise."""
+
+LEVELS_DISAGREE = 0.5
+"""Of a sweep's own curves: each has its level from its own blocks, which may be few."""
+SPREAD_KNOWN = ("cpu-monotonic", "cuda-graph", "cuda-events", "recorded")
+"""Timers of our own sweeps, in whose maps a point without bounds was measured too seldom."""
 
 
 def disagreement(file: MapFile) -> str | None:
     """The first point of which two curves say different things, in words; None if all agree."""
-    allowed = max(DISAGREE, 3 * (file.noise.floor or 0.0))
+    least = LEVELS_DISAGREE if file.provenance.kind == "measured" else DISAGREE
+    allowed = max(least, 3 * (file.noise.floor or 0.0))
     crossing = _by_open_axis(file.curves)
     for curve in file.curves:
         for other_axis in curve.fixed:
@@ -32,10 +38,14 @@ def disagreement(file: MapFile) -> str | None:
 
 
 def _at(curve: Curve, d: int) -> float | None:
-    """The latency at a measured dim, in µs."""
-    place = bisect_left(curve.points.d, d)
-    found = place < len(curve.points.d) and curve.points.d[place] == d
-    return curve.points.median_us[place] if found else None
+    """The latency at a measured dim, in µs; None where it was measured too seldom to be bounded
+    though others were."""
+    p = curve.points
+    place = bisect_left(p.d, d)
+    if place == len(p.d) or p.d[place] != d:
+        return None
+    seldom = p.low_us[place] is None and curve.timer in SPREAD_KNOWN
+    return None if seldom else p.median_us[place]
 
 
 def _by_open_axis(curves: list[Curve]) -> dict[tuple, list[Curve]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import expm1, isfinite, log, log1p, sqrt
-from statistics import NormalDist, median
+from math import expm1, hypot, isfinite, log, log1p
+from statistics import NormalDist
 
 ASSUMED_FLOOR = 0.05
 """What is no cliff where a map has no A/A pairs, as published data has none. Twice the
@@ -64,27 +64,29 @@ def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[i
     return kept[::-1]
 
 
-FAMILY = 0.01
+FAMILY = 0.003
 """The chance that noise makes any cliff of a curve, all its edges together."""
 
 
 def edge_quantile(edges: int) -> float:
     """How many standard errors an edge must stand out by, where ``edges`` are looked at.
 
-    Bonferroni's correction of :data:`FAMILY`, two-sided; 3.8 for fifty edges.
+    Bonferroni's correction of :data:`FAMILY`, two-sided; 4.0 for fifty edges.
     """
     return NormalDist().inv_cdf(1 - FAMILY / 2 / max(edges, 1))
 
 
 def cliff_floor(error: Sequence[float] | None) -> float:
-    """The jump that noise can feign at any edge of a curve with these standard errors: that of
-    two typical dims. :data:`ASSUMED_FLOOR` where no errors are known."""
+    """The jump that noise can feign at nearly any edge (95 %) of a curve with these standard
+    errors: nothing smaller is called a cliff there, and what is half as large again is found.
+    :data:`ASSUMED_FLOOR` where no errors are known."""
     if error is None:
         return ASSUMED_FLOOR
-    known = [e for e in error if isfinite(e)]
+    known = sorted(hypot(a, b) for a, b in pairwise(error) if isfinite(a) and isfinite(b))
     if not known:
         return ASSUMED_FLOOR
-    return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * sqrt(2) * median(known)))
+    typical = known[int(0.95 * (len(known) - 1))]
+    return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * typical))
 
 
 def edges(
@@ -115,7 +117,7 @@ _Entry = tuple[int, float, float]
 
 def _edge(a: _Entry, b: _Entry, quantile: float, assumed: float, growth: float) -> Edge | None:
     (before, t_a, error_a), (after, t_b, error_b) = a, b
-    spread = sqrt(error_a**2 + error_b**2)
+    spread = hypot(error_a, error_b)
     ratio, proportional = log(t_b / t_a), growth * log(after / before)
     feigned = max(assumed, quantile * spread, ROUNDING)
     if -feigned <= ratio <= proportional + feigned or not isfinite(spread):

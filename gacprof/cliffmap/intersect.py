@@ -16,15 +16,18 @@ from gacprof.points import Flag
 
 @dataclass(frozen=True)
 class SharedDim:
-    """One dim on all maps. ``worst_penalty`` is the largest of ``penalties``; both and
-    ``latencies_us`` are by map name. Its ``verdict`` is ``safe`` where it is safe on every one,
-    ``misaligned`` where it is so on any."""
+    """One dim on all maps. ``worst_penalty`` is the largest of ``penalties``, at most
+    ``penalty_high`` (None where that is open on one); ``penalties`` and ``latencies_us`` are by
+    map name. Its ``verdict`` is ``safe`` where it is safe on every one, ``misaligned`` where it is
+    so on any, by the narrowest ``tolerance`` of the maps."""
 
     d: int
     worst_penalty: float
     verdict: Verdict
     penalties: dict[str, float]
     latencies_us: dict[str, float]
+    penalty_high: float | None
+    tolerance: float
 
     @property
     def safe(self) -> bool:
@@ -168,6 +171,8 @@ def _together(
                 _joint([candidate.verdict for candidate in here.values()]),
                 penalties,
                 {name: candidate.latency_us for name, candidate in here.items()},
+                _highest([candidate.penalty_high for candidate in here.values()]),
+                min(candidate.tolerance for candidate in here.values()),
             )
         )
     return Intersection(operator, axis, curves, dims)
@@ -177,3 +182,8 @@ def _joint(verdicts: Sequence[Verdict]) -> Verdict:
     if "misaligned" in verdicts:
         return "misaligned"
     return "undecided" if "undecided" in verdicts else "safe"
+
+
+def _highest(bounds: Sequence[float | None]) -> float | None:
+    known = [bound for bound in bounds if bound is not None]
+    return max(known) if len(known) == len(bounds) else None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gacprof.cliffmap.miss import MapMiss
@@ -34,6 +35,7 @@ class Index:
 
     def __init__(self, file: MapFile) -> None:
         self._name = file.name
+        self._measured = file.provenance.kind == "measured"
         self._curves: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         for curve in file.curves:
             self._curves[curve_key(curve)].append(curve)
@@ -62,7 +64,8 @@ class Index:
                 dtype=dtype,
                 flags=query.flags,
             )
-        return found
+        unbounded = self._measured and found.low_us is None
+        return replace(found, unbounded=True) if unbounded else found
 
     def _exact(self, query: Query) -> Lookup | None:
         hits = [

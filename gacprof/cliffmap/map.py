@@ -14,6 +14,7 @@ from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.lookup import Index
 from gacprof.cliffmap.miss import MapMiss
 from gacprof.cliffmap.missed import first_missed
+from gacprof.cliffmap.noise import too_noisy
 from gacprof.cliffmap.query import Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, complete_dims, matching, nearest
@@ -65,6 +66,11 @@ class CliffMap:
     def floor(self) -> float | None:
         """The measured A/A floor over all points; None where the map has none."""
         return self.file.noise.floor
+
+    @cached_property
+    def too_noisy(self) -> str:
+        """Why the map is too noisy to judge by; empty where it is not."""
+        return too_noisy(self.file)
 
     @property
     def curves(self) -> list[Curve]:

@@ -12,7 +12,8 @@ class MapMiss(MapError):  # noqa: N818 - a miss is an answer, and reads as one
     """The map lacks what was asked; the message names the sweep that would fill it.
 
     The attributes say what was asked, so that a caller can gather misses into a suite.
-    ``axis`` is None where a single point was asked for.
+    ``axis`` is None where a single point was asked for; ``command`` is the one that measures it,
+    where it is known.
     """
 
     def __init__(
@@ -24,13 +25,16 @@ class MapMiss(MapError):  # noqa: N818 - a miss is an answer, and reads as one
         dtype: str | None,
         flags: Mapping[str, Flag] | None = None,
         axis: str | None = None,
+        command: str = "",
     ) -> None:
         self.operator = operator
         self.dims = dict(dims)
         self.dtype = dtype
         self.flags = dict(flags or {})
         self.axis = axis
-        super().__init__(f"{why}; to fill it, sweep {self.sweep}")
+        self.command = command
+        fill = f"to measure it: {command}" if command else f"to fill it, sweep {self.sweep}"
+        super().__init__(f"{why}; {fill}")
 
     @property
     def sweep(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from math import log
+from math import inf, log
 from typing import Any, Literal
 
 from gacprof.cliffmap.detect import NORMAL_95
@@ -27,10 +27,15 @@ class Lookup:
     high_us: float | None
     kind: Literal["exact", "scaled"]
     source: str
+    unbounded: bool = False
+    """Measured, but too seldom for bounds: its error may be anything."""
 
     @property
     def error(self) -> float | None:
-        """The relative standard error beside the curve's other dims; None where none is known."""
+        """The relative standard error beside the curve's other dims: infinite where the point was
+        measured too seldom, None where the source gives no spread at all."""
+        if self.unbounded:
+            return inf
         if self.low_us is None or self.high_us is None:
             return None
         return log(self.high_us / self.low_us) / (2 * NORMAL_95)
@@ -42,7 +47,8 @@ class Lookup:
         """This latency scaled, with what was done added to its source."""
         low = None if self.low_us is None else self.low_us * factor
         high = None if self.high_us is None else self.high_us * factor
-        return Lookup(self.latency_us * factor, low, high, "scaled", f"{self.source}, {source}")
+        told = f"{self.source}, {source}"
+        return Lookup(self.latency_us * factor, low, high, "scaled", told, self.unbounded)
 
 
 @dataclass(frozen=True)

@@ -51,35 +51,37 @@ def ranks() -> dict[str, int]:
     return dict(zip(names, dealt, strict=True))
 
 
-def write_demo_checkpoint(folder: Path, seed: int = 0) -> Path:
-    """Write the checkpoint in ASVD's layout, fp32, as safetensors. ``folder`` must not exist."""
-    from safetensors.numpy import save_file
+def write_demo_checkpoint(folder: Path, seed: int = 0, dtype: str = "float32") -> Path:
+    """Write the checkpoint in ASVD's layout as safetensors. ``folder`` must not exist."""
+    import torch
+    from safetensors.torch import save_file
 
     folder.mkdir(parents=True)
     draw = np.random.default_rng(seed)
-    tensors: dict[str, np.ndarray] = {}
+    stored = getattr(torch, dtype)
+    tensors: dict[str, torch.Tensor] = {}
 
     def random(name: str, *shape: int) -> None:
-        scale = 1 / np.sqrt(shape[-1])
-        tensors[name] = (draw.standard_normal(shape) * scale).astype(np.float32)
+        values = draw.standard_normal(shape, dtype=np.float32) / np.float32(np.sqrt(shape[-1]))
+        tensors[name] = torch.from_numpy(values).to(stored)
 
     random("model.embed_tokens.weight", VOCABULARY, HIDDEN)
     random("lm_head.weight", VOCABULARY, HIDDEN)
-    tensors["model.norm.weight"] = np.ones(HIDDEN, np.float32)
+    tensors["model.norm.weight"] = torch.ones(HIDDEN, dtype=stored)
     chosen = ranks()
     for i in range(LAYERS):
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            tensors[f"model.layers.{i}.{norm}.weight"] = np.ones(HIDDEN, np.float32)
+            tensors[f"model.layers.{i}.{norm}.weight"] = torch.ones(HIDDEN, dtype=stored)
         for name, wide, deep in PROJECTIONS:
             module = f"model.layers.{i}.{name}"
             random(f"{module}.ALinear.weight", wide, chosen[module])
             random(f"{module}.BLinear.weight", chosen[module], deep)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    write_json(folder / "config.json", _config(chosen))
+    write_json(folder / "config.json", _config(chosen, dtype))
     return folder
 
 
-def _config(chosen: dict[str, int]) -> dict[str, object]:
+def _config(chosen: dict[str, int], dtype: str) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -95,7 +97,7 @@ def _config(chosen: dict[str, int]) -> dict[str, object]:
         "rope_theta": 10000.0,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
-        "torch_dtype": "float32",
+        "torch_dtype": dtype,
         "truncation_ranks": chosen,
     }
 

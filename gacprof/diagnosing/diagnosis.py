@@ -7,13 +7,14 @@ Penalties come from measurements, never from a rule about multiples of 8; the pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.landscape import around, landscape
+from gacprof.diagnosing.companions import beside
+from gacprof.diagnosing.landscape import Landscape, around, landscape
 from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
 from gacprof.diagnosing.workload import Tokens
 
@@ -25,9 +26,10 @@ WINDOW = 0.25
 class DimFinding:
     """One adjustable dim: what it costs as it is, and the best it could be padded to.
 
-    ``verdict`` is ``safe``, ``misaligned`` (penalty above ``tolerance``, that of the curves
-    it is judged on) or ``unknown``. Latencies are µs over the workload, in all GEMMs that the
-    dim feeds.
+    ``verdict`` is ``safe`` or ``misaligned`` where the penalty's interval lies below or above
+    ``tolerance``, ``undecided`` where it holds it (``penalty_high`` is None where nothing larger
+    was measured), ``unknown`` where the map has no latency. Latencies are µs over the workload,
+    in all GEMMs that the dim feeds.
     """
 
     name: str
@@ -46,11 +48,13 @@ class DimFinding:
     advice: str
     tolerance: float
     scaled: bool = False
+    penalty_low: float | None = None
+    penalty_high: float | None = None
 
     @property
     def lost_us(self) -> float:
-        """Time that padding this dim would recover."""
-        if self.latency_us is None or self.best_latency_us is None:
+        """Time that padding this dim would surely recover: none unless it is misaligned."""
+        if self.latency_us is None or self.best_latency_us is None or self.verdict != "misaligned":
             return 0.0
         return max(0.0, self.latency_us - self.best_latency_us)
 
@@ -106,6 +110,19 @@ class Diagnosis:
         return sum(w.verdict == "misaligned" for w in self.weights)
 
     @property
+    def undecided(self) -> int:
+        """Weights with a dim whose penalty may or may not be above the tolerance, none being
+        misaligned or unknown."""
+        return sum(w.verdict == "undecided" for w in self.weights)
+
+    @property
+    def undecided_high(self) -> float | None:
+        """The most that an undecided dim may lose; None where there is none, or no bound."""
+        bounds = [d.penalty_high for d in self.dims if d.verdict == "undecided"]
+        known = [bound for bound in bounds if bound is not None]
+        return max(known) if known and len(known) == len(bounds) else None
+
+    @property
     def unknown(self) -> int:
         return sum(w.verdict == "unknown" for w in self.weights)
 
@@ -145,6 +162,9 @@ class Diagnosis:
             "judged": len(self.weights) - self.unknown,
             "misaligned": self.misaligned,
             "misaligned_share": self.misaligned / count,
+            "safe": sum(w.verdict == "safe" for w in self.weights),
+            "undecided": self.undecided,
+            "undecided_penalty_high": self.undecided_high,
             "unknown": self.unknown,
             "not_divisible_by_8": self.not_divisible_by_8,
             "not_divisible_by_8_share": self.not_divisible_by_8 / count,
@@ -185,12 +205,15 @@ def diagnose_inventory(
     """
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     dims = {dim.name: _judge_dim(predictor, dim, window) for dim in inventory.dims}
+    dims = {dim.name: _beside_aligned(predictor, dim, window, dims) for dim in inventory.dims}
     weights = tuple(
         _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
     )
     notes = [*inventory.notes]
     if predictor.dtype_note:
         notes.append(predictor.dtype_note)
+    if cliff_map.too_noisy:
+        notes.append(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
     notes += _remarks(dims.values(), weights, predictor.tokens_note)
     return Diagnosis(
         inventory.path,
@@ -207,38 +230,75 @@ def diagnose_inventory(
     )
 
 
+def _beside_aligned(
+    predictor: Predictor, dim: Dim, window: float, found: Mapping[str, DimFinding]
+) -> DimFinding:
+    """The dim's own finding; where nothing is wrong with it as it is, that beside the padded sizes
+    of the dims that it meets: they may hide what it costs."""
+    own = found[dim.name]
+    sizes = {
+        name: other.best_size
+        for name, other in found.items()
+        if other.advice.startswith("pad") and other.best_size is not None
+    }
+    if own.verdict in ("misaligned", "unknown"):
+        return own
+    near = beside(predictor, [dim], [dim], sizes)
+    if near is predictor:
+        return own
+    again = _judge_dim(near, dim, window)
+    if again.verdict != "misaligned":
+        return own
+    when = ", once the dims beside it are aligned" if again.advice.startswith("pad") else ""
+    return replace(again, advice=again.advice + when)
+
+
 def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
     land = landscape(predictor, dim, *around([dim], window))
-    here, best = land.at(dim.size), land.best_padding(dim.size)
+    here, best = land.place(dim.size), land.best_padding(dim.size)
     feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
     common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
-    latency, penalty = here or (None, None)
-    if latency is None or penalty is None or best is None:
+    if here is None or best is None or not _comparable(land, here):
         missing = land.missing or "the map holds no larger size to compare it with"
+        latency = None if here is None else land.latency_us[here]
         return DimFinding(
             *common, "unknown", None, latency, None, None, None, missing, land.tolerance
         )
-    safe = penalty <= land.tolerance
-    best_size, best_latency = (dim.size, latency) if safe else best
+    verdict, latency = land.verdict[here], land.latency_us[here]
+    best_size, best_latency = (dim.size, latency) if verdict == "safe" else best
     return DimFinding(
         *common,
-        "safe" if safe else "misaligned",
-        penalty,
+        verdict,
+        land.penalty[here],
         latency,
         best_size,
         best_latency,
         predictor.mechanism(dim),
-        _advice(dim, safe, best_size),
+        _advice(dim, verdict, best_size, land.penalty_high[here]),
         land.tolerance,
         land.scaled,
+        land.penalty_low[here],
+        land.penalty_high[here],
     )
 
 
-def _advice(dim: Dim, safe: bool, best_size: int) -> str:
-    if safe:
+def _comparable(land: Landscape, here: int) -> bool:
+    """Whether anything was measured that the size can be judged against."""
+    return land.penalty_high[here] is not None or here + 1 < len(land.sizes)
+
+
+def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
+    if verdict == "safe":
         return "keep"
+    if verdict == "undecided":
+        if high is None:
+            return "keep: too little above it was measured to tell"
+        return f"keep: it may cost up to {high:.1%}, a quieter or longer sweep would tell"
     if dim.padding == "refused":
         return f"cannot be padded: {dim.why}"
+    if best_size == dim.size:
+        at_most = "" if dim.most is None else f" (the dense weight's rank is {dim.dense_size})"
+        return f"keep: larger sizes are faster, but none within reach{at_most}"
     return f"pad to {best_size}"
 
 
@@ -251,7 +311,7 @@ def _judge_weight(
     own = [dims[name] for name in module.dims]
     sizes = [s for gemm in module.gemms for s in (gemm.N, gemm.K)] + [d.size for d in own]
     verdicts = {d.verdict for d in own}
-    verdict = next((v for v in ("misaligned", "unknown") if v in verdicts), "safe")
+    verdict = next((v for v in ("misaligned", "unknown", "undecided") if v in verdicts), "safe")
     if not own:  # nothing adjustable: the time is known or it is not
         verdict = "unknown" if total.latency_us is None else "fixed"
     return WeightFinding(
@@ -270,15 +330,23 @@ def _judge_weight(
 
 
 def _remarks(
-    dims: Sequence[DimFinding] | Any, weights: Sequence[WeightFinding], tokens_note: str
+    dims: Collection[DimFinding], weights: Sequence[WeightFinding], tokens_note: str
 ) -> list[str]:
     """What a user should know besides the numbers."""
     judged = [d for d in dims if d.verdict != "unknown"]
     remarks = []
     if judged and all(d.verdict == "safe" for d in judged):
+        remarks.append(_all_safe(judged, len(judged) == len(dims)))
+    undecided = [d for d in judged if d.verdict == "undecided"]
+    if undecided:
+        bounds = [d.penalty_high for d in undecided if d.penalty_high is not None]
+        most = (
+            f", none is off by more than {max(bounds):.1%}" if len(bounds) == len(undecided) else ""
+        )
+        count = "1 dim is" if len(undecided) == 1 else f"{len(undecided)} dims are"
         remarks.append(
-            "every dim that the map knows is safe: if this model is slow, its dims are not why "
-            "(two small products in place of one, launch-bound or memory-bound decode)"
+            f"{count} undecided: the map's errors leave open whether more than "
+            f"{undecided[0].tolerance:.0%} is lost{most}"
         )
     surprising = [d for d in judged if d.divisible_by_8 and d.verdict == "misaligned"]
     if surprising:
@@ -293,3 +361,17 @@ def _remarks(
             "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
         )
     return remarks
+
+
+def _all_safe(judged: Sequence[DimFinding], all_known: bool) -> str:
+    """That dims are not to blame is said only where the map excludes it for every one."""
+    told = (
+        f"every dim{'' if all_known else ' that the map knows'} is safe, none loses more than "
+        f"{max(d.tolerance for d in judged):.0%}"
+    )
+    if not all_known:
+        return told
+    return (
+        f"{told}: if this model is slow, its dims are not why (two small products in place of one, "
+        "launch-bound or memory-bound decode)"
+    )

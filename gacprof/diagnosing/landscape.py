@@ -1,44 +1,53 @@
-"""What one dim could become: its sizes, their predicted latency and penalty."""
+"""What one dim could become: its sizes, their predicted latency, and the judge's word on each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.cliffmap import detect
+from gacprof.cliffmap.judge import Judged, Verdict, judge
 from gacprof.diagnosing.predict import Predictor
 from gacprof.points import MAX_DIM
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """What one dim could become: sizes, and their predicted latency and penalty.
+    """What one dim could become, judged on the sum over all GEMMs that the dim feeds: a size
+    that suits one product and not the other is judged by what both cost.
 
-    ``penalty[i]`` is latency(i) / min over sizes ≥ i − 1, on the sum over all GEMMs that the
-    dim feeds: a size that suits one product and not the other is judged by what both cost.
-    It is None for the largest size known, which nothing larger vouches for, unless the dim
-    can become no larger.
+    ``penalty_high`` is None where nothing larger settles a size: it is not safe then. Sizes larger
+    than those offered count as well: a size that can grow no further is not safe for that.
     """
 
     sizes: tuple[int, ...]
     latency_us: tuple[float, ...]
-    penalty: tuple[float | None, ...]
+    penalty: tuple[float, ...]
+    penalty_low: tuple[float, ...]
+    penalty_high: tuple[float | None, ...]
+    verdict: tuple[Verdict, ...]
     tolerance: float
     scaled: bool
     missing: str = ""
 
-    def at(self, size: int) -> tuple[float, float | None] | None:
-        """(latency in µs, penalty) at ``size``, or None where the latency is not known."""
-        if size not in self.sizes:
-            return None
-        i = self.sizes.index(size)
-        return self.latency_us[i], self.penalty[i]
+    def place(self, size: int) -> int | None:
+        """Where the size stands in the columns; None where the map cannot tell it."""
+        return self.sizes.index(size) if size in self.sizes else None
 
     @property
     def safe(self) -> tuple[int, ...]:
-        pairs = zip(self.sizes, self.penalty, strict=True)
-        return tuple(s for s, penalty in pairs if penalty is not None and penalty <= self.tolerance)
+        return tuple(s for s, v in zip(self.sizes, self.verdict, strict=True) if v == "safe")
+
+    def offers(self, size: int, now: int) -> bool:
+        """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
+        it undecided; and the size as it is ``now`` while nothing says that it is misaligned."""
+        place = self.place(size)
+        if place is None or self.verdict[place] == "misaligned":
+            return False
+        if self.verdict[place] == "safe" or self.penalty_high[place] is None:
+            return self.verdict[place] == "safe"
+        return size == now or self.penalty[place] <= self.tolerance
 
     def best_padding(self, size: int) -> tuple[int, float] | None:
         """The fastest size ≥ ``size`` and its latency; the smallest within the tolerance of it."""
@@ -49,48 +58,73 @@ class Landscape:
         return next((s, t) for s, t in above if t <= fastest * (1 + self.tolerance))
 
 
-STEP = 8
-"""Sizes looked at besides the measured ones are multiples of this (16 bytes of fp16)."""
+LEAST_REACH = 16
+"""How far sizes are looked for each way at least: a small dim has another tile beside it too."""
 
 
 def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
-    """The sizes within ±``window`` (a fraction) of any of these dims, one step at least."""
-    low = min(min(round(d.size * (1 - window)), d.size - STEP) for d in dims)
-    high = max(max(round(d.size * (1 + window)), d.size + STEP) for d in dims)
+    """The sizes within ±``window`` (a fraction) of any of these dims."""
+    reach = {dim.size: max(LEAST_REACH, round(dim.size * window)) for dim in dims}
+    low = min(size - far for size, far in reach.items())
+    high = max(size + far for size, far in reach.items())
     return max(1, low), high
 
 
 def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
     """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
 
-    Sizes measured beyond ``high`` still count for the envelope, so that the last sizes are
-    not called safe for want of a neighbour.
+    Sizes are those that the map can tell (:meth:`Predictor.offered_sizes`). Ones beyond ``high``
+    or :attr:`Dim.most` still count for the penalty, so that the last sizes are not called safe
+    for want of a neighbour. ``dim.dense_size`` has no say: a size is no better served for having
+    been larger once.
     """
-    limit = max(dim.dense_size or MAX_DIM, dim.size)
-    high = min(high, limit)
-    wanted = {dim.size, *range(-(-low // STEP) * STEP, high + 1, STEP)}
-    wanted |= set(predictor.measured_sizes(dim, low, limit))
+    high = min(high, dim.most or MAX_DIM)
     known: list[tuple[int, float]] = []
+    errors: list[float | None] = []
     scaled, missing = False, ""
-    for size in sorted(wanted):
+    for size in sorted({dim.size, *predictor.offered_sizes(dim, low, MAX_DIM)}):
         estimate = predictor.dim(dim, size)
         if estimate.latency_us is None:
             missing = missing or estimate.missing
             continue
         known.append((size, estimate.latency_us))
+        errors.append(estimate.error)
         scaled = scaled or estimate.scaled
-    lowest = detect.envelope([latency for _, latency in known])
-    largest = known[-1][0] if known else 0
-    offered = [
-        (s, t, t / e - 1 if s < largest or s == limit else None)
-        for (s, t), e in zip(known, lowest, strict=True)
-        if s <= high
-    ]
+    if not known:
+        return Landscape((), (), (), (), (), (), predictor.tolerance, scaled, missing)
+    settled = predictor.settled(dim)
+    sure = sum(
+        size == dim.most or (size < known[-1][0] and (settled is None or size <= settled))
+        for size, _ in known
+    )
+    judged = judge([t for _, t in known], _errors(errors), predictor.tolerance, sure)
+    return _landscape(known, judged, high, predictor.tolerance, scaled, missing)
+
+
+def _landscape(
+    known: list[tuple[int, float]],
+    judged: Judged,
+    high: int,
+    tolerance: float,
+    scaled: bool,
+    missing: str,
+) -> Landscape:
+    count = sum(size <= high for size, _ in known)
     return Landscape(
-        tuple(size for size, _, _ in offered),
-        tuple(latency for _, latency, _ in offered),
-        tuple(penalty for _, _, penalty in offered),
-        predictor.tolerance_of(dim),
+        tuple(size for size, _ in known[:count]),
+        tuple(latency for _, latency in known[:count]),
+        tuple(judged.penalty[:count].tolist()),
+        tuple(judged.low[:count].tolist()),
+        tuple(p if isfinite(p) else None for p in judged.high[:count].tolist()),
+        judged.verdict[:count],
+        tolerance,
         scaled,
         missing,
     )
+
+
+def _errors(errors: Sequence[float | None]) -> list[float] | None:
+    """None where the map gives none at all; infinite for a size that lacks one."""
+    if all(error is None for error in errors):
+        return None
+    return [inf if error is None else error for error in errors]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm, sqrt
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
-from gacprof.cliffmap import CliffMap, MapMiss, detect
+from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.schema import Curve
 from gacprof.diagnosing.map_dtype import choose_dtype
 from gacprof.diagnosing.workload import Tokens, workload_of
@@ -21,29 +23,67 @@ from gacprof.points import Flag
 
 @dataclass(frozen=True)
 class Estimate:
-    """A predicted time, or why there is none. ``scaled`` if any part was not measured exactly."""
+    """A predicted time, or why there is none. ``scaled`` if any part was not measured exactly.
+
+    ``variance`` is that of the time in µs², of what the map's errors tell; None where the map
+    gives no error for a part.
+    """
 
     latency_us: float | None
     missing: str = ""
     scaled: bool = False
+    variance: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        """The relative standard error."""
+        if self.latency_us is None or self.variance is None:
+            return None
+        return sqrt(self.variance) / self.latency_us if self.latency_us else 0.0
 
     def __add__(self, other: Estimate) -> Estimate:
         if self.latency_us is None or other.latency_us is None:
             return Estimate(None, self.missing or other.missing)
-        return Estimate(self.latency_us + other.latency_us, "", self.scaled or other.scaled)
+        known = self.variance is not None and other.variance is not None
+        variance = (self.variance or 0.0) + (other.variance or 0.0) if known else None
+        return Estimate(
+            self.latency_us + other.latency_us, "", self.scaled or other.scaled, variance
+        )
 
     def times(self, weight: float) -> Estimate:
-        known = self.latency_us is not None
-        return Estimate(self.latency_us * weight, "", self.scaled) if known else self  # type: ignore[operator]
+        if self.latency_us is None:
+            return self
+        variance = None if self.variance is None else self.variance * weight**2
+        return Estimate(self.latency_us * weight, "", self.scaled, variance)
 
 
-NOTHING = Estimate(0.0)
+NOTHING = Estimate(0.0, variance=0.0)
+
+
+@dataclass(frozen=True)
+class _OnCurve:
+    """Where a dim stands on a curve: its size counts ``times`` there, beside ``others``."""
+
+    curve: Curve
+    others: int
+    times: int
+
+    def size(self, d: int) -> int:
+        """The dim's size at which the axis is ``d``, rounded down."""
+        return (d - self.others) // self.times
+
+    @property
+    def measured(self) -> set[int]:
+        """The sizes that the curve has measured."""
+        grown = (d - self.others for d in self.curve.points.d)
+        return {size // self.times for size in grown if size % self.times == 0}
 
 
 class Predictor:
     """Predicted latency of GEMMs and dims on one map, summed over a workload.
 
-    ``tokens`` maps token counts (rows of x) to weights; a latency is Σ weight · latency(M).
+    ``tokens`` maps token counts (rows of x) to weights; a latency is Σ weight · latency(M). By
+    default they are the counts that the map's curves of this model were swept at, equally.
     ``dtype`` defaults to the checkpoint's where the map holds it, else to the map's only one;
     ``dtype_note`` then says so. ``measured_tokens`` are the token counts at which the map
     holds products of this model.
@@ -58,9 +98,7 @@ class Predictor:
     ) -> None:
         self.map = cliff_map
         self.inventory = inventory
-        self.tokens = workload_of(tokens)
         self.dtype, self.dtype_note = choose_dtype(cliff_map, inventory, dtype)
-        self.tolerance = detect.tolerance(cliff_map.floor or 0.0)
         self._gemms: MutableMapping[str, Gemm] = {
             g.weight: g for module in inventory.modules for g in module.gemms
         }
@@ -69,7 +107,10 @@ class Predictor:
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
         self._regime: dict[str, Flag] = {"cache": "cold"} if cold else {}
         self._curves = _by_fixed_dims(curves, self._regime)
+        self.tolerance = min((c.tolerance for c in curves), default=TOLERANCE)
         self.measured_tokens = _measured_tokens(curves, self._gemms.values())
+        swept = _swept_tokens(curves, self._gemms.values())
+        self.tokens = dict.fromkeys(swept, 1.0) if tokens is None and swept else workload_of(tokens)
 
     @property
     def tokens_note(self) -> str:
@@ -102,9 +143,9 @@ class Predictor:
             if not bias:
                 return Estimate(None, str(miss))
             # Adding a bias costs little beside the product, but it is not the point asked for.
-            without = self._one(m, n, k, bias=False)
-            return Estimate(without.latency_us, without.missing, scaled=True)
-        return Estimate(found.latency_us, "", found.kind != "exact")
+            return replace(self._one(m, n, k, bias=False), scaled=True)
+        variance = None if found.error is None else (found.error * found.latency_us) ** 2
+        return Estimate(found.latency_us, "", found.kind != "exact", variance)
 
     def beside(self, sizes: Mapping[str, int]) -> Predictor:
         """The same, with these dims at other sizes to begin with."""
@@ -115,15 +156,45 @@ class Predictor:
                 other._gemms[gemm.weight] = gemm
         return other
 
-    def tolerance_of(self, dim: Dim) -> float:
-        """Up to which penalty the dim is safe: the widest of the curves that it is judged on."""
-        curves = [
-            self._curve(feed.axis, m, self._gemms[feed.weight])
-            for feed in dim.feeds
-            for m in self.tokens
-        ]
-        known = [curve.tolerance for curve in curves if curve is not None]
-        return max(known, default=self.tolerance)
+    def settled(self, dim: Dim) -> int | None:
+        """The largest size beyond which the dim's curves hold no size of their best kind."""
+        found = [place.size(place.curve.coverage.settled) for place in self._curves_of(dim)]
+        return min(found, default=None)
+
+    def offered_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
+        """The sizes within [low, high] worth asking for: those measured in every GEMM of ``dim``,
+        and multiples of the periods that the map found there, which it may tell from their
+        neighbours. No other rule offers a size."""
+        curves = self._curves_of(dim)
+        if not curves:
+            return []
+        sizes = set.intersection(*(place.measured for place in curves))
+        reach = min(high, max(place.size(place.curve.points.d[-1]) for place in curves))
+        for place in curves:
+            period = place.curve.period
+            if period is not None:
+                ends = -(-low // period.modulus), reach // period.modulus
+                sizes |= {n * period.modulus for n in range(ends[0], ends[1] + 1)}
+        return sorted(size for size in sizes if max(low, 1) <= size <= high)
+
+    def period(self, dim: Dim) -> int:
+        """The least common multiple of the periods of the dim's curves; 1 where none has any."""
+        found = [p.curve.period.modulus for p in self._curves_of(dim) if p.curve.period]
+        return lcm(*found) if found else 1
+
+    def _curves_of(self, dim: Dim) -> list[_OnCurve]:
+        """The curves that the dim is swept on. Empty where one of its GEMMs has none at one of
+        the token counts."""
+        found = []
+        for feed in dict.fromkeys(dim.feeds):
+            gemm, times = self._gemms[feed.weight], dim.feeds.count(feed)
+            others = getattr(gemm, feed.axis) - times * dim.size
+            for m in self.tokens:
+                curve = self._curve(feed.axis, m, gemm)
+                if curve is None:
+                    return []
+                found.append(_OnCurve(curve, others, times))
+        return found
 
     def mechanism(self, dim: Dim) -> str | None:
         """What serves the dim's first product at the largest token count, where it is known."""
@@ -190,18 +261,6 @@ class Predictor:
                 total += self.gemm(n, k, bias)
         return total
 
-    def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
-        """Sizes within [low, high] that the map has measured for every GEMM of ``dim``."""
-        common: set[int] | None = None
-        for feed in dim.feeds:
-            gemm = self._gemms[feed.weight]
-            others = getattr(gemm, feed.axis) - dim.size
-            for m in self.tokens:
-                curve = self._curve(feed.axis, m, gemm)
-                sizes = {d - others for d in curve.points.d} if curve else set()
-                common = sizes if common is None else common & sizes
-        return sorted(size for size in common or () if low <= size <= high)
-
     def _curve(self, axis: str, m: int, gemm: Gemm) -> Curve | None:
         fixed = {"M": m, "N": gemm.N, "K": gemm.K}
         fixed.pop(axis)
@@ -220,6 +279,20 @@ def _by_fixed_dims(curves: Sequence[Curve], regime: Mapping[str, Flag]) -> dict[
             bias = bool(curve.flags.get("bias", False))
             found.setdefault((curve.axis, tuple(sorted(curve.fixed.items())), bias), curve)
     return found
+
+
+def _swept_tokens(curves: Sequence[Curve], gemms: Iterable[Gemm]) -> list[int]:
+    """The token counts at which curves over N or K of these GEMMs were measured."""
+    shapes = {(g.N, g.K) for g in gemms}
+    sides = {"N": {k for _, k in shapes}, "K": {n for n, _ in shapes}}
+    other = {"N": "K", "K": "N"}
+    return sorted(
+        {
+            curve.fixed["M"]
+            for curve in curves
+            if curve.axis in sides and curve.fixed.get(other[curve.axis]) in sides[curve.axis]
+        }
+    )
 
 
 def _measured_tokens(curves: Sequence[Curve], gemms: Iterable[Gemm]) -> list[int]:

@@ -6,40 +6,31 @@ import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.errors import MeasurementError, first_line
 from gacprof.measure.device import BlockTimes, Device, Session, Slot, Timed
 from gacprof.measure.environment import cpu_environment, memory_bytes
-from gacprof.measure.memory import Arena
+from gacprof.measure.memory import Arenas, Call
 from gacprof.measure.threads import bound_threads, preemptions
 from gacprof.operators.base import operands_from
 from gacprof.points import Point
 
-if TYPE_CHECKING:
-    import torch
-
-    from gacprof.operators.base import Prepared
-
 ATTEMPTS = 4
 """Calls of a slot in one block while the system takes cores from them."""
-REST_S = 0.003
-"""After a preempted call: one slice of Linux's scheduler (EEVDF, base_slice_ns), so that this
-process has not used up its share when it goes on."""
 BURN_IN_S = 0.2
 MEMORY_SHARE = 0.25
 """Of the machine's memory, at most this for cold operands."""
-
-Call = Callable[[], Any]
 
 
 class CpuDevice(Device):
     timer = "cpu-monotonic"
 
     def __init__(self) -> None:
+        import torch
+
         self.environment = cpu_environment()
-        self._arenas: dict[tuple[str, torch.dtype], Arena] = {}
+        self._arenas = Arenas(torch.device("cpu"))
         self._held = ExitStack()
         self._bound: bool | None = None
 
@@ -60,10 +51,11 @@ class CpuDevice(Device):
 
         try:
             self._check(slot.point)
-            with operands_from(self._view):
+            with operands_from(self._arenas.view):
                 operator = operators.get(slot.point.operator)
                 prepared = operator.prepare(slot.point, torch.device("cpu"))
-            return self._placed(prepared, slot, reuse_bytes)
+            cold = slot.point.flag.get("cache") == "cold"
+            return self._arenas.place(prepared, slot.replicate, cold, reuse_bytes)
         except Exception as error:  # an operator may raise anything
             return "out of memory" if isinstance(error, MemoryError) else first_line(error)
 
@@ -77,44 +69,6 @@ class CpuDevice(Device):
                 f"the operands need {needed / 2**30:.1f} GiB, "
                 "more than half of this machine's memory"
             )
-
-    def _placed(self, prepared: Prepared, slot: Slot, reuse_bytes: int) -> Callable[[], Call]:
-        """What binds the call to operands from the arenas, cold weights to others each time.
-
-        Bound anew for each call: an arena that grows for another curve begins elsewhere.
-        """
-        cold = slot.point.flag.get("cache") == "cold"
-        placed: list[tuple[int, Arena, tuple[int, ...], bool]] = []
-        for place in (*prepared.inputs, *prepared.weights):
-            operand = prepared.operands[place]
-            assert operand is not None
-            weight = place in prepared.weights
-            arena = self._arena("weights" if weight else "inputs", operand.dtype)
-            arena.reserve(operand.nbytes + (reuse_bytes if cold and weight else 0))
-            placed.append((place, arena, tuple(operand.shape), cold and weight))
-        call = prepared.call
-        taken = {place for place, *_ in placed}
-        own = [None if i in taken else operand for i, operand in enumerate(prepared.operands)]
-
-        def bind() -> Call:
-            operands = list(own)
-            for place, arena, shape, moves in placed:
-                operands[place] = (
-                    arena.moving(shape) if moves else arena.fixed(shape, slot.replicate)
-                )
-            return lambda: call(*operands)
-
-        return bind
-
-    def _view(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return self._arena("weights", dtype).fixed(shape, replicate=False)
-
-    def _arena(self, role: str, dtype: torch.dtype) -> Arena:
-        import torch
-
-        if (role, dtype) not in self._arenas:
-            self._arenas[role, dtype] = Arena(dtype, torch.device("cpu"))
-        return self._arenas[role, dtype]
 
     def burn_in(self) -> None:
         import torch
@@ -153,11 +107,8 @@ class CpuSession(Session):
                         failed[slot] = first_line(error)
                         continue
                     calls.append(timed)
-                    if timed.disturbed:
-                        time.sleep(REST_S)
-                        self._wake(order)
-                        if attempt < ATTEMPTS:
-                            todo.append((slot, attempt + 1))
+                    if timed.disturbed and attempt < ATTEMPTS:
+                        todo.append((slot, attempt + 1))
         finally:
             if collecting:
                 gc.enable()

@@ -69,6 +69,11 @@ class Session(ABC):
         where they cannot be told."""
         return {}
 
+    def remarks(self) -> Mapping[int, str]:
+        """What a reader should know of how a slot was timed; a slot is missing where it was
+        timed as the device's ``timer`` says."""
+        return {}
+
     def close(self) -> None:  # noqa: B027 - a session that holds nothing needs none
         """Let go of the operands."""
 
@@ -77,14 +82,17 @@ class Device(ABC):
     """A device to sweep."""
 
     timer: str
-    """How time is taken: ``cpu-monotonic``, ``cuda-graph``, ``cuda-events``, ``recorded``."""
+    """How time is taken: ``cpu-monotonic``, ``cuda-graph``, ``cuda-events``, ``recorded``.
+    Single slots may be taken otherwise: :meth:`Session.remarks`."""
     environment: Environment
 
     @abstractmethod
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
         """Make a curve's slots ready. Weights of cold points have ``reuse_bytes`` between two
         uses of the same memory. A slot that cannot be prepared is in ``failed``; only what makes
-        all slots impossible raises :class:`MeasurementError`."""
+        all slots impossible raises :class:`MeasurementError`. A slot that spoils the device is
+        the last of ``failed``, the slots after it are not prepared, and :meth:`usable` is false:
+        open the device anew and leave that slot out."""
 
     def burn_in(self) -> None:  # noqa: B027 - a recording has no clock to settle
         """Keep the device busy once, until its clock has settled."""
@@ -112,7 +120,8 @@ def device_name(name: str | None = None) -> str:
 def open_device(name: str | None = None, timer: str = "auto") -> Device:
     """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
 
-    ``timer`` chooses among a GPU's: ``auto``, ``cuda-graph``, ``cuda-events``.
+    ``timer`` chooses among a GPU's: ``cuda-graph``, ``cuda-events``, or ``auto``: graphs, and
+    events for calls that no graph can capture.
     Raises :class:`MeasurementError` for a device that is not there.
     """
     name = device_name(name)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gacprof.measure.cuda_work import first_line
+from gacprof.errors import first_line
 from gacprof.measure.environment import cpu_environment, cuda_environment, installed
 from gacprof.measure.nsight import find_ncu
 from gacprof.measure.telemetry import Telemetry
@@ -113,12 +113,14 @@ def _timer(gpus: int) -> Iterator[Check]:
     if not gpus:
         return
     tracing = ask(0)
+    note = "calls are timed inside a graph, where the host launches nothing"
+    if tracing.no_graph:
+        note = f"calls are timed by events around their launches: {tracing.no_graph}"
+    yield Check("cuda-graph", not tracing.no_graph, None, note)
+    note = f"names of kernels; {tracing.batch_ms} ms to trace ten small calls"
     if tracing.why_not:
-        note = f"timed by CUDA events, without kernel names: {tracing.why_not}"
-        yield Check("kineto", False, None, note)
-        return
-    note = f"device timestamps and kernel names; {tracing.batch_ms} ms to time ten small calls"
-    yield Check("kineto", True, None, note)
+        note = f"kernels have no names: {tracing.why_not}"
+    yield Check("kineto", not tracing.why_not, None, note)
 
 
 def _attention(gpus: int) -> Iterator[Check]:

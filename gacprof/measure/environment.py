@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,17 @@ from gacprof.points import Environment
 NVIDIA_PACKAGES = {
     "cublas": ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
     "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+    "cupti": ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12"),
 }
+
+STEERING = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "DISABLE_ADDMM_CUDA_LT",
+)
+"""Environment variables by which cuBLAS and PyTorch choose another kernel; facts where set."""
 
 
 def cpu_environment() -> Environment:
@@ -37,7 +49,9 @@ def cpu_environment() -> Environment:
     return Environment("cpu", cpu_name(), arch, facts, stack)
 
 
-def cuda_environment(index: int, driver: str | None) -> Environment:
+def cuda_environment(
+    index: int, driver: str | None, more_facts: Mapping[str, Any] | None = None
+) -> Environment:
     """The CUDA device of that index and the libraries that torch drives it with."""
     import torch
 
@@ -46,6 +60,8 @@ def cuda_environment(index: int, driver: str | None) -> Environment:
         "sm_count": properties.multi_processor_count,
         "l2_bytes": getattr(properties, "L2_cache_size", None),
         "memory_bytes": properties.total_memory,
+        **(more_facts or {}),
+        **{name: os.environ[name] for name in STEERING if name in os.environ},
     }
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     stack = common_stack() | {
@@ -53,6 +69,8 @@ def cuda_environment(index: int, driver: str | None) -> Environment:
         "cuda": torch.version.cuda,
         "cudnn": str(cudnn) if cudnn else None,
         "cublas": installed(*NVIDIA_PACKAGES["cublas"]),
+        "cublaslt": loaded_version("libcublasLt", "cublasLtGetVersion"),
+        "cupti": loaded_cupti() or installed(*NVIDIA_PACKAGES["cupti"]),
         "triton": installed("triton"),
     }
     arch = f"sm{properties.major}{properties.minor}"
@@ -96,6 +114,43 @@ def installed(*packages: str) -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def loaded(library: str) -> Path | None:
+    """The file of a shared library that this process has loaded, by its name's beginning."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    files = (Path(line.split(maxsplit=5)[5]) for line in lines if "/" in line)
+    return next((f for f in files if f.name.startswith(library + ".so")), None)
+
+
+def loaded_version(library: str, function: str) -> str | None:
+    """What a loaded library's ``size_t function(void)`` says of its version, as 130100."""
+    file = loaded(library)
+    if file is None:
+        return None
+    try:
+        version = getattr(ctypes.CDLL(str(file)), function)
+    except (OSError, AttributeError):
+        return None
+    version.restype, version.argtypes = ctypes.c_size_t, []
+    return str(version())
+
+
+def loaded_cupti() -> str | None:
+    """The version of the CUPTI that this process has loaded, which a preload may have put in
+    place of the installed one (``CUptiResult cuptiGetVersion(uint32_t *)``)."""
+    file = loaded("libcupti")
+    if file is None:
+        return None
+    number = ctypes.c_uint32()
+    try:
+        failed = ctypes.CDLL(str(file)).cuptiGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else str(number.value)
 
 
 def cpu_name() -> str:

@@ -9,17 +9,25 @@ virtual machines report caches that they share with others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gacprof.operators.base import pattern, repeated
 
 if TYPE_CHECKING:
     import torch
 
+    from gacprof.operators.base import Prepared
+
+Call = Callable[[], Any]
+
 PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
 """Bytes: other pages and other cache sets, still aligned to 512 bytes as allocators do."""
+GROWTH = 1.25
+"""At least, by which memory that is too small grows: each curve brings operands a little larger
+than the last, and memory that views still hold is not given back."""
 
 
 class Arena:
@@ -35,8 +43,10 @@ class Arena:
         import torch
 
         wanted = _elements(size_bytes + REPLICATE_OFFSET, self._dtype)
-        if self._memory is not None and self._memory.numel() >= wanted:
+        held = 0 if self._memory is None else self._memory.numel()
+        if held >= wanted:
             return
+        wanted = max(wanted, int(GROWTH * held))
         self._memory = repeated((wanted,), pattern(str(self._dtype), self._device, seed=0))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -57,6 +67,52 @@ class Arena:
         view = self._memory[self._next : self._next + size].view(shape)
         self._next += -(-size // page) * page
         return view
+
+
+class Arenas:
+    """A device's arenas: one for inputs and one for weights of each dtype."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._arenas: dict[tuple[str, torch.dtype], Arena] = {}
+
+    def place(
+        self, prepared: Prepared, replicate: bool, cold: bool, reuse_bytes: int
+    ) -> Callable[[], Call]:
+        """What binds the call to operands from the arenas, cold weights to others each time.
+
+        Bound anew for each call: an arena that grows for another point begins elsewhere. Cold
+        weights have ``reuse_bytes`` between two uses of the same memory. Operands that are neither
+        inputs nor weights stay what they are.
+        """
+        placed: list[tuple[int, Arena, tuple[int, ...], bool]] = []
+        for place in (*prepared.inputs, *prepared.weights):
+            operand = prepared.operands[place]
+            assert operand is not None
+            weight = place in prepared.weights
+            arena = self._arena("weights" if weight else "inputs", operand.dtype)
+            arena.reserve(operand.nbytes + (reuse_bytes if cold and weight else 0))
+            placed.append((place, arena, tuple(operand.shape), cold and weight))
+        call = prepared.call
+        taken = {place for place, *_ in placed}
+        own = [None if i in taken else operand for i, operand in enumerate(prepared.operands)]
+
+        def bind() -> Call:
+            operands = list(own)
+            for place, arena, shape, moves in placed:
+                operands[place] = arena.moving(shape) if moves else arena.fixed(shape, replicate)
+            return lambda: call(*operands)
+
+        return bind
+
+    def view(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Random numbers for an operand that need not be its own."""
+        return self._arena("weights", dtype).fixed(shape, replicate=False)
+
+    def _arena(self, role: str, dtype: torch.dtype) -> Arena:
+        if (role, dtype) not in self._arenas:
+            self._arenas[role, dtype] = Arena(dtype, self._device)
+        return self._arenas[role, dtype]
 
 
 def _elements(size_bytes: int, dtype: torch.dtype) -> int:

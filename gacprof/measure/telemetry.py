@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 SLOWED_BY = {
@@ -17,6 +18,20 @@ SLOWED_BY = {
 Idle (0x1), application clocks (0x2) and sync boost (0x10) are no faults of the moment.
 """
 
+SLOWED_FOR = {
+    74: "software power cap",
+    75: "thermal slowdown",
+    269: "software thermal slowdown",
+    270: "hardware thermal slowdown",
+    271: "hardware power brake",
+}
+"""Fields of nvmlDeviceGetFieldValues (nvml.h): nanoseconds for which a GPU was held below its
+clock, since the driver was loaded. The first two are those of NVML_PERF_POLICY_POWER and
+NVML_PERF_POLICY_THERMAL, the others NVML_FI_DEV_CLOCKS_EVENT_REASON_*."""
+
+VIOLATIONS = {0: SLOWED_FOR[74], 1: SLOWED_FOR[75]}
+"""The same by nvmlDeviceGetViolationStatus, for drivers that have none of the fields."""
+
 REASONS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
@@ -25,7 +40,10 @@ REASONS = (
 
 READING_S = 0.1
 """How long a reading stands for: NVML renews power at this pace and averages it over longer,
-and temperature changes slower still, while a visit takes some milliseconds."""
+and temperature changes slower still, while a block takes some milliseconds."""
+
+THROTTLED_SHARE = 0.02
+"""Of a block's time: what a counter must have grown by for the block to count as throttled."""
 
 
 def open_nvml(index: int) -> tuple[Any, Any]:
@@ -84,7 +102,7 @@ class Telemetry:
         return self._read("nvmlDeviceGetClockInfo", self.nvml.NVML_CLOCK_SM)
 
     def reading(self) -> dict[str, Any]:
-        """Memory clock, temperature and power, by the names of a sample's fields.
+        """Memory clock, temperature and power, by the names of a block's fields.
 
         At most :data:`READING_S` old.
         """
@@ -102,6 +120,48 @@ class Telemetry:
             "mem_clock_mhz": self._read("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             "temperature_c": self._read("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             "power_w": None if milliwatts is None else milliwatts / 1e3,
+        }
+
+    def slowed_ns(self) -> dict[str, int]:
+        """For how long each cause has held the clock down, in nanoseconds, since the driver was
+        loaded; empty where NVML does not count."""
+        if self.handle is None:
+            return {}
+        nvml = self.nvml
+        try:
+            values = nvml.nvmlDeviceGetFieldValues(self.handle, list(SLOWED_FOR))
+            told = {SLOWED_FOR[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn}
+        except (AttributeError, nvml.NVMLError):
+            told = {}
+        return told or self._violations()
+
+    def _violations(self) -> dict[str, int]:
+        told = {
+            name: self._read("nvmlDeviceGetViolationStatus", policy)
+            for policy, name in VIOLATIONS.items()
+        }
+        return {name: int(status.violationTime) for name, status in told.items() if status}
+
+    def slowed_since(self, before: Mapping[str, int], seconds: float) -> str:
+        """What has held the clock down for :data:`THROTTLED_SHARE` of the ``seconds`` since
+        ``before`` was read. Where nothing is counted, what does so at this moment."""
+        now = self.slowed_ns()
+        if not now or not before:
+            return self.throttle_reason()
+        least = THROTTLED_SHARE * seconds * 1e9
+        return ", ".join(n for n, ns in now.items() if ns - before.get(n, ns) > least)
+
+    def fixed(self) -> dict[str, Any]:
+        """What is set for the whole sweep: power limit, VBIOS, ECC, persistence. None where NVML
+        does not tell."""
+        milliwatts = self._read("nvmlDeviceGetEnforcedPowerLimit")
+        ecc = self._read("nvmlDeviceGetEccMode")
+        persistent = self._read("nvmlDeviceGetPersistenceMode")
+        return {
+            "power_limit_w": None if milliwatts is None else milliwatts / 1e3,
+            "vbios": self._read("nvmlDeviceGetVbiosVersion"),
+            "ecc": None if ecc is None else bool(ecc[0]),
+            "persistence": None if persistent is None else bool(persistent),
         }
 
     def throttle_reason(self) -> str:

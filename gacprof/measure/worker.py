@@ -16,6 +16,7 @@ import signal
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -93,9 +94,8 @@ class IsolatedDevice(Device):
         """Raises :class:`WorkerLostError` where making the slots ready killed the worker."""
         self._running()
         self._sessions += 1
-        message = ("session", self._sessions, tuple(slots), reuse_bytes)
-        failed, kernels = self.ask_for_slots(message)
-        return _RemoteSession(self, self._sessions, self.generation, failed, kernels)
+        told = self.ask_for_slots(("session", self._sessions, tuple(slots), reuse_bytes))
+        return _RemoteSession(self, self._sessions, self.generation, told)
 
     def burn_in(self) -> None:
         """Run in the worker; a replacement of the worker burns in again.
@@ -213,6 +213,15 @@ class IsolatedDevice(Device):
         return f"ended with exit code {process.exitcode}"
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """What a session in the worker tells when it is opened, by the slots' places."""
+
+    failed: Mapping[int, str]
+    kernels: Mapping[int, tuple[str, ...]]
+    remarks: Mapping[int, str]
+
+
 class _RemoteSession(Session):
     """A session in the worker. Its blocks raise :class:`WorkerLostError` once that is gone."""
 
@@ -221,11 +230,10 @@ class _RemoteSession(Session):
         device: IsolatedDevice,
         number: int,
         generation: int,
-        failed: Mapping[int, str],
-        kernels: Mapping[int, tuple[str, ...]],
+        told: _Opened,
     ) -> None:
         self._device, self._number, self._generation = device, number, generation
-        self.failed, self._kernels = failed, kernels
+        self.failed, self._told = told.failed, told
 
     @property
     def _alive(self) -> bool:
@@ -239,7 +247,10 @@ class _RemoteSession(Session):
         return times
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
-        return self._kernels
+        return self._told.kernels
+
+    def remarks(self) -> Mapping[int, str]:
+        return self._told.remarks
 
     def close(self) -> None:
         if self._alive:
@@ -303,7 +314,7 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
         while not isinstance(hello, Exception):
             answer = _answer(device, sessions, pipe.recv())
             troubled = isinstance(answer, Exception) or (
-                isinstance(answer, BlockTimes) and bool(answer.failed)
+                isinstance(answer, BlockTimes | _Opened) and bool(answer.failed)
             )
             pipe.send((answer, troubled and not device.usable()))
 
@@ -315,8 +326,10 @@ def _answer(device: Device, sessions: dict[int, Session], message: tuple[Any, ..
             case ("burn_in",):
                 return device.burn_in()
             case ("session", number, slots, reuse_bytes):
-                sessions[number] = device.session(slots, reuse_bytes)
-                return dict(sessions[number].failed), dict(sessions[number].kernels())
+                session = sessions[number] = device.session(slots, reuse_bytes)
+                return _Opened(
+                    dict(session.failed), dict(session.kernels()), dict(session.remarks())
+                )
             case ("block", number, order):
                 return sessions[number].block(order)
             case ("close", number):

@@ -3,6 +3,10 @@
 The mask is a flag because it decides the backend: with an explicit mask FlashAttention is
 out, and a head_dim that is no multiple of 8 then falls to the math path. A rank of a
 compressed projection is never a head_dim: the width is restored before attention.
+
+``layout`` is how operands lie in memory: ``bhsd`` as written, [batch, heads, length, head_dim];
+``bshd`` as models pass them, [batch, length, heads, head_dim] from a projection, transposed to
+the former as a view. Backends and their padding copies depend on these strides.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ class Attention:
         "mask": ("none", "float", "bool"),
         "backend": ("auto", "flash", "efficient", "math", "cudnn"),
         "cache": ("warm", "cold"),
+        "layout": ("bhsd", "bshd"),
     }
+    unspoken = ("layout",)
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
@@ -55,10 +61,11 @@ class Attention:
         from torch.nn.functional import scaled_dot_product_attention
 
         d = point.dim
+        as_models_do = point.flag.get("layout") == "bshd"
 
         def operand(heads: str, length: str, seed: int) -> torch.Tensor:
-            shape = (d["batch"], d[heads], d[length], d["head_dim"])
-            return random_tensor(shape, point, device, seed)
+            inner = (d[length], d[heads]) if as_models_do else (d[heads], d[length])
+            return random_tensor((d["batch"], *inner, d["head_dim"]), point, device, seed)
 
         q = operand("heads", "q_len", 1)
         k, v = operand("kv_heads", "kv_len", 2), operand("kv_heads", "kv_len", 3)
@@ -69,6 +76,8 @@ class Attention:
         def attend(
             q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
         ) -> torch.Tensor:
+            if as_models_do:
+                q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
             return scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
             )

@@ -18,6 +18,7 @@ a second a point: for a handful of points, not for a sweep of thousands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from gacprof.errors import MeasurementError
@@ -85,6 +86,9 @@ class Linear:
         return Prepared(call, operands, inputs=places[:1], weights=places[1:])
 
 
+_COMPILED = count()
+
+
 def _compiled(
     call: Callable[..., Any], operands: tuple[torch.Tensor | None, ...], padded: bool
 ) -> Callable[..., Any]:
@@ -95,14 +99,15 @@ def _compiled(
     """
     import torch
 
-    torch._dynamo.reset()  # else the eighth shape of one function is not compiled any more
-
     def product(*operands: Any) -> Any:
         return call(*operands)
 
+    # Dynamo compiles at most eight shapes of one code object, and runs others as they are.
+    product.__code__ = product.__code__.replace(co_name=f"product_{next(_COMPILED)}")
     compiled = torch.compile(product, dynamic=False, options={"shape_padding": padded})
     try:
-        compiled(*operands)
+        with torch.inference_mode():  # as it will be called: else it is compiled again then
+            compiled(*operands)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # Dynamo, Inductor and Triton raise what they like

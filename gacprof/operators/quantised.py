@@ -4,6 +4,9 @@
 each and the result is bfloat16. What a device asks of the dims (on CUDA, K and N in
 multiples of 8 for int8 and 16 for fp8, M > 16 for int8) is PyTorch's to say: a point that it
 refuses fails with its reason.
+
+``fast_accum`` lets Hopper's fp8 tensor cores add up with fewer bits (``use_fast_accum``), as
+inference engines do; without, cuBLASLt promotes partial sums to float32 in between.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ class Quantised:
     name = "quantised"
     dims: tuple[str, ...] = ("M", "N", "K")
     default_dims: Mapping[str, int | str] = {}
-    flags: Mapping[str, tuple[Flag, ...]] = {"cache": ("warm", "cold")}
+    flags: Mapping[str, tuple[Flag, ...]] = {
+        "cache": ("warm", "cold"),
+        "fast_accum": (False, True),
+    }
+    unspoken = ("fast_accum",)
     dtypes: tuple[str, ...] = ("int8", "float8_e4m3")
 
     def flops(self, point: Point) -> int:
@@ -38,6 +45,8 @@ class Quantised:
         return (d["M"] + d["N"]) * d["K"] + result
 
     def problem(self, point: Point) -> str | None:
+        if point.flag.get("fast_accum") and point.dtype == "int8":
+            return "int8 products are exact: fast_accum is for float8"
         return None
 
     def prepare(self, point: Point, device: torch.device) -> Prepared:
@@ -49,8 +58,11 @@ class Quantised:
         if point.dtype == "int8":
             return Prepared(lambda x, w: torch._int_mm(x, w.t()), (x, w), inputs=(0,), weights=(1,))
         one = torch.ones((), device=device)
+        fast = bool(point.flag.get("fast_accum", False))
 
         def scaled(x: torch.Tensor, w: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
-            return torch._scaled_mm(x, w.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+            return torch._scaled_mm(
+                x, w.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=fast
+            )
 
         return Prepared(scaled, (x, w, one), inputs=(0,), weights=(1,))

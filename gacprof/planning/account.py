@@ -8,8 +8,9 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.diagnosing.predict import Predictor
+from gacprof.planning.budgets import members
 from gacprof.planning.classes import DimClass, Option, share_kept
-from gacprof.planning.memory import footprint
+from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import Objective
 from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
 from gacprof.planning.solving import Limits, Outcome
@@ -51,6 +52,7 @@ def account(made: Made, notes: Sequence[str] = ()) -> Plan:
         device=predictor.map.environment.name,
         objective=made.goal.name,
         workload=Workload(tokens=predictor.tokens, dtype=predictor.dtype),
+        tolerance=predictor.tolerance,
         budget=budget,
         memory=memory,
         choices=choices,
@@ -63,20 +65,20 @@ def account(made: Made, notes: Sequence[str] = ()) -> Plan:
 
 
 def _costs(made: Made, changes: Mapping[str, int | None]) -> tuple[Budget, Memory]:
-    """Parameters of the planned dims, and bytes of the checkpoint, all dims resized together."""
+    """Parameters of the planned weights, and bytes of the checkpoint, all dims resized together."""
     now, then = footprint(made.inventory, {}), footprint(made.inventory, changes)
-    before = sum(group.before for group in made.classes)
+    weights = planned(made.inventory, members(made.classes))
     limit, memory = made.limits.parameters, made.limits.memory
-    rest = now.nbytes - sum(group.untouched.nbytes for group in made.classes)
+    rest = now.nbytes - weights.nbytes
     return Budget(
-        limit=None if limit is None else limit.most,
-        used=before + then.parameters - now.parameters,
-        before=before,
+        limit=None if limit is None else limit.limit,
+        used=weights.parameters + then.parameters - now.parameters,
+        before=weights.parameters,
         basis="no limit on parameters was given" if limit is None else limit.basis,
         checkpoint_before=now.parameters,
         checkpoint_after=then.parameters,
     ), Memory(
-        limit=None if memory is None else memory.most + rest, before=now.nbytes, after=then.nbytes
+        limit=None if memory is None else memory.limit + rest, before=now.nbytes, after=then.nbytes
     )
 
 
@@ -101,6 +103,8 @@ def _choice(made: Made, dim: Dim, chosen: Option | None, offered: Sequence[Optio
             latency_after_us=chosen.latency_us,
             energy_kept=1.0,
             safe=chosen.safe,
+            verdict=chosen.verdict,
+            penalty_high=chosen.penalty_high,
         )
     after = dim.size if chosen is None else chosen.size
     return Choice(
@@ -111,13 +115,15 @@ def _choice(made: Made, dim: Dim, chosen: Option | None, offered: Sequence[Optio
         latency_after_us=predictor.dim(dim, after).latency_us,
         energy_kept=share_kept(dim, after, made.kept),
         safe=None if chosen is None else chosen.safe,
+        verdict=None if chosen is None else chosen.verdict,
+        penalty_high=None if chosen is None else chosen.penalty_high,
     )
 
 
 def _warnings(made: Made) -> list[str]:
     inventory, outcome, classes = made.inventory, made.outcome, made.classes
     warnings = [made.predictor.dtype_note] if made.predictor.dtype_note else []
-    refused = [d for d in inventory.dims if d.padding == "refused" and not d.ordered]
+    refused = [d for d in inventory.dims if not d.adjustable]
     if refused:
         warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
     stuck = [group for group in classes if not made.offered[group.name]]
@@ -139,11 +145,25 @@ def _warnings(made: Made) -> list[str]:
         warnings.append(
             f"{len(unsafe)} pinned sizes are not known to be safe, the first is {unsafe[0].name}"
         )
+    warnings += _undecided(made, [o for _, o in pairs])
     cut = sum(len(_cut(g, o)) for g, o in pairs)
     if cut:
         dims = "1 dim is" if cut == 1 else f"{cut} dims are"
         warnings.append(f"{dims} cut: the model's function changes")
     return warnings
+
+
+def _undecided(made: Made, chosen: Sequence[Option]) -> list[str]:
+    bounds = [option.penalty_high for option in chosen if option.verdict == "undecided"]
+    if not bounds:
+        return []
+    known = [bound for bound in bounds if bound is not None]
+    most = f", at most {max(known):.1%}" if len(known) == len(bounds) else ""
+    sizes = "1 chosen size is" if len(bounds) == 1 else f"{len(bounds)} chosen sizes are"
+    return [
+        f"{sizes} undecided: the map's errors leave open whether more than "
+        f"{made.predictor.tolerance:.0%} is lost{most}"
+    ]
 
 
 def _degenerate(made: Made, pairs: Sequence[tuple[DimClass, Option]]) -> list[str]:

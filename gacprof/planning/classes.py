@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.diagnosing.landscape import STEP, Landscape, around, landscape
+from gacprof.cliffmap.judge import Verdict
+from gacprof.diagnosing.companions import beside
+from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.errors import PlanError
 from gacprof.planning.constraints import (
@@ -21,7 +23,7 @@ from gacprof.planning.constraints import (
     check_patterns,
     grouped,
 )
-from gacprof.planning.coupling import Axes, together
+from gacprof.planning.coupling import together
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 
 
@@ -31,18 +33,25 @@ class Option:
 
     ``nbytes`` are the cost as stored, at the dtypes of the weights. ``kept`` is the share of
     the members' energy (squared singular values) that the size keeps, summed over members and
-    None where it is not known; ``safe`` is the map's word. ``fused`` means that the factor
-    pair is multiplied out to one dense weight instead; ``size`` is then the rank that such a
-    weight can have.
+    None where it is not known; ``verdict`` is the map's word on the worst member, whose penalty is
+    at most ``penalty_high``; ``offered`` is whether a plan may choose the size by it
+    (:meth:`Landscape.offers`). ``fused`` means that the factor pair is multiplied out to one
+    dense weight instead; ``size`` is then the rank that such a weight can have.
     """
 
     size: int
     cost: int
     nbytes: int
     latency_us: float | None
-    safe: bool
+    verdict: Verdict | None
     kept: float | None = None
     fused: bool = False
+    offered: bool = False
+    penalty_high: float | None = None
+
+    @property
+    def safe(self) -> bool:
+        return self.verdict == "safe"
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,11 @@ def build_classes(
     window: float,
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
+    sizes: Mapping[str, int] | None = None,
 ) -> list[DimClass]:
     """The classes of all adjustable dims. ``kept`` gives, by dim name, the share of energy
-    kept at each size from 0 to the dim's own.
+    kept at each size from 0 to the dim's own. Each dim is judged beside the others at ``sizes``,
+    by name, where those are known.
 
     Raises :class:`PlanError` for constraints that contradict each other or name no dim, and
     where no dim may change.
@@ -93,33 +104,32 @@ def build_classes(
     if not 0 <= window < float("inf"):
         raise PlanError(f"the window is {window}: it must be a share of a dim, such as 0.25")
     dims = list(dims)
-    free = [dim for dim in dims if dim.padding == "exact" or dim.ordered]
+    free = [dim for dim in dims if dim.adjustable]
     if dims and not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
     check_patterns(free, constraints)
-    axes = Axes(dims)
     return [
-        _class(predictor, axes, members, window, constraints, kept)
+        _class(predictor, sizes or {}, members, window, constraints, kept)
         for members in grouped(free, constraints)
     ]
 
 
 def _class(
     predictor: Predictor,
-    axes: Axes,
+    sizes: Mapping[str, int],
     members: list[Dim],
     window: float,
     constraints: Constraints,
     kept: Mapping[str, Sequence[float]],
 ) -> DimClass:
     bounds = bounds_of(members, constraints)
-    near = axes.aligned(predictor, members, members)
+    near = beside(predictor, members, members, sizes)
     untouched = _untouched(near, members)
     if bounds.pin is not None:
         option = _pinned(near, members, bounds.pin, kept)
         return DimClass(tuple(members), (option,), untouched, bounds)
     reach = _reach(members, window, bounds)
-    lands = [landscape(axes.aligned(predictor, members, [dim]), dim, *reach) for dim in members]
+    lands = [landscape(beside(predictor, members, [dim], sizes), dim, *reach) for dim in members]
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, lands, size, kept) for size in allowed]
@@ -134,10 +144,10 @@ def _reach(members: list[Dim], window: float, bounds: Bounds) -> tuple[int, int]
     low, high = around(members, window)
     if bounds.least > high:
         low = bounds.least
-        high = low + max(STEP, round(low * window))
+        high = low + max(LEAST_REACH, round(low * window))
     if bounds.most is not None and bounds.most < low:
         high = bounds.most
-        low = max(1, high - max(STEP, round(high * window)))
+        low = max(1, high - max(LEAST_REACH, round(high * window)))
     return low, high
 
 
@@ -147,7 +157,7 @@ def _untouched(predictor: Predictor, members: list[Dim]) -> Option:
         sum(dim.size * dim.params_per_unit for dim in members),
         sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         together(predictor, members, None),
-        False,
+        None,
         float(len(members)),
     )
 
@@ -159,14 +169,31 @@ def _option(
     size: int,
     kept: Mapping[str, Sequence[float]],
 ) -> Option:
+    verdict, high = _worst(lands, size)
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         together(predictor, members, size),
-        all(size in land.safe for land in lands),
+        verdict,
         _sum(share_kept(dim, size, kept) for dim in members),
+        penalty_high=high,
+        offered=all(land.offers(size, dim.size) for land, dim in zip(lands, members, strict=True)),
     )
+
+
+def _worst(lands: Sequence[Landscape], size: int) -> tuple[Verdict | None, float | None]:
+    """The verdict on the size over all members, and the bound of its penalty."""
+    places = [land.place(size) for land in lands]
+    known = [(land, at) for land, at in zip(lands, places, strict=True) if at is not None]
+    if len(known) < len(lands):
+        return None, None
+    verdicts = {land.verdict[at] for land, at in known}
+    bounds = [land.penalty_high[at] for land, at in known]
+    settled = [bound for bound in bounds if bound is not None]
+    order: tuple[Verdict, ...] = ("misaligned", "undecided", "safe")
+    worst = next(verdict for verdict in order if verdict in verdicts)
+    return worst, max(settled) if len(settled) == len(bounds) else None
 
 
 def _pinned(
@@ -192,7 +219,7 @@ def _refusal(members: list[Dim], size: int, pinned: bool = False) -> str:
             return f"its {dim.size} entries are in no order of importance, so none can be cut"
         if size > dim.size and dim.padding == "refused":
             return dim.why
-        if dim.kind == "rank" and size > max(dim.dense_size or size, dim.size):
+        if dim.most is not None and size > dim.most:
             return f"the dense weight's rank is {dim.dense_size}"
     return ""
 
@@ -213,7 +240,17 @@ def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
             rank = dim.dense_size or min(module.out_features, module.in_features)
             size = max(rank, dim.size)
             return [
-                Option(size, cost, dense_bytes(inventory, module), dense, True, 1.0, fused=True)
+                Option(
+                    size,
+                    cost,
+                    dense_bytes(inventory, module),
+                    dense,
+                    "safe",
+                    1.0,
+                    fused=True,
+                    offered=True,
+                    penalty_high=0.0,
+                )
             ]
     return []
 

@@ -1,41 +1,11 @@
-"""Dims that meet in one product: which they are, and what they cost together."""
+"""What dims that meet in one product cost together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from gacprof.checkpoint.inventory import Dim, Feed
-from gacprof.diagnosing.landscape import STEP
+from gacprof.checkpoint.inventory import Dim
 from gacprof.diagnosing.predict import Predictor
-
-
-class Axes:
-    """Which dims add up on the same axis of a product, as PaLU's groups do."""
-
-    def __init__(self, dims: Iterable[Dim]) -> None:
-        self._by_feed: dict[tuple[str, Feed], list[Dim]] = {}
-        for dim in dims:
-            for feed in dict.fromkeys(dim.feeds):
-                self._by_feed.setdefault((dim.kind, feed), []).append(dim)
-
-    def others(self, members: Sequence[Dim], judged: Sequence[Dim]) -> list[Dim]:
-        """Dims beside the ``judged`` on any axis that ``members`` feed."""
-        names = {dim.name for dim in judged}
-        found: dict[str, Dim] = {}
-        for dim in members:
-            for feed in dim.feeds:
-                for other in self._by_feed[dim.kind, feed]:
-                    if other.name not in names:
-                        found[other.name] = other
-        return list(found.values())
-
-    def aligned(
-        self, predictor: Predictor, members: Sequence[Dim], judged: Sequence[Dim]
-    ) -> Predictor:
-        """The ``judged`` beside the others at a multiple of :data:`STEP`: beside odd ones only
-        odd sizes would look safe, and all of them together would be none."""
-        sizes = {o.name: -(-o.size // STEP) * STEP for o in self.others(members, judged)}
-        return predictor.beside(sizes) if sizes else predictor
 
 
 def together(predictor: Predictor, members: Sequence[Dim], size: int | None) -> float | None:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gacprof.checkpoint.inventory import Dim
+from gacprof.diagnosing.companions import companions
 from gacprof.diagnosing.landscape import landscape
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.classes import share_kept
-from gacprof.planning.coupling import Axes
 from gacprof.planning.memory import Sizes, footprint
 
 
@@ -47,8 +47,13 @@ class Judge:
         self._dims = dims
         self._kept = kept
         self._known: dict[tuple[object, ...], bool | None] = {}
-        axes = Axes(dims)
-        self._beside = {dim.name: axes.others([dim], [dim]) for dim in dims}
+        self._beside = {
+            dim.name: [
+                companions(predictor.inventory, [dim], [dim], crossing=crossing)
+                for crossing in (True, False)
+            ]
+            for dim in dims
+        }
 
     def variant(
         self, method: str, sizes: Sizes, note: str = "", proved: bool | None = None
@@ -71,15 +76,20 @@ class Judge:
         )
 
     def _is_safe(self, dim: Dim, size: int, sizes: Sizes) -> bool | None:
-        """The map's word on the size, beside the new sizes of dims that share its axis."""
-        others = {d.name: sizes.get(d.name, d.size) or d.size for d in self._beside[dim.name]}
-        key = dim.name, size, *others.values()
-        if key not in self._known:
-            land = landscape(self._predictor.beside(others), dim, size, size)
-            found = land.at(size)
-            judged = found is not None and found[1] is not None
-            self._known[key] = size in land.safe if judged else None
-        return self._known[key]
+        """The map's word on the size, beside the new sizes of dims that share its products; of
+        those on its axis alone where the map does not hold all of them together."""
+        across, along = self._beside[dim.name]
+        for dims in ([*along, *across], along):
+            others = {d.name: sizes.get(d.name, d.size) or d.size for d in dims}
+            key = dim.name, size, *others.items()
+            if key not in self._known:
+                land = landscape(self._predictor.beside(others), dim, size, size)
+                place = land.place(size)
+                judged = place is not None and land.penalty_high[place] is not None
+                self._known[key] = size in land.safe if judged else None
+            if self._known[key] is not None:
+                return self._known[key]
+        return None
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:

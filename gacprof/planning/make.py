@@ -16,6 +16,7 @@ from gacprof.planning.classes import build_classes
 from gacprof.planning.constraints import Constraints, check_numbers
 from gacprof.planning.joint import solve_jointly
 from gacprof.planning.objectives import check_scores, objective, offered
+from gacprof.planning.rounds import Decided, decide_together
 from gacprof.planning.schema import Plan
 from gacprof.planning.solving import Limits, Outcome, refuse_other_tokens
 from gacprof.planning.spectra import energy_kept
@@ -81,25 +82,39 @@ def make_plan(
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     needs_spectra = aim in ("energy", "latency") or floor is not None
     kept = energy_kept(inventory, inventory.dims, reader) if needs_spectra else {}
-    classes = build_classes(
-        predictor, inventory.dims, window=window, constraints=constraints, kept=kept
+
+    def decide(sizes: Mapping[str, int], seconds: float | None) -> Decided:
+        classes = build_classes(
+            predictor,
+            inventory.dims,
+            window=window,
+            constraints=constraints,
+            kept=kept,
+            sizes=sizes,
+        )
+        check_scores(scores, [dim.name for dim in inventory.dims], classes)
+        # What an objective itself makes the most of need not be a resource beside the budget: the
+        # best there is meets the limit, or nothing does.
+        limits = Limits(
+            parameter_ceiling(inventory, classes, budget, budget_parameters),
+            memory_ceiling(inventory, classes, memory),
+            latency_us=None if aim == "latency" else latency_limit_us,
+            latency_now_us=predictor.weights({}).latency_us,
+            energy_kept=None if aim == "energy" else floor,
+        )
+        offers = {group.name: offered(goal, group, constraints.untouched) for group in classes}
+        refuse_other_tokens(predictor, offers)
+        outcome = solve_jointly(
+            goal, classes, offers, limits, predictor, time_limit=seconds, progress=progress
+        )
+        return Decided(classes, offers, limits, outcome)
+
+    found = decide_together(predictor, decide, time_limit)
+    outcome = found.outcome
+    made = account(
+        Made(inventory, predictor, goal, found.classes, found.offered, outcome, found.limits, kept),
+        notes,
     )
-    check_scores(scores, [dim.name for dim in inventory.dims], classes)
-    # What an objective itself makes the most of need not be a resource beside the budget: the
-    # best there is meets the limit, or nothing does.
-    limits = Limits(
-        parameter_ceiling(inventory, classes, budget, budget_parameters),
-        memory_ceiling(inventory, classes, memory),
-        latency_us=None if aim == "latency" else latency_limit_us,
-        latency_now_us=predictor.weights({}).latency_us,
-        energy_kept=None if aim == "energy" else floor,
-    )
-    offers = {group.name: offered(goal, group, constraints.untouched) for group in classes}
-    refuse_other_tokens(predictor, offers)
-    outcome = solve_jointly(
-        goal, classes, offers, limits, predictor, time_limit=time_limit, progress=progress
-    )
-    made = account(Made(inventory, predictor, goal, classes, offers, outcome, limits, kept), notes)
     _keep_to(made, outcome, floor, latency_limit_us)
     return made
 

@@ -7,11 +7,11 @@ of keys and values and the activations are not in them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, TensorInfo
 from gacprof.points import BYTES_PER_ELEMENT
 
 Sizes = Mapping[str, int | None]
@@ -54,6 +54,24 @@ def footprint(inventory: Inventory, changes: Sizes) -> Footprint:
         if not tensor.name.endswith("rotary_emb.inv_freq"):
             parameters += numel
     return Footprint(parameters, nbytes)
+
+
+def planned(inventory: Inventory, dims: Iterable[Dim], without: Collection[str] = ()) -> Footprint:
+    """All weights that these dims are written in, as they are, but for those ``without``.
+
+    Each tensor counts once: a sum over dims would count a weight that two of them share (a width
+    and a rank) twice.
+    """
+    names = {place.tensor for dim in dims for place in dim.places}.difference(without)
+    stored: dict[object, TensorInfo] = {}
+    for name in sorted(names):
+        tensor = inventory.tensors[name]
+        key = (tensor.file, tensor.offset, tensor.shape, tensor.stride)
+        stored[key if tensor.offset is not None else name] = tensor
+    return Footprint(
+        sum(tensor.numel for tensor in stored.values()),
+        sum(tensor.nbytes for tensor in stored.values()),
+    )
 
 
 def _grown(inventory: Inventory, changes: Sizes) -> dict[tuple[str, int], int]:

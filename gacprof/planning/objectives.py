@@ -9,8 +9,9 @@ gac      Σ sᵢ·(|Wᵢ(d)| − |W*ᵢ|), Eq. 4 of arXiv 2604.09595            
 latency  least predicted latency                                      latency and loss known
 ======== ============================================================ =======================
 
-A pinned class has its one option whatever the objective, and where the user allows it every
-class may stay as it is, safe or not.
+*Safe* includes sizes that seem so though noise leaves them undecided, and a dim's own size while
+nothing says that it is misaligned. A pinned class has its one option whatever the objective, and
+where the user allows it every class may stay as it is, safe or not.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Pad:
 
     def eligible(self, group: DimClass) -> list[Option]:
         largest = max(dim.size for dim in group.members)
-        return [o for o in group.options if o.safe and o.size >= largest]
+        return [o for o in group.options if o.offered and o.size >= largest]
 
     def value(self, group: DimClass, option: Option) -> float:
         return -float(option.cost)
@@ -59,7 +60,7 @@ class Energy:
     measures = "shares of energy kept, summed over dims"
 
     def eligible(self, group: DimClass) -> list[Option]:
-        return [o for o in group.options if o.safe and o.kept is not None]
+        return [o for o in group.options if o.offered and o.kept is not None]
 
     def value(self, group: DimClass, option: Option) -> float:
         return option.kept or 0.0  # unknown only for a width that is pinned below its size
@@ -75,10 +76,9 @@ class Gac:
         self._scores = dict(scores or {})
 
     def eligible(self, group: DimClass) -> list[Option]:
-        safe = [o for o in group.options if o.safe]
-        safe = [o for o in safe if not o.fused]  # the paper knows no such option
-        below = [o for o in safe if o.cost < group.before]
-        above = [o for o in safe if o.cost >= group.before]
+        offered = [o for o in group.options if o.offered and not o.fused]  # the paper fuses none
+        below = [o for o in offered if o.cost < group.before]
+        above = [o for o in offered if o.cost >= group.before]
         return below[-GAC_NEIGHBOURS:] + above[:GAC_NEIGHBOURS]
 
     def value(self, group: DimClass, option: Option) -> float:
@@ -131,9 +131,8 @@ def offered(goal: Objective, group: DimClass, untouched: bool) -> list[Option]:
 
 def _nothing_safe(group: DimClass) -> str:
     for dim in group.members:
-        full = max(dim.dense_size or dim.size, dim.size)
-        if dim.kind == "rank" and group.bounds.least > full:
-            return f"the dense weight's rank is {full}"
+        if dim.most is not None and group.bounds.least > dim.most:
+            return f"the dense weight's rank is {dim.dense_size}"
     why = group.missing or "a wider --window offers more sizes"
     return f"the map knows no such size that suits the objective ({why})"
 

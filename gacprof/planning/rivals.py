@@ -8,6 +8,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.planning.classes import DimClass
 from gacprof.planning.judging import Judge, Variant
 from gacprof.planning.objectives import Gac
+from gacprof.points import MAX_DIM
 from gacprof.solver import solve_gac
 
 MULTIPLES = (8, 64)
@@ -17,7 +18,7 @@ PAPER = "paper's DP, today's budget"
 def naive(judge: Judge, dims: Sequence[Dim]) -> Iterator[Variant]:
     """What the compressors' own flags do: every dim to a multiple, up, down or to the nearest.
 
-    A rank is raised to no more than the dense weight's.
+    A rank is raised to no more than is of use (:attr:`Dim.most`).
     """
     for multiple in MULTIPLES:
         for way, rounded in (
@@ -26,15 +27,11 @@ def naive(judge: Judge, dims: Sequence[Dim]) -> Iterator[Variant]:
             ("nearest", lambda d, m: max(m, (d + m // 2) // m * m)),
         ):
             sizes: dict[str, int | None] = {
-                dim.name: min(rounded(dim.size, multiple), _most(dim))
+                dim.name: min(rounded(dim.size, multiple), dim.most or MAX_DIM)
                 for dim in dims
                 if dim.padding == "exact"
             }
             yield judge.variant(f"{way} to {multiple}", sizes)
-
-
-def _most(dim: Dim) -> float:
-    return max(dim.dense_size or dim.size, dim.size) if dim.kind == "rank" else float("inf")
 
 
 def paper(

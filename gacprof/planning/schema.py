@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gacprof.cliffmap.judge import Verdict
 from gacprof.errors import PlanError
 from gacprof.files import write_json
 
@@ -38,8 +39,9 @@ class Choice(_Strict):
     ``fusable`` says that this too was on offer. ``latency_before_us`` and
     ``latency_after_us`` are the workload's predicted time in the GEMMs that this dim feeds,
     null where the map does not hold them. ``energy_kept`` is the share of the dim's energy that
-    is left, null where no spectrum was read; ``safe`` is the map's word on the new size, null
-    where the dim had no choice.
+    is left, null where no spectrum was read; ``verdict`` is the map's word on the new size, its
+    penalty at most ``penalty_high`` (null where that is open), and ``safe`` whether it is safe;
+    null where the dim had no choice or the map does not know the size.
     """
 
     dim: str
@@ -55,6 +57,8 @@ class Choice(_Strict):
     candidates: list[int] = Field(default_factory=list)
     energy_kept: float | None = None
     safe: bool | None = None
+    verdict: Verdict | None = None
+    penalty_high: float | None = None
 
     @model_validator(mode="after")
     def _action_follows(self) -> Choice:
@@ -67,10 +71,11 @@ class Choice(_Strict):
 
 
 class Budget(_Strict):
-    """``limit`` parameters over the planned dims; ``used`` by the plan; where it came from.
+    """``limit`` parameters over the planned weights; ``used`` by the plan; where it came from.
 
-    ``used`` − ``before`` is what the whole checkpoint gains, all dims resized together, where
-    a sum over dims would miss the product of two that share a weight.
+    A weight counts once, however many of the planned dims it is written in. ``used`` − ``before``
+    is what the whole checkpoint gains, all dims resized together, where a sum over dims would
+    miss the product of two that share a weight.
     """
 
     limit: int | None
@@ -121,6 +126,7 @@ class Plan(_Strict):
     device: str
     objective: str
     workload: Workload
+    tolerance: float | None = None
     budget: Budget
     memory: Memory | None = None
     choices: list[Choice]

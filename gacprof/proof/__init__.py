@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gacprof.proof.benchmark import BenchResult, Timing, bench
+from gacprof.proof.bench_result import BenchResult, Replicate, Timing
+from gacprof.proof.benchmark import bench
 from gacprof.proof.perplexity import Perplexity
 from gacprof.proof.subject import distinct_names
 from gacprof.proof.verification import Verification, verify
@@ -10,6 +11,7 @@ from gacprof.proof.verification import Verification, verify
 __all__ = [
     "BenchResult",
     "Perplexity",
+    "Replicate",
     "Timing",
     "Verification",
     "bench",

@@ -7,13 +7,18 @@ from typing import Any, Literal
 
 from gacprof.points import Environment
 
+Verdict = Literal["reference", "identical", "faster", "slower", "no difference shown", "undecided"]
+
 
 @dataclass(frozen=True)
 class Timing:
-    """One model at one workload. Microseconds: of a prefill, of one decode step on average.
+    """One model at one workload. Microseconds: of a prefill, of one decode step.
 
-    ``ratio`` is (low, median, high) of this model's time over the first model's, round by
-    round; below 1 is faster. None for the first model itself.
+    ``latency_us`` is fitted (:mod:`gacprof.proof.comparison`), with its 95 % interval from
+    ``low_us`` to ``high_us``. ``timings_us`` are the raw timings, the same number from each round
+    in order. ``ratio`` is (low, ratio, high) of this model's time over the reference's; below 1
+    is faster. Its interval is simultaneous: 95 % for all verdicts of the bench together. None for
+    the reference itself.
     """
 
     model: str
@@ -21,27 +26,32 @@ class Timing:
     kind: Literal["prefill", "decode"]
     tokens: int
     low_us: float
-    median_us: float
+    latency_us: float
     high_us: float
     timings_us: tuple[float, ...]
+    verdict: Verdict
     ratio: tuple[float, float, float] | None = None
 
-    @property
-    def verdict(self) -> str:
-        """``faster``, ``slower`` or ``no difference shown``, against the first model."""
-        if self.ratio is None:
-            return "reference"
-        low, _, high = self.ratio
-        return "faster" if high < 1 else "slower" if low > 1 else "no difference shown"
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"verdict": self.verdict}
+@dataclass(frozen=True)
+class Replicate:
+    """The reference against itself at one workload: the bench's own A/A comparison.
+
+    ``ratio`` is as a :class:`Timing`'s, with its own 95 % interval. ``spread`` is the largest
+    difference that the interval allows, as a share: none up to that is claimed of any model.
+    """
+
+    workload: str
+    ratio: tuple[float, float, float]
+    spread: float
+    timings_us: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All timings, raw ones kept. ``models`` are names, told apart; ``sources`` the paths behind
-    them; ``parameters`` are in the same order."""
+    """All timings, raw ones kept. ``models`` are names, told apart, the reference first;
+    ``sources`` the paths behind them; ``parameters`` are in the same order. ``busy`` is the share
+    of a decode step that a GPU computed, by model, where a profiler told."""
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]
@@ -50,8 +60,11 @@ class BenchResult:
     decode_steps: int
     rounds: int
     timings: tuple[Timing, ...]
+    replicates: tuple[Replicate, ...]
     environment: Environment
     timer: str
+    threads_bound: bool = False
+    busy: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
     sources: tuple[str, ...] = ()
 
@@ -61,6 +74,11 @@ class BenchResult:
             if (timing.model, timing.workload) == (model, workload):
                 return timing
         raise KeyError((model, workload))
+
+    @property
+    def spread(self) -> float:
+        """The largest A/A spread of any workload."""
+        return max(replicate.spread for replicate in self.replicates)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -72,7 +90,10 @@ class BenchResult:
             "decode_steps": self.decode_steps,
             "rounds": self.rounds,
             "timer": self.timer,
-            "timings": [timing.as_dict() for timing in self.timings],
+            "threads_bound": self.threads_bound,
+            "timings": [asdict(timing) for timing in self.timings],
+            "replicates": [asdict(replicate) for replicate in self.replicates],
+            "busy": dict(self.busy),
             "environment": self.environment.as_dict(),
             "notes": list(self.notes),
         }

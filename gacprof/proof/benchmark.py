@@ -1,15 +1,16 @@
-"""Faster? Several models, the same workloads, measured in turns on one device.
+"""Faster? Several models, the same workloads, interleaved in random order on one device.
 
-Models take turns in every round (A B A B …), so that drift of clocks and temperature hits all
-alike, and each round gives a ratio to the first model. A difference is claimed only where the
-interval of those ratios excludes 1.
+Every block calls all models once at one workload, in a fresh random order (:mod:`.rounds`); a
+fit takes out what the machine did to a block as a whole (:mod:`.comparison`). The first model is
+the reference and runs twice, the second time as a hidden A/A replicate: what the bench shows
+between the two is its own error, printed beside every result, and no smaller difference is
+claimed.
 """
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -18,9 +19,14 @@ from torch import nn
 from gacprof.checkpoint.load_skeleton import require_transformers
 from gacprof.errors import CheckpointError, MeasurementError
 from gacprof.measure.device import open_device
-from gacprof.measure.stats import median_interval
+from gacprof.measure.threads import bound_threads
 from gacprof.points import Environment
-from gacprof.proof.bench_result import BenchResult, Timing
+from gacprof.proof.bench_result import BenchResult
+from gacprof.proof.busy import busy_share
+from gacprof.proof.comparison import FIRST_LOOK
+from gacprof.proof.identity import identical
+from gacprof.proof.judging import Judged, conditions
+from gacprof.proof.rounds import Limits, Progress, Rounds
 from gacprof.proof.subject import (
     Model,
     chosen_dtype,
@@ -30,64 +36,109 @@ from gacprof.proof.subject import (
     positions,
     vocabulary,
 )
-from gacprof.proof.together import common_dtype, load_together
-from gacprof.proof.workloads import Clock, Runner, Workload
-
-Progress = Callable[[int, int, str], None]
-"""Told (timings done, timings in all at most, what is timed next)."""
+from gacprof.proof.together import Together, common_dtype, load_together
+from gacprof.proof.workloads import Clock, Runner, Workload, runner
 
 SEED = 0
-WARM_UP_ROUNDS = 2
-FEWEST_ROUNDS = 3
-ATTEMPTS = 3
+ROUNDS = 384
+"""At most, by default: looks after 12, 24, 48, 96, 192 and 384."""
 
 
 def bench(
     models: Sequence[Model],
     *,
     tokens: Sequence[int] = (128, 512, 1024),
-    decode_steps: int = 32,
+    decode_steps: int = 8,
     batch: int = 1,
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
-    repeats: int = 12,
+    rounds: int = ROUNDS,
     time_cap_s: float | None = 300.0,
     progress: Progress | None = None,
 ) -> BenchResult:
     """Prefill latency at every length of ``tokens``, decode latency after the shortest.
 
-    ``dtype`` defaults to the stored one (the widest of all models). At least 3 rounds are
-    measured, then no new one begins after ``time_cap_s`` seconds. ``decode_steps`` of 0 leaves
-    decoding out. The models are in memory together, or it is refused: unloading between turns
-    would measure loading.
+    A round holds one prefill of each length and ``decode_steps`` decode steps of every model; 0
+    leaves decoding out. ``rounds`` are measured at most. It ends earlier when every verdict is
+    decided, looked at after 12, 24, 48 … rounds, or after ``time_cap_s`` seconds and at least 4
+    rounds; with fewer than 12 all verdicts are ``undecided``.
+
+    ``dtype`` defaults to the stored one (the widest of all models). The models are in memory
+    together, the reference twice where there is room for it.
 
     Raises :class:`MeasurementError` for a device that is not there or too small,
     :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.
     """
     workloads = _workloads(tokens, decode_steps, batch)
-    if not models or repeats < FEWEST_ROUNDS:
-        raise MeasurementError(f"bench needs a model and at least {FEWEST_ROUNDS} repeats")
+    if not models or rounds < FIRST_LOOK:
+        raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
     where = device_of(device)
     numbers = chosen_dtype(dtype) or common_dtype(models)
     loaded = load_together(models, numbers, where)
-    _refuse_too_long(models, loaded, workloads)
-    clock = Clock(where)
-    rounds = _measure(loaded, workloads, clock, repeats, time_cap_s, progress)
+    _refuse_too_long(models, loaded.models, workloads)
     sources = tuple(name_of(model) for model in models)
     names = distinct_names(sources)
+    clock = Clock(where)
+    limits = Limits(rounds, time_cap_s)
+    with _threads(where) as bound:
+        measured = _measure(names, loaded, workloads, clock, limits, progress)
     return BenchResult(
         models=names,
         sources=sources,
-        parameters=tuple(sum(p.numel() for p in model.parameters()) for model in loaded),
+        parameters=tuple(sum(p.numel() for p in m.parameters()) for m in loaded.models),
         dtype=str(numbers).removeprefix("torch."),
         batch=batch,
         decode_steps=decode_steps,
-        rounds=len(rounds),
-        timings=_timings(names, workloads, rounds),
+        rounds=measured.rounds.count,
+        timings=measured.timings(),
+        replicates=measured.replicates(),
         environment=_environment(where),
-        timer="cuda-events" if where.type == "cuda" else "cpu-monotonic",
-        notes=_notes(len(rounds), repeats, clock.disturbed),
+        timer=clock.name,
+        threads_bound=bound,
+        busy=measured.busy,
+        notes=(
+            *conditions(where, numbers, bound, loaded.shared),
+            *measured.notes(),
+        ),
     )
+
+
+def _measure(
+    names: Sequence[str],
+    loaded: Together,
+    workloads: Sequence[Workload],
+    clock: Clock,
+    limits: Limits,
+    progress: Progress | None,
+) -> Judged:
+    ids = _ids(loaded.models, workloads, clock.device)
+    columns = (*loaded.models, loaded.replicate)
+    runners = [[runner(model, workload, ids) for model in columns] for workload in workloads]
+    same = [identical(loaded.models[0], model) for model in loaded.models]
+    rounds = Rounds(workloads, runners, clock, progress)
+    measured = Judged(names, workloads, same, limits, rounds)
+    try:
+        rounds.run(limits, measured.decided)
+        if workloads[-1].kind == "decode":
+            measured.busy = _busy(names, runners[-1], clock)
+    except torch.OutOfMemoryError as error:
+        raise MeasurementError(f"out of memory: {str(error).splitlines()[0]}") from None
+    return measured
+
+
+def _busy(names: Sequence[str], runners: Sequence[Runner], clock: Clock) -> dict[str, float]:
+    shares = {name: busy_share(runner, clock) for name, runner in zip(names, runners, strict=False)}
+    return {name: share for name, share in shares.items() if share is not None}
+
+
+@contextmanager
+def _threads(device: torch.device) -> Iterator[bool]:
+    """A CPU's compute threads bound to cores; a GPU's host thread is left alone."""
+    if device.type != "cpu":
+        yield False
+        return
+    with bound_threads() as bound:
+        yield bound
 
 
 def _workloads(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[Workload, ...]:
@@ -105,74 +156,12 @@ def _refuse_too_long(
     for source, model in zip(models, loaded, strict=True):
         most = positions(model)
         for workload in workloads:
-            needed = workload.tokens + (workload.steps if workload.kind == "decode" else 0)
+            needed = workload.tokens + (workload.kind == "decode")
             if most is not None and needed > most:
                 raise CheckpointError(
                     f"{name_of(source)} has {most} positions (max_position_embeddings): "
-                    f"{workload.name} would take {needed}; ask for fewer tokens or steps"
+                    f"{workload.name} would take {needed}; ask for fewer tokens"
                 )
-
-
-Round = dict[tuple[int, int], float]
-"""(model, workload), by their numbers → microseconds."""
-
-
-def _measure(
-    models: Sequence[nn.Module],
-    workloads: Sequence[Workload],
-    clock: Clock,
-    repeats: int,
-    time_cap_s: float | None,
-    progress: Progress | None,
-) -> list[Round]:
-    ids = _ids(models, workloads, clock.device)
-    runners = {
-        (m, w): Runner(model, workload, ids[:, : workload.tokens])
-        for w, workload in enumerate(workloads)
-        for m, model in enumerate(models)
-    }
-    total = len(runners) * (WARM_UP_ROUNDS + repeats)
-    done = 0
-    began = time.monotonic()
-    rounds: list[Round] = []
-    for number in range(WARM_UP_ROUNDS + repeats):
-        late = time_cap_s is not None and time.monotonic() - began > time_cap_s
-        if late and len(rounds) >= FEWEST_ROUNDS:
-            break
-        taken: Round = {}
-        for (m, w), runner in runners.items():
-            if progress is not None:
-                progress(done, total, workloads[w].name)
-            taken[m, w] = _time(runner, clock)
-            done += 1
-        if number >= WARM_UP_ROUNDS:
-            rounds.append(taken)
-    if progress is not None:
-        progress(total, total, "")
-    return rounds
-
-
-def _time(runner: Runner, clock: Clock) -> float:
-    """One timing. On a CPU that other processes want too, it is taken up to :data:`ATTEMPTS`
-    times until nobody takes a core from us, and the least disturbed one is kept: by the count of
-    preemptions, never by the time itself."""
-    collecting = gc.isenabled()
-    gc.disable()  # a collection would be timed as the model's
-    kept: tuple[int, float] | None = None
-    try:
-        for _ in range(ATTEMPTS):
-            taken = runner.time(clock)
-            if kept is None or clock.preempted < kept[0]:
-                kept = clock.preempted, taken
-            if kept[0] == 0:
-                break
-        clock.disturbed += bool(kept and kept[0])
-        return kept[1] if kept else 0.0
-    except torch.OutOfMemoryError as error:
-        raise MeasurementError(f"out of memory: {str(error).splitlines()[0]}") from None
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _ids(
@@ -184,45 +173,6 @@ def _ids(
     return torch.randint(vocabulary(models), shape, generator=generator).to(device)
 
 
-def _timings(
-    names: Sequence[str], workloads: Sequence[Workload], rounds: Sequence[Round]
-) -> tuple[Timing, ...]:
-    found = []
-    for w, workload in enumerate(workloads):
-        for m, name in enumerate(names):
-            taken = [r[m, w] for r in rounds]
-            low, middle, high = median_interval(taken)
-            ratio = median_interval([r[m, w] / r[0, w] for r in rounds]) if m else None
-            found.append(
-                Timing(
-                    name,
-                    workload.name,
-                    workload.kind,
-                    workload.tokens,
-                    low,
-                    middle,
-                    high,
-                    tuple(taken),
-                    ratio,
-                )
-            )
-    return tuple(found)
-
-
 def _environment(device: torch.device) -> Environment:
     found = open_device(str(device)).environment
     return replace(found, stack={**found.stack, "transformers": require_transformers().__version__})
-
-
-def _notes(rounds: int, repeats: int, disturbed: int) -> tuple[str, ...]:
-    notes = []
-    if disturbed:
-        notes.append(
-            f"{disturbed} timings were preempted by other processes, {ATTEMPTS} times over: "
-            "the machine is busy, and differences hide in that"
-        )
-    if rounds < repeats:
-        notes.append(f"stopped after {rounds} of {repeats} rounds: the time cap was reached")
-    if rounds < 6:
-        notes.append("fewer than 6 rounds: the intervals are ranges, not of 95 % confidence")
-    return tuple(notes)

@@ -18,6 +18,10 @@ Model = str | Path | nn.Module
 Inputs = Any
 """Token ids [batch, tokens]: a tensor, an array, or nested lists."""
 
+CPU_BF16 = frozenset({"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"})
+CPU_FP16 = frozenset({"amx_fp16", "avx512_fp16", "fphp", "asimdhp"})
+"""Flags in Linux's /proc/cpuinfo; the last ones are Arm's."""
+
 
 def name_of(model: Model) -> str:
     return type(model).__name__ if isinstance(model, nn.Module) else str(model)
@@ -77,6 +81,18 @@ def device_of(name: torch.device | str | None) -> torch.device:
 
 def chosen_dtype(name: torch.dtype | str | None) -> torch.dtype | None:
     return None if name is None else dtype_of(name)
+
+
+def multiplies(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the device has instructions for products in ``dtype``; true where unknown."""
+    wanted = {torch.bfloat16: CPU_BF16, torch.float16: CPU_FP16}.get(dtype)
+    if device.type != "cpu" or wanted is None:
+        return True
+    try:
+        told = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    except OSError:
+        return True
+    return bool(told & wanted)
 
 
 def vocabulary(models: Sequence[nn.Module]) -> int:

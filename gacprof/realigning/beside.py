@@ -13,6 +13,7 @@ import gacprof
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.containers.sharded import LEFT_OUT
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.width import widths_against_config
 from gacprof.checkpoint.load_config import module_facts
 from gacprof.errors import CheckpointError
 from gacprof.files import sync, write_json
@@ -85,11 +86,17 @@ def refuse_incomplete(inventory: Inventory) -> None:
             )
 
 
-def notes_on(inventory: Inventory) -> tuple[str, ...]:
+def notes_on(inventory: Inventory, sizes: Sizes) -> tuple[str, ...]:
     """What the user has to know or to add by hand."""
     left = inventory.left_out
     told = [note for note in inventory.notes if note.endswith(LEFT_OUT)] if left else []
     pickled = bool(inventory.attributes)
     if pickled and not any(name.startswith("tokenizer") for name in inventory.side_files):
         told.append("a tokenizer inside a pickle is not unpickled: copy the original model's files")
-    return tuple(told)
+    return (*told, *config_notes(inventory, sizes))
+
+
+def config_notes(inventory: Inventory, sizes: Sizes) -> list[str]:
+    """What the config cannot say of the new sizes; nothing where there is no config."""
+    config = mirrored_files(inventory, sizes).get("config.json")
+    return [] if config is None else widths_against_config(inventory, sizes, config)

@@ -51,8 +51,7 @@ def _check_choice(plan: Plan, choice: Choice, dim: Dim, inventory: Inventory) ->
                 f"the plan for {plan.checkpoint} does not fit the {inventory.path}: it says that "
                 f"'{dim.name}' is {what}{told}, here it is {what}{here}"
             )
-    most = max(dim.dense_size or dim.size, dim.size)
-    if dim.kind == "rank" and dim.dense_size and choice.after and choice.after > most:
+    if dim.most is not None and choice.after and choice.after > dim.most:
         raise PlanError(
             f"the plan gives '{dim.name}' the rank {choice.after}: the dense weight's rank is "
             f"{dim.dense_size}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from gacprof.checkpoint.memory_tensors import ModelReader, tensors_of
 from gacprof.errors import CheckpointError
 from gacprof.planning.schema import Plan
 from gacprof.realigning import targets
+from gacprof.realigning.beside import config_notes
 from gacprof.realigning.binding import check_sizes
 from gacprof.realigning.edits import Edit, Sizes, changes_of, edits_of
 from gacprof.realigning.fusion import Output, blocks, fused_modules, outputs_of
@@ -39,8 +41,9 @@ def realign_model(
     """``model`` with new sizes: a copy of it, or itself if ``inplace``.
 
     Sizes, parameters, what layers say of themselves, and the config change together, all or
-    nothing. Parameters that change are new objects (an optimiser has to be told), on the old
-    ones' device and of their dtype; all others stay as they are.
+    nothing. A config has one width for all layers: where they now differ it stays as it was, and
+    a ``UserWarning`` says so. Parameters that change are new objects (an optimiser has to be
+    told), on the old ones' device and of their dtype; all others stay as they are.
 
     Raises :class:`PlanError` for a plan that does not fit the model, :class:`CheckpointError`
     for a dim that may not change.
@@ -66,6 +69,8 @@ def realign_model(
     _fuse(target, made, [module.name for module in fused])
     _assign(target, made)
     _tell(target, inventory, sizes)
+    for note in config_notes(inventory, sizes):
+        warnings.warn(note, stacklevel=3)
     return target
 
 

@@ -216,7 +216,7 @@ def write_resized(
             bytes_written=sum(file.nbytes for file in files),
             files=tuple(file.name for file in files),
             resumed=resumed,
-            notes=(*notes, *notes_on(inventory)),
+            notes=(*notes, *notes_on(inventory, sizes)),
             not_finite=tuple(resolver.not_finite),
         )
         write_side_files(folder, inventory, sizes, files)

@@ -11,10 +11,12 @@ from gacprof.cliffmap import CliffMap
 
 @dataclass(frozen=True)
 class Contents:
-    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s."""
+    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s.
+    ``example`` is another device's map, whose first curve shows what a cliff is."""
 
     title: str
     cliff_map: CliffMap | None = None
+    example: CliffMap | None = None
     subject: str = ""
     diagnosis: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] | None = None

@@ -77,11 +77,17 @@ def _figures(contents: Contents) -> list[tuple[str, str, Figure]]:
     """(file name, caption, figure), the bench first: it is what the reader came for."""
     made: list[tuple[str, str, Figure]] = []
     if contents.bench and len(contents.bench["models"]) > 1:
-        made.append(("bench", "Before and after, measured in turns.", bench_figure(contents.bench)))
+        caption = "Before and after, models interleaved. Grey: the first model against itself."
+        made.append(("bench", caption, bench_figure(contents.bench)))
     if contents.cliff_map is not None:
         for i, curve in enumerate(telling_curves(contents.cliff_map)):
             name = f"{i + 1}-{curve.operator}-{curve.axis}"
             made.append((name, curve.identity, staircase(contents.cliff_map, curve)))
+    if contents.example is not None:
+        curve = contents.example.curves[0]
+        device = contents.example.environment.name
+        told = f"For comparison, not this device: {curve.operator} over {curve.axis}, {device}."
+        made.append(("example", told, staircase(contents.example, curve)))
     return made
 
 
@@ -120,6 +126,11 @@ def _map_facts(cliff_map: CliffMap | None) -> dict[str, Any] | None:
         "curves": len(file.curves),
         "points": sum(len(c.points.d) for c in file.curves),
         "cliffs": sum(len(c.cliffs) for c in file.curves),
+        "safe": sum(len(c.safe) for c in file.curves),
+        "misaligned": sum(len(c.misaligned) for c in file.curves),
+        "undecided": sum(len(c.undecided) for c in file.curves),
+        "tolerances": sorted(c.tolerance for c in file.curves) or [0.0],
+        "too_noisy": cliff_map.too_noisy,
     }
 
 

@@ -28,6 +28,9 @@ def _measured(bench: Mapping[str, Any]) -> list[str]:
         parts = [f"{t['workload']} tokens {_change(t)}" for t in of_model]
         gained = [t for t in of_model if t["verdict"] == "faster"]
         lost = [t for t in of_model if t["verdict"] == "slower"]
+        if all(t["verdict"] == "identical" for t in of_model):
+            sentences.append(f"{model} is identical to {first}, byte for byte.")
+            continue
         verdict = (
             "is faster somewhere and slower elsewhere"
             if gained and lost
@@ -43,8 +46,8 @@ def _measured(bench: Mapping[str, Any]) -> list[str]:
 
 def _change(timing: Mapping[str, Any]) -> str:
     low, middle, high = timing["ratio"]
-    if timing["verdict"] == "no difference shown":
-        return f"no difference shown ({_signed(low - 1)} to {_signed(high - 1)})"
+    if timing["verdict"] in ("no difference shown", "undecided"):
+        return f"{timing['verdict']} ({_signed(low - 1)} to {_signed(high - 1)})"
     return f"{_signed(middle - 1)} ({_signed(low - 1)} to {_signed(high - 1)})"
 
 
@@ -62,8 +65,10 @@ def _function(check: Mapping[str, Any]) -> str:
 
 def _dims(diagnosis: Mapping[str, Any]) -> str:
     totals = diagnosis["totals"]
+    undecided = f", {totals['undecided']} undecided" if totals["undecided"] else ""
     return (
         f"{totals['misaligned']} of {totals['weights']} weights are misaligned by measurement "
+        f"by a tolerance of {between(diagnosis['tolerances'])}{undecided} "
         f"({totals['not_divisible_by_8']} by the rule d % 8); padding should recover "
         f"{microseconds(totals['recoverable_us'])} of {microseconds(totals['predicted_us'])} "
         "in matrix products."
@@ -96,6 +101,14 @@ def between(ends: Sequence[float]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
+def bound(judged: Mapping[str, Any]) -> str:
+    """The upper bound of a dim's penalty: none where it was not judged."""
+    if judged.get("verdict") in (None, "unknown"):
+        return "–"
+    high = judged.get("penalty_high")
+    return "open" if high is None else percent(high)
+
+
 def error(value: float | None) -> str:
     """An error in powers of ten; 0 is none at all."""
     return "not finite" if value is None else "0" if value == 0 else f"{value:.2e}"
@@ -107,5 +120,6 @@ FILTERS: dict[str, Callable[..., str]] = {
     "signed": lambda value: "–" if value is None else _signed(value),
     "count": count,
     "between": between,
+    "bound": bound,
     "error": error,
 }

@@ -1,7 +1,7 @@
 """Stage ``end_to_end``: the variants run as whole models, prefill and decode, eager and compiled.
 
-The models of a group take turns in every round (:mod:`gacprof.proof.benchmark`), the dense one
-first, so that every verdict rests on paired ratios. What runs out of time or memory is named
+The models of a group are interleaved in every round (:mod:`gacprof.proof.benchmark`), the dense
+one first, as the reference. What runs out of time or memory is named
 and left for another call.
 """
 
@@ -218,7 +218,7 @@ def _timed(
             decode_steps=run.decode_steps,
             batch=run.batch,
             device=setting.machine.torch_device,
-            repeats=ROUNDS,
+            rounds=ROUNDS,
             time_cap_s=None if left is None else left / max(1, runs_left),
             progress=partial(_advance, setting),
         )

@@ -99,7 +99,7 @@ def _end_to_end(setting: Setting) -> Iterator[str]:
     shape = data["shape"]
     yield (
         f"<p>Shapes of {_e(shape['scale'])}, {_e(shape['dtype'])}; weights are random and normal, "
-        "nothing is trained. The models of a group take turns in every round.</p>"
+        "nothing is trained. The models of a group are interleaved.</p>"
     )
     said = "".join(f"<p>{_e(sentence)}</p>" for sentence in prediction.headlines(rows))
     yield f'<div class="findings">{said}</div>'

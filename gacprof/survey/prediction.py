@@ -154,7 +154,7 @@ def markdown(data: Mapping[str, Any], found: Sequence[Row], said: Sequence[str])
         f"Shapes of {shape['scale']}: hidden {shape['hidden']}, MLP {shape['intermediate']}, "
         f"{shape['heads']} heads over {shape['kv_heads']} of keys, {shape['layers']} layers, "
         f"{shape['dtype']}. Weights are random and normal; nothing is trained. Models of a group "
-        "take turns in every round; ratios are paired.",
+        "are interleaved in random order; ratios are fitted by block.",
         "",
         *(f"- {sentence}" for sentence in said),
         "",
@@ -179,7 +179,7 @@ def _row(
         workload=timing["workload"],
         batch=run["batch"],
         layers=layers,
-        measured_us=timing["median_us"],
+        measured_us=timing["latency_us"],
         low_us=timing["low_us"],
         high_us=timing["high_us"],
         predicted_us=own.latency_us,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
+from typing import TypeVar
 
 import numpy as np
 
 from gacprof.cliffmap.judge import LOOKS, judge
-from gacprof.measure.device import BlockTimes, Slot
+from gacprof.measure.device import BlockTimes, Session, Slot
 from gacprof.measure.fit import Fit, fit_blocks
 from gacprof.points import Block, Call, Point
 from gacprof.sweeping.refine import Rounds, Seen, refine
 from gacprof.sweeping.suite import CurvePlan, Timing
+
+T = TypeVar("T")
 
 BLOCK_MS = 60.0
 """What a block should take: the machine's state hardly changes within tens of milliseconds."""
@@ -250,6 +253,32 @@ class CurveState:
         return sum(flags) / len(flags) if flags else 0.0
 
 
+class PartSession(Session):
+    """A session of some of a curve's slots, spoken to by their places on the curve."""
+
+    def __init__(self, session: Session, places: Sequence[int]) -> None:
+        self._session, self._places = session, list(places)
+        self._at = {place: i for i, place in enumerate(places)}
+        self.failed = self._by_place(session.failed)
+
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        times = self._session.block([self._at[place] for place in order])
+        calls = tuple(replace(timed, slot=self._places[timed.slot]) for timed in times.calls)
+        return replace(times, calls=calls, failed=self._by_place(times.failed))
+
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        return self._by_place(self._session.kernels())
+
+    def remarks(self) -> Mapping[int, str]:
+        return self._by_place(self._session.remarks())
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _by_place(self, told: Mapping[int, T]) -> dict[int, T]:
+        return {self._places[i]: value for i, value in told.items()}
+
+
 def calls_of(state: CurveState, times: BlockTimes) -> tuple[Call, ...]:
     """A block's calls as they are stored."""
     return tuple(
@@ -263,9 +292,9 @@ def shares(states: Sequence[CurveState]) -> Iterator[float]:
 
     A block of n slots takes n calls, and what it settles is worth the curve's weight in the
     model's time. To make the sum of weight × error small at a given cost, blocks are dealt out
-    as (weight / n)^(2/3): the minimum of Σ w/√b under Σ b·n. A curve has a fifth at least.
+    as (weight / n)^(2/3): the minimum of Σ w/√b under Σ b·n. A curve has a tenth at least.
     """
     worth = [(s.plan.weight / max(1, len(s.callable_slots))) ** (2 / 3) for s in states]
     most = max(worth, default=1.0)
     for each in worth:
-        yield max(0.2, each / most)
+        yield max(0.1, each / most)

@@ -1,27 +1,39 @@
 """A suite made from a checkpoint: its own shapes, and what its dims could become.
 
 For every adjustable dim the sizes around it are measured in every GEMM that it feeds, at the
-layer's true shapes and the token counts that the user serves; everything else in the model
+layer's true shapes and the token counts that the user serves, and beside what dims on the other
+axis may become; everything else in the model
 is measured once as it is, so that a diagnosis can add up the whole.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.inventory import Gemm
+from gacprof import operators
+from gacprof.checkpoint.dtypes import BY_NAME
+from gacprof.checkpoint.inventory import BESIDE, Gemm
 from gacprof.errors import SuiteError
+from gacprof.points import MAX_DIM
+from gacprof.sweeping.dtypes import AUTO
 from gacprof.sweeping.suite import Suite, parse_suite
 
 if TYPE_CHECKING:
-    from gacprof.checkpoint.inventory import Dim, Inventory
+    from gacprof.checkpoint.inventory import Dim, Feed, Inventory
 
-LADDER = ((8, 4), (128, 2))
-"""(multiple, how many each way): the nearest multiples of 8, which is 16 bytes of a 16-bit
-type (what TMA, cp.async and vector loads ask for), and of 128, a GEMM tile's edge. The dim
-itself is always measured too."""
+PERIODS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
+"""What a device's tiles and vectors may repeat with, before it was asked: powers of two up to a
+GEMM tile's edge. Of each so many multiples on either side are measured, and the map finds the
+period itself."""
+LEAST_REACH = 16
+"""Multiples of periods up to this are measured whatever the window."""
+MOST_REUSE_MIB = 512
+"""Larger than the last-level caches of today's CPUs and GPUs (H100: 50 MB, EPYC: 384 MB)."""
+FINE = 16
+"""Dims that are multiples of this are measured beside their companions as they are, only."""
 
 Key = tuple[str, tuple[tuple[str, int], ...], bool]  # swept axis, other dims, bias
 
@@ -37,16 +49,20 @@ def suite_for(
 ) -> Suite:
     """Every GEMM of the checkpoint at ``tokens`` rows, and candidates within ±``window``.
 
+    ``dtype`` defaults to the checkpoint's own. A curve's weight is the number of products on it.
     Weights are measured ``cold`` by default: a model's weights do not stay in cache from one
     layer's turn to the next. Raises :class:`SuiteError` for token counts that are no counts.
     """
+    dtype = own_dtype(inventory) if dtype == AUTO else dtype
     if not tokens or any(count <= 0 for count in tokens):
         raise SuiteError(f"token counts must be positive, not {list(tokens)}")
     swept: dict[Key, set[int]] = defaultdict(set)
+    products: dict[Key, int] = defaultdict(int)  # that the curve is of
     for m in tokens:
         for dim in inventory.dims:
             for key, sizes in _around(inventory, dim, m, window):
                 swept[key] |= sizes
+                products[key] += 1
         for module in inventory.modules:
             for gemm in module.gemms:
                 swept[_key("N", m, gemm)].add(gemm.N)
@@ -62,6 +78,7 @@ def suite_for(
             "dims": dict(others),
             "dtype": dtype,
             "flags": {"bias": bias, "cache": cache},
+            "weight": float(max(1, products[axis, others, bias])),
         }
         for (axis, others, bias), sizes in sorted(swept.items())
     ]
@@ -69,26 +86,45 @@ def suite_for(
     data = {
         "name": "for-checkpoint",
         "description": f"{inventory.layout} checkpoint {inventory.fingerprint}",
-        "timing": timing or {},
+        "timing": {"reuse_mib": reuse_mib(inventory)} | (timing or {}),
         "sweep": tables,
     }
     return parse_suite(data, "the suite made for the checkpoint")
 
 
-def sizes_near(size: int, window: float) -> set[int]:
-    """``size`` and the nearest candidates on either side within ±``window`` (a fraction).
+def own_dtype(inventory: Inventory) -> str:
+    """The dtype that most weights are stored in, where products of it can be measured."""
+    counts = Counter(module.dtype for module in inventory.modules if module.gemms)
+    stored = counts.most_common(1)[0][0] if counts else AUTO
+    return stored if stored in operators.get("linear").dtypes else AUTO
 
-    The nearest multiple of 8 each way is there whatever the window.
-    """
+
+def _itemsize(dtype: str) -> int:
+    known = BY_NAME.get(dtype)
+    return known.itemsize if known else 2
+
+
+def reuse_mib(inventory: Inventory) -> int:
+    """Between two uses of a weight a model reads all its others: that much memory (MiB), up to
+    :data:`MOST_REUSE_MIB`, by which no cache holds anything any more."""
+    stored = sum(
+        gemm.N * gemm.K * _itemsize(module.dtype)
+        for module in inventory.modules
+        for gemm in module.gemms
+    )
+    return int(min(MOST_REUSE_MIB, max(1, stored >> 20)))
+
+
+def sizes_near(size: int, window: float, periods: Mapping[int, int] = PERIODS) -> set[int]:
+    """``size`` and the nearest multiples of each period on either side, within ±``window`` (a
+    fraction); the nearest multiple of each up to 16 whatever the window."""
     sizes = {size}
-    for multiple, count in LADDER:
-        first = size // multiple * multiple
-        below = [first - i * multiple for i in range(count + 1)]
-        above = [first + (i + 1) * multiple for i in range(count)]
-        sizes |= {s for s in below + above if s > 0 and abs(s - size) <= window * size}
-    finest = LADDER[0][0]
-    down = (size - 1) // finest * finest
-    return sizes | {(size // finest + 1) * finest} | ({down} if down else set())
+    for period, count in periods.items():
+        first = size // period * period
+        near = [first + i * period for i in range(-count, count + 2)]
+        reach = max(window * size, min(period, LEAST_REACH))
+        sizes |= {s for s in near if s > 0 and abs(s - size) <= reach}
+    return sizes
 
 
 def _around(
@@ -96,18 +132,34 @@ def _around(
 ) -> Iterable[tuple[Key, set[int]]]:
     """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have.
 
-    None beyond the dense size can be chosen, but the next two above the present one are
+    None beyond :attr:`Dim.most` can be chosen, but the next two above the present one are
     measured all the same: whether a dim wastes time shows in larger ones that are faster.
     """
-    sizes = sizes_near(dim.size, window)
-    if dim.dense_size is not None:
-        finest = LADDER[0][0]
-        above = (dim.size // finest + 1) * finest, (dim.size // finest + 2) * finest
-        sizes = {s for s in sizes if s <= dim.dense_size or s == dim.size} | set(above)
-    for feed in dim.feeds:
-        gemm = inventory.gemm(feed.weight)
-        shared = getattr(gemm, feed.axis) - dim.size  # what other dims add to the same axis
-        yield _key(feed.axis, m, gemm), {shared + s for s in sizes}
+    above = {(dim.size // LEAST_REACH + more) * LEAST_REACH for more in (1, 2)}
+    most = max(dim.most or MAX_DIM, dim.size)
+    sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
+    for feed in dict.fromkeys(dim.feeds):
+        times = dim.feeds.count(feed)
+        for gemm in _beside(inventory, dim, feed):
+            shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
+            yield _key(feed.axis, m, gemm), {shared + times * s for s in sizes}
+
+
+def _beside(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
+    """The product as it is, and with the dims on its other axis at what they may become."""
+    gemm = inventory.gemm(feed.weight)
+    found = [gemm]
+    if dim.size % FINE == 0:
+        return found
+    for multiple in BESIDE:
+        grown = {"N": gemm.N, "K": gemm.K}
+        for other in inventory.fed_by(feed.weight):
+            for theirs in other.feeds:
+                across = theirs.weight == feed.weight and theirs.axis != feed.axis
+                if across and other.adjustable:
+                    grown[theirs.axis] += -other.size % multiple
+        found.append(replace(gemm, N=grown["N"], K=grown["K"]))
+    return list(dict.fromkeys(found))
 
 
 def _key(axis: str, m: int, gemm: Gemm) -> Key:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from gacprof.errors import MeasurementError, first_line
 from gacprof.measure.device import BlockTimes, Device, Session
 from gacprof.measure.worker import WorkerLostError
 from gacprof.points import Block, Environment, Point, PointNote
-from gacprof.sweeping.curve import GIVE_UP, CurveState, calls_of, shares
+from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, calls_of, shares
 from gacprof.sweeping.resuming import check_resumable
 from gacprof.sweeping.store import (
     JOURNAL,
@@ -220,18 +220,26 @@ class _Sweep:
         self._calls += len(block.calls)
 
     def _session(self, state: CurveState) -> Session:
-        """The curve's session, made now if it is not open."""
+        """The curve's session, made now if it is not open.
+
+        A slot that was given up for good is not made ready again: it may have cost a process.
+        """
         key = state.plan.key
         if key not in self._sessions:
             self._note([PointNote(slot.point) for slot in state.slots])
+            live = state.callable_slots
             reuse = self._timing.reuse_mib << 20
-            session = self._sessions[key] = self._device.session(state.slots, reuse)
+            session = self._device.session([state.slots[place] for place in live], reuse)
+            session = self._sessions[key] = PartSession(session, live)
             for place in session.failed:
                 state.fail(place, for_good=True)
             self._note_failures(state, session.failed)
-            named = session.kernels()
-            state.kernels = {state.slots[place].point: names for place, names in named.items()}
-            self._note([PointNote(point, names) for point, names in state.kernels.items()])
+            named = {state.slots[i].point: names for i, names in session.kernels().items()}
+            state.kernels = {**state.kernels, **named}
+            told = {state.slots[i].point: text for i, text in session.remarks().items()}
+            self._note(
+                PointNote(p, named.get(p, ()), remark=told.get(p, "")) for p in {**named, **told}
+            )
         return self._sessions[key]
 
     def _find_culprit(self, state: CurveState, why: str) -> None:
@@ -257,7 +265,7 @@ class _Sweep:
     def _note_failures(self, state: CurveState, failed: Mapping[int, str]) -> None:
         self._note([PointNote(state.slots[i].point, failed=why) for i, why in failed.items()])
 
-    def _note(self, notes: list[PointNote]) -> None:
+    def _note(self, notes: Iterable[PointNote]) -> None:
         """Write down what is new. The journal's blocks name points by the ids noted before."""
         fresh = []
         for note in notes:
@@ -266,6 +274,7 @@ class _Sweep:
                 known is None
                 or (note.kernels and note.kernels != known.kernels)
                 or (note.failed and note.failed != known.failed)
+                or (note.remark and note.remark != known.remark)
             ):
                 self._noted[note.point] = note
                 fresh.append(note)

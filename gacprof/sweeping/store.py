@@ -183,12 +183,14 @@ def read_notes(path: Path) -> dict[Point, PointNote]:
     found: dict[Point, PointNote] = {}
     for row in rows:
         try:
-            note = PointNote(point_of(row), tuple(row["kernels"]), str(row["failed"]))
+            remark = str(row.get("remark", ""))
+            note = PointNote(point_of(row), tuple(row["kernels"]), str(row["failed"]), remark)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MeasurementError(f"a point of {path} lacks a field: {error!r}") from None
         before = found.get(note.point)
         kernels = note.kernels or (before.kernels if before else ())
-        found[note.point] = PointNote(note.point, kernels, note.failed)
+        remark = note.remark or (before.remark if before else "")
+        found[note.point] = PointNote(note.point, kernels, note.failed, remark)
     return found
 
 
@@ -224,7 +226,7 @@ def _sample(point: Point, calls: list[tuple[Block, Call]], note: PointNote) -> S
         tuple(c.us for _, c in kept),
         last.timer,
         "throttled" if throttled else "ok",
-        throttled or note.failed,
+        throttled or note.failed or note.remark,
         note.kernels,
         last.sm_clock_mhz,
         last.mem_clock_mhz,
@@ -262,6 +264,7 @@ def _note_row(note: PointNote) -> dict[str, Any]:
         "flags": point.flag,
         "kernels": list(note.kernels),
         "failed": note.failed,
+        "remark": note.remark,
     }
 
 

@@ -222,7 +222,10 @@ class Suite(_Strict):
 
     def curves(self, device_kind: str) -> list[CurvePlan]:
         """What blocks are made of: sweeps over one axis with all else equal are one curve, with
-        the dims of both. Raises :class:`SuiteError`."""
+        the dims of both. A single point is left to another curve that holds it, if one does.
+
+        Raises :class:`SuiteError`.
+        """
         self.points(device_kind)  # refused with the place of what is wrong
         merged: dict[str, CurvePlan] = {}
         for sweep in self.sweep:
@@ -233,7 +236,10 @@ class Suite(_Strict):
                 plan = CurvePlan(sweep.axis, points, sweep.weight, refined)
                 known = merged.get(plan.key)
                 merged[plan.key] = plan if known is None else _together(known, plan)
-        return list(merged.values())
+        several = [plan for plan in merged.values() if len(plan.points) > 1]
+        held = {point for plan in several for point in plan.points.values()}
+        alone = [plan for plan in merged.values() if len(plan.points) == 1]
+        return several + [plan for plan in alone if not held & set(plan.points.values())]
 
 
 def _together(a: CurvePlan, b: CurvePlan) -> CurvePlan:

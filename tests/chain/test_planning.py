@@ -40,9 +40,8 @@ def test_the_budget_as_a_share_is_of_the_dense_weights(asvd, planted_map):
     inventory = scan(asvd)
     made = plan(asvd, planted_map, tokens=TOKENS, budget=0.95)
     assert made.budget.limit == int(0.95 * dense_parameters(inventory))
-    by_hand = sum(m.in_features * m.out_features for m in inventory.modules if m.kind == "factored")
-    widths = sum(d.size * d.params_per_unit for d in inventory.dims if d.kind != "rank")
-    assert dense_parameters(inventory) == by_hand + widths
+    by_hand = sum(m.in_features * m.out_features for m in inventory.modules if m.dims)
+    assert dense_parameters(inventory) == by_hand
 
 
 def test_a_budget_that_nothing_meets_names_the_nearest_that_can_be_met(asvd, planted_map):

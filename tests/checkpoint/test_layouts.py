@@ -40,12 +40,40 @@ def test_every_layout_has_its_own_name_and_the_fallback_is_last() -> None:
 def test_widths_may_differ_per_layer() -> None:
     shapes = gated("model.layers.0.mlp", 20) | gated("model.layers.1.mlp", 13)
     name, findings = found(shapes, {"intermediate_size": 20})
-    assert name == "plain"
+    assert name == "per-layer-widths"
     assert [(d.name, d.size, d.layer) for d in findings.dims] == [
         ("model.layers.0.mlp:width", 20, 0),
         ("model.layers.1.mlp:width", 13, 1),
     ]
     assert any("13, 20" in note for note in findings.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [
+        ("LLMPruner.models.hf_llama.modeling_llama.LlamaMLP", "llm-pruner"),
+        ("transformers.models.llama.modeling_llama.LlamaMLP", "per-layer-widths"),
+        ("mine.LLMPruner.MLP", "per-layer-widths"),
+    ],
+)
+def test_a_tool_is_named_only_where_its_own_classes_are_there(kind: str, layout: str) -> None:
+    """Torch-Pruning pickles whole models too; uneven widths are nobody's signature."""
+    shapes = gated("model.layers.0.mlp", 20) | gated("model.layers.1.mlp", 13)
+    name, _ = found(shapes, {"intermediate_size": 24}, attributes={MLP: {"class": kind}})
+    assert name == layout
+
+
+def test_a_pickled_model_with_one_width_that_is_not_its_configs_is_plain() -> None:
+    shapes = gated("model.layers.0.mlp", 20) | gated("model.layers.1.mlp", 20)
+    kind = "transformers.models.llama.modeling_llama.LlamaMLP"
+    name, findings = found(shapes, {"intermediate_size": 24}, attributes={MLP: {"class": kind}})
+    assert name == "plain" and any("config says mlp width 24" in note for note in findings.notes)
+
+
+def test_experts_of_different_widths_are_no_widths_per_layer() -> None:
+    experts = [gated(f"{MLP}.experts.{e}", width) for e, width in enumerate((20, 13))]
+    name, _ = found(experts[0] | experts[1])
+    assert name == "moe"
 
 
 def test_biases_belong_to_the_width() -> None:

@@ -137,12 +137,14 @@ def test_strategies_pad_to_8_and_16(run, asvd, tmp_path, strategy, multiple):
 
 def test_bench_and_report(run, asvd, planted_map, tmp_path):
     timed = run(
-        "bench", asvd, asvd, "--tokens", "16", "--decode-steps", "2", "--repeats", "3",
+        "bench", asvd, asvd, "--tokens", "16", "--decode-steps", "2", "--rounds", "12",
         "--device", "cpu", "--json",
     )  # fmt: skip
     data = json.loads(timed.out)
     assert timed.code == 0 and len(data["models"]) == 2
-    assert all(t["low_us"] <= t["median_us"] <= t["high_us"] for t in data["timings"])
+    assert all(t["low_us"] <= t["latency_us"] <= t["high_us"] for t in data["timings"])
+    assert {t["verdict"] for t in data["timings"]} == {"reference", "identical"}
+    assert [r["workload"] for r in data["replicates"]] == ["prefill 16", "decode 16"]
     (tmp_path / "bench.json").write_text(timed.out)
     made = run(
         "report", "--map", planted_map, "--benched", tmp_path / "bench.json",

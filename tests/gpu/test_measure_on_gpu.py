@@ -7,26 +7,24 @@ times compare what differs for a reason of the hardware.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
-from gacprof.sweeping.order import Visit  # noqa: E402
-from gacprof.sweeping.visiting import measure_visit  # noqa: E402
-from gacprof.sweeping.worker import IsolatedDevice, OpenNamed  # noqa: E402
-
 from gacprof import operators  # noqa: E402
 from gacprof.errors import MeasurementError  # noqa: E402
 from gacprof.kernels import parse  # noqa: E402
 from gacprof.kernels.ncu_collect import GET_PERMISSION, collect, find_ncu  # noqa: E402
 from gacprof.measure.cuda import CudaDevice  # noqa: E402
+from gacprof.measure.cuda_session import CudaSession  # noqa: E402
+from gacprof.measure.device import Slot  # noqa: E402
 from gacprof.measure.doctor import examine  # noqa: E402
 from gacprof.measure.stats import median  # noqa: E402
-from gacprof.points import Point, Sample  # noqa: E402
-from gacprof.sweeping.run import run_sweep  # noqa: E402
-from gacprof.sweeping.store import read_samples  # noqa: E402
-from gacprof.sweeping.suite import Timing, load_suite, parse_suite  # noqa: E402
+from gacprof.measure.worker import IsolatedDevice  # noqa: E402
+from gacprof.points import Point  # noqa: E402
+from gacprof.sweeping.suite import load_suite  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import spoiling  # noqa: E402
@@ -36,6 +34,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="measures a CUDA device"),
 ]
 
+BLOCKS = 9
+
 
 @pytest.fixture(scope="module")
 def device() -> CudaDevice:
@@ -44,29 +44,46 @@ def device() -> CudaDevice:
     return opened
 
 
-def visited(device: CudaDevice, point: Point) -> Sample:
-    return measure_visit(device, Visit(point, 0, False), (), Timing())
-
-
 def linear(m: int, n: int, k: int, dtype: str = "float16", **flags: str) -> Point:
     return operators.point("linear", {"M": m, "N": n, "K": k}, dtype, flags)
 
 
-def typical_us(device: CudaDevice, point: Point) -> float:
-    sample = visited(device, point)
-    assert sample.status != "failed", sample.reason
-    return median(sample.timings_us)
+def session(device: CudaDevice, *points: Point) -> CudaSession:
+    made = device.session([Slot(point) for point in points])
+    assert isinstance(made, CudaSession)
+    return made
+
+
+def medians(made: CudaSession, blocks: int = BLOCKS) -> dict[int, float]:
+    """Microseconds by slot, over blocks in alternating order."""
+    order = list(made._runs)
+    found: dict[int, list[float]] = {place: [] for place in order}
+    for number in range(blocks):
+        for timed in made.block(order if number % 2 else order[::-1]).calls:
+            found[timed.slot].append(timed.us)
+    return {place: median(times) for place, times in found.items()}
+
+
+def typical_us(device: CudaDevice, *points: Point) -> Sequence[float]:
+    made = session(device, *points)
+    assert not made.failed, made.failed
+    try:
+        return list(medians(made).values())
+    finally:
+        made.close()
 
 
 # --- the machine -------------------------------------------------------------------------
 
 
-def test_the_device_can_be_traced_and_read(device: CudaDevice) -> None:
+def test_the_device_can_be_traced_captured_and_read(device: CudaDevice) -> None:
     """Not needed for a sweep, but a first GPU run should know which of its eyes are shut."""
-    assert device.why_not_traced == ""
+    made = session(device, linear(64, 64, 64))
+    assert made.kernels() and not made.remarks()
     assert device.telemetry.why_not == ""
-    assert device.telemetry.sm_clock_mhz()
+    assert device.telemetry.sm_clock_mhz() and device.telemetry.slowed_ns()
     assert set(device.telemetry.reading()) == {"mem_clock_mhz", "temperature_c", "power_w"}
+    print(device.telemetry.fixed(), device.telemetry.slowed_ns())
 
 
 def test_the_device_says_what_it_is(device: CudaDevice) -> None:
@@ -74,80 +91,139 @@ def test_the_device_says_what_it_is(device: CudaDevice) -> None:
     assert environment.kind == "cuda" and environment.arch.startswith("sm")
     assert environment.facts["l2_bytes"] > 1 << 20 and environment.facts["sm_count"] > 0
     assert environment.stack["driver"] and environment.stack["cuda"]
+    assert environment.stack["cupti"] and environment.stack["cublaslt"]
+    print(dict(environment.facts), dict(environment.stack))
 
 
 def test_the_doctor_has_a_line_for_the_gpu_its_timer_and_attention() -> None:
     checks = {check.name: check for check in examine()}
-    assert {"cuda:0", "kineto", "attention", "triton", "nvml"} <= checks.keys()
+    assert {"cuda:0", "cuda-graph", "kineto", "attention", "triton", "nvml"} <= checks.keys()
     print(*(f"{check.name}: {check.note}" for check in checks.values()), sep="\n")
 
 
 # --- timing ------------------------------------------------------------------------------
 
 
-def test_both_timers_agree_on_a_large_product(device: CudaDevice) -> None:
-    if device.why_not_traced:
-        pytest.skip(device.why_not_traced)
+def test_graphs_events_and_traces_agree_on_a_large_product(device: CudaDevice) -> None:
     point = linear(4096, 4096, 4096)
-    by_events = typical_us(CudaDevice(0, "cuda-events"), point)
-    by_trace = typical_us(device, point)
-    assert by_trace / 1.5 < by_events < by_trace * 1.5
+    made = session(device, point)
+    (in_graph,) = medians(made).values()
+    (by_events,) = typical_us(CudaDevice(0, "cuda-events"), point)
+    assert in_graph / 1.5 < by_events < in_graph * 1.5
+    if made.traced_us:
+        assert in_graph / 1.5 < made.traced_us[0] < in_graph * 1.5
+    print(in_graph, by_events, made.traced_us, made.constant_us)
 
 
-@pytest.mark.parametrize("timer", ["kineto", "cuda-events"])
-def test_more_work_takes_longer(device: CudaDevice, timer: str) -> None:
-    if timer == "kineto" and device.why_not_traced:
-        pytest.skip(device.why_not_traced)
-    opened = CudaDevice(0, timer)
-    small, large = linear(1024, 1024, 1024), linear(4096, 4096, 4096)
-    assert typical_us(opened, small) < typical_us(opened, large)
+def test_events_inside_a_graph_and_around_it_agree(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = linear(1024, 1024, 1024)
+    (inside,) = typical_us(device, point)
+    monkeypatch.setattr("gacprof.measure.cuda_graph.external_event", lambda: None)
+    (around,) = typical_us(device, point)
+    assert inside / 1.2 < around < inside * 1.2
+    print(inside, around)
+
+
+@pytest.mark.parametrize("timer", ["cuda-graph", "cuda-events"])
+def test_more_work_takes_longer(timer: str) -> None:
+    small, large = typical_us(
+        CudaDevice(0, timer), linear(1024, 1024, 1024), linear(4096, 4096, 4096)
+    )
+    assert small < large
+
+
+def test_what_a_graph_adds_to_its_calls_is_little(device: CudaDevice) -> None:
+    made = session(device, linear(16, 256, 256))
+    medians(made)
+    assert made.constant_us is not None and abs(made.constant_us) < 20
+    print(made.constant_us)
 
 
 def test_weights_out_of_the_cache_take_longer_than_weights_in_it(device: CudaDevice) -> None:
     width = int((device.environment.facts["l2_bytes"] / 4 / 2) ** 0.5) // 64 * 64
-    warm = typical_us(device, linear(1, width, width))
-    cold = typical_us(device, linear(1, width, width, cache="cold"))
+    warm, cold = typical_us(device, linear(1, width, width), linear(1, width, width, cache="cold"))
     assert cold > warm
+
+
+def test_cold_weights_are_cold_whatever_ran_before(device: CudaDevice) -> None:
+    """Small weights too, of which a graph cannot read twice the cache."""
+    small = linear(1, 512, 512, cache="cold")
+    made = session(device, small, small, linear(1, 512, 512))
+    first, second, warm = medians(made, 20).values()
+    assert first / 1.1 < second < first * 1.1 and warm < first
+    print(first, second, warm)
+
+
+def test_replicates_agree_within_ten_per_cent(device: CudaDevice) -> None:
+    point = linear(512, 1024, 1024)
+    made = device.session([Slot(point), Slot(point, replicate=True)])
+    assert isinstance(made, CudaSession)
+    one, other = medians(made, 20).values()
+    assert one / 1.1 < other < one * 1.1
+    print(one, other)
 
 
 def test_the_planted_cliff_is_seen(device: CudaDevice) -> None:
     """An odd K leaves rows at odd addresses: no 16-byte loads, no TMA."""
-    aligned, odd = linear(1024, 4096, 4096), linear(1024, 4096, 4097)
-    assert typical_us(device, odd) > typical_us(device, aligned)
-    if not device.why_not_traced:
-        assert visited(device, odd).kernels != visited(device, aligned).kernels
+    made = session(device, linear(1024, 4096, 4096), linear(1024, 4096, 4097))
+    aligned, odd = medians(made).values()
+    assert odd > aligned
+    if names := made.kernels():
+        assert names[0] != names[1]
 
 
 def test_tf32_is_faster_than_float32_and_does_not_linger(device: CudaDevice) -> None:
     if torch.cuda.get_device_capability()[0] < 8:
         pytest.skip("TF32 came with sm80")
-    before = typical_us(device, linear(4096, 4096, 4096, "float32"))
-    assert typical_us(device, linear(4096, 4096, 4096, "tf32")) < before
-    visited(device, linear(64, 64, 64, "float32"))
+    plain, fast = typical_us(
+        device, linear(4096, 4096, 4096, "float32"), linear(4096, 4096, 4096, "tf32")
+    )
+    assert fast < plain
     assert torch.backends.cuda.matmul.allow_tf32 is False
 
 
 def test_kernels_are_named_and_known(device: CudaDevice) -> None:
-    if device.why_not_traced:
-        pytest.skip(device.why_not_traced)
-    for k in (104, 106, 107, 4096):
-        kernels = visited(device, linear(1024, 4096, k)).kernels
-        assert any(parse(name).role in ("gemm", "gemv") for name in kernels), kernels
+    made = session(device, *(linear(1024, 1024, k) for k in (104, 106, 107, 4096)))
+    if device.tracer.why_not:
+        pytest.skip(device.tracer.why_not)
+    for names in made.kernels().values():
+        assert any(parse(name).role in ("gemm", "gemv") for name in names), names
+
+
+def test_many_sessions_are_all_traced(device: CudaDevice) -> None:
+    """pytorch/pytorch#192021: the more traces in a process, the more events are lost."""
+    if device.tracer.why_not:
+        pytest.skip(device.tracer.why_not)
+    for k in range(64, 94):
+        made = session(device, linear(64, 64, k))
+        assert len(made.kernels()) == 1, (k, device.tracer.why_not)
+        made.close()
 
 
 def test_a_call_of_several_kernels_is_named_whole(device: CudaDevice) -> None:
-    if device.why_not_traced:
-        pytest.skip(device.why_not_traced)
     dims = {"heads": 8, "q_len": 256, "head_dim": 107}
-    sample = visited(device, operators.point("attention", dims, "float16"))
-    assert sample.status != "failed" and len(sample.kernels) > 3, sample.kernels
+    made = session(device, operators.point("attention", dims, "float16"))
+    if device.tracer.why_not:
+        pytest.skip(device.tracer.why_not)
+    assert not made.failed and len(made.kernels()[0]) > 3, made.kernels()
 
 
-def test_a_visit_leaves_no_memory_behind(device: CudaDevice) -> None:
-    visited(device, linear(1024, 1024, 1024, cache="cold"))  # the flush buffer stays
+def test_compiled_products_are_captured(device: CudaDevice) -> None:
+    pytest.importorskip("triton")
+    flags = [{"compiled": how} for how in ("plain", "padded")]
+    made = session(device, *(linear(64, 107, 107, **flag) for flag in flags))
+    if not made.failed:
+        assert not made.remarks() and len(medians(made)) == 2
+
+
+def test_a_session_leaves_no_memory_behind(device: CudaDevice) -> None:
+    points = [linear(1024, n, 1024) for n in range(1024, 1056)]
+    session(device, *points, linear(1024, 1055, 1024, cache="cold")).close()  # the arenas stay
     held = torch.cuda.memory_allocated()
-    for n in range(1024, 1056):
-        visited(device, linear(1024, n, 1024))
+    for _ in range(3):
+        session(device, *points).close()
     assert torch.cuda.memory_allocated() == held
 
 
@@ -169,25 +245,60 @@ def one_of_each() -> list[Point]:
 
 @pytest.mark.parametrize("point", one_of_each(), ids=str)
 def test_every_kind_of_point_is_measured_or_says_why_not(device: CudaDevice, point: Point) -> None:
-    sample = visited(device, point)
-    print(sample.status, sample.reason, *sample.kernels, sep="\n  ")
-    assert sample.reason if sample.status == "failed" else min(sample.timings_us) > 0
+    made = session(device, point)
+    print(made.failed, made.remarks(), made.kernels().get(0))
     assert device.usable()
-    if point.operator not in MAY_REFUSE:
-        assert sample.status != "failed", sample.reason
+    if made.failed:
+        assert made.failed[0] and point.operator in MAY_REFUSE, made.failed
+    else:
+        assert medians(made, 2)[0] > 0
+        assert "timed by events" not in made.remarks().get(0, "")
+    made.close()
 
 
 @pytest.mark.parametrize("backend", ["flash", "efficient", "cudnn"])
 def test_a_refused_backend_gives_its_own_reason(device: CudaDevice, backend: str) -> None:
     dims = {"heads": 4, "q_len": 128, "head_dim": 264}
     flags = {"backend": backend, "mask": "float"}
-    sample = visited(device, operators.point("attention", dims, "float32", flags))
-    if sample.status == "failed":
-        assert sample.reason.startswith(f"the {backend} backend refuses: ")
-        assert "runtime disabled" not in sample.reason
-        assert "No available kernel" not in sample.reason
+    made = session(device, operators.point("attention", dims, "float32", flags))
+    if made.failed:
+        assert made.failed[0].startswith(f"the {backend} backend refuses: ")
+        assert "runtime disabled" not in made.failed[0]
+        assert "No available kernel" not in made.failed[0]
     else:
         assert backend == "efficient"  # it alone takes float32, masks and such a width
+
+
+def test_attention_as_models_pass_it_runs(device: CudaDevice) -> None:
+    dims = {"heads": 8, "q_len": 512, "head_dim": 107}
+    points = [
+        operators.point("attention", dims, "float16", {"layout": layout})
+        for layout in ("bhsd", "bshd")
+    ]
+    made = session(device, *points)
+    assert not made.failed
+    print(medians(made), made.kernels())
+
+
+def test_a_call_that_waits_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(operators.OPERATORS, "linear", spoiling.Spoiling())
+    device = CudaDevice(0)
+    made = session(device, linear(64, 64, 96), linear(64, 64, spoiling.WAITING))
+    assert list(made.remarks()) == [1] and len(medians(made, 2)) == 2
+
+
+def test_a_capture_that_fails_leaves_the_process_working(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before torch 2.12 it leaves the allocator in the capture (pytorch/pytorch#180395)."""
+    monkeypatch.setitem(operators.OPERATORS, "linear", spoiling.Spoiling())
+    monkeypatch.setattr("gacprof.measure.cuda_graph.waits_for_device", lambda call: "")
+    made = session(device, linear(64, 64, spoiling.WAITING), linear(64, 64, 96))
+    assert list(made.remarks()) == [0] and len(medians(made, 2)) == 2
+    made.close()
+    torch.cuda.empty_cache()
+    assert device.usable() and torch.randn(8, device="cuda").isfinite().all()
+    assert not session(device, linear(64, 64, 97)).remarks()
 
 
 # --- our own kernels -----------------------------------------------------------------------
@@ -226,44 +337,23 @@ def test_streams_reach_beyond_two_to_the_31_elements(device: CudaDevice) -> None
         assert stream_triton.summer(specialise)(source, sums.zero_())[-2:].tolist() == [0, k]
 
 
-# --- the worker, the sweep, the counters ------------------------------------------------------
+# --- the worker, the counters ------------------------------------------------------------------
 
 
-def suite(values: list[int], **timing: object) -> object:
-    sweep = {"operator": "linear", "axis": "K", "values": values, "dims": {"M": 64, "N": 64}}
-    timing = {"passes": 2, "duplicates": 0, "edge_visits": 0} | timing
-    return parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t")
-
-
-def test_only_what_spoils_the_context_costs_a_worker(tmp_path: Path) -> None:
-    values = [96, spoiling.ILLEGAL, spoiling.TOO_LARGE, spoiling.REFUSED, 104]
+def test_only_what_spoils_the_context_costs_a_worker() -> None:
+    sizes = [96, spoiling.TOO_LARGE, spoiling.REFUSED, spoiling.ILLEGAL, 105]
+    slots = [Slot(linear(64, 64, k)) for k in sizes]
     with IsolatedDevice(spoiling.open_spoiling) as worker:
-        summary = run_sweep(suite(values, passes=1), worker, tmp_path / "run")  # type: ignore[arg-type]
-        assert worker.restarts == 1
-    found = {s.point.dim["K"]: s for s in read_samples(tmp_path / "run")}
-    assert summary.failed == 3
-    assert {k for k, s in found.items() if s.status != "failed"} == {96, 104}
-    assert "assert" in found[spoiling.ILLEGAL].reason
-    assert "out of GPU memory" in found[spoiling.TOO_LARGE].reason
-    assert found[spoiling.REFUSED].reason
-
-
-def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
-    folder, small = tmp_path / "run", suite([*range(96, 112)])
-
-    def interrupt(done: int, total: int, point: Point) -> None:
-        if done == 5:
-            raise KeyboardInterrupt
-
-    with IsolatedDevice(OpenNamed("cuda:0")) as worker:
-        with pytest.raises(KeyboardInterrupt):
-            run_sweep(small, worker, folder, progress=interrupt)  # type: ignore[arg-type]
-        assert len(read_samples(folder)) == 5
-        summary = run_sweep(small, worker, folder, resume=True)  # type: ignore[arg-type]
-    samples = read_samples(folder)
-    assert (summary.visits, summary.failed, len(samples)) == (32, 0, 32)
-    assert len({sample.timer for sample in samples}) == 1
-    print(f"{len(samples) - 5} visits in {summary.seconds:.2f} s")
+        made = worker.session(slots)
+        failed = {sizes[place]: why for place, why in made.failed.items()}
+        assert "out of GPU memory" in failed[spoiling.TOO_LARGE]
+        assert failed[spoiling.REFUSED]
+        assert "assert" in failed[spoiling.ILLEGAL] and len(failed) == 3
+        with pytest.raises(MeasurementError):
+            made.block([0])
+        made = worker.session([slots[0], slots[-1]])
+        assert worker.generation == 1
+        assert not made.failed and len(made.block([1, 0]).calls) == 2
 
 
 def test_counters_are_collected_or_it_is_told_what_to_do(tmp_path: Path) -> None:

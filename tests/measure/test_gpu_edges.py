@@ -1,8 +1,7 @@
-"""What of the GPU's path needs no GPU: traces, telemetry and clock locking, faked at NVML."""
+"""What of the GPU's path needs no GPU: telemetry and clock locking, faked at NVML."""
 
 import os
 import signal
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -10,76 +9,8 @@ import pytest
 
 from gacprof.errors import MeasurementError
 from gacprof.measure.clocks import locked
-from gacprof.measure.kineto import QUIET, Traced, calls, span_us, trace
 from gacprof.measure.roof import ROOFS
 from gacprof.measure.telemetry import READING_S, Telemetry, open_nvml, slowdown_bits
-
-SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
-
-
-def events(*names_and_times):
-    return [Traced(name, start, end) for name, start, end in names_and_times]
-
-
-COLD = events(
-    ("Memset (Device)", 0, 40_000),
-    (SPIN, 41_000, 61_000),
-    ("splitk", 61_500, 71_500),
-    ("reduce", 72_000, 74_000),
-    (SPIN, 74_100, 75_000),
-    ("Memset (Device)", 75_100, 115_000),
-    (SPIN, 116_000, 136_000),
-    ("splitk", 136_500, 147_500),
-    ("reduce", 148_000, 150_000),
-    (SPIN, 150_100, 151_000),
-)
-
-
-def test_a_call_is_what_lies_between_its_marks_and_no_flush():
-    found = calls(reversed(COLD), expected=2)
-    assert [[e.name for e in call] for call in found] == [["splitk", "reduce"]] * 2
-    assert [span_us(call) for call in found] == [12.5, 13.5]
-
-
-@pytest.mark.parametrize("lost", [1, 4, 6])
-def test_a_trace_that_lost_a_mark_is_refused(lost):
-    with pytest.raises(MeasurementError, match="lost events: 3 marks for 2 calls"):
-        calls(COLD[:lost] + COLD[lost + 1 :], expected=2)
-
-
-def test_a_trace_that_lost_all_work_of_a_call_is_refused():
-    with pytest.raises(MeasurementError, match="1 calls without any work"):
-        calls(COLD[:2] + COLD[4:], expected=2)
-
-
-def test_a_tracer_that_gives_nothing_is_not_taken_for_a_loss():
-    with pytest.raises(MeasurementError, match="may lack permission, or another profiler"):
-        calls([], expected=2)
-
-
-def test_kineto_can_be_kept_quiet():
-    """It writes to stderr at every trace, from C++, which a sweep of thousands must not."""
-    script = (
-        "import torch; from torch.autograd.profiler import profile\n"
-        "with profile(use_kineto=True): torch.ones(2) + 1"
-    )
-    told = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"KINETO_LOG_LEVEL": QUIET},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert told.stderr == ""
-
-
-def test_a_machine_that_cannot_trace_says_so():
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    with pytest.warns(UserWarning, match="CUDA"), pytest.raises(MeasurementError, match="profiler"):
-        trace(lambda: None)
 
 
 class NvmlError(Exception):
@@ -207,6 +138,56 @@ def test_slow_variables_are_not_read_again_at_every_point():
     reader._read_at -= READING_S
     reader.reading()
     assert len(asked) == 2
+
+
+def counted(**by_field):
+    """Of the fields' counters, those of these numbers; the driver has no others."""
+    return lambda handle, fields: [
+        SimpleNamespace(
+            fieldId=field,
+            nvmlReturn=0 if f"f{field}" in by_field else 3,
+            value=SimpleNamespace(ullVal=by_field.get(f"f{field}", 0)),
+        )
+        for field in fields
+    ]
+
+
+def test_a_block_is_throttled_by_what_has_grown_while_it_ran():
+    nvml = fake_nvml()
+    reader = telemetry(nvml)
+    nvml.nvmlDeviceGetFieldValues = counted(f74=5_000_000, f269=700)
+    before = reader.slowed_ns()
+    assert before == {"software power cap": 5_000_000, "software thermal slowdown": 700}
+    nvml.nvmlDeviceGetFieldValues = counted(f74=5_000_000 + 600_000, f269=800)
+    assert reader.slowed_since(before, 0.020) == "software power cap"
+    assert reader.slowed_since(before, 1.0) == ""  # 0.6 ms of a second
+
+
+def test_an_older_driver_counts_violations_and_one_without_counters_tells_the_moment():
+    nvml = fake_nvml()
+    reader = telemetry(nvml)
+    assert reader.slowed_ns() == {}
+    assert reader.slowed_since({}, 1.0) == "software power cap"
+    violated = {0: 1_000, 1: 2_000}
+    nvml.nvmlDeviceGetViolationStatus = lambda handle, policy: SimpleNamespace(
+        violationTime=violated[policy]
+    )
+    before = reader.slowed_ns()
+    assert before == {"software power cap": 1_000, "thermal slowdown": 2_000}
+    violated[1] += 50_000_000
+    assert reader.slowed_since(before, 1.0) == "thermal slowdown"
+
+
+def test_what_is_set_for_a_whole_sweep_is_told_as_far_as_it_can_be():
+    nvml = fake_nvml()
+    nvml.nvmlDeviceGetEnforcedPowerLimit = lambda handle: 700_000
+    nvml.nvmlDeviceGetEccMode = lambda handle: [1, 1]
+    assert telemetry(nvml).fixed() == {
+        "power_limit_w": 700.0,
+        "vbios": None,
+        "ecc": True,
+        "persistence": None,
+    }
 
 
 def test_throttling_is_asked_by_its_newer_name_then_by_its_older_one():

@@ -7,8 +7,6 @@ import torch
 
 from gacprof import operators
 from gacprof.errors import MeasurementError, SuiteError
-from gacprof.measure.cpu import CpuDevice
-from gacprof.measure.device import Slot
 from gacprof.operators.attention import refusal
 
 CPU = torch.device("cpu")
@@ -89,12 +87,34 @@ def test_fp8_products_are_those_of_the_rounded_operands():
 
 
 def test_a_backend_that_refuses_says_so():
-    point = operators.point(
-        "attention", {"heads": 2, "q_len": 8, "head_dim": 8}, "float32", {"backend": "cudnn"}
-    )
-    session = CpuDevice().session([Slot(point)])
-    failed = session.failed or session.block([0]).failed
-    assert "the cudnn backend refuses" in failed[0]
+    dims = {"heads": 2, "q_len": 8, "head_dim": 8}
+    with pytest.raises(MeasurementError, match="the cudnn backend refuses"):
+        prepared("attention", dims, flags={"backend": "cudnn"})
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_attention_on_transposed_views_is_the_same_attention(kv_heads):
+    dims = {"heads": 4, "kv_heads": kv_heads, "q_len": 8, "kv_len": 6, "head_dim": 12}
+    plain, _, before = prepared("attention", dims)
+    views, _, point = prepared("attention", dims, flags={"layout": "bshd"})
+    assert [tuple(o.shape) for o in views.operands[:3]] == [
+        (1, 8, 4, 12),
+        (1, 6, kv_heads, 12),
+        (1, 6, kv_heads, 12),
+    ]
+    q, k, v = (operand.transpose(1, 2).contiguous() for operand in views.operands[:3])
+    assert torch.allclose(views(), plain.call(q, k, v, None), atol=1e-6)
+    assert "layout" not in before.flag and point.flag["layout"] == "bshd"
+
+
+def test_fast_accumulation_is_a_flag_of_float8_alone():
+    dims = {"M": 16, "N": 32, "K": 64}
+    fast, _, point = prepared("quantised", dims, "float8_e4m3", {"fast_accum": True})
+    plain, _, before = prepared("quantised", dims, "float8_e4m3")
+    assert torch.allclose(fast().float(), plain().float(), rtol=0.02, atol=0.1)
+    assert before.flag == {"cache": "warm"} and point.flag["fast_accum"] is True
+    with pytest.raises(SuiteError, match="fast_accum is for float8"):
+        operators.point("quantised", dims, "int8", {"fast_accum": True})
 
 
 def test_a_refusal_tells_the_backends_own_reason_only():
@@ -134,6 +154,27 @@ def test_compiled_products_are_the_same_products(how):
         pytest.skip(str(error))
     assert point.flag["compiled"] == how
     assert torch.allclose(compiled(), plain(), atol=1e-5)
+
+
+def test_any_number_of_shapes_is_compiled_and_stays_so(monkeypatch):
+    """Dynamo compiles eight shapes of one function, and a session holds many."""
+    seen = []
+    real = torch.compile
+
+    def count(graph, inputs):
+        seen.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, options: real(f, backend=count))
+    made = [
+        prepared("linear", {"M": 2, "N": 3, "K": k}, flags={"compiled": "plain"})[0]
+        for k in range(4, 16)
+    ]
+    assert len(seen) == 12
+    with torch.inference_mode():
+        for work in made:
+            work()
+    assert len(seen) == 12
 
 
 def test_why_a_product_cannot_be_compiled_is_told(monkeypatch):

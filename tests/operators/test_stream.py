@@ -7,10 +7,10 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from gacprof import operators
-from gacprof.measure.cpu import CpuDevice
-from gacprof.measure.device import Slot
+from gacprof.errors import MeasurementError
 
 INTERPRETED = """
 import json, torch
@@ -56,5 +56,6 @@ def test_bytes_and_flops_follow_the_working_set():
 
 def test_a_cpu_says_why_it_cannot(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    point = operators.point("row_sum", {"rows": 2, "K": 4}, "float16")
-    assert "needs a CUDA device" in CpuDevice().session([Slot(point)]).failed[0]
+    with pytest.raises(MeasurementError, match="needs a CUDA device"):
+        point = operators.point("row_sum", {"rows": 2, "K": 4}, "float16")
+        operators.get("row_sum").prepare(point, torch.device("cpu"))

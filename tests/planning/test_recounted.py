@@ -6,8 +6,10 @@ import pytest
 from planted import TOKENS
 
 from gacprof.checkpoint import scan
+from gacprof.errors import PlanError
 from gacprof.planning import Plan
-from gacprof.planning.make import make_plan
+from gacprof.planning.make import dense_parameters, make_plan
+from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import objective
 from gacprof.realigning import realign
 
@@ -132,3 +134,38 @@ def test_padding_leaves_no_dim_unsafe_once_all_of_them_are_padded(planted, name)
     planned = {g.weight for m in inventory.modules if m.dims for g in m.gemms}
     assert not dense
     assert all(size % 8 == 0 for weight in planned for size in shapes[weight])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_part_is_larger_than_the_whole(planted, name):
+    """A weight that several dims are written in counts once: a width and a rank, two stretches
+    of the residual stream."""
+    inventory, cliff_map = planted(name)
+    written = {place.tensor for dim in inventory.dims for place in dim.places}
+    made = make_plan(
+        inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32",
+        budget_parameters=2 * inventory.parameters,
+    )  # fmt: skip
+    budget = made.budget
+    assert budget.before == sum(inventory.tensors[tensor].numel for tensor in written)
+    assert budget.before <= budget.checkpoint_before == inventory.parameters
+    assert budget.used <= budget.checkpoint_after
+    assert budget.limit - budget.used == 2 * inventory.parameters - budget.checkpoint_after
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_dense_size_is_that_of_the_dense_weights(planted, name):
+    """Undoing all factors leaves as many parameters as the share of a budget is counted from."""
+    inventory, _ = planted(name)
+    ranks = {d.name: None for d in inventory.dims if d.kind == "rank"}
+    rest = inventory.parameters - planned(inventory, inventory.dims).parameters
+    assert dense_parameters(inventory) + rest == footprint(inventory, ranks).parameters
+
+
+def test_parameters_that_no_plan_can_change_are_those_of_other_weights(planted):
+    inventory, cliff_map = planted("svdllm_mha_0.6")
+    written = {place.tensor for dim in inventory.dims for place in dim.places}
+    rest = inventory.parameters - sum(inventory.tensors[tensor].numel for tensor in written)
+    assert rest > 0
+    with pytest.raises(PlanError, match=f"fewer than the {rest:,} that no plan can change"):
+        make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS, budget_parameters=rest)

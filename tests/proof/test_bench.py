@@ -1,9 +1,11 @@
-"""Benching: models take turns, raw timings are kept, and only what was shown is claimed."""
+"""Benching whole models: what is timed, kept and claimed."""
 
 from __future__ import annotations
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 from gacprof.errors import CheckpointError, MeasurementError
@@ -11,51 +13,72 @@ from gacprof.errors import CheckpointError, MeasurementError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from gacprof.measure.stats import median_interval  # noqa: E402
-from gacprof.proof import bench, benchmark, distinct_names, together  # noqa: E402
-from gacprof.proof.bench_result import Timing  # noqa: E402
-from gacprof.proof.workloads import Clock, Runner, Workload  # noqa: E402
+from gacprof.measure.kineto import Traced  # noqa: E402
+from gacprof.proof import bench, distinct_names, together  # noqa: E402
+from gacprof.proof.busy import busy_share, covered_us  # noqa: E402
+from gacprof.proof.identity import identical  # noqa: E402
+from gacprof.proof.judging import Judged, conditions  # noqa: E402
+from gacprof.proof.rounds import Limits, Rounds, Table  # noqa: E402
+from gacprof.proof.workloads import (  # noqa: E402
+    Clock,
+    DecodeStep,
+    Prefill,
+    Runner,
+    Taken,
+    Workload,
+)
+
+CPU = torch.device("cpu")
+
+
+def config(**changed):
+    plain = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 64,
+    }
+    return transformers.LlamaConfig(**plain | changed)
+
+
+def model(seed: int = 0, **changed):
+    torch.manual_seed(seed)
+    return transformers.LlamaForCausalLM(config(**changed)).eval()
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        vocab_size=64,
-    )
-    torch.manual_seed(0)
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    model().save_pretrained(folder)
     return folder
 
 
-def test_all_is_measured_and_kept(tiny):
-    result = bench([tiny, tiny], tokens=(16, 8), decode_steps=3, repeats=4)
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("other")
+    model(seed=1).save_pretrained(folder)
+    return folder
+
+
+def test_all_is_measured_and_kept(tiny, other):
+    result = bench([tiny, other], tokens=(16, 8), decode_steps=3, rounds=12)
     first, second = result.models
-    assert first == f"{tiny.name} (1)" and second == f"{tiny.name} (2)"
-    assert result.sources == (str(tiny), str(tiny))
-    assert [t.workload for t in result.timings] == [
-        name for name in ("prefill 8", "prefill 16", "decode 8") for _ in range(2)
-    ]
+    assert result.sources == (str(tiny), str(other)) and result.rounds == 12
+    names = ("prefill 8", "prefill 16", "decode 8")
+    assert [t.workload for t in result.timings] == [name for name in names for _ in range(2)]
+    assert [r.workload for r in result.replicates] == list(names)
     for timing in result.timings:
-        assert len(timing.timings_us) == result.rounds == 4
-        assert (timing.low_us, timing.median_us, timing.high_us) == median_interval(
-            timing.timings_us
-        )
-        assert timing.low_us > 0
+        assert len(timing.timings_us) == 12 * (3 if timing.kind == "decode" else 1)
+        assert 0 < timing.low_us <= timing.latency_us <= timing.high_us
     a, b = result.of(first, "decode 8"), result.of(second, "decode 8")
     assert a.ratio is None and a.verdict == "reference"
-    pairs = [y / x for x, y in zip(a.timings_us, b.timings_us, strict=True)]
-    assert b.ratio == median_interval(pairs)
-    json.dumps(result.as_dict(), allow_nan=False)
+    assert b.ratio[0] < b.ratio[1] < b.ratio[2]
+    assert b.ratio[1] == pytest.approx(b.latency_us / a.latency_us)
+    assert result.parameters[0] == sum(p.numel() for p in model().parameters())
     assert result.environment.stack["transformers"] == transformers.__version__
-    assert result.parameters[0] == sum(
-        p.numel() for p in transformers.AutoModelForCausalLM.from_pretrained(tiny).parameters()
-    )
-    assert any("fewer than 6 rounds" in note for note in result.notes)
+    plain = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert plain["replicates"][0]["spread"] > 0 and plain["timings"][0]["verdict"] == "reference"
 
 
 @pytest.mark.parametrize(
@@ -75,24 +98,33 @@ def test_models_are_named_by_what_tells_them_apart(paths, names):
     assert distinct_names(paths) == names
 
 
-def test_models_take_turns(tiny, monkeypatch):
-    visits = []
-    monkeypatch.setattr(
-        benchmark, "_time", lambda runner, clock: visits.append(id(runner._model)) or 1.0
-    )
-    bench([tiny, tiny], tokens=(8,), decode_steps=0, repeats=3)
-    first, second = visits[:2]
-    assert first != second
-    assert visits == [first, second] * (benchmark.WARM_UP_ROUNDS + 3)
+def test_a_byte_identical_copy_is_called_identical(tiny, tmp_path):
+    copied = shutil.copytree(tiny, tmp_path / "copied")
+    result = bench([tiny, copied], tokens=(8,), decode_steps=0, rounds=12)
+    assert [t.verdict for t in result.timings] == ["reference", "identical"]
 
 
-def test_decoding_is_one_token_a_step_on_a_growing_cache(tiny):
-    model = transformers.AutoModelForCausalLM.from_pretrained(tiny)
-    calls = []
-    inner = model.forward
+def test_what_makes_two_models_identical():
+    assert identical(model(), model())
+    assert not identical(model(), model(seed=1))
+    assert not identical(model(), model(rope_theta=20000.0))
+    assert not identical(model(), model().to(torch.bfloat16))
+    negative = model()
+    negative.model.norm.weight.data = torch.full((32,), -0.0)
+    zero = model()
+    zero.model.norm.weight.data = torch.zeros(32)
+    assert not identical(negative, zero)
+    hooked = model()
+    hooked.model.layers[0].register_forward_hook(lambda *_: None)
+    assert not identical(model(), hooked) and identical(hooked, hooked)
+
+
+def watched(inner_model):
+    """(tokens put in, tokens already in the cache) of every call of the model."""
+    calls, inner = [], inner_model.forward
 
     def forward(input_ids, past_key_values=None, use_cache=None, logits_to_keep=0):
-        held = 0 if past_key_values is None else past_key_values.get_seq_length()
+        held = 0 if past_key_values is None else int(past_key_values.get_seq_length())
         calls.append((tuple(input_ids.shape), held))
         return inner(
             input_ids=input_ids,
@@ -101,73 +133,108 @@ def test_decoding_is_one_token_a_step_on_a_growing_cache(tiny):
             logits_to_keep=logits_to_keep,
         )
 
-    model.forward = forward
-    runner = Runner(model, Workload("decode", 8, 2, 3), torch.ones(2, 8, dtype=torch.long))
-    runner.time(Clock(torch.device("cpu")))
-    assert calls == [((2, 8), 0), ((2, 1), 8), ((2, 1), 9), ((2, 1), 10)]
+    inner_model.forward = forward
+    return calls
 
 
-class Disturbed:
-    """A runner whose calls are preempted so often, in turn."""
-
-    def __init__(self, *preempted: int) -> None:
-        self.preempted = list(preempted)
-
-    def time(self, clock: Clock) -> float:
-        clock.preempted = self.preempted.pop(0)
-        return 100.0 + len(self.preempted)
-
-
-@pytest.mark.parametrize(
-    ("preempted", "left", "disturbed"),
-    [
-        ((0, 0, 0), 2, 0),  # the first call was undisturbed
-        ((7, 0, 0), 1, 0),
-        ((3, 1, 2), 1, 1),  # none was: the least disturbed, though the last was quicker
-        ((2, 2, 2), 2, 1),
-    ],
-)
-def test_a_disturbed_timing_is_taken_again_a_few_times(preempted, left, disturbed):
-    clock = Clock(torch.device("cpu"))
-    assert benchmark._time(Disturbed(*preempted), clock) == 100.0 + left
-    assert clock.disturbed == disturbed
+def test_every_decode_step_sees_the_prompt_and_nothing_more():
+    tiny_model = model()
+    calls = watched(tiny_model)
+    step = DecodeStep(tiny_model, torch.ones(2, 8, dtype=torch.long))
+    for _ in range(3):
+        assert step.time(Clock(CPU)).us > 0
+    assert calls == [((2, 8), 0)] + 3 * [((2, 1), 8)]
+    step.prepare()
+    assert step._primed is None and step._cache.get_seq_length() == 8
 
 
-def test_a_busy_machine_is_noted():
-    assert "5 timings were preempted" in benchmark._notes(12, 12, 5)[0]
-    assert benchmark._notes(12, 12, 0) == ()
+def test_a_cache_that_cannot_be_cropped_is_copied():
+    """Mistral's sliding window forgets what falls out of it."""
+    torch.manual_seed(0)
+    plain = config().to_dict() | {"sliding_window": 4, "model_type": "mistral"}
+    plain.pop("architectures", None)
+    sliding = transformers.MistralForCausalLM(
+        transformers.MistralConfig(**plain | {"num_key_value_heads": 2})
+    ).eval()
+    step = DecodeStep(sliding, torch.ones(1, 8, dtype=torch.long))
+    with torch.inference_mode():
+        outputs = []
+        for _ in range(3):
+            step.prepare()
+            held = [layer.keys.clone() for layer in step._cache.layers]
+            outputs.append((held, step.call()))
+    assert step._primed is not None
+    for held, token in outputs[1:]:
+        assert torch.equal(token, outputs[0][1])
+        assert all(torch.equal(a, b) for a, b in zip(held, outputs[0][0], strict=True))
 
 
-def test_the_time_cap_ends_it_after_three_rounds(tiny):
-    result = bench([tiny], tokens=(8,), decode_steps=0, repeats=50, time_cap_s=0.0)
-    assert result.rounds == 3
-    assert any("time cap" in note for note in result.notes)
+def judged(times: np.ndarray, same=(True, False), kind="prefill", **more) -> Judged:
+    """A bench with one workload whose times are known, the replicate in the last column."""
+    workload = Workload(kind, 8, 1)
+    rounds = Rounds([workload], [[]], Clock(CPU))
+    rounds.tables = [
+        Table([[Taken(float(us)) for us in row] for row in times], list(range(len(times))))
+    ]
+    rounds.count = len(times)
+    names = [f"m{i}" for i in range(times.shape[1] - 1)]
+    return Judged(names, [workload], same, Limits(96, 9.0), rounds, **more)
 
 
-def test_progress_is_told_to_the_end(tiny):
-    told = []
-    bench(
-        [tiny],
-        tokens=(8,),
-        decode_steps=1,
-        repeats=3,
-        progress=lambda done, total, what: told.append((done, total, what)),
-    )
-    assert told[0] == (0, 10, "prefill 8") and told[-1][:2] == (10, 10)
-    assert [done for done, _, _ in told] == list(range(11))
+def times(rounds: int, *levels: float) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    return 100 * np.exp(draw.normal(0, 0.005, (rounds, len(levels)))) * np.array(levels)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "verdict"),
-    [
-        ((0.8, 0.9, 0.99), "faster"),
-        ((1.01, 1.1, 1.2), "slower"),
-        ((0.9, 0.95, 1.0), "no difference shown"),
-        (None, "reference"),
-    ],
-)
-def test_a_difference_is_claimed_only_where_the_interval_excludes_one(ratio, verdict):
-    assert Timing("b", "w", "prefill", 8, 1, 1, 1, (1.0,), ratio).verdict == verdict
+def test_a_difference_is_claimed_beyond_the_replicate_only():
+    (_, found) = judged(times(24, 1.0, 0.9, 1.0)).timings()
+    assert found.verdict == "faster"
+    (_, found) = judged(times(24, 1.0, 0.9, 0.85)).timings()
+    assert found.verdict == "no difference shown"
+    assert judged(times(24, 1.0, 0.9, 1.0)).decided()
+    assert not judged(times(12, 1.0, 1.02, 1.03)).decided()
+
+
+def test_few_rounds_and_idle_gpus_leave_it_undecided():
+    few = judged(times(8, 1.0, 0.5, 1.0))
+    assert few.timings()[1].verdict == "undecided" and "8 rounds" in " ".join(few.notes())
+    idle = judged(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.4, "m1": 0.95})
+    assert idle.timings()[1].verdict == "undecided" and "m0 40%" in " ".join(idle.notes())
+    busy = judged(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.97, "m1": 0.95})
+    assert busy.timings()[1].verdict == "faster"
+
+
+def test_a_contended_machine_shows_no_absence_of_differences():
+    """Where a scheduler's slices set the times, all models look alike: the spread is superb."""
+    found = judged(times(48, 1.0, 1.0, 1.0))
+    assert found.decided() and found.timings()[1].verdict == "no difference shown"
+    rows = found.rounds.tables[0].rows
+    rows[:] = [[Taken(taken.us, preempted=1) for taken in row] for row in rows]
+    assert not found.decided() and found.timings()[1].verdict == "undecided"
+
+
+def test_preempted_timings_are_counted():
+    found = judged(times(24, 1.0, 1.0, 1.0))
+    found.rounds.tables[0].rows[3][1] = Taken(100.0, preempted=2)
+    assert "1 of 72 timings were preempted" in next(found.notes())
+
+
+def test_the_time_cap_ends_it_early(tiny):
+    result = bench([tiny], tokens=(8,), decode_steps=0, time_cap_s=0.0)
+    assert result.rounds == 4 and any("time cap" in note for note in result.notes)
+
+
+def test_the_reference_is_held_twice_where_there_is_room(tiny, monkeypatch):
+    loaded = together.load_together([tiny], torch.float32, CPU)
+    weights = [m.lm_head.weight.data_ptr() for m in (*loaded.models, loaded.replicate)]
+    assert len(set(weights)) == 2 and not loaded.shared
+    given = model()
+    loaded = together.load_together([given], torch.float32, CPU)
+    assert loaded.replicate is not given and identical(loaded.replicate, given)
+    monkeypatch.setattr(together, "_free_bytes", lambda device: 1000)
+    loaded = together.load_together([given], torch.float32, CPU)
+    assert loaded.replicate is given
+    assert "same object" in next(conditions(CPU, torch.float32, True, loaded.shared))
 
 
 def test_models_that_do_not_fit_together_are_refused(tiny, monkeypatch):
@@ -177,7 +244,7 @@ def test_models_that_do_not_fit_together_are_refused(tiny, monkeypatch):
 
 
 def test_nonsense_is_refused(tiny):
-    for wrong in ({"tokens": ()}, {"tokens": (0,)}, {"batch": 0}, {"repeats": 1}):
+    for wrong in ({"tokens": ()}, {"tokens": (0,)}, {"batch": 0}, {"rounds": 11}):
         with pytest.raises(MeasurementError):
             bench([tiny], **wrong)
     with pytest.raises(MeasurementError):
@@ -187,8 +254,35 @@ def test_nonsense_is_refused(tiny):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "steps", "told"), [((8, 2049), 0, "prefill 2049"), ((2040,), 9, "decode 2040")]
+    ("tokens", "steps", "told"), [((8, 2049), 0, "prefill 2049"), ((2048,), 9, "decode 2048")]
 )
 def test_more_tokens_than_the_model_has_positions_are_refused(tiny, tokens, steps, told):
     with pytest.raises(CheckpointError, match=f"2048 positions.*{told} would take 2049"):
-        bench([tiny], tokens=tokens, decode_steps=steps, repeats=3, time_cap_s=0)
+        bench([tiny], tokens=tokens, decode_steps=steps, time_cap_s=0)
+
+
+def test_overlapping_kernels_count_once():
+    events = [Traced("a", 0, 1000), Traced("b", 500, 2000), Traced("c", 5000, 6000)]
+    assert covered_us(events) == 3.0
+
+
+def test_the_busy_share_is_kernel_time_over_the_steps_own():
+    class Gpu(Clock):
+        def time(self, call):
+            return Taken(100.0)
+
+    class Nothing(Runner):
+        def call(self):
+            raise AssertionError("only the tracer calls it")
+
+    def tracer(run):
+        return [Traced("kernel", 0, 40_000)]
+
+    assert busy_share(Nothing(), Gpu(torch.device("cuda")), tracer) == pytest.approx(0.4)
+    assert busy_share(Nothing(), Clock(CPU), tracer) is None
+
+
+def test_a_prefill_computes_the_last_logits_alone():
+    with torch.inference_mode():
+        output = Prefill(model(), torch.ones(2, 8, dtype=torch.long)).call()
+    assert output.logits.shape == (2, 1, 64)

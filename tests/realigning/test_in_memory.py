@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ FACTORED = ("asvd_mha_r1", "palu_mha_gs4_block1", "svdllm_mha_0.6")
 REAL = (*FACTORED, "llmpruner_mha_global_mlp_0.3", "slicegpt_mha_s0.22_r1")
 
 
+@pytest.mark.filterwarnings("ignore:the mlp widths")
 @pytest.mark.parametrize("folder", REAL)
 def test_a_padded_copy_computes_the_same_and_the_input_is_left_alone(folder, original_checkpoints):
     model = load_model(original_checkpoints / folder, "float32")
@@ -157,6 +159,66 @@ def test_a_common_width_is_written_to_the_config(tmp_path):
     padded.save_pretrained(tmp_path / "padded")
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "padded").eval()
     np.testing.assert_allclose(logits_of(again), logits_of(model), atol=1e-5)
+
+
+def pruned(widths: list[int], declared: int) -> torch.nn.Module:
+    """A model whose layers were cut in memory, its config as it was before."""
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=declared,
+        num_hidden_layers=len(widths),
+        num_attention_heads=2,
+        vocab_size=512,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    for layer, width in zip(model.model.layers, widths, strict=True):
+        for linear in (layer.mlp.gate_proj, layer.mlp.up_proj):
+            linear.weight.data = linear.weight.data[:width].clone()
+        layer.mlp.down_proj.weight.data = layer.mlp.down_proj.weight.data[:, :width].clone()
+    return model
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_a_config_that_was_left_at_an_old_width_says_the_new_one(inplace):
+    model = pruned([50, 50], 64)
+    logits = logits_of(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        padded = gacprof.realign(model, "minimal", inplace=inplace)
+    assert padded.config.intermediate_size == 56
+    assert {layer.mlp.config.intermediate_size for layer in padded.model.layers} == {56}
+    assert {layer.mlp.gate_proj.out_features for layer in padded.model.layers} == {56}
+    np.testing.assert_allclose(logits_of(padded), logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_widths_that_no_config_can_say_are_told(inplace):
+    """A config has one width for all layers: it stays, and that is no secret."""
+    model = pruned([50, 41], 64)
+    with pytest.warns(UserWarning, match="mlp widths are 48, 56, the config says 64.*refuses"):
+        padded = gacprof.realign(model, "minimal", inplace=inplace)
+    assert padded.config.intermediate_size == 64
+    with pytest.warns(UserWarning, match="one for all layers"):
+        gacprof.realign(pruned([50, 50], 50), {"model.layers.0.mlp:width": 56})
+
+
+def test_layers_that_come_to_one_width_are_told_by_the_config_and_load(tmp_path):
+    model = pruned([50, 41], 64)
+    sizes = {dim.name: 56 for dim in inventory_for(model).dims}
+    padded = gacprof.realign(model, sizes)
+    padded.save_pretrained(tmp_path / "padded")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "padded").eval()
+    assert again.config.intermediate_size == 56
+    np.testing.assert_allclose(logits_of(again), logits_of(model), atol=1e-5)
+
+
+def test_a_file_with_widths_that_its_config_cannot_say_is_noted(tmp_path):
+    pruned([50, 41], 64).save_pretrained(tmp_path / "source")
+    result = realign_by_strategy(tmp_path / "source", "minimal", tmp_path / "out")
+    (note,) = result.notes
+    assert "mlp widths are 48, 56, the config says 64" in note
+    sizes = {dim.name: 56 for dim in scan(tmp_path / "source").dims}
+    assert gacprof.realign(tmp_path / "source", sizes, tmp_path / "uniform").notes == ()
 
 
 def test_diagnose_takes_a_model_in_memory(original_checkpoints):

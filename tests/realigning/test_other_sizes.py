@@ -110,8 +110,11 @@ def svd_llm(folder: Path) -> np.ndarray:
     return truth
 
 
-def llm_pruner(folder: Path) -> np.ndarray:
-    """A pickled Llama; the second layer lost half of its heads, each layer a width of its own."""
+def per_layer(folder: Path) -> np.ndarray:
+    """A pickled Llama as LLM-Pruner's llama3.py leaves it, in transformers' own classes.
+
+    The second layer lost half of its heads, each layer has a width of its own.
+    """
     model = dense("llama")
     for layer, (width, groups) in zip(model.model.layers, [(77, 2), (51, 1)], strict=True):
         attention, mlp = layer.self_attn, layer.mlp
@@ -133,7 +136,7 @@ def logits_of(model: torch.nn.Module) -> np.ndarray:
         return model(input_ids=IDS).logits.numpy()
 
 
-MAKERS = {"palu": palu, "svd-llm": svd_llm, "llm-pruner": llm_pruner}
+MAKERS = {"palu": palu, "svd-llm": svd_llm, "per-layer-widths": per_layer}
 
 
 @pytest.mark.parametrize("layout", MAKERS)
@@ -144,7 +147,7 @@ def test_it_is_recognised_loaded_and_realigned_as_the_fixtures_are(layout, tmp_p
     found = scan(source)
     assert found.layout == layout
     kv = {attention.kv_heads for attention in found.attentions}
-    assert kv == ({1, 2} if layout == "llm-pruner" else {2})
+    assert kv == ({1, 2} if layout == "per-layer-widths" else {2})
     scale = np.abs(truth).max()
     np.testing.assert_allclose(logits_of(load_model(source)), truth, atol=1e-5 * scale)
     realign_by_strategy(source, "minimal", tmp_path / "padded")
@@ -153,7 +156,7 @@ def test_it_is_recognised_loaded_and_realigned_as_the_fixtures_are(layout, tmp_p
         d.name: -(-d.size // 8) * 8 for d in found.dims
     }
     np.testing.assert_allclose(logits_of(load_model(tmp_path / "padded")), truth, atol=1e-5 * scale)
-    if layout != "llm-pruner":
+    if layout != "per-layer-widths":
         fuse(source, tmp_path / "fused")
         plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "fused").eval()
         np.testing.assert_allclose(logits_of(plain), truth, atol=1e-5 * scale)

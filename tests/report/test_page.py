@@ -16,7 +16,7 @@ TIMING = {
     "kind": "prefill",
     "tokens": 256,
     "low_us": 900.0,
-    "median_us": 1000.0,
+    "latency_us": 1000.0,
     "high_us": 1100.0,
     "timings_us": [900.0, 1000.0, 1100.0],
 }
@@ -30,6 +30,7 @@ BENCH = {
     "timer": "cpu-monotonic",
     "environment": {"name": "a device"},
     "notes": [],
+    "replicates": [{"workload": "prefill 256", "ratio": [0.99, 1.0, 1.01], "spread": 0.01}],
     "timings": [
         TIMING | {"model": "before", "ratio": None, "verdict": "reference"},
         TIMING | {"model": "after", "ratio": [0.85, 0.9, 0.95], "verdict": "faster"},
@@ -65,6 +66,10 @@ def test_no_gain_and_a_loss_are_told_as_such():
     assert "gained nothing that can be shown" in none
     (loss,) = headline(Contents("t", bench=bench("slower", [1.05, 1.1, 1.2])))
     assert "after is slower" in loss
+    (same,) = headline(Contents("t", bench=bench("identical", [0.95, 1.0, 1.05])))
+    assert same == "after is identical to before, byte for byte."
+    (open_,) = headline(Contents("t", bench=bench("undecided", [0.85, 0.9, 0.95])))
+    assert "undecided (−15.0% to −5.0%)" in open_
 
 
 def test_a_failed_comparison_is_told():
@@ -78,6 +83,7 @@ def test_the_page_has_a_section_for_what_there_is_and_none_for_what_there_is_not
     page = write_page(Contents("Only a bench", bench=BENCH, verification=CHECK), tmp_path / "p")
     text = page.read_text()
     assert "Measured before and after" in text and "Is it still the same function?" in text
+    assert "A/A spread: prefill 256 1.0% (−1.0% to +1.0%)" in text
     assert "Diagnosis" not in text and "The cliff map" not in text
 
 

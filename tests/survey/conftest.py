@@ -73,7 +73,7 @@ def h200():
 def few_rounds(monkeypatch):
     import torch
 
-    monkeypatch.setattr(end_to_end, "ROUNDS", 3)
+    monkeypatch.setattr(end_to_end, "ROUNDS", 12)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -12,7 +12,7 @@ from gacprof.checkpoint.layouts.llmpruner import LlmPruner
 from gacprof.checkpoint.layouts.loaded import Loaded
 from gacprof.checkpoint.layouts.moe import Moe
 from gacprof.checkpoint.layouts.palu import Palu
-from gacprof.checkpoint.layouts.plain import Plain
+from gacprof.checkpoint.layouts.plain import PerLayerWidths, Plain
 from gacprof.checkpoint.layouts.quantised import Quantised
 from gacprof.checkpoint.layouts.slicegpt import SliceGpt
 from gacprof.checkpoint.layouts.svdllm import SvdLlm
@@ -39,6 +39,7 @@ LAYOUTS: tuple[Layout, ...] = (
     LlmPruner(),
     Generic(),
     Moe(),
+    PerLayerWidths(),
     Plain(),
 )
 """In order of asking; ``Plain`` recognises everything and comes last."""

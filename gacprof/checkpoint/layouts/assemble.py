@@ -82,7 +82,7 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> list[Dim]:
                 params_per_unit=n_in + n_out,
                 layer=layer_of(linear.name),
                 role=role_of(linear.name),
-                dense_size=min(n_in, n_out),
+                dense_size=min(n_in, n_out) if size < min(n_in, n_out) else None,
                 padding="refused" if linear.frozen else "exact",
                 why=linear.frozen,
                 ordered=ordered and not linear.frozen,

@@ -1,7 +1,7 @@
-"""Plain Hugging Face names: dense weights, widths uniform or different per layer.
+"""Plain Hugging Face names and dense weights: one width for all layers, or widths per layer.
 
-The fallback: whatever no other layout recognises. Torch-Pruning's example, LLM-Shearing and
-Minitron write this.
+``Plain`` is the fallback: whatever no other layout recognises. Torch-Pruning's example,
+LLM-Shearing and Minitron write this. Nothing in such a file names the tool, so neither do these.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.assemble import assemble
 from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
 from gacprof.checkpoint.layouts.linear import dense_linears
-from gacprof.checkpoint.layouts.width import mirror_widths
+from gacprof.checkpoint.layouts.width import find_widths, mirror_widths
 
 
 class Plain:
@@ -26,6 +26,16 @@ class Plain:
 
     def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
         return mirror_config(inventory, sizes)
+
+
+class PerLayerWidths(Plain):
+    """Plain names, and MLPs whose widths differ, whatever tool cut them."""
+
+    name = "per-layer-widths"
+
+    def recognise(self, contents: Contents) -> bool:
+        widths, _ = find_widths(contents, list(dense_linears(contents)))
+        return len({dim.size for dim in widths if dim.role == "mlp"}) > 1
 
 
 def mirror_config(inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:

@@ -182,6 +182,7 @@ def _dim(contents: Contents, stretch: Stretch) -> Dim:
             f"{sorted(sizes)[:6]}, which should be one"
         )
     size = sizes.pop()
+    original = _original_hidden(contents)
     cost = sum(contents.tensors[p.tensor].numel // max(1, size) for p in stretch.places)
     return Dim(
         name=stretch.name,
@@ -192,7 +193,7 @@ def _dim(contents: Contents, stretch: Stretch) -> Dim:
         params_per_unit=cost,
         layer=stretch.layer,
         role="hidden",
-        dense_size=_original_hidden(contents),
+        dense_size=original if original is not None and original > size else None,
     )
 
 

@@ -156,12 +156,31 @@ def _refusal(
 
 
 def _declared(contents: Contents, mlp: str, size: int) -> int | None:
-    """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one)."""
-    for key in _WIDTH_KEYS[_kind_of(mlp)]:
-        value = config_of_part(contents.config).get(key)
-        if type(value) is int and value >= size:
-            return value
-    return None
+    """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one).
+
+    A config that says the size that is stored is true, and tells nothing of an earlier one.
+    """
+    declared = declared_width(contents.config, _kind_of(mlp), (size,))
+    return declared if declared is not None and declared > size else None
+
+
+def widths_against_config(
+    inventory: Inventory, sizes: Sizes, config: Mapping[str, Any]
+) -> list[str]:
+    """What ``config`` does not say of the widths once the dims have ``sizes``, by kind."""
+    notes = []
+    for kind in _WIDTH_KEYS:
+        dims = [d for d in inventory.dims if d.kind == "width" and d.role == kind]
+        new = {size for d in dims if (size := sizes.get(d.name, d.size)) is not None}
+        declared = declared_width(config, kind, new)
+        if new and declared is not None and new != {declared}:
+            found = ", ".join(str(size) for size in sorted(new)[:6])
+            reason = " (it has one for all layers)" if len(new) > 1 else ""
+            notes.append(
+                f"the {kind} widths are {found}, the config says {declared}{reason}: a plain "
+                "transformers model refuses these weights, gacprof.load_model takes them"
+            )
+    return notes
 
 
 def mirror_widths(inventory: Inventory, sizes: Sizes, config: dict[str, Any]) -> None:

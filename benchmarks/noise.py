@@ -1,0 +1,243 @@
+"""The A/A floor of a sweep beside what one would use instead: same points, same time.
+
+    python benchmarks/noise.py                     # about 12 minutes
+    python benchmarks/noise.py --seconds 10 --busy 0,1
+
+The points are those of the demo's sweep (ranks of a factored Llama, bfloat16 where the CPU
+multiplies it, else float32; prefill of 256 tokens and decode), a quarter of them twice. Every
+method measures them all, replicates too, within the same time, in a process of its own. Printed
+is the 95 % quantile of |log ratio| between replicates, each weighed by what its curve contributes
+to the model's time: what two runs call different though it is the same. With ``--busy`` so many
+processes that only count run beside it.
+
+Peers: ``torch.utils.benchmark`` (blocked_autorange, median), Triton's ``do_bench`` rule (warm up
+for a fifth of the time, then the mean), repeating in place (median, minimum), and the plainest
+block design (every round all points of a curve in random order; lower-quartile polish).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from gacprof.checkpoint import scan
+from gacprof.demo.model import write_demo_checkpoint
+from gacprof.measure.cpu import CpuDevice
+from gacprof.measure.device import Slot
+from gacprof.measure.environment import cpu_name, native_bfloat16
+from gacprof.measure.fit import aa_floor, two_way
+from gacprof.measure.worker import sweeper
+from gacprof.sweeping.curve import CurveState
+from gacprof.sweeping.for_checkpoint import suite_for
+from gacprof.sweeping.run import run_sweep
+from gacprof.sweeping.store import read_blocks
+from gacprof.sweeping.suite import CurvePlan, Suite, curve_key
+
+METHODS = ("blocks", "yardstick", "torch.utils.benchmark", "do_bench", "in place, median",
+           "in place, minimum")  # fmt: skip
+Found = dict[str, dict[Slot, float]]
+"""Curve → slot → log µs."""
+
+
+def demo_suite() -> Suite:
+    with tempfile.TemporaryDirectory() as folder:
+        inventory = scan(write_demo_checkpoint(Path(folder) / "model"))
+    dtype = "bfloat16" if native_bfloat16() else "float32"
+    return suite_for(inventory, (1, 256), dtype=dtype)
+
+
+def states_of(suite: Suite) -> list[CurveState]:
+    return [CurveState(plan, suite.timing) for plan in suite.curves("cpu")]
+
+
+def by_blocks(suite: Suite, seconds: float) -> Found:
+    """gacprof's sweep; the time includes starting its processes."""
+    from gacprof.cliffmap.build import curve_blocks
+
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        with sweeper("cpu", processes=suite.timing.processes) as device:
+            left = seconds - (time.monotonic() - began)
+            run_sweep(suite, device, Path(folder) / "run", budget_s=left)
+        blocks = read_blocks(Path(folder) / "run")
+    found: Found = {}
+    keys = {curve_key(b.calls[0].point, b.axis) for b in blocks}
+    for key in keys:
+        curve = curve_blocks([b for b in blocks if curve_key(b.calls[0].point, b.axis) == key])
+        slots = [Slot(point, replicate) for point, replicate in curve.slots]
+        found[key] = dict(zip(slots, curve.fit.effect.tolist(), strict=True))
+    return found
+
+
+Timing = Callable[[Callable[[], object], float], float]
+"""(call, seconds for it) → µs."""
+
+
+def by_slot(suite: Suite, seconds: float, measure: Timing) -> Found:
+    """One slot after the other, in random order, each with its share of the time."""
+    device = CpuDevice()
+    states = states_of(suite)
+    everything = [(state.plan.key, slot) for state in states for slot in state.slots]
+    random.Random(0).shuffle(everything)
+    until, found = time.monotonic() + seconds, dict[str, dict[Slot, float]]()
+    for number, (key, slot) in enumerate(everything):
+        bind = device._prepare(slot, suite.timing.reuse_mib << 20)
+        if isinstance(bind, str):
+            continue
+        share = max(1e-4, (until - time.monotonic()) / (len(everything) - number))
+        found.setdefault(key, {})[slot] = float(np.log(measure(lambda b=bind: b()(), share)))
+    return found
+
+
+def torch_timer(call: Callable[[], object], seconds: float) -> float:
+    from torch.utils.benchmark import Timer
+
+    timer = Timer("call()", globals={"call": call}, num_threads=_threads())
+    return timer.blocked_autorange(min_run_time=0.8 * seconds).median * 1e6
+
+
+def do_bench(call: Callable[[], object], seconds: float) -> float:
+    _repeat(call, 0.2 * seconds)
+    return float(np.mean(_repeat(call, 0.8 * seconds)))
+
+
+def in_place(statistic: Callable[[list[float]], float]) -> Timing:
+    def measure(call: Callable[[], object], seconds: float) -> float:
+        call()
+        return float(statistic(_repeat(call, seconds)))
+
+    return measure
+
+
+def _repeat(call: Callable[[], object], seconds: float) -> list[float]:
+    times, until = [], time.perf_counter() + seconds
+    while not times or time.perf_counter() < until:
+        start = time.perf_counter_ns()
+        call()
+        times.append((time.perf_counter_ns() - start) / 1e3)
+    return times
+
+
+def by_yardstick(suite: Suite, seconds: float) -> Found:
+    """Rounds over all curves, every slot once in random order; threads as the system puts them."""
+    device = CpuDevice()
+    device._bound = False  # as a plain script would run
+    states = states_of(suite)
+    ready = [
+        [device._prepare(slot, suite.timing.reuse_mib << 20) for slot in state.slots]
+        for state in states
+    ]
+    rows: list[list[list[float]]] = [[] for _ in states]
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for curve in random.sample(range(len(states)), len(states)):
+            binds = ready[curve]
+            row = [0.0] * len(binds)
+            for i in random.sample(range(len(binds)), len(binds)):
+                call = binds[i]()  # type: ignore[operator]
+                start = time.perf_counter_ns()
+                call()
+                row[i] = (time.perf_counter_ns() - start) / 1e3
+            rows[curve].append(row)
+            if time.monotonic() >= until:
+                break
+    return {
+        state.plan.key: dict(zip(state.slots, two_way(np.log(taken))[0].tolist(), strict=True))
+        for state, taken in zip(states, map(np.array, rows), strict=True)
+        if len(taken)
+    }
+
+
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+def measured(method: str, suite: Suite, seconds: float) -> Found:
+    import torch
+
+    with torch.inference_mode():
+        if method == "blocks":
+            return by_blocks(suite, seconds)
+        if method == "yardstick":
+            return by_yardstick(suite, seconds)
+        ways: dict[str, Timing] = {
+            "torch.utils.benchmark": torch_timer,
+            "do_bench": do_bench,
+            "in place, median": in_place(np.median),
+            "in place, minimum": in_place(np.min),
+        }
+        return by_slot(suite, seconds, ways[method])
+
+
+def floor_of(found: Found, curves: list[CurvePlan]) -> dict[str, float]:
+    """The weighed and the plain floor, and how many pairs they rest on."""
+    weight_of = {plan.key: plan.weight for plan in curves}
+    differences, weights = [], []
+    for key, effects in found.items():
+        for slot, effect in effects.items():
+            double = effects.get(Slot(slot.point, replicate=True))
+            if not slot.replicate and double is not None and np.isfinite(effect - double):
+                differences.append(effect - double)
+                weights.append(weight_of[key] * float(np.exp(effect)))
+    size = np.abs(differences)
+    return {
+        "floor": round(float(np.expm1(aa_floor(size, np.array(weights)))), 4),
+        "plain": round(float(np.expm1(aa_floor(size))), 4),
+        "median": round(float(np.expm1(np.median(size))), 4),
+        "pairs": len(differences),
+    }
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that only count."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    ask.add_argument("--seconds", type=float, default=45.0, help="of each method in each state")
+    ask.add_argument("--busy", default="0,1,2", help="numbers of busy processes")
+    ask.add_argument("--methods", default="", help="of " + "; ".join(METHODS))
+    ask.add_argument("--one", help=argparse.SUPPRESS)
+    given = ask.parse_args()
+    if given.one:
+        suite = demo_suite()
+        print(json.dumps(floor_of(measured(given.one, suite, given.seconds), suite.curves("cpu"))))
+        return
+    methods = [m.strip() for m in given.methods.split(";") if m.strip()] or METHODS
+    print(f"{cpu_name()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.2f}, "
+          f"{given.seconds:g} s each")  # fmt: skip
+    for count in map(int, given.busy.split(",")):
+        with busy(count):
+            for method in methods:
+                command = [sys.executable, __file__, "--one", method]
+                command += ["--seconds", str(given.seconds)]
+                done = subprocess.run(command, capture_output=True, text=True)
+                if done.returncode:
+                    sys.exit(done.stderr)
+                told = json.loads(done.stdout.strip().splitlines()[-1])
+                print(f"{count} busy  {method:24s} {json.dumps(told)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

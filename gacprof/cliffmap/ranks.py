@@ -1,0 +1,160 @@
+"""Ranks that are safe in both products of a factor pair: one question of a compressor's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.cliffmap.map import CliffMap
+from gacprof.cliffmap.miss import MapMiss
+from gacprof.errors import MapError
+from gacprof.points import Flag
+
+DEFAULT_TOKENS = (1, 1024)
+
+Shape = tuple[int, int]  # (out, in), as a weight is stored
+
+
+@runtime_checkable
+class Linear(Protocol):
+    """What a ``torch.nn.Linear`` says of itself."""
+
+    in_features: int
+    out_features: int
+
+
+def safe_ranks(
+    layers: Linear | Shape | Iterable[Linear | Shape],
+    cliff_map: CliffMap,
+    *,
+    tokens: Mapping[int, float] | Sequence[int] | None = None,
+    within: tuple[int, int] | None = None,
+    dtype: str | None = None,
+    safe_only: bool = True,
+) -> list[Candidate]:
+    """The ranks at which a linear layer's two factors are both served well; ascending.
+
+    ``layers`` is an ``nn.Linear``, a weight's shape (out, in), or several of them that are to have
+    one rank in common. Ranks are judged on the latency of all their products together, summed over
+    ``tokens`` (counts, or counts with weights; by default those that the map was measured at for
+    these shapes). ``within`` are the first and the last rank wanted.
+
+    Raises :class:`MapMiss` with the command that measures what the map lacks, :class:`MapError`
+    for shapes that are none.
+    """
+    shapes = _shapes(layers)
+    dtype = dtype or _only_dtype(cliff_map)
+    regime = _regime(cliff_map, dtype)
+    weights = _weights(tokens) or dict.fromkeys(_measured(cliff_map, shapes, dtype, regime), 1.0)
+    if not weights:
+        weights = dict.fromkeys(DEFAULT_TOKENS, 1.0)
+    uses = [use for shape in shapes for use in _pair(shape, weights, dtype, regime)]
+    command = _command(shapes, list(weights), dtype, within)
+    for use in uses:
+        _check_measured(cliff_map, use, within, command)
+    last = min(min(shape) for shape in shapes)
+    first, last = (1, last) if within is None else (within[0], min(within[1], last))
+    judged = [c for c in cliff_map.judge_jointly(uses) if first <= c.d <= last]
+    return [c for c in judged if c.safe or not safe_only]
+
+
+def _pair(
+    shape: Shape, weights: Mapping[int, float], dtype: str, regime: Mapping[str, Flag]
+) -> list[Use]:
+    """The rank as N of ``x · Vᵀ`` and K of ``· Uᵀ``, at each token count."""
+    out_features, in_features = shape
+    return [
+        Use("linear", {"M": m, other: size}, axis, dtype, regime, weight)
+        for m, weight in weights.items()
+        for axis, other, size in (("N", "K", in_features), ("K", "N", out_features))
+    ]
+
+
+def _shapes(layers: Linear | Shape | Iterable[Linear | Shape]) -> list[Shape]:
+    """The shapes of one layer or of several. Raises :class:`MapError` for what is none."""
+    if isinstance(layers, Linear):
+        return [(layers.out_features, layers.in_features)]
+    listed: list[Any] = list(layers)
+    if not listed:
+        raise MapError("safe ranks of no layer: give a linear layer or a shape (out, in)")
+    if all(isinstance(size, int) for size in listed):
+        if len(listed) != 2 or min(listed) < 1:
+            raise MapError(f"{tuple(listed)} is no weight's shape: give (out, in)")
+        return [(listed[0], listed[1])]
+    return [shape for entry in listed for shape in _shapes(entry)]
+
+
+def _weights(tokens: Mapping[int, float] | Sequence[int] | None) -> dict[int, float]:
+    if tokens is None:
+        return {}
+    if isinstance(tokens, Mapping):
+        return dict(tokens)
+    return dict.fromkeys(tokens, 1.0)
+
+
+def _only_dtype(cliff_map: CliffMap) -> str:
+    held = sorted({curve.dtype for curve in cliff_map.select("linear")})
+    if len(held) > 1:
+        raise MapError(f"the map '{cliff_map.name}' holds {', '.join(held)}: name one as dtype")
+    return held[0] if held else "float16"
+
+
+def _regime(cliff_map: CliffMap, dtype: str) -> dict[str, Flag]:
+    """Cold weights where the map has them, as a diagnosis and a plan take them."""
+    curves = cliff_map.select("linear", dtype=dtype)
+    cold = any(curve.flags.get("cache") == "cold" for curve in curves)
+    return {"cache": "cold"} if cold else {}
+
+
+def _measured(
+    cliff_map: CliffMap, shapes: Iterable[Shape], dtype: str, regime: Mapping[str, Flag]
+) -> list[int]:
+    """The token counts at which every product of these shapes has a curve."""
+    found: list[set[int]] = []
+    for out_features, in_features in shapes:
+        for axis, other, size in (("N", "K", in_features), ("K", "N", out_features)):
+            curves = cliff_map.select("linear", axis, dtype, regime, **{other: size})
+            found.append({curve.fixed["M"] for curve in curves})
+    return sorted(set.intersection(*found))
+
+
+def _check_measured(
+    cliff_map: CliffMap, use: Use, within: tuple[int, int] | None, command: str
+) -> None:
+    """Raises :class:`MapMiss` where no curve is of this very product, or none reaches the ranks
+    that are wanted."""
+    curves = cliff_map.select("linear", use.axis, use.dtype, use.flags, **use.dims)
+    spans = [(curve.points.d[0], curve.points.d[-1]) for curve in curves]
+    at = ", ".join(f"{name}={size}" for name, size in use.dims.items())
+    if not spans:
+        why = f"the map '{cliff_map.name}' has no curve of linear over {use.axis} at {at}"
+    elif within is not None and not any(a <= within[0] and b >= within[1] for a, b in spans):
+        why = (
+            f"the map '{cliff_map.name}' holds ranks from {spans[0][0]} to {spans[0][1]} of linear "
+            f"over {use.axis} at {at}, not {within[0]} to {within[1]}"
+        )
+    else:
+        return
+    raise MapMiss(
+        why, operator="linear", dims=use.dims, dtype=use.dtype, flags=use.flags, axis=use.axis,
+        command=command,
+    )  # fmt: skip
+
+
+def _command(
+    shapes: Iterable[Shape], tokens: Sequence[int], dtype: str, within: tuple[int, int] | None
+) -> str:
+    """``gacprof sweep --ranks 4096x4096 --range 512:2048 --tokens 1,1024 --dtype float16``.
+
+    By default up to the rank at which a pair is as large as the dense weight.
+    """
+    shapes = list(dict.fromkeys(shapes))
+    even = max(o * i // (o + i) for o, i in shapes)
+    first, last = within or (max(1, even // 4), max(1, even))
+    listed = ",".join(f"{o}x{i}" for o, i in shapes)
+    counts = ",".join(map(str, tokens))
+    return (
+        f"gacprof sweep --ranks {listed} --range {first}:{last} --tokens {counts} --dtype {dtype} "
+        "--out runs/ranks"
+    )

@@ -1,0 +1,156 @@
+"""Dims that meet in one product are judged as they fare once the others are aligned."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from planted import PLANTED, TOKENS, planted_device
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "checkpoint"))
+
+from checkpoint_making import checkpoint
+
+from gacprof.checkpoint import Inventory, scan
+from gacprof.cliffmap import CliffMap
+from gacprof.diagnosing import diagnose
+from gacprof.measure.recorded import RecordedDevice
+from gacprof.planning import Plan
+from gacprof.planning.constraints import Constraints
+from gacprof.planning.make import make_plan
+from gacprof.points import Point
+from gacprof.realigning import realign
+from gacprof.sweeping import build_map_of, run_sweep
+from gacprof.sweeping.for_checkpoint import suite_for
+
+MLP = "model.layers.0.mlp"
+K_PROJ = "model.layers.0.self_attn.k_proj"
+WIDTH, RANKS = f"{MLP}:width", {f"{MLP}.{part}_proj:rank" for part in ("gate", "up", "down")}
+
+
+def factored(width: int, rank: int, hidden: int = 256) -> dict[str, tuple[int, ...]]:
+    """An MLP whose weights are all factored: every product with the width has a rank in it."""
+    shapes = {
+        f"{MLP}.down_proj.ALinear.weight": (hidden, rank),
+        f"{MLP}.down_proj.BLinear.weight": (rank, width),
+    }
+    for part in ("gate", "up"):
+        shapes[f"{MLP}.{part}_proj.ALinear.weight"] = (width, rank)
+        shapes[f"{MLP}.{part}_proj.BLinear.weight"] = (rank, hidden)
+    return shapes
+
+
+@pytest.fixture(scope="module")
+def coupled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Inventory, CliffMap]:
+    """Rank 131 and width 683, on a device where what is no multiple of 8 is 40 % slower."""
+    folder = tmp_path_factory.mktemp("coupled")
+    inventory = scan(checkpoint(folder / "source", factored(683, 131), {"intermediate_size": 683}))
+    return inventory, map_of(inventory, folder)
+
+
+def map_of(inventory: Inventory, folder: Path) -> CliffMap:
+    run_sweep(
+        suite_for(inventory, sorted(TOKENS), dtype="float32"), planted_device(), folder / "run"
+    )
+    return build_map_of(folder / "run", "planted")
+
+
+def test_a_width_that_only_odd_ranks_hide_is_misaligned(coupled):
+    found = {d.name: d for d in diagnose(*coupled, tokens=TOKENS).dims}
+    assert {name: d.verdict for name, d in found.items()} == dict.fromkeys(
+        {WIDTH, *RANKS}, "misaligned"
+    )
+    assert found[WIDTH].best_size == 688
+    assert found[WIDTH].advice == "pad to 688, once the dims beside it are aligned"
+    assert all(found[name].advice == "pad to 136" for name in RANKS)
+
+
+def test_what_the_dims_lose_adds_up_to_what_aligning_them_all_recovers(coupled):
+    found = diagnose(*coupled, tokens=TOKENS)
+    made = make_plan(*coupled, aim="pad", tokens=TOKENS)
+    assert made.changes == dict.fromkeys(RANKS, 136) | {WIDTH: 688}
+    recovered = made.predicted_before_us - made.predicted_after_us
+    assert found.recoverable_us == found.lost_us == pytest.approx(recovered, rel=1e-2)
+
+
+def test_aligning_ones_own_output_again_changes_nothing(coupled, tmp_path):
+    inventory, cliff_map = coupled
+    realign(inventory, make_plan(*coupled, aim="pad", tokens=TOKENS), tmp_path / "out")
+    out = scan(tmp_path / "out")
+    for by in (cliff_map, map_of(out, tmp_path)):
+        assert {d.verdict for d in diagnose(out, by, tokens=TOKENS).dims} == {"safe"}
+        assert make_plan(out, by, aim="pad", tokens=TOKENS).changes == {}
+
+
+@pytest.mark.parametrize("period", [16, 32])
+def test_it_holds_on_a_device_of_another_period(period, tmp_path):
+    """Rank 131 goes to 144 or 160, beside which the first map holds no width: it was judged beside
+    192, and the plan says so."""
+
+    def answer(point: Point) -> float:
+        m, n, k = (point.dim.get(axis, 1) for axis in "MNK")
+        return (2.0 + m * n * k / 1e6) * (1.4 if n % period or k % period else 1.0)
+
+    def measured(inventory: Inventory, folder: Path) -> CliffMap:
+        suite = suite_for(inventory, sorted(TOKENS), dtype="float32")
+        run_sweep(suite, RecordedDevice(answer, PLANTED), folder)
+        return build_map_of(folder, "planted")
+
+    inventory = scan(checkpoint(tmp_path / "source", factored(683, 131), {}))
+    cliff_map = measured(inventory, tmp_path / "first")
+    made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS)
+    assert {size % period for size in made.changes.values()} == {0}
+    assert set(made.changes) == {WIDTH, *RANKS}
+    assert made.certificate.proved is not any("judged beside others" in n for n in _notes(made))
+    realign(inventory, made, tmp_path / "out")
+    out = scan(tmp_path / "out")
+    for by in (cliff_map, measured(out, tmp_path / "second")):
+        assert make_plan(out, by, aim="pad", tokens=TOKENS).changes == {}
+
+
+def _notes(made: Plan) -> list[str]:
+    return made.certificate.notes
+
+
+def test_the_certificate_says_what_was_proved(coupled):
+    made = make_plan(*coupled, aim="pad", tokens=TOKENS)
+    assert made.certificate.proved
+    assert any("not over all combinations of coupled dims" in n for n in _notes(made))
+
+
+def test_a_width_is_judged_beside_the_ranks_that_are_held(coupled):
+    """With all ranks held at 131, no width is faster than another: nothing is padded for it."""
+    held = Constraints(pinned={"*:rank": "keep"}, fuse=False)
+    assert make_plan(*coupled, aim="pad", tokens=TOKENS, constraints=held).changes == {}
+
+
+def test_a_width_beside_aligned_ranks_is_judged_as_it_is(tmp_path):
+    inventory = scan(checkpoint(tmp_path / "source", factored(683, 136)))
+    found = diagnose(inventory, map_of(inventory, tmp_path), tokens=TOKENS)
+    verdicts = {d.name: d.verdict for d in found.dims}
+    assert verdicts[WIDTH] == "misaligned"
+    assert next(d for d in found.dims if d.name == WIDTH).advice == "pad to 688"
+
+
+def test_groups_that_add_up_in_one_product_are_judged_beside_aligned_groups(tmp_path):
+    """PaLU's ranks 41 and 43 are 84 rows of VT: neither alone makes that a multiple of 8 by
+    becoming one."""
+    shapes = {
+        f"{K_PROJ}.VT.weight": (84, 256),
+        f"{K_PROJ}.U.0.weight": (64, 41),
+        f"{K_PROJ}.U.1.weight": (64, 43),
+    }
+    config = {"head_wise_ranks": {K_PROJ: [41, 43]}}
+    inventory = scan(checkpoint(tmp_path / "source", shapes, config))
+    cliff_map = map_of(inventory, tmp_path)
+    assert {d.best_size for d in diagnose(inventory, cliff_map, tokens=TOKENS).dims} == {48}
+    made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS)
+    assert set(made.changes.values()) == {48}
+
+
+def test_products_are_measured_beside_aligned_dims_too(coupled):
+    """Beside an odd rank no width shows its cliff, so widths are measured at rank 136 as well."""
+    points = suite_for(coupled[0], [64], dtype="float32").points("cpu")
+    linear = {(p.dim["N"], p.dim["K"]) for p in points if p.operator == "linear"}
+    assert {(683, 131), (683, 136), (688, 131), (688, 136)} <= linear

@@ -1,0 +1,131 @@
+"""Safe, misaligned, undecided: each with its bound and the tolerance, wherever a person looks."""
+
+from __future__ import annotations
+
+import json
+import random
+from math import exp
+from pathlib import Path
+
+import pytest
+
+from gacprof.cliffmap import CliffMap
+from gacprof.diagnosing import diagnose
+from gacprof.measure.recorded import RecordedDevice
+from gacprof.planning import plan
+from gacprof.points import Point
+from gacprof.report.contents import Contents
+from gacprof.report.page import write_page
+from gacprof.sweeping import build_map_of, run_sweep
+from gacprof.sweeping.for_checkpoint import suite_for
+from gacprof.sweeping.suite import parse_suite
+
+
+def noisy(spread: float, seed: int = 0) -> RecordedDevice:
+    """Multiples of 8 are 40 % faster, and each call is off by a factor of its own."""
+    draw = random.Random(seed)
+
+    def answer(point: Point) -> float:
+        slow = 1.4 if any(point.dim[axis] % 8 for axis in "NK") else 1.0
+        return 50.0 * slow * exp(draw.gauss(0, spread))
+
+    return RecordedDevice(answer)
+
+
+def sweep(folder: Path, spread: float) -> Path:
+    table = {"operator": "linear", "axis": "K", "values": list(range(64, 97)), "dtype": "float32"}
+    table |= {"dims": {"M": 64, "N": 256}, "flags": {"bias": False}}
+    timing = {"blocks": 6, "most_blocks": 6}
+    suite = parse_suite({"name": "small", "timing": timing, "sweep": [table]}, "a test")
+    run_sweep(suite, noisy(spread), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loud(tmp_path_factory) -> Path:
+    return sweep(tmp_path_factory.mktemp("loud"), 0.6)
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory) -> Path:
+    return sweep(tmp_path_factory.mktemp("quiet"), 0.002)
+
+
+def test_a_map_too_noisy_to_judge_by_is_written_and_says_what_would_mend_it(run, loud):
+    told = run("map", "build", loud)
+    assert told.code == 1 and (loud / "cliffmap.json").is_file()
+    assert told.err.count("\n") == 1 and "too noisy to judge by" in told.err
+    assert f"gacprof sweep --resume --out {loud} --budget" in told.err
+    summary = json.loads(run("map", "build", loud, "--json").out)
+    assert "A/A floor" in summary["too_noisy"] and summary["tolerances"] == [0.02]
+    assert summary["undecided"] > summary["safe"]
+    assert "too noisy" in run("map", "show", loud / "cliffmap.json").out
+
+
+def test_a_quiet_map_is_fine(run, quiet):
+    told = run("map", "build", quiet)
+    assert told.code == 0 and told.err == ""
+    assert CliffMap.load(quiet / "cliffmap.json").too_noisy == ""
+
+
+def test_a_sweep_is_gone_on_with_by_its_folder_alone(run, quiet):
+    """The suite is in the folder. What stops it here is the device, which is not at hand."""
+    told = run("sweep", "--resume", "--out", quiet, "--device", "cpu")
+    assert told.code == 2 and "was measured elsewhere" in told.err
+
+
+def test_map_show_and_candidates_tell_bounds_and_tolerance(run, loud):
+    run("map", "build", loud)
+    shown = run("map", "show", loud / "cliffmap.json", "--op", "linear").out
+    assert "undecided:" in shown and "tolerance of 2 %" in shown and "at most" in shown
+    asked = ("map", "candidates", loud / "cliffmap.json", "--op", "linear", "--axis", "K")
+    table = run(*asked, "--near", 80, "--unsafe").out
+    assert "undecided" in table and "at most" in table and "penalty of at most 2.0 %" in table
+    entries = json.loads(run(*asked, "--near", 80, "--unsafe", "--json").out)
+    assert {e["tolerance"] for e in entries} == {0.02} and "undecided" in {
+        e["verdict"] for e in entries
+    }
+
+
+@pytest.fixture(scope="module")
+def rough(asvd, tmp_path_factory) -> CliffMap:
+    """A map of the checkpoint's shapes that decides what costs 40 % and leaves the rest open."""
+    from gacprof.checkpoint import scan
+
+    folder = tmp_path_factory.mktemp("rough")
+    timing = {"blocks": 6, "most_blocks": 6}
+    suite = suite_for(scan(asvd), [64], dtype="float32", timing=timing)
+    suite = parse_suite(
+        suite.plain() | {"sweep": [t for t in suite.plain()["sweep"] if t["operator"] == "linear"]},
+        "a test",
+    )
+    run_sweep(suite, noisy(0.05), folder / "run")
+    return build_map_of(folder / "run", "rough")
+
+
+def test_diagnose_and_plan_tell_undecided_dims_with_their_bounds(run, asvd, rough, tmp_path):
+    rough.save(tmp_path / "rough.json")
+    told = run("diagnose", asvd, "--map", tmp_path / "rough.json", "--all").out
+    assert "undecided" in told and "at most" in told and "tolerance 2.0 %" in told
+    assert "its dims are not why" not in told
+    found = diagnose(asvd, rough).as_dict()
+    assert found["totals"]["undecided"] and found["tolerance"] == 0.02
+    planned = run("plan", asvd, "--map", tmp_path / "rough.json", "--out", tmp_path / "p.json")
+    assert planned.code == 0, planned.err
+    told = planned.out
+    assert "by a tolerance of 2.0 %" in told and "undecided" in told
+    made = json.loads((tmp_path / "p.json").read_text())
+    assert made["tolerance"] == 0.02
+    assert any(c["verdict"] == "undecided" and c["penalty_high"] > 0.02 for c in made["choices"])
+
+
+def test_the_page_tells_them_too(asvd, rough, tmp_path):
+    contents = Contents(
+        "a title",
+        cliff_map=rough,
+        diagnosis=diagnose(asvd, rough).as_dict(),
+        plan=plan(asvd, rough).as_dict(),
+    )
+    page = write_page(contents, tmp_path).read_text()
+    for words in ("undecided", "at most", "Tolerance 2.0%", "by a tolerance of 2.0%"):
+        assert words in page, words
