@@ -54,17 +54,28 @@ def measure(name: str) -> dict[str, float]:
 def large(path: Path) -> None:
     """Twenty curves of 2,000 dims, each with kernels, a period, and a cliff every 256 dims."""
     from gacprof.cliffmap.build import build_map
-    from gacprof.points import Environment, Point, Sample
+    from gacprof.points import Block, Call, Environment, Point, PointNote
 
-    def visits():
-        for n in range(512, 512 + 20 * 128, 128):
-            for k in range(64, 2064):
-                us = (1 + k // 256) * (1.0 if k % 8 == 0 else 1.6) * 10
-                point = Point.of("linear", {"M": 512, "N": n, "K": k}, "float16", {"bias": False})
-                kernel = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn"
-                yield Sample(point, ("K",), (us,) * 6, "cupti", kernels=(kernel,))
+    kernel = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn"
+    curves = [
+        [
+            Point.of("linear", {"M": 512, "N": n, "K": k}, "float16", {"bias": False})
+            for k in range(64, 2064)
+        ]
+        for n in range(512, 512 + 20 * 128, 128)
+    ]
 
-    build_map(visits(), Environment("recorded", "large", "sm80"), name="large").save(path)
+    def call(point):
+        k = point.dim["K"]
+        return Call(point, False, (1 + k // 256) * (1.0 if k % 8 == 0 else 1.6) * 10)
+
+    blocks = [
+        Block(number, 0, "K", "cuda-graph", tuple(map(call, points)))
+        for number, points in enumerate(points for points in curves for _ in range(6))
+    ]
+    notes = {p: PointNote(p, (kernel,)) for points in curves for p in points}
+    here = Environment("recorded", "large", "sm80")
+    build_map(blocks, here, name="large", point_notes=notes).save(path)
 
 
 def processor() -> str:

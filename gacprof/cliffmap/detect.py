@@ -85,8 +85,8 @@ def cliff_floor(error: Sequence[float] | None) -> float:
     known = sorted(hypot(a, b) for a, b in pairwise(error) if isfinite(a) and isfinite(b))
     if not known:
         return ASSUMED_FLOOR
-    feigned = edge_quantile(len(error) - 1) * known[int(0.95 * (len(known) - 1))]
-    return max(ROUNDING, expm1(feigned))
+    typical = known[int(0.95 * (len(known) - 1))]
+    return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * typical))
 
 
 def edges(

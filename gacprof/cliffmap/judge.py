@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gacprof.cliffmap.schema import Curve, MapFile
+
 Verdict = Literal["safe", "misaligned", "undecided"]
 
 TOLERANCE = 0.02
@@ -83,3 +85,44 @@ def verdict_of(low: float, high: float, tolerance: float) -> Verdict:
     if high <= tolerance:
         return "safe"
     return "misaligned" if low > tolerance else "undecided"
+
+
+MOST_FLOOR = 0.1
+"""Above this A/A floor the same point measured twice tells nothing of cliffs of its size."""
+WIDE = 5
+"""An undecided dim whose penalty is bounded within so many tolerances is nearly decided."""
+MOST_WIDE = 0.5
+"""The share of dims, undecided and wide, from which a map can judge little."""
+
+
+def too_noisy(file: MapFile) -> str:
+    """Why the map cannot be judged by; empty where it can.
+
+    Its A/A floor is above :data:`MOST_FLOOR`, or more than :data:`MOST_WIDE` of its dims are
+    undecided with a bound above :data:`WIDE` tolerances. Dims beyond the last one of the best kind
+    do not count: no quieter sweep would decide them.
+    """
+    reasons = []
+    floor = file.noise.floor
+    if floor is not None and floor > MOST_FLOOR:
+        reasons.append(f"its A/A floor is {floor:.1%}, above {MOST_FLOOR:.0%}")
+    counted = [_wide(curve) for curve in file.curves]
+    wide, dims = (sum(column) for column in zip(*counted, strict=True)) if counted else (0, 0)
+    if wide > MOST_WIDE * dims:
+        reasons.append(
+            f"{wide} of {dims} dims are undecided with penalties of up to more than "
+            f"{WIDE} tolerances"
+        )
+    return " and ".join(reasons)
+
+
+def _wide(curve: Curve) -> tuple[int, int]:
+    """(undecided dims of a wide or unknown bound, all dims), of those that could be decided."""
+    undecided, most = set(curve.undecided), WIDE * curve.tolerance
+    within = [
+        (d, high)
+        for d, high in zip(curve.points.d, curve.points.penalty_high, strict=True)
+        if d <= curve.coverage.settled
+    ]
+    wide = sum(d in undecided and (high is None or high > most) for d, high in within)
+    return wide, len(within)

@@ -11,10 +11,10 @@ from typing import Any
 from gacprof.cliffmap import candidates as near_by
 from gacprof.cliffmap.arguments import check_names, check_sizes
 from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.cliffmap.judge import too_noisy
 from gacprof.cliffmap.lookup import Index
 from gacprof.cliffmap.miss import MapMiss
 from gacprof.cliffmap.missed import first_missed
-from gacprof.cliffmap.noise import too_noisy
 from gacprof.cliffmap.query import Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, complete_dims, matching, nearest

@@ -62,6 +62,7 @@ def test_a_candidate_prints_as_json(a100):
     assert json.loads(json.dumps(c.as_dict())) == {
         "d": 128, "latency_us": 1484.74, "penalty": 0.0, "penalty_low": 0.0, "penalty_high": 0.0,
         "verdict": "safe", "safe": True, "on_frontier": True, "curve": c.curve,
+        "tolerance": 0.02,
     }  # fmt: skip
 
 

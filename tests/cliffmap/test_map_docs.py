@@ -20,7 +20,10 @@ def docs(pytestconfig) -> Path:
 
 @pytest.mark.parametrize("page", ["cliff-map.md", "feed-your-compressor.md"])
 def test_the_python_of_the_page_runs_and_prints_what_its_comments_say(docs, page):
-    blocks = re.findall(r"```python\n(.*?)```", (docs / page).read_text(), flags=re.S)
+    text = (docs / page).read_text()
+    # Of a sweep that was not made; tests/chain/test_safe_ranks.py makes one.
+    text = re.sub(r"## Inside the loop\n.*?(?=\n## )", "", text, flags=re.S)
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     names: dict = {}
     for block in blocks:
         if "my-gpu.json" in block:

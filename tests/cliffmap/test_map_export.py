@@ -75,5 +75,5 @@ def test_rows_for_csv_hold_every_measured_dim(a100):
     assert set(table[0]) == {
         "operator", "axis", "dtype", "fixed", "flags",
         "d", "latency_us", "penalty", "penalty_low", "penalty_high", "verdict", "safe",
-        "on_frontier", "curve",
+        "on_frontier", "curve", "tolerance",
     }  # fmt: skip
