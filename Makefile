@@ -19,7 +19,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 setup: $(READY)
 

@@ -182,7 +182,7 @@ def measured(method: str, suite: Suite, seconds: float) -> Found:
         return by_slot(suite, seconds, ways[method])
 
 
-def floor_of(found: Found, curves: list[CurvePlan]) -> dict[str, float]:
+def floor_of(found: Found, curves: list[CurvePlan]) -> dict[str, float | None]:
     """The weighed and the plain floor, and how many pairs they rest on."""
     weight_of = {plan.key: plan.weight for plan in curves}
     differences, weights = [], []
@@ -192,6 +192,8 @@ def floor_of(found: Found, curves: list[CurvePlan]) -> dict[str, float]:
             if not slot.replicate and double is not None and np.isfinite(effect - double):
                 differences.append(effect - double)
                 weights.append(weight_of[key] * float(np.exp(effect)))
+    if not differences:
+        return {"floor": None, "plain": None, "median": None, "pairs": 0}
     size = np.abs(differences)
     return {
         "floor": round(float(np.expm1(aa_floor(size, np.array(weights)))), 4),
