@@ -58,14 +58,14 @@ def beside(
     """The predictor with the companions of the ``judged`` at ``sizes``, by name.
 
     One on the same axis that has none is at the next multiple of the period that the map found
-    for it: beside odd ones only odd sizes would look safe, and all together none. Where the map
+    for it, or of 8: beside odd ones only odd sizes would look safe, and all together none. Where the map
     does not hold the products beside the new sizes on the other axis, those take the next
     multiples of 64 or 8 that it holds, else they stay as they are.
     """
     sizes = sizes or Sizes()
     aligned = {}
     for other in companions(predictor.inventory, members, judged, crossing=False):
-        period = predictor.period(other)
+        period = predictor.period(other) if predictor.period(other) > 1 else BESIDE[0]
         aligned[other.name] = sizes.along.get(other.name, -(-other.size // period) * period)
     changed = changed_across(predictor.inventory, members, judged, sizes.across)
     if changed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -70,7 +70,9 @@ def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
     return max(1, low), high
 
 
-def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
+def landscape(
+    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int] = ()
+) -> Landscape:
     """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
 
     Sizes are those that were measured (:meth:`Predictor.offered_sizes`). Ones beyond ``high``
@@ -82,7 +84,7 @@ def landscape(predictor: Predictor, dim: Dim, low: int, high: int) -> Landscape:
     known: list[tuple[int, float]] = []
     errors: list[float | None] = []
     scaled, missing = False, ""
-    for size in sorted({dim.size, *predictor.offered_sizes(dim, low, MAX_DIM)}):
+    for size in sorted({dim.size, *predictor.offered_sizes(dim, low, MAX_DIM), *also}):
         estimate = predictor.dim(dim, size)
         if estimate.latency_us is None:
             missing = missing or estimate.missing

@@ -140,7 +140,13 @@ def _class(
         option = _pinned(near, members, bounds.pin, kept)
         return DimClass(tuple(members), (option,), untouched, bounds)
     reach = _reach(members, window, bounds)
-    lands = [landscape(beside(predictor, members, [dim], sizes), dim, *reach) for dim in members]
+    nears = [beside(predictor, members, [dim], sizes) for dim in members]
+    lands = [landscape(own, dim, *reach) for own, dim in zip(nears, members, strict=True)]
+    if len(members) > 1:  # a size that was measured of one member may be looked up for another
+        tried = set[int]().union(*(land.sizes for land in lands))
+        lands = [
+            landscape(own, dim, *reach, also=tried) for own, dim in zip(nears, members, strict=True)
+        ]
     common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, lands, size, kept) for size in allowed]

@@ -143,7 +143,20 @@ def _around(
         times = dim.feeds.count(feed)
         for gemm in _beside(inventory, dim, feed):
             shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
-            yield _key(feed.axis, m, gemm), {shared + times * s for s in sizes}
+            for others in {shared, shared + _rounding(inventory, dim, feed)}:
+                yield _key(feed.axis, m, gemm), {others + times * s for s in sizes}
+
+
+def _rounding(inventory: Inventory, dim: Dim, feed: Feed) -> int:
+    """What the dims beside ``dim`` on its axis (PaLU's groups add up on N) would add to it, each
+    raised to a multiple of the first of :data:`BESIDE`: beside odd ones nothing looks safe."""
+    return sum(
+        -other.size % BESIDE[0]
+        for other in inventory.fed_by(feed.weight)
+        if other.name != dim.name and other.kind == dim.kind and other.adjustable
+        for theirs in other.feeds
+        if theirs == feed
+    )
 
 
 def _beside(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
