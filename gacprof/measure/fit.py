@@ -200,6 +200,8 @@ def lower_quartile(values: Floats) -> Floats:
 def _quantile(values: Floats, q: float) -> Floats:
     """The quantile of each column, gaps left out; 0 for an empty one. Much faster than
     ``np.nanquantile``."""
+    if not len(values):
+        return np.zeros(values.shape[1])
     ordered = np.sort(values, axis=0)
     counts = np.sum(~np.isnan(ordered), axis=0)
     place = q * np.maximum(counts - 1, 0)

@@ -112,7 +112,7 @@ def test_show_tells_noise_and_checks_and_what_is_undecided(run, folder):
     assert f"no cliff below {100 * curve.floor:.1f} %" in told
     assert "check: contention: 0.0%" in told and "check: drift: " in told
     (line,) = (line for line in told.splitlines() if line.startswith("  undecided: "))
-    assert f" {curve.undecided[0]}" in line and f" {curve.undecided[-1]} (" in line
+    assert f" {curve.undecided[0]}" in line and f"{curve.undecided[-1]} (penalties of" in line
 
 
 # candidates

@@ -41,7 +41,8 @@ def test_sweep_then_map_then_candidates_on_this_cpu(run, suite, tmp_path):
     swept = run("sweep", suite, "--device", "cpu", "--out", folder, "--json")
     assert swept.code == 0 and json.loads(swept.out)["points"] == 9
     built = run("map", "build", folder, "--json")
-    assert built.code == 0 and json.loads(built.out)["points"] == 9
+    assert built.code in (0, 1)  # 1: too noisy to judge by, as on a busy machine
+    assert json.loads(built.out)["points"] == 9
     shown = run("map", "show", folder / "cliffmap.json")
     assert shown.code == 0 and "linear" in shown.out and "frontier" in shown.out
     found = run(

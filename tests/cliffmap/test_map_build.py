@@ -125,6 +125,11 @@ def test_fewer_than_four_blocks_decide_nothing():
     assert curve.cliffs == [] and curve.points.low_us == [None] * 3
 
 
+def test_a_sweep_that_ended_after_its_first_block_makes_a_map_that_decides_nothing():
+    built = map_of(over_k([8, 16, 24], lambda d: 10.0, count=1, processes=1, replicates=[8]))
+    assert built.floor is None and built.curves[0].undecided == [8, 16, 24]
+
+
 def test_a_contended_curve_is_undecided_however_flat_it_looks():
     """Beside another program every call waits for the scheduler: all dims take 8 ms alike."""
     flat = over_k([8, 16, 24], lambda d: 8000.0)
