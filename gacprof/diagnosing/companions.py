@@ -58,9 +58,9 @@ def beside(
     """The predictor with the companions of the ``judged`` at ``sizes``, by name.
 
     One on the same axis that has none is at the next multiple of the period that the map found
-    for it, or of 8: beside odd ones only odd sizes would look safe, and all together none. Where the map
-    does not hold the products beside the new sizes on the other axis, those take the next
-    multiples of 64 or 8 that it holds, else they stay as they are.
+    for it, or of 8: beside odd ones only odd sizes would look safe, and all together none. Where
+    the map does not hold the products beside the new sizes on the other axis, those take the
+    next multiples of 64 or 8 that it holds, else they stay as they are.
     """
     sizes = sizes or Sizes()
     aligned = {}

@@ -58,8 +58,9 @@ class Landscape:
         return next((s, t) for s, t in above if t <= fastest * (1 + self.tolerance))
 
 
-LEAST_REACH = 16
-"""How far sizes are looked for each way at least: a small dim has another tile beside it too."""
+LEAST_REACH = 32
+"""How far sizes are looked for each way at least: a small dim has another tile beside it too (the
+next multiple of AMX's 32 of K, say)."""
 
 
 def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:

@@ -151,7 +151,7 @@ def _class(
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, lands, size, kept) for size in allowed]
     if len(members) == 1 and constraints.fuse:
-        options += [o for o in _fused(predictor, members[0]) if bounds.allow(o.size)]
+        options += [o for o in _fused(near, members[0], untouched) if bounds.allow(o.size)]
     missing = next((land.missing for land in lands if land.missing), "")
     return DimClass(tuple(members), tuple(options), untouched, bounds, missing)
 
@@ -241,8 +241,9 @@ def _refusal(members: list[Dim], size: int, pinned: bool = False) -> str:
     return ""
 
 
-def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
-    """The dense weight in place of the pair, where the rank is a module's only one."""
+def _fused(predictor: Predictor, dim: Dim, untouched: Option) -> list[Option]:
+    """The dense weight in place of the pair, where the rank is a module's only one. It suits an
+    objective that asks for safe sizes only where it is no slower than the pair as it is."""
     inventory = predictor.inventory
     if dim.kind != "rank" or dim.padding == "refused":
         return []
@@ -256,6 +257,7 @@ def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
             cost = module.out_features * module.in_features
             rank = dim.dense_size or min(module.out_features, module.in_features)
             size = max(rank, dim.size)
+            slower = untouched.latency_us is not None and dense > untouched.latency_us
             return [
                 Option(
                     size,
@@ -265,7 +267,7 @@ def _fused(predictor: Predictor, dim: Dim) -> list[Option]:
                     "safe",
                     1.0,
                     fused=True,
-                    offered=True,
+                    offered=not slower,
                     penalty_high=0.0,
                 )
             ]
