@@ -51,32 +51,32 @@ def curve_of(device, folder, **timing):
 
 
 def test_a_device_of_equal_dims_has_no_cliff_and_no_misaligned_dim(tmp_path):
-    """Eight sweeps, 512 pairs of neighbours: at a level of 1 % a sweep none is expected."""
+    """Three sweeps, 192 pairs of neighbours; test_recorded_noise.py has two hundred curves."""
     safe = 0
-    for seed in range(8):
+    for seed in range(3):
         curve = curve_of(Shared(seed), tmp_path / f"{seed}")
         assert (curve.cliffs, curve.misaligned, curve.period) == ([], [], None)
         safe += len(curve.safe)
-    assert safe > 0.8 * 8 * len(DIMS)
+    assert safe > 0.8 * 3 * len(DIMS)
 
 
 @pytest.mark.parametrize("jump", [0.03, 0.06, 0.3])
 def test_planted_steps_are_found_where_they_are(tmp_path, jump):
     """On a machine that wanders by 30 %, steps of 3 %."""
     found = []
-    for seed in range(4):
+    for seed in range(2):
         curve = curve_of(Shared(seed, jump), tmp_path / f"{seed}")
         found += [cliff.after for cliff in curve.cliffs]
         slow = {d for d in DIMS if sum(d >= place for place in PLACES) % 2}
         assert not slow & set(curve.safe) and set(curve.misaligned) <= slow
     assert set(found) == set(PLACES)
-    assert len(found) >= (12 if jump < 0.05 else 16)
+    assert len(found) >= (6 if jump < 0.05 else 8)
 
 
 def test_the_floor_tells_how_much_two_sweeps_of_one_device_differ(tmp_path):
     """Of two independent sweeps about 95 % of the dims agree within the floor of either."""
     agree = []
-    for seed in range(4):
+    for seed in range(2):
         maps = []
         for part in (0, 1):
             folder = tmp_path / f"{seed}-{part}"
