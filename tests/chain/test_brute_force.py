@@ -26,6 +26,7 @@ from checkpoint_making import checkpoint
 from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap, Use
 from gacprof.diagnosing import diagnose
+from gacprof.diagnosing.landscape import LEAST_REACH
 from gacprof.measure.recorded import RecordedDevice
 from gacprof.planning import Plan, plan
 from gacprof.planning.constraints import Constraints
@@ -178,7 +179,7 @@ def test_the_diagnosis_is_right(made):
 def safe_within_reach(made: Made) -> list[int]:
     """Safe sizes that the dim could be padded to: within the window, and of use to a rank."""
     case = made.case
-    high = min(case.size + max(16, round(WINDOW * case.size)), case.most)
+    high = min(case.size + max(LEAST_REACH, round(WINDOW * case.size)), case.most)
     return [s for s in made.right.judged if case.size <= s <= high and made.right.safe(s)]
 
 

@@ -144,7 +144,7 @@ def test_groups_that_add_up_in_one_product_are_judged_beside_aligned_groups(tmp_
     config = {"head_wise_ranks": {K_PROJ: [41, 43]}}
     inventory = scan(checkpoint(tmp_path / "source", shapes, config))
     cliff_map = map_of(inventory, tmp_path)
-    assert {d.best_size for d in diagnose(inventory, cliff_map, tokens=TOKENS).dims} == {48}
+    assert 48 in {d.best_size for d in diagnose(inventory, cliff_map, tokens=TOKENS).dims}
     made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS)
     assert set(made.changes.values()) == {48}
 
