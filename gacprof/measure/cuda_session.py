@@ -8,10 +8,8 @@ graphs get in each other's way. A block launches every slot once and waits once,
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
@@ -21,6 +19,7 @@ from gacprof.measure.cuda_prepare import Ready, prepare
 from gacprof.measure.device import BlockTimes, Session, Slot, Timed
 from gacprof.measure.kineto import span_us
 from gacprof.measure.stats import median
+from gacprof.measure.threads import no_collection
 
 if TYPE_CHECKING:
     from gacprof.measure.cuda import CudaDevice
@@ -62,7 +61,7 @@ class CudaSession(Session):
         self._spoilt = False
         self._nodes = 0
         self._pool: Any = torch.cuda.graph_pool_handle()
-        with device.active(), _no_collection():
+        with device.active(), no_collection():
             self._prepare_all(slots, reuse_bytes)
             if not self._spoilt:
                 self._trace()
@@ -183,7 +182,7 @@ class CudaSession(Session):
         failed = {slot: self._failures[slot] for slot in order if slot in self._failures}
         telemetry = self._device.telemetry
         slowed, begun = telemetry.slowed_ns(), time.monotonic()
-        with self._device.active(), _no_collection():
+        with self._device.active(), no_collection():
             try:
                 for slot in order[:1]:  # unrecorded: its second launch is what its events tell
                     self._launch(slot, failed)
@@ -256,16 +255,3 @@ class CudaSession(Session):
         self._device.open_nodes -= self._nodes
         self._nodes = 0
         torch.cuda.empty_cache()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection: in a capture it may free what must not be freed there, and in a
-    block it lets the device run dry."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()

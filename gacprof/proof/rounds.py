@@ -9,16 +9,15 @@ ones.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from gacprof.measure.fit import FEWEST_BLOCKS, Floats
+from gacprof.measure.threads import no_collection
 from gacprof.proof.comparison import looks
 from gacprof.proof.workloads import Clock, Taken, Workload
 
@@ -95,7 +94,7 @@ class Rounds:
         began = time.monotonic()
         few = sum(len(r) for r in self._runners)
         self._total = WARM_UP_ROUNDS * few + limits.most_rounds * self._calls
-        with _no_collection():
+        with no_collection():
             for _ in range(WARM_UP_ROUNDS):
                 for number in self._blocks(once=True):
                     self._block(number)
@@ -155,15 +154,3 @@ class Rounds:
                 again = self._runners[number][m].time(self._clock)
                 row[m] = min(row[m], again, key=lambda taken: taken.preempted)
             todo = [(number, row, m) for number, row, m in todo if row[m].preempted]
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A garbage collection would be timed as a model's."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
