@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from gacprof.errors import MeasurementError, first_line
 from gacprof.measure.device import BlockTimes, Device, Session, Slot, Timed
 from gacprof.measure.environment import cpu_environment, memory_bytes
 from gacprof.measure.memory import Arenas, Call
-from gacprof.measure.threads import bound_threads, preemptions
+from gacprof.measure.threads import bound_threads, no_collection, preemptions
 from gacprof.operators.base import operands_from
 from gacprof.points import Point
 
@@ -95,23 +94,17 @@ class CpuSession(Session):
         calls: list[Timed] = []
         failed: dict[int, str] = {}
         todo = [(slot, 1) for slot in order]
-        collecting = gc.isenabled()
-        gc.disable()  # a collection inside a call would be timed as the operator's
-        try:
-            with torch.inference_mode():
-                self._wake(order)
-                for slot, attempt in todo:  # grows at its end
-                    try:
-                        timed = self._one(slot)
-                    except Exception as error:  # an operator may raise anything
-                        failed[slot] = first_line(error)
-                        continue
-                    calls.append(timed)
-                    if timed.disturbed and attempt < ATTEMPTS:
-                        todo.append((slot, attempt + 1))
-        finally:
-            if collecting:
-                gc.enable()
+        with no_collection(), torch.inference_mode():
+            self._wake(order)
+            for slot, attempt in todo:  # grows at its end
+                try:
+                    timed = self._one(slot)
+                except Exception as error:  # an operator may raise anything
+                    failed[slot] = first_line(error)
+                    continue
+                calls.append(timed)
+                if timed.disturbed and attempt < ATTEMPTS:
+                    todo.append((slot, attempt + 1))
         return BlockTimes(tuple(calls), failed)
 
     def _one(self, slot: int) -> Timed:

@@ -57,7 +57,9 @@ class CurveState:
         self._draw = random.Random(f"{timing.seed}:{plan.key}")
         self.slots: list[Slot] = []
         self._place: dict[Slot, int] = {}
-        self._failures: dict[Slot, int] = {}
+        self._failures: dict[int, int] = {}
+        self._given_up: set[int] = set()
+        self._callable: list[int] = []
         self._rows: list[tuple[int, dict[int, tuple[float, bool]]]] = []
         self.counts: list[int] = []
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
@@ -83,7 +85,9 @@ class CurveState:
 
     @property
     def callable_slots(self) -> list[int]:
-        return [i for i, s in enumerate(self.slots) if self._failures.get(s, 0) < GIVE_UP]
+        if len(self._callable) + len(self._given_up) != len(self.slots):
+            self._callable = [i for i in range(len(self.slots)) if i not in self._given_up]
+        return self._callable
 
     @property
     def blocks(self) -> int:
@@ -92,8 +96,9 @@ class CurveState:
         return int(sum(self.counts[i] for i in live) / len(live)) if live else 0
 
     def fail(self, place: int, *, for_good: bool = False) -> None:
-        slot = self.slots[place]
-        self._failures[slot] = GIVE_UP if for_good else self._failures.get(slot, 0) + 1
+        self._failures[place] = GIVE_UP if for_good else self._failures.get(place, 0) + 1
+        if self._failures[place] >= GIVE_UP:
+            self._given_up.add(place)
 
     def order(self) -> list[int]:
         """The slots of the next block, in a fresh random order."""
