@@ -13,6 +13,7 @@ import typer
 from gacprof.cli import devices, evidence, explaining, maps, models, pages, survey
 from gacprof.cli.printing import complain
 from gacprof.errors import GacprofError
+from gacprof.measure.threads import short_waits
 
 app = typer.Typer(
     name="gacprof",
@@ -30,6 +31,7 @@ app.add_typer(evidence.app, name="evidence")
 
 def main() -> None:
     """Run the command line; every foreseeable failure is one line on stderr."""
+    short_waits()
     try:
         code = app(standalone_mode=False)
     except GacprofError as error:

@@ -30,6 +30,7 @@ from gacprof.measure.device import (
     device_name,
     open_device,
 )
+from gacprof.measure.threads import short_waits
 from gacprof.points import Environment
 
 START_TIMEOUT_S = 120.0
@@ -303,6 +304,7 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     _die_with(parent)
     # Else Inductor starts a process for each core: for a handful of points, beside the timing.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    short_waits()
     try:
         device = opener()
         hello: Any = device.environment, device.timer

@@ -65,6 +65,8 @@ class CurveState:
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._add(first)
         self.looked_at = self.losses = 0
+        self.noise: float | None = None
+        """The standard error (log) that one block would leave, by the last look."""
         self.judged_in: int | None = None
         """The process after whose share it was judged."""
         self.decision = Decision(1.0, float("inf"))
@@ -245,6 +247,9 @@ class CurveState:
             self.decision = Decision(0.0, 0.0)
             return
         found = self.fit(RESAMPLES_AT_LOOKS)
+        known = found.error[own][np.isfinite(found.error[own])]
+        if len(known):
+            self.noise = float(np.median(known)) * max(1, self.blocks) ** 0.5
         own.sort(key=lambda i: self.slots[i].point.dim[self.plan.axis])
         judged = judge(found.latency_us[own], found.error[own], self._timing.tolerance)
         self.decision = Decision(
@@ -297,9 +302,15 @@ def shares(states: Sequence[CurveState]) -> Iterator[float]:
 
     A block of n slots takes n calls, and what it settles is worth the curve's weight in the
     model's time. To make the sum of weight × error small at a given cost, blocks are dealt out
-    as (weight / n)^(2/3): the minimum of Σ w/√b under Σ b·n. A curve has a tenth at least.
+    as (weight × noise / n)^(2/3): the minimum of Σ w·σ/√b under Σ b·n. A curve has a tenth at
+    least. One that was not looked at yet is taken to be as noisy as the others.
     """
-    worth = [(s.plan.weight / max(1, len(s.callable_slots))) ** (2 / 3) for s in states]
+    known = [s.noise for s in states if s.noise]
+    usual = float(np.median(known)) if known else 1.0
+    worth = [
+        (s.plan.weight * (s.noise or usual) / max(1, len(s.callable_slots))) ** (2 / 3)
+        for s in states
+    ]
     most = max(worth, default=1.0)
     for each in worth:
         yield max(0.1, each / most)
