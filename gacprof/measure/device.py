@@ -61,7 +61,7 @@ class Session(ABC):
     def block(self, order: Sequence[int]) -> BlockTimes:
         """Call each of these slots once, in this order.
 
-        An unrecorded call comes first: after a pause compute threads are asleep.
+        After a pause unrecorded calls come first: compute threads and caches are cold then.
         """
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
@@ -93,6 +93,14 @@ class Device(ABC):
         all slots impossible raises :class:`MeasurementError`. A slot that spoils the device is
         the last of ``failed``, the slots after it are not prepared, and :meth:`usable` is false:
         open the device anew and leave that slot out."""
+
+    def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
+        """Blocks of several sessions, one right after the other: what lies between blocks is
+        neither measured nor harmless, since compute threads fall asleep.
+
+        All or nothing: raises where one of them does.
+        """
+        return [session.block(order) for session, order in wanted]
 
     def burn_in(self) -> None:  # noqa: B027 - a recording has no clock to settle
         """Keep the device busy once, until its clock has settled."""

@@ -37,6 +37,8 @@ class Arena:
         self._dtype, self._device = dtype, device
         self._memory: torch.Tensor | None = None
         self._next = 0
+        self.growths = 0
+        """How often it has moved to other memory; views given out before are of the old one."""
 
     def reserve(self, size_bytes: int) -> None:
         """Hold at least so many bytes. Views given out before stay valid, and keep the old ones."""
@@ -48,6 +50,7 @@ class Arena:
             return
         wanted = max(wanted, int(GROWTH * held))
         self._memory = repeated((wanted,), pattern(str(self._dtype), self._device, seed=0))
+        self.growths += 1
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
@@ -64,7 +67,8 @@ class Arena:
         size, page = prod(shape), _elements(PAGE, self._dtype)
         if self._next + size > self._memory.numel():
             self._next = 0
-        view = self._memory[self._next : self._next + size].view(shape)
+        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+        view = self._memory.as_strided(shape, strides, self._next)
         self._next += -(-size // page) * page
         return view
 
@@ -97,10 +101,20 @@ class Arenas:
         taken = {place for place, *_ in placed}
         own = [None if i in taken else operand for i, operand in enumerate(prepared.operands)]
 
+        stay = [(place, arena, shape) for place, arena, shape, moves in placed if not moves]
+        move = [(place, arena, shape) for place, arena, shape, moves in placed if moves]
+        growths = -1
+
         def bind() -> Call:
+            nonlocal growths
+            grown = sum(arena.growths for _, arena, _ in stay)
+            if grown != growths:
+                growths = grown
+                for place, arena, shape in stay:
+                    own[place] = arena.fixed(shape, replicate)
             operands = list(own)
-            for place, arena, shape, moves in placed:
-                operands[place] = arena.moving(shape) if moves else arena.fixed(shape, replicate)
+            for place, arena, shape in move:
+                operands[place] = arena.moving(shape)
             return lambda: call(*operands)
 
         return bind

@@ -98,6 +98,15 @@ class IsolatedDevice(Device):
         told = self.ask_for_slots(("session", self._sessions, tuple(slots), reuse_bytes))
         return _RemoteSession(self, self._sessions, self.generation, told)
 
+    def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
+        """All in one message. Raises :class:`WorkerLostError`, as a single block does."""
+        numbers = []
+        for session, order in wanted:
+            assert isinstance(session, _RemoteSession)
+            numbers.append((session.number(), tuple(order)))
+        found: list[BlockTimes] = self.ask_for_slots(("blocks", tuple(numbers)))
+        return found
+
     def burn_in(self) -> None:
         """Run in the worker; a replacement of the worker burns in again.
 
@@ -151,8 +160,8 @@ class IsolatedDevice(Device):
             raise
         if spoilt:
             self._stop()
-            if isinstance(answer, BlockTimes):  # what came after the first failure says nothing
-                raise WorkerLostError(next(iter(answer.failed.values())))
+            if isinstance(answer, list):  # what came after the first failure says nothing
+                raise WorkerLostError(next(why for t in answer for why in t.failed.values()))
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -240,12 +249,14 @@ class _RemoteSession(Session):
     def _alive(self) -> bool:
         return self._device.pid is not None and self._device.generation == self._generation
 
-    def block(self, order: Sequence[int]) -> BlockTimes:
+    def number(self) -> int:
+        """By what the worker knows the session. Raises where that worker is gone."""
         if not self._alive:
             raise WorkerLostError("the worker process was replaced")
-        times = self._device.ask_for_slots(("block", self._number, tuple(order)))
-        assert isinstance(times, BlockTimes)
-        return times
+        return self._number
+
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        return self._device.blocks([(self, order)])[0]
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
         return self._told.kernels
@@ -315,8 +326,9 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
         pipe.send((hello, False))
         while not isinstance(hello, Exception):
             answer = _answer(device, sessions, pipe.recv())
-            troubled = isinstance(answer, Exception) or (
-                isinstance(answer, BlockTimes | _Opened) and bool(answer.failed)
+            told = answer if isinstance(answer, list) else [answer]
+            troubled = isinstance(answer, Exception) or any(
+                isinstance(each, BlockTimes | _Opened) and bool(each.failed) for each in told
             )
             pipe.send((answer, troubled and not device.usable()))
 
@@ -332,8 +344,8 @@ def _answer(device: Device, sessions: dict[int, Session], message: tuple[Any, ..
                 return _Opened(
                     dict(session.failed), dict(session.kernels()), dict(session.remarks())
                 )
-            case ("block", number, order):
-                return sessions[number].block(order)
+            case ("blocks", wanted):
+                return device.blocks([(sessions[number], order) for number, order in wanted])
             case ("close", number):
                 return sessions.pop(number).close()
     except Exception as error:  # an operator may raise anything; the sweep goes on

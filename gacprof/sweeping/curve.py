@@ -24,6 +24,8 @@ BLOCK_MS = 60.0
 FEWEST_SLOTS, MOST_SLOTS = 16, 128
 """Bounds on a block's slots. Larger curves are dealt out anew for each block, so that all their
 dims meet, one in some block or another."""
+BATCH_MS = 250.0
+"""Blocks that are measured without a pause between them, together: what a crash can lose."""
 LINKS = 0.25
 """The share of a partial block's slots that is drawn from all; the others are those called least.
 They tie blocks of newly added dims to those of the others."""
@@ -126,6 +128,13 @@ class CurveState:
         if not self._rows or not self._rows[-1][1]:
             return None
         return float(np.exp(np.median([y for y, _ in self._rows[-1][1].values()])))
+
+    @property
+    def block_ms(self) -> float:
+        """What the next block will take; infinite where none was measured."""
+        typical_us = self.typical_us
+        size = min(len(self.callable_slots), self._block_size())
+        return float("inf") if typical_us is None else typical_us * size / 1e3
 
     def record(self, process: int, times: BlockTimes) -> None:
         """Take in a block. Of a slot's calls the undisturbed one counts, else the last."""
@@ -263,27 +272,31 @@ class CurveState:
         return sum(flags) / len(flags) if flags else 0.0
 
 
-class PartSession(Session):
+class PartSession:
     """A session of some of a curve's slots, spoken to by their places on the curve."""
 
     def __init__(self, session: Session, places: Sequence[int]) -> None:
-        self._session, self._places = session, list(places)
+        self.session, self._places = session, list(places)
         self._at = {place: i for i, place in enumerate(places)}
         self.failed = self._by_place(session.failed)
 
-    def block(self, order: Sequence[int]) -> BlockTimes:
-        times = self._session.block([self._at[place] for place in order])
+    def order(self, places: Sequence[int]) -> list[int]:
+        """These places as the session's own slots."""
+        return [self._at[place] for place in places]
+
+    def by_place(self, times: BlockTimes) -> BlockTimes:
+        """A block of the session's as one of the curve's places."""
         calls = tuple(replace(timed, slot=self._places[timed.slot]) for timed in times.calls)
         return replace(times, calls=calls, failed=self._by_place(times.failed))
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
-        return self._by_place(self._session.kernels())
+        return self._by_place(self.session.kernels())
 
     def remarks(self) -> Mapping[int, str]:
-        return self._by_place(self._session.remarks())
+        return self._by_place(self.session.remarks())
 
     def close(self) -> None:
-        self._session.close()
+        self.session.close()
 
     def _by_place(self, told: Mapping[int, T]) -> dict[int, T]:
         return {self._places[i]: value for i, value in told.items()}
@@ -314,3 +327,19 @@ def shares(states: Sequence[CurveState]) -> Iterator[float]:
     most = max(worth, default=1.0)
     for each in worth:
         yield max(0.1, each / most)
+
+
+def batches(states: Sequence[CurveState]) -> Iterator[list[CurveState]]:
+    """The curves in the same order, in batches of :data:`BATCH_MS` at most; one whose block's time
+    is not known yet is alone."""
+    batch: list[CurveState] = []
+    filled = 0.0
+    for state in states:
+        taken = state.block_ms
+        if batch and filled + taken > BATCH_MS:
+            yield batch
+            batch, filled = [], 0.0
+        batch.append(state)
+        filled += taken
+    if batch:
+        yield batch

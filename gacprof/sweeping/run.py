@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gacprof.errors import MeasurementError, first_line
-from gacprof.measure.device import BlockTimes, Device, Session
+from gacprof.measure.device import BlockTimes, Device
 from gacprof.measure.worker import WorkerLostError
 from gacprof.points import Block, Environment, Point, PointNote
-from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, calls_of, shares
+from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, batches, calls_of, shares
 from gacprof.sweeping.resuming import check_resumable
 from gacprof.sweeping.store import (
     JOURNAL,
@@ -103,7 +103,7 @@ class _Sweep:
         self._states = [CurveState(plan, suite.timing) for plan in curves]
         self._started = time.monotonic()
         self._draw = random.Random(suite.timing.seed)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, PartSession] = {}
         self._noted: dict[Point, PointNote] = {}
         self._calls = self._blocks = self._next = self._process = 0
         self._take_up()
@@ -144,15 +144,17 @@ class _Sweep:
             todo = [s for s in self._states if not self._enough(s, part, parts)]
             if not todo:
                 return
-            urgency = dict(zip((s.plan.key for s in todo), shares(todo), strict=True))
-            self._draw.shuffle(todo)
-            for state in todo:
+            for state, share in zip(todo, shares(todo), strict=True):
+                credit[state.plan.key] += share
+            due = [state for state in todo if credit[state.plan.key] >= 1]
+            for state in due:
+                credit[state.plan.key] -= 1
+            self._draw.shuffle(due)
+            for batch in batches(due):
                 if until is not None and time.monotonic() >= until:
                     return
-                credit[state.plan.key] += urgency[state.plan.key]
-                if credit[state.plan.key] >= 1:
-                    credit[state.plan.key] -= 1
-                    self._block(state)
+                self._take_turns(batch)
+                for state in batch:
                     self._look(state, last=part == parts)
 
     def _enough(self, state: CurveState, part: int, parts: int) -> bool:
@@ -171,21 +173,31 @@ class _Sweep:
         share = part / parts * self._timing.most_blocks
         return self._budget_s is None and state.blocks >= share
 
-    def _block(self, state: CurveState) -> None:
+    def _take_turns(self, states: Sequence[CurveState]) -> None:
+        """A block of each curve, one right after the other; one at a time where the worker does
+        not survive it, so that the culprit is found."""
         if self._progress:
-            point = next(iter(state.plan.points.values()))
-            self._progress(*self._progress_now(), point)
+            self._progress(*self._progress_now(), next(iter(states[0].plan.points.values())))
         try:
-            session = self._session(state)
-            order = state.order()
-            if order:
-                self._keep(state, session.block(order))
+            self._measure(states)
         except WorkerLostError as lost:
             self._sessions.clear()
-            self._find_culprit(state, str(lost))
+            if len(states) > 1:
+                for state in states:
+                    self._take_turns([state])
+                return
+            self._find_culprit(states[0], str(lost))
             self._process += 1  # what follows runs in another one
-        if state.refined():
-            self._close(state)
+        for state in states:
+            if state.refined():
+                self._close(state)
+
+    def _measure(self, states: Sequence[CurveState]) -> None:
+        sessions = [(state, self._session(state), state.order()) for state in states]
+        wanted = [(state, session, order) for state, session, order in sessions if order]
+        times = self._device.blocks([(s.session, s.order(order)) for _, s, order in wanted])
+        for (state, session, _), taken in zip(wanted, times, strict=True):
+            self._keep(state, session.by_place(taken))
 
     def _look(self, state: CurveState, last: bool) -> None:
         """Judge the curve when that is due, and when the last process has added its share."""
@@ -219,7 +231,7 @@ class _Sweep:
         self._blocks += 1
         self._calls += len(block.calls)
 
-    def _session(self, state: CurveState) -> Session:
+    def _session(self, state: CurveState) -> PartSession:
         """The curve's session, made now if it is not open.
 
         A slot that was given up for good is not made ready again: it may have cost a process.
@@ -229,8 +241,8 @@ class _Sweep:
             self._note([PointNote(slot.point) for slot in state.slots])
             live = state.callable_slots
             reuse = self._timing.reuse_mib << 20
-            session = self._device.session([state.slots[place] for place in live], reuse)
-            session = self._sessions[key] = PartSession(session, live)
+            opened = self._device.session([state.slots[place] for place in live], reuse)
+            session = self._sessions[key] = PartSession(opened, live)
             for place in session.failed:
                 state.fail(place, for_good=True)
             self._note_failures(state, session.failed)
