@@ -22,9 +22,9 @@ from typing import Any
 import torch
 import transformers
 
-from gacprof.measure.environment import cpu_name
-from gacprof.proof import bench
-from gacprof.proof.bench_result import BenchResult
+from gacprof.devices.environment import cpu_name
+from gacprof.evaluation import bench
+from gacprof.evaluation.bench_result import BenchResult
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, VOCABULARY = 512, 1408, 2, 8, 1024
 WIDER = (1.1, 1.3)

@@ -4,7 +4,7 @@
 
 For each state of a machine that ``tests/fixtures/blocks`` has recorded: the 95 % quantile of
 |log ratio| between points and their hidden A/A replicates, each pair weighed by its latency, and
-in brackets their median. ``ours`` is what :mod:`gacprof.measure.fit` does.
+in brackets their median. ``ours`` is what :mod:`gacprof.core.fit` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gacprof.measure.fit import aa_floor, two_way
+from gacprof.core.fit import aa_floor, two_way
 from tests.support.recorded_noise import FOLDER, matrices
 
 Estimator = Callable[[np.ndarray], np.ndarray]

@@ -54,7 +54,7 @@ def measure(name: str) -> dict[str, float]:
 def large(path: Path) -> None:
     """Twenty curves of 2,000 dims, each with kernels, a period, and a cliff every 256 dims."""
     from gacprof.cliffmap.build import build_map
-    from gacprof.points import Block, Call, Environment, Point, PointNote
+    from gacprof.core.points import Block, Call, Environment, Point, PointNote
 
     kernel = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn"
     curves = [

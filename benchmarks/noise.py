@@ -32,12 +32,12 @@ from pathlib import Path
 import numpy as np
 
 from gacprof.checkpoint import scan
+from gacprof.core.fit import aa_floor, two_way
 from gacprof.demo.model import write_demo_checkpoint
-from gacprof.measure.cpu import CpuDevice
-from gacprof.measure.device import Slot
-from gacprof.measure.environment import cpu_name, native_bfloat16
-from gacprof.measure.fit import aa_floor, two_way
-from gacprof.measure.worker import sweeper
+from gacprof.devices.cpu import CpuDevice
+from gacprof.devices.device import Slot
+from gacprof.devices.environment import cpu_name, native_bfloat16
+from gacprof.devices.worker import sweeper
 from gacprof.sweeping.curve import CurveState
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.run import run_sweep

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from gacprof.demo.model import write_demo_checkpoint
-from gacprof.measure.environment import cpu_name
+from gacprof.devices.environment import cpu_name
 
 
 def seconds(command: list[str]) -> float:

@@ -19,7 +19,7 @@ import sys
 
 from noise import METHODS, floor_of, measured
 
-from gacprof.measure.environment import cpu_name, native_bfloat16
+from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.sweeping.suite import Suite, parse_suite
 
 FIRST_S = 2.0

@@ -28,16 +28,16 @@ __version__ = "0.1.0"
 _WHERE = {
     "CliffMap": "gacprof.cliffmap",
     "Plan": "gacprof.planning",
-    "bench": "gacprof.proof",
-    "build_map": "gacprof.chain",
+    "bench": "gacprof.evaluation",
+    "build_map": "gacprof.api",
     "diagnose": "gacprof.diagnosing",
     "load_model": "gacprof.checkpoint.load",
     "plan": "gacprof.planning",
-    "realign": "gacprof.realigning",
+    "realign": "gacprof.resizing",
     "safe_ranks": "gacprof.cliffmap.ranks",
     "scan": "gacprof.checkpoint",
-    "sweep": "gacprof.chain",
-    "verify": "gacprof.proof",
+    "sweep": "gacprof.api",
+    "verify": "gacprof.evaluation",
 }
 """Public name → the module that has it; imported on first use."""
 
@@ -58,15 +58,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from gacprof.chain import build_map, sweep
+    from gacprof.api import build_map, sweep
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap
     from gacprof.cliffmap.ranks import safe_ranks
     from gacprof.diagnosing import diagnose
+    from gacprof.evaluation import bench, verify
     from gacprof.planning import Plan, plan
-    from gacprof.proof import bench, verify
-    from gacprof.realigning import realign
+    from gacprof.resizing import realign
 
 
 def __getattr__(name: str) -> Any:

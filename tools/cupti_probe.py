@@ -14,9 +14,9 @@ import time
 
 import torch
 
-from gacprof.errors import MeasurementError
-from gacprof.measure.environment import loaded, loaded_cupti
-from gacprof.measure.kineto import trace
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.environment import loaded, loaded_cupti
+from gacprof.devices.kineto import trace
 
 KERNELS = 200
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 
 @dataclass(frozen=True)

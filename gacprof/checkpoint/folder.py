@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gacprof.checkpoint.strictjson import parse_json
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 MAX_JSON_BYTES = 256 << 20
 """Index files of the largest public models are about 10 MB."""

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 
 @dataclass(frozen=True)

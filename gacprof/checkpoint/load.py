@@ -21,7 +21,7 @@ from gacprof.checkpoint.load_plain import is_plain, load_plain
 from gacprof.checkpoint.load_skeleton import build_skeleton, require_transformers
 from gacprof.checkpoint.scanning import scan
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 _DERIVED = (
     (

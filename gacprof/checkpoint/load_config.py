@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 TOOL_ROPE_THETA = 10000.0
 """LlamaRotaryEmbedding's default, which SVD-LLM's (component/svd_llama.py) and LLM-Pruner's own

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Gemm, Module
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 
 class FactorPair(nn.Module):

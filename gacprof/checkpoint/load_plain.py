@@ -14,7 +14,7 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.load_skeleton import require_transformers
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 
 def is_plain(inventory: Inventory) -> bool:

@@ -17,7 +17,7 @@ from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layer_sizes import can_be_resized, tell_sizes
 from gacprof.checkpoint.load_config import effective_config
 from gacprof.checkpoint.load_modules import SlicedNorm, factors_of, parameter_names, sliced_layer
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 SLICEGPT_EPSILON = 1e-5
 """SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
 from gacprof.checkpoint.layouts import Contents, recognise
 from gacprof.checkpoint.scanning import fingerprint, scan
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:
     import torch

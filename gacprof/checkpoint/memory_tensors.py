@@ -11,7 +11,7 @@ from gacprof.checkpoint.dtypes import element_type
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.memory import inventory_of_model
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:
     import torch

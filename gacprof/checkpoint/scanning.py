@@ -13,7 +13,7 @@ from gacprof.checkpoint.folder import Folder, LocalFolder, read_json
 from gacprof.checkpoint.hub import HubFolder, is_hub_id
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
 from gacprof.checkpoint.layouts import Contents, recognise
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 _SIDE_FILES = (
     "config.json",

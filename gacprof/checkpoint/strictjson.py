@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 
 def parse_json(data: bytes, where: str, *, constants: bool = False) -> dict[str, Any]:

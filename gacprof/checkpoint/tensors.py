@@ -16,7 +16,7 @@ import numpy as np
 from gacprof.checkpoint.dtypes import element_type
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
 from gacprof.checkpoint.scanning import scan
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:
     import torch

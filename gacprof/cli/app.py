@@ -12,8 +12,8 @@ import typer
 
 from gacprof.cli import devices, evidence, explaining, maps, models, pages, survey
 from gacprof.cli.printing import complain
-from gacprof.errors import GacprofError
-from gacprof.measure.threads import short_waits
+from gacprof.core.errors import GacprofError
+from gacprof.devices.threads import short_waits
 
 app = typer.Typer(
     name="gacprof",

@@ -10,7 +10,7 @@ import typer
 
 from gacprof.cli.parsing import token_counts
 from gacprof.cli.printing import Json, print_json, print_table
-from gacprof.errors import SuiteError
+from gacprof.core.errors import SuiteError
 
 if TYPE_CHECKING:
     from gacprof.sweeping import Suite
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(as_json: bool = Json) -> None:
     """Say what can be measured on this machine, what not, and why."""
-    from gacprof.measure.doctor import examine
+    from gacprof.devices.doctor import examine
 
     checks = examine()
     if as_json:

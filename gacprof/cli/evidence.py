@@ -11,11 +11,11 @@ import typer
 
 from gacprof.cli import evidence_attention, evidence_tiers
 from gacprof.cli.printing import Json, print_json, print_table, say
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
 
 if TYPE_CHECKING:
+    from gacprof.core.points import Point
     from gacprof.kernels.ncu import KernelCounters
-    from gacprof.points import Point
 
 app = typer.Typer(
     help="Gather evidence of what served a dim: counters, compilers, CPU libraries, names.",
@@ -168,8 +168,8 @@ def names(
 
 def _points(samples: Path, edges: bool, reading: bool) -> list[Point]:
     """The folder's measured points, or those at its map's edges."""
-    from gacprof.explaining.edges import edge_points
-    from gacprof.explaining.of_run import build_explained
+    from gacprof.explain.edges import edge_points
+    from gacprof.explain.of_run import build_explained
     from gacprof.sweeping import environment_of, read_samples
 
     kind = environment_of(samples).kind

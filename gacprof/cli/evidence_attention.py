@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gacprof.cli.printing import Json, print_json, print_table, say
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 if TYPE_CHECKING:
     from gacprof.kernels.sdpa import Question

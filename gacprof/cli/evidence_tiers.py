@@ -8,7 +8,7 @@ import typer
 
 from gacprof.cli import map_options as options
 from gacprof.cli.printing import Json, print_json, print_table, say
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 
 def register(app: typer.Typer) -> None:

@@ -12,12 +12,12 @@ import typer
 from gacprof.cli import map_options as options
 from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, MapName
 from gacprof.cli.printing import Json, microseconds, percent, print_json, print_table, progress, say
-from gacprof.errors import MapError, MeasurementError
+from gacprof.core.errors import MapError, MeasurementError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
-    from gacprof.explaining.causes import Explanation
-    from gacprof.explaining.disputes import Verdict
+    from gacprof.explain.causes import Explanation
+    from gacprof.explain.disputes import Verdict
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +39,7 @@ def explain(
     as_json: bool = Json,
 ) -> None:
     """Say why a dim is slow: what serves it, what each cause costs, on what evidence."""
-    from gacprof.explaining.causes import explain_map
+    from gacprof.explain.causes import explain_map
     from gacprof.kernels.beside import read_counters
 
     (loaded,) = options.load(cliff_map)
@@ -82,8 +82,8 @@ def disputes(
     as_json: bool = Json,
 ) -> None:
     """Settle what the papers disagree about, on the GPU at hand; without one, what can be."""
-    from gacprof.explaining.disputes import settle
-    from gacprof.explaining.disputes.measuring import check, settle_on
+    from gacprof.explain.disputes import settle
+    from gacprof.explain.disputes.measuring import check, settle_on
 
     numbers = check(only or ())
     at_hand = device or _first_gpu()
@@ -95,7 +95,7 @@ def disputes(
             f"the disputes are about GPUs, not '{at_hand}': leave --device out to see which are "
             "settled without one"
         )
-    from gacprof.measure.worker import sweeper
+    from gacprof.devices.worker import sweeper
     from gacprof.sweeping.suite import Timing
 
     with sweeper(at_hand, processes=Timing().processes) as opened:

@@ -10,7 +10,7 @@ import typer
 from gacprof.cli import map_options as options
 from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, Operator
 from gacprof.cli.printing import Json, at_most, microseconds, percent, print_json, print_table, say
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import Candidate, CliffMap

@@ -9,7 +9,7 @@ import typer
 from gacprof.cli import map_options as options
 from gacprof.cli.map_options import MapName
 from gacprof.cli.printing import Json, percent, print_json, print_table, say
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.compare import CliffChange, MapDiff
@@ -101,7 +101,7 @@ def check(
     from gacprof.cliffmap.fit import check as fit
 
     (loaded,) = options.load(cliff_map)
-    from gacprof.measure.device import open_device
+    from gacprof.devices.device import open_device
 
     here = open_device(device or ("cpu" if loaded.environment.kind == "cpu" else None)).environment
     found = fit(loaded, here)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
-    from gacprof.points import Flag
+    from gacprof.core.points import Flag
 
 MapName = Annotated[str, typer.Argument(metavar="MAP", help="A shipped map's name, or a file.")]
 Operator = Annotated[str | None, typer.Option("--op", help="linear, attention …")]
@@ -114,7 +114,7 @@ def use(text: str, dtype: str | None, maps: Sequence[CliffMap]) -> Use:
 
 def write(text: str, out: Path) -> None:
     """Atomically. Raises :class:`MapError` where that cannot be done."""
-    from gacprof.files import write_text
+    from gacprof.core.files import write_text
 
     try:
         write_text(out, text)

@@ -14,7 +14,7 @@ import typer
 from gacprof.cli import map_options as options
 from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, MapName, Operator
 from gacprof.cli.printing import Json, percent, print_json, print_table, say
-from gacprof.errors import MapError, ReportError
+from gacprof.core.errors import MapError, ReportError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

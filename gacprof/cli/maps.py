@@ -35,7 +35,7 @@ def build(
     Exit code 1 where it is written but too noisy to judge by: an A/A floor above 10 %, or more
     than half of its dims undecided with penalties of up to more than 5 tolerances.
     """
-    from gacprof.chain import build_map
+    from gacprof.api import build_map
 
     built = build_map(samples, name)
     target = out or samples / "cliffmap.json"

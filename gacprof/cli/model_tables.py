@@ -76,7 +76,7 @@ def print_verification(check: Any) -> None:
         ("KL divergence, mean / max (nats)", f"{shown(check.mean_kl)} / {shown(check.max_kl)}"),
         ("same most likely token", percent(check.argmax_agreement)),
     ]
-    from gacprof.proof import distinct_names
+    from gacprof.evaluation import distinct_names
 
     a, b = distinct_names([check.a, check.b])
     for which, ppl in ((a, check.perplexity_a), (b, check.perplexity_b)):

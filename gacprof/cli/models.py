@@ -16,7 +16,7 @@ from gacprof.cli.model_tables import (
 from gacprof.cli.parsing import token_counts, workload
 from gacprof.cli.planning import Checkpoint, MapOption, Tokens, pareto, plan
 from gacprof.cli.printing import Json, print_json, progress
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 
 
 def register(app: typer.Typer) -> None:
@@ -73,7 +73,7 @@ def realign(
     as_json: bool = Json,
 ) -> None:
     """Write the checkpoint anew with the plan's sizes. The input is never changed."""
-    from gacprof import realigning
+    from gacprof import resizing
 
     if sum((plan_file is not None, strategy is not None, uniform, fuse_all)) != 1:
         raise PlanError("give one of --plan FILE, --strategy minimal|optimal, --uniform and --fuse")
@@ -87,9 +87,9 @@ def realign(
             advance(done, total, "")
 
         if plan_file is not None:
-            result = realigning.realign(checkpoint, plan_file, out, base=base, progress=tell)
+            result = resizing.realign(checkpoint, plan_file, out, base=base, progress=tell)
         elif strategy is not None:
-            result = realigning.realign_by_strategy(
+            result = resizing.realign_by_strategy(
                 checkpoint,
                 strategy,  # type: ignore[arg-type]  # checked there, with a message
                 out,
@@ -97,9 +97,9 @@ def realign(
                 progress=tell,
             )
         elif fuse_all:
-            result = realigning.fuse(checkpoint, out, module or None, progress=tell)
+            result = resizing.fuse(checkpoint, out, module or None, progress=tell)
         else:
-            result = realigning.realign_uniform(checkpoint, out, progress=tell)
+            result = resizing.realign_uniform(checkpoint, out, progress=tell)
     if as_json:
         print_json(result.as_dict())
         return
@@ -118,7 +118,7 @@ def verify(
     as_json: bool = Json,
 ) -> None:
     """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
-    from gacprof.proof import verify as compare
+    from gacprof.evaluation import verify as compare
 
     check = compare(a, b, dtype=dtype, text=text, tokenizer=tokenizer, device=device)
     if as_json:
@@ -145,7 +145,7 @@ def bench(
     as_json: bool = Json,
 ) -> None:
     """Measure prefill and decode latency of models, interleaved, on the device at hand."""
-    from gacprof.proof import bench as measure
+    from gacprof.evaluation import bench as measure
 
     with progress("bench") as advance:
         timed = measure(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gacprof.cli.printing import print_json, progress, say
-from gacprof.errors import ReportError
+from gacprof.core.errors import ReportError
 
 
 def register(app: typer.Typer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gacprof.errors import PlanError, SuiteError
+from gacprof.core.errors import PlanError, SuiteError
 
 
 def token_counts(text: str) -> list[int]:

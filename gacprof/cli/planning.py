@@ -12,7 +12,7 @@ from gacprof.cli.parsing import by_pattern, workload
 from gacprof.cli.plan_tables import print_pareto, print_plan
 from gacprof.cli.printing import Json, complain, print_json, progress, say
 from gacprof.cli.search_line import search_line
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder or weights file.")]
 MapOption = Annotated[str, typer.Option("--map", help="A shipped map's name, or a file.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gacprof.cli.printing import Json, print_json, progress, say
-from gacprof.errors import SuiteError
+from gacprof.core.errors import SuiteError
 
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cli.printing import print_json, progress, say
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
 
 if TYPE_CHECKING:
-    from gacprof.measure.device import Device
+    from gacprof.devices.device import Device
     from gacprof.sweeping import RunSummary, Suite
 
 
@@ -99,7 +99,7 @@ def _check_resume(how: HowToSweep, folder: Path, *others: Path) -> None:
 
 
 def _opened(suite: Suite, device: str | None, how: HowToSweep) -> AbstractContextManager[Device]:
-    from gacprof.measure.worker import sweeper
+    from gacprof.devices.worker import sweeper
 
     return sweeper(
         device,
@@ -115,9 +115,9 @@ def _clocks(device: str | None, how: HowToSweep) -> Iterator[None]:
     if how.lock_clocks_mhz is None:
         yield
         return
-    from gacprof.measure.clocks import locked
-    from gacprof.measure.cuda import CudaDevice
-    from gacprof.measure.device import open_device
+    from gacprof.devices.clocks import locked
+    from gacprof.devices.cuda import CudaDevice
+    from gacprof.devices.device import open_device
 
     gpu = open_device(device, "cuda-events")
     if not isinstance(gpu, CudaDevice):
@@ -178,14 +178,14 @@ def dry_run_of(suite: Suite, device: str | None, budget_s: float | None, as_json
 
 
 def _kind(device: str | None) -> str:
-    from gacprof.measure.device import device_name
+    from gacprof.devices.device import device_name
 
     return "cuda" if device == "all" else device_name(device).partition(":")[0]
 
 
 def _if_here(device: str | None) -> Device | None:
     """The device, opened; None where it is not here, as in planning for another machine."""
-    from gacprof.measure.device import open_device
+    from gacprof.devices.device import open_device
 
     try:
         return open_device(None if device == "all" else device)

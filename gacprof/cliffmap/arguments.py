@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from gacprof.cliffmap.schema import Curve
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 
 def check_sizes(sizes: Mapping[str, Any]) -> None:

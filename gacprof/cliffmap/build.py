@@ -17,9 +17,9 @@ from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.noise import CurveBlocks, Slot, checks, noise_of
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
-from gacprof.errors import MapError
-from gacprof.measure.fit import fit_blocks
-from gacprof.points import Block, Environment, Point, PointNote, Sample
+from gacprof.core.errors import MapError
+from gacprof.core.fit import fit_blocks
+from gacprof.core.points import Block, Environment, Point, PointNote, Sample
 
 MechanismOf = Callable[[Sample], str | None]
 

@@ -11,7 +11,7 @@ from gacprof.cliffmap import detect
 from gacprof.cliffmap.arguments import check_whole, check_window
 from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import Curve
-from gacprof.points import Flag
+from gacprof.core.points import Flag
 
 
 @dataclass(frozen=True)

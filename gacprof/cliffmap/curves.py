@@ -13,7 +13,7 @@ from gacprof.cliffmap.judge import TOLERANCE, Judged, judge
 from gacprof.cliffmap.periods import find_period
 from gacprof.cliffmap.residues import label
 from gacprof.cliffmap.schema import Coverage, Curve, Period, Points, Tier
-from gacprof.points import Flag
+from gacprof.core.points import Flag
 
 
 @dataclass(frozen=True)

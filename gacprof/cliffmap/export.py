@@ -15,7 +15,7 @@ from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import of_curve
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import Curve
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 LARGEST_MODULUS = 256
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gacprof.cliffmap.map import CliffMap
-from gacprof.points import Environment
+from gacprof.core.points import Environment
 
 DECISIVE = ("torch", "cuda", "cublas", "cudnn", "mkl", "onednn")
 """Components that choose kernels: another major or minor version makes a map stale."""

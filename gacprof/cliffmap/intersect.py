@@ -10,8 +10,8 @@ from gacprof.cliffmap.candidates import Candidate, Use, choose, of_curve
 from gacprof.cliffmap.judge import Verdict
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.selection import best
-from gacprof.errors import MapError
-from gacprof.points import Flag
+from gacprof.core.errors import MapError
+from gacprof.core.points import Flag
 
 
 @dataclass(frozen=True)

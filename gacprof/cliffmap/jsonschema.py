@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.cliffmap.schema import SCHEMA, MapFile
-from gacprof.files import write_json
+from gacprof.core.files import write_json
 
 
 def json_schema() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gacprof.cliffmap.scaling import Scaling
 from gacprof.cliffmap.schema import Curve, LonePoint, MapFile
 from gacprof.cliffmap.selection import complete_dims
 from gacprof.cliffmap.within import between, measured
-from gacprof.points import Flag
+from gacprof.core.points import Flag
 
 __all__ = ["Index", "Lookup"]
 

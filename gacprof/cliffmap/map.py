@@ -19,8 +19,8 @@ from gacprof.cliffmap.query import Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, complete_dims, matching, nearest
 from gacprof.cliffmap.storage import read_map, write_map
-from gacprof.errors import MapError
-from gacprof.points import Environment, Flag
+from gacprof.core.errors import MapError
+from gacprof.core.points import Environment, Flag
 
 
 class CliffMap:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gacprof.errors import MapError
-from gacprof.points import Flag
+from gacprof.core.errors import MapError
+from gacprof.core.points import Flag
 
 
 class MapMiss(MapError):  # noqa: N818 - a miss is an answer, and reads as one

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gacprof.cliffmap.schema import Curve
-from gacprof.points import Flag
+from gacprof.core.points import Flag
 
 _Setting = tuple[str, Any, Callable[[Curve], Any]]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.cliffmap.schema import Check, Noise
-from gacprof.measure.fit import FLOOR_QUANTILE, Fit, aa_floor, half_sample_differences
-from gacprof.points import Block, Point
+from gacprof.core.fit import FLOOR_QUANTILE, Fit, aa_floor, half_sample_differences
+from gacprof.core.points import Block, Point
 
 Floats = NDArray[np.float64]
 LEAST_PAIRS = 12

@@ -18,8 +18,8 @@ from pathlib import Path
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, MapFile, Noise, Provenance
-from gacprof.errors import MapError
-from gacprof.points import Flag
+from gacprof.core.errors import MapError
+from gacprof.core.points import Flag
 
 NAME = "a100-published"
 

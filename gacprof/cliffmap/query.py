@@ -11,7 +11,7 @@ from typing import Any, Literal
 from gacprof.cliffmap.detect import NORMAL_95
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import flag_distance
-from gacprof.points import Flag
+from gacprof.core.points import Flag
 
 
 @dataclass(frozen=True)

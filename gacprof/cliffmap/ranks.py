@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.miss import MapMiss
-from gacprof.errors import MapError
-from gacprof.points import Flag
+from gacprof.core.errors import MapError
+from gacprof.core.points import Flag
 
 DEFAULT_TOKENS = (1, 1024)
 

@@ -11,7 +11,7 @@ from gacprof.cliffmap.query import Lookup, Query
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import dims_distance
 from gacprof.cliffmap.within import at
-from gacprof.points import Flag
+from gacprof.core.points import Flag
 
 BLIND_RATIO = 2.0
 """How far work scales a dim along which the map holds no curve, and that only between

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import inf, log2
 
 from gacprof.cliffmap.schema import Curve
-from gacprof.points import Flag
+from gacprof.core.points import Flag
 
 
 def flag_distance(

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from gacprof.cliffmap.consistency import contradiction
 from gacprof.cliffmap.crossings import disagreement
 from gacprof.cliffmap.schema import SCHEMA, MapFile
-from gacprof.errors import MapError
-from gacprof.files import write_text
+from gacprof.core.errors import MapError
+from gacprof.core.files import write_text
 
 FAMILY = SCHEMA.rsplit("/", 1)[0]
 

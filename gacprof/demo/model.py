@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gacprof.files import write_json
+from gacprof.core.files import write_json
 
 LAYERS = 4
 HIDDEN = 1024

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gacprof import diagnosing, planning, realigning
-from gacprof.chain import build_map
+from gacprof import diagnosing, planning, resizing
+from gacprof.api import build_map
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
+from gacprof.core.errors import GacprofError
+from gacprof.core.files import write_json
+from gacprof.core.points import Environment
 from gacprof.demo.model import described, write_demo_checkpoint
+from gacprof.devices.worker import sweeper
 from gacprof.diagnosing.diagnosis import Diagnosis
-from gacprof.errors import GacprofError
-from gacprof.files import write_json
-from gacprof.measure.worker import sweeper
+from gacprof.evaluation import BenchResult, bench
 from gacprof.planning import Plan
-from gacprof.points import Environment
-from gacprof.proof import BenchResult, bench
 from gacprof.report.contents import Contents
 from gacprof.report.page import write_page
 from gacprof.sweeping import run_sweep
@@ -61,8 +61,8 @@ def run_demo(
     Raises :class:`GacprofError` for a folder that holds anything else.
     """
     from gacprof.checkpoint import scan
-    from gacprof.measure.device import open_device
-    from gacprof.proof import verify
+    from gacprof.devices.device import open_device
+    from gacprof.evaluation import verify
 
     folder = _fresh(Path(folder))
     environment = open_device(device).environment
@@ -76,8 +76,8 @@ def run_demo(
     cliff_map = _swept(inventory, environment, where, folder, tell, advance)
     found, plan = _planned(model, cliff_map, folder, tell)
 
-    realigned = realigning.realign(model, plan, folder / "planned")
-    padded = realigning.realign_by_strategy(model, "minimal", folder / "padded-to-8")
+    realigned = resizing.realign(model, plan, folder / "planned")
+    padded = resizing.realign_by_strategy(model, "minimal", folder / "padded-to-8")
     tell(f"realign: {realigned.parameters_before:,} → {realigned.parameters_after:,} parameters")
 
     check = verify(model, folder / "planned")

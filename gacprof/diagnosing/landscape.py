@@ -8,8 +8,8 @@ from math import inf, isfinite
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Judged, Verdict, judge
+from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.predict import Predictor
-from gacprof.points import MAX_DIM
 
 
 @dataclass(frozen=True)

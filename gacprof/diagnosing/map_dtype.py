@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 
 
 def choose_dtype(cliff_map: CliffMap, inventory: Inventory, asked: str | None) -> tuple[str, str]:

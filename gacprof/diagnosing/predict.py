@@ -16,9 +16,9 @@ from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.schema import Curve
+from gacprof.core.points import Flag
 from gacprof.diagnosing.map_dtype import choose_dtype
 from gacprof.diagnosing.workload import Tokens, workload_of
-from gacprof.points import Flag
 
 
 @dataclass(frozen=True)

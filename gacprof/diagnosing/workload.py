@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from numbers import Real
 
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 
 DEFAULT_TOKENS: Mapping[int, float] = {1: 1.0, 1024: 1.0}
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""

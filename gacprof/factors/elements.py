@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.checkpoint.dtypes import element_type
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 COMPUTABLE = ("float64", "float32", "float16", "bfloat16")
 """Types whose values we combine; others can be copied and padded only."""

@@ -5,7 +5,7 @@
 serves a shape, :mod:`fa2` which templates a PyTorch build holds, :mod:`ncu` what counters saw,
 :mod:`onednn` which CPU implementation serves, :mod:`static` what a compiler makes of a
 dimension without a GPU. Nothing here needs a GPU, and nothing imports torch until a live
-question is asked. :mod:`gacprof.explaining` turns all of it into causes.
+question is asked. :mod:`gacprof.explain` turns all of it into causes.
 """
 
 from gacprof.kernels.kernel import Kernel, Types

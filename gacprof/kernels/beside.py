@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
-from gacprof.files import write_json
+from gacprof.core.errors import MeasurementError
+from gacprof.core.files import write_json
+from gacprof.core.points import Point
 from gacprof.kernels.names import parse
 from gacprof.kernels.ncu import KernelCounters
 from gacprof.kernels.onednn import Call, CpuImplementation
-from gacprof.points import Point
 
 COUNTERS, COUNTERS_SCHEMA = "ncu.json", "gacprof.counters/1"
 IMPLEMENTATIONS, IMPLEMENTATIONS_SCHEMA = "implementations.json", "gacprof.implementations/1"

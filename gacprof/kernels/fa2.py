@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MapError, MeasurementError
+from gacprof.core.errors import MapError, MeasurementError
 from gacprof.kernels.fa2_records import RECORDS
 from gacprof.kernels.names import parse
 

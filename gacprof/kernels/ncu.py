@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import parse
 from gacprof.kernels.ncu_metrics import METRICS, OPCODES

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.points import Point
+from gacprof.devices.nsight import find_ncu
 from gacprof.kernels.ncu import KernelCounters, read_report
 from gacprof.kernels.ncu_metrics import requested
-from gacprof.measure.nsight import find_ncu
-from gacprof.points import Point
 
 GET_NCU = (
     "Nsight Compute (ncu) is not on this machine: install the CUDA toolkit, or "
@@ -210,8 +210,7 @@ def _child(listed: Path, index: int) -> None:
                 work()
             torch.cuda.synchronize()
         except Exception as error:  # an operator may raise anything
-            told = (str(error).strip() or type(error).__name__).splitlines()[0]
-            print(f"{REFUSED}{point}: {told}", flush=True)
+            print(f"{REFUSED}{point}: {first_line(error)}", flush=True)
             torch.cuda.empty_cache()
             continue
         torch.cuda.profiler.start()

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gacprof.errors import MeasurementError
-from gacprof.points import Point
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Point
 
 SECONDS_PER_POINT = 30
 _MARK = "gacprof-point"

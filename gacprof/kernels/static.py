@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
 
 ARCHITECTURES = ("sm80", "sm90", "sm100")
 DIVISORS = (16, 8, 4, 2, 1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gacprof.errors import SuiteError
+from gacprof.core.errors import SuiteError
+from gacprof.core.points import Flag, Point
 from gacprof.operators.attention import Attention
 from gacprof.operators.base import Operator, canonical, set_precision
 from gacprof.operators.bmm import Bmm
@@ -12,7 +13,6 @@ from gacprof.operators.experts import Experts
 from gacprof.operators.linear import Linear
 from gacprof.operators.quantised import Quantised
 from gacprof.operators.stream import Stream
-from gacprof.points import Flag, Point
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator

@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Flag, Point
 from gacprof.operators.base import Prepared, itemsize, random_tensor
-from gacprof.points import Flag, Point
 
 if TYPE_CHECKING:
     import torch

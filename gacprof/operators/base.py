@@ -14,8 +14,8 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gacprof.errors import SuiteError
-from gacprof.points import BYTES_PER_ELEMENT, MAX_DIM, Flag, Point
+from gacprof.core.errors import SuiteError
+from gacprof.core.points import BYTES_PER_ELEMENT, MAX_DIM, Flag, Point
 
 if TYPE_CHECKING:
     import torch

@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Flag, Point
 from gacprof.operators.base import Prepared, itemsize, moved_off, random_tensor
-from gacprof.points import Flag, Point
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gacprof.core.points import Flag, Point
 from gacprof.operators.base import Prepared, random_tensor
-from gacprof.points import Flag, Point
 
 if TYPE_CHECKING:
     import torch

@@ -15,9 +15,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Flag, Point
 from gacprof.operators.base import Prepared, itemsize, random_tensor
-from gacprof.points import Flag, Point
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 from gacprof.planning.classes import DimClass
 from gacprof.planning.memory import footprint, planned
 

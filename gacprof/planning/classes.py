@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Verdict
+from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import Sizes, beside
 from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
 from gacprof.diagnosing.predict import Predictor
-from gacprof.errors import PlanError
 from gacprof.planning.constraints import (
     Bounds,
     Constraints,

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 
 UNIFORM = ("none", "module", "role", "kind")
 """Ways to share sizes that have a name; anything else is a pattern over dim names."""

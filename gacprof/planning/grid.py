@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.judging import Judge, Variant
 from gacprof.planning.objectives import Objective

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gacprof.core.errors import PlanError
 from gacprof.diagnosing.predict import Predictor
-from gacprof.errors import PlanError
 from gacprof.planning.budgets import Ceiling
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.memory import footprint

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap import CliffMap
+from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import Sizes
 from gacprof.diagnosing.predict import Predictor
 from gacprof.diagnosing.workload import Tokens
-from gacprof.errors import PlanError
 from gacprof.planning.account import Made, account
 from gacprof.planning.budgets import dense_parameters, memory_ceiling, parameter_ceiling
 from gacprof.planning.classes import build_classes, pinned_sizes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, TensorInfo
-from gacprof.points import BYTES_PER_ELEMENT
+from gacprof.core.points import BYTES_PER_ELEMENT
 
 Sizes = Mapping[str, int | None]
 """Dim name → new size; None where a factor pair is multiplied out and its rank with it."""

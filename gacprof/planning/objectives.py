@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 from gacprof.planning.classes import DimClass, Option
 
 GAC_NEIGHBOURS = 2

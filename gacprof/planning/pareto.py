@@ -12,9 +12,9 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
+from gacprof.core.errors import PlanError
 from gacprof.diagnosing.predict import Predictor
 from gacprof.diagnosing.workload import Tokens
-from gacprof.errors import PlanError
 from gacprof.planning.budgets import Ceiling
 from gacprof.planning.classes import DimClass, Option, build_classes
 from gacprof.planning.constraints import Constraints

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.core.points import MAX_DIM
 from gacprof.planning.classes import DimClass
 from gacprof.planning.judging import Judge, Variant
 from gacprof.planning.objectives import Gac
-from gacprof.points import MAX_DIM
 from gacprof.solver import solve_gac
 
 MULTIPLES = (8, 64)

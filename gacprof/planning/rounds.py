@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gacprof.checkpoint.inventory import ALIGNED
+from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import Sizes, aligned_across, changed_across, holds, meet
 from gacprof.diagnosing.predict import Predictor
-from gacprof.errors import PlanError
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.solving import Limits, Outcome
 from gacprof.solver import InfeasibleBudget

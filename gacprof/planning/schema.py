@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gacprof.cliffmap.judge import Verdict
-from gacprof.errors import PlanError
-from gacprof.files import write_json
+from gacprof.core.errors import PlanError
+from gacprof.core.files import write_json
 
 SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 

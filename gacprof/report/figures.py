@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.residues import label
 from gacprof.cliffmap.schema import Curve, Tier
-from gacprof.errors import ReportError
-from gacprof.points import Flag
+from gacprof.core.errors import ReportError
+from gacprof.core.points import Flag
 from gacprof.report.figures_style import (
     HEADROOM,
     INK,

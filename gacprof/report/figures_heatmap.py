@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import ReportError
-from gacprof.points import Flag
+from gacprof.core.errors import ReportError
+from gacprof.core.points import Flag
 from gacprof.report.figures_style import INK, QUIET, new_figure, title
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Curve
-from gacprof.errors import ReportError
-from gacprof.points import BYTES_PER_ELEMENT
+from gacprof.core.errors import ReportError
+from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.report.figures import draw_staircase
 from gacprof.report.figures_style import (
     HEADROOM,

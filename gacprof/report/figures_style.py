@@ -11,8 +11,8 @@ from math import ceil, log2
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gacprof.errors import ReportError
-from gacprof.files import replacing
+from gacprof.core.errors import ReportError
+from gacprof.core.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import ReportError
-from gacprof.files import write_text
+from gacprof.core.errors import ReportError
+from gacprof.core.files import write_text
 from gacprof.report.bench_figure import bench_figure, workloads
 from gacprof.report.contents import Contents
 from gacprof.report.figures import staircase

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gacprof.errors import ReportError
+from gacprof.core.errors import ReportError
 
 Cell = str | int | float | None
 

@@ -8,8 +8,8 @@ from statistics import median
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import best
+from gacprof.core.points import Flag
 from gacprof.kernels import Kernel, attach
-from gacprof.points import Flag
 
 PAPER_SUITE = "paper"
 

@@ -7,7 +7,7 @@ from collections import Counter
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.residues import label
 from gacprof.cliffmap.schema import Curve
-from gacprof.points import BYTES_PER_ELEMENT
+from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.report.tables import Cell, Column, Table
 from gacprof.report.tables_curves import (
     class_level,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import ReportError
+from gacprof.core.errors import ReportError
 from gacprof.report.tables import Table
 from gacprof.report.tables_attention import (
     a2_templates,

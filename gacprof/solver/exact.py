@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver.branch import optimise
 from gacprof.solver.problem import (
     Classes,

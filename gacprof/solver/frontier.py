@@ -14,7 +14,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver.exact import WORK, solve_classes
 from gacprof.solver.problem import Classes, Floats, Ints, read
 from gacprof.solver.search import Caps, Progress

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver.solution import InfeasibleBudget
 
 Ints = NDArray[np.int64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 
 
 class InfeasibleBudget(SolverError):  # noqa: N818 (it is a budget that is infeasible)

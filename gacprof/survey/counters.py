@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
-from gacprof.explaining.annotate import annotate
-from gacprof.explaining.edges import edge_points
-from gacprof.files import write_json
+from gacprof.core.files import write_json
+from gacprof.core.points import Point
+from gacprof.explain.annotate import annotate
+from gacprof.explain.edges import edge_points
 from gacprof.kernels.ncu_collect import Evidence, collect, from_report
-from gacprof.points import Point
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.state import DONE, SKIPPED, Outcome
 

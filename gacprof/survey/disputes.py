@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from gacprof.explaining.disputes import DISPUTES, Verdict, settle
-from gacprof.explaining.disputes.measuring import settle_on
-from gacprof.files import write_json, write_text
+from gacprof.core.files import write_json, write_text
+from gacprof.explain.disputes import DISPUTES, Verdict, settle
+from gacprof.explain.disputes.measuring import settle_on
 from gacprof.survey.setting import Setting
 from gacprof.survey.state import Outcome
 from gacprof.sweeping.suite import Timing

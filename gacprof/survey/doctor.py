@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gacprof.files import write_json
-from gacprof.measure.doctor import examine as checks
+from gacprof.core.files import write_json
+from gacprof.devices.doctor import examine as checks
 from gacprof.survey.condition import Condition, look
 from gacprof.survey.setting import Setting
 from gacprof.survey.state import Outcome

@@ -1,8 +1,8 @@
 """Stage ``end_to_end``: the variants run as whole models, prefill and decode, eager and compiled.
 
-The models of a group are interleaved in every round (:mod:`gacprof.proof.benchmark`), the dense
-one first, as the reference. What runs out of time or memory is named
-and left for another call.
+The models of a group are interleaved in every round (:mod:`gacprof.evaluation.benchmark`), the
+dense one first, as the reference. What runs out of time or memory is named and left for another
+call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gacprof.errors import GacprofError, MeasurementError
+from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.survey.condition import free_bytes
 from gacprof.survey.results import FILE, kept, layers_before, save
 from gacprof.survey.setting import Setting
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from gacprof.proof.bench_result import BenchResult
+    from gacprof.evaluation.bench_result import BenchResult
 
 ROUNDS = 12
 GRACE = 0.05
@@ -149,7 +149,7 @@ def _measure_group(
     """The runs of one group in one mode, on models that are built once for all of them."""
     import torch
 
-    from gacprof.proof.subject import device_of
+    from gacprof.evaluation.subject import device_of
     from gacprof.survey.models import release
 
     if setting.out_of_time:
@@ -169,14 +169,14 @@ def _measure_group(
             try:
                 timed = _timed(setting, run, models, names, in_all - len(results))
             except (GacprofError, RuntimeError) as error:
-                problems[run.name] = _first_line(error)
+                problems[run.name] = first_line(error)
                 continue
             earlier = results.get(run.name)
             if earlier is None or timed.rounds >= earlier["bench"]["rounds"]:
                 plain = {"run": asdict(run), "layers": shape.layers, "bench": timed.as_dict()}
                 results[run.name] = plain
     except (GacprofError, RuntimeError) as error:  # the models themselves cannot be made
-        problems.update({run.name: _first_line(error) for run in todo})
+        problems.update({run.name: first_line(error) for run in todo})
     finally:
         models.clear()
         if compiled:
@@ -202,7 +202,7 @@ def _timed(
     import torch
     from torch._dynamo import config
 
-    from gacprof.proof import bench
+    from gacprof.evaluation import bench
 
     left = setting.left_s()
     if left is not None and left <= 0:
@@ -258,7 +258,3 @@ def _outcome(
     thin = [f"{len(missing)} of {len(wanted)} runs are missing"] if missing else []
     thin += [f"{len(short)} runs have fewer than {ROUNDS} rounds"] if short else []
     return Outcome(artefacts=(FILE,), notes=tuple(notes), thin="; ".join(thin))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.schema import Curve
-from gacprof.errors import GacprofError
-from gacprof.files import write_text
+from gacprof.core.errors import GacprofError
+from gacprof.core.files import write_text
 from gacprof.report.figures import staircase
 from gacprof.report.figures_paper import FIGURES, paper_figure
 from gacprof.report.figures_style import to_svg

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gacprof import __version__
-from gacprof.errors import GacprofError
-from gacprof.files import write_text
+from gacprof.core.errors import GacprofError
+from gacprof.core.files import write_text
 from gacprof.report.tables import Table, render
 from gacprof.survey import disputes, figures, prediction, tables
 from gacprof.survey.doctor import read as read_doctor

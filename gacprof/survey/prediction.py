@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.core.files import write_json, write_text
 from gacprof.diagnosing.predict import Estimate, Predictor
-from gacprof.files import write_json, write_text
-from gacprof.measure.stats import median
 from gacprof.report.tables import Column, Table, render
 from gacprof.survey import results
 from gacprof.survey.setting import Setting

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gacprof.files import write_json
+from gacprof.core.files import write_json
 from gacprof.survey.setting import Setting
 from gacprof.survey.shapes import Shape
 from gacprof.survey.variants import Variant

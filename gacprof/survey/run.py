@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gacprof.errors import GacprofError, MeasurementError
+from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.survey.doctor import look_again
 from gacprof.survey.setting import Advance, Machine, Setting, Tell, open_machine
 from gacprof.survey.stages import STAGES, Stage
@@ -89,8 +89,7 @@ def _run(stage: Stage, survey: Survey, setting: Setting) -> None:
     except GacprofError as error:
         outcome = Outcome(FAILED, str(error))
     except Exception as error:  # a fault of ours or of a library: the other stages go on
-        first = (str(error).strip() or "no message").splitlines()[0]
-        outcome = Outcome(FAILED, f"{type(error).__name__}: {first}")
+        outcome = Outcome(FAILED, f"{type(error).__name__}: {first_line(error)}")
     _record(stage, survey, outcome, began)
     _save(survey)
     reason = f": {outcome.reason}" if outcome.reason else ""

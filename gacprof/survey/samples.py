@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
-from gacprof.points import Block, Point, PointNote
+from gacprof.core.points import Block, Point, PointNote
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.state import NotYetError
 from gacprof.sweeping import RunSummary, Suite, build_map_of, read_blocks, run_sweep

@@ -15,7 +15,7 @@ from gacprof.survey.state import NotYetError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
-    from gacprof.measure.device import Device
+    from gacprof.devices.device import Device
 
 Tell = Callable[[str], None]
 Advance = Callable[[float, float, object], None]
@@ -47,7 +47,7 @@ class Machine:
         if not self.isolated:
             yield self.device
             return
-        from gacprof.measure.worker import sweeper
+        from gacprof.devices.worker import sweeper
 
         with sweeper(self.torch_device, processes=processes) as device:
             yield device
@@ -55,7 +55,7 @@ class Machine:
 
 def open_machine(name: str | None) -> Machine:
     """The machine of that device. Raises :class:`MeasurementError` for one that is not there."""
-    from gacprof.measure.device import open_device
+    from gacprof.devices.device import open_device
 
     device = open_device(name)
     if device.environment.kind == "cpu":

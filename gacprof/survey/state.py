@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
-from gacprof.files import write_json
-from gacprof.points import Environment
+from gacprof.core.errors import MeasurementError
+from gacprof.core.files import write_json
+from gacprof.core.points import Environment
 
 SCHEMA = "gacprof.survey/1"
 FILE = "survey.json"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import GacprofError
-from gacprof.files import write_json, write_text
+from gacprof.core.errors import GacprofError
+from gacprof.core.files import write_json, write_text
 from gacprof.report.tables import Table, render
 from gacprof.report.tables_paper import TABLES, paper_table
 from gacprof.survey.setting import Setting

@@ -14,8 +14,8 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import GacprofError, MeasurementError
-from gacprof.files import write_json
+from gacprof.core.errors import GacprofError, MeasurementError
+from gacprof.core.files import write_json
 from gacprof.survey.samples import publish, sweep_into
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.shapes import (

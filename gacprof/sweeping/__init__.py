@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gacprof.measure.worker import sweeper
+from gacprof.devices.worker import sweeper
 from gacprof.sweeping.run import RunSummary, environment_of, run_sweep, suite_of
 from gacprof.sweeping.store import read_blocks, read_frame, read_samples
 from gacprof.sweeping.suite import Suite, load_suite, shipped_suites

@@ -11,9 +11,9 @@ from typing import TypeVar
 import numpy as np
 
 from gacprof.cliffmap.judge import LOOKS, judge
-from gacprof.measure.device import BlockTimes, Session, Slot
-from gacprof.measure.fit import Fit, fit_blocks
-from gacprof.points import Block, Call, Point
+from gacprof.core.fit import Fit, fit_blocks
+from gacprof.core.points import Block, Call, Point
+from gacprof.devices.device import BlockTimes, Session, Slot
 from gacprof.sweeping.refine import Rounds, Seen, refine
 from gacprof.sweeping.suite import CurvePlan, Timing
 

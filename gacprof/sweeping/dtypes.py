@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gacprof.errors import SuiteError
-from gacprof.points import DTYPES
+from gacprof.core.errors import SuiteError
+from gacprof.core.points import DTYPES
 
 AUTO = "auto"
 ALIASES = {

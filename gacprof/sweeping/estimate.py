@@ -12,11 +12,11 @@ import numpy as np
 
 from gacprof import operators
 from gacprof.cliffmap.judge import LOOKS
-from gacprof.errors import MeasurementError
-from gacprof.measure.device import Device, Slot
-from gacprof.measure.fit import fit_blocks
-from gacprof.measure.roof import ROOFS, Roof
-from gacprof.points import Point
+from gacprof.core.errors import MeasurementError
+from gacprof.core.fit import fit_blocks
+from gacprof.core.points import Point
+from gacprof.devices.device import Device, Slot
+from gacprof.devices.roof import ROOFS, Roof
 from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
 from gacprof.sweeping.suite import CurvePlan, Suite, Timing
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from gacprof import operators
 from gacprof.checkpoint.dtypes import BY_NAME
 from gacprof.checkpoint.inventory import ALIGNED, BESIDE, Gemm
-from gacprof.errors import SuiteError
-from gacprof.points import MAX_DIM
+from gacprof.core.errors import SuiteError
+from gacprof.core.points import MAX_DIM
 from gacprof.sweeping.dtypes import AUTO
 from gacprof.sweeping.suite import Suite, parse_suite
 

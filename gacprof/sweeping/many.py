@@ -8,9 +8,9 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
-from gacprof.measure.device import Device
-from gacprof.points import Point
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Point
+from gacprof.devices.device import Device
 from gacprof.sweeping.run import Progress, RunSummary, run_sweep
 from gacprof.sweeping.suite import Suite
 

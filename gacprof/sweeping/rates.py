@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from gacprof import operators
-from gacprof.measure.roof import ROOFS
-from gacprof.measure.stats import median
-from gacprof.points import Environment, Sample
+from gacprof.core.points import Environment, Sample
+from gacprof.devices.roof import ROOFS
 
 
 def rates(sample: Sample, environment: Environment) -> dict[str, float | None]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError
-from gacprof.points import Environment
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment
 from gacprof.sweeping.store import read_header
 
 SHOWN = 5

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gacprof.points import Block, Call, Point
+from gacprof.core.points import Block, Call, Point
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gacprof.errors import MeasurementError, first_line
-from gacprof.measure.device import BlockTimes, Device
-from gacprof.measure.worker import WorkerLostError
-from gacprof.points import Block, Environment, Point, PointNote
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.points import Block, Environment, Point, PointNote
+from gacprof.devices.device import BlockTimes, Device
+from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, batches, calls_of, shares
 from gacprof.sweeping.resuming import check_resumable
 from gacprof.sweeping.store import (

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gacprof.errors import MeasurementError, first_line
-from gacprof.files import replacing, sync, write_json
-from gacprof.points import Block, Call, Environment, Point, PointNote, Sample
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.files import replacing, sync, write_json
+from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
 from gacprof.sweeping.rows import block_of, blocks_of_frame, frame_of, point_of, row_of
 
 if TYPE_CHECKING:

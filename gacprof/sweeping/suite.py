@@ -40,8 +40,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gacprof import operators
-from gacprof.errors import SuiteError
-from gacprof.points import MAX_DIM, Flag, Point
+from gacprof.core.errors import SuiteError
+from gacprof.core.points import MAX_DIM, Flag, Point
 from gacprof.sweeping.dtypes import dtype_named
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
 from gacprof.cliffmap.judge import TOLERANCE
-from gacprof.errors import MapError, MeasurementError
-from gacprof.points import Environment
+from gacprof.core.errors import MapError, MeasurementError
+from gacprof.core.points import Environment
 from gacprof.sweeping.store import PARQUET, read_blocks, read_header, read_notes
 
 MAP_NAME = r"[A-Za-z0-9._-]+"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Environment, Point
+from gacprof.core.points import Environment, Point
+from gacprof.devices.recorded import RecordedDevice
 
 TOKENS = {1: 1.0, 64: 1.0}
 PLANTED = Environment("recorded", "planted device", "none", {}, {"planted": "1"})

@@ -25,12 +25,12 @@ from checkpoint_making import checkpoint
 
 from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap, Use
+from gacprof.core.points import Point
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.landscape import LEAST_REACH
-from gacprof.measure.recorded import RecordedDevice
 from gacprof.planning import Plan, plan
 from gacprof.planning.constraints import Constraints
-from gacprof.points import Point
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 

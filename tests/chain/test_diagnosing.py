@@ -9,9 +9,9 @@ from planted import TOKENS, planted_latency
 
 from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap
+from gacprof.core.errors import PlanError
+from gacprof.core.points import Point
 from gacprof.diagnosing import diagnose
-from gacprof.errors import PlanError
-from gacprof.points import Point
 
 
 def test_on_a_device_that_wants_multiples_of_8_exactly_the_others_are_misaligned(asvd, planted_map):

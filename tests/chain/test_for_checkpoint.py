@@ -3,7 +3,7 @@
 import pytest
 
 from gacprof.checkpoint import scan
-from gacprof.errors import SuiteError
+from gacprof.core.errors import SuiteError
 from gacprof.sweeping.for_checkpoint import sizes_near, suite_for
 
 

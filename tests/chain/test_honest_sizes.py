@@ -15,11 +15,11 @@ from checkpoint_making import checkpoint
 
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
+from gacprof.core.points import Point
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
-from gacprof.measure.recorded import RecordedDevice
 from gacprof.planning.make import make_plan
-from gacprof.points import Point
-from gacprof.realigning import realign
+from gacprof.resizing import realign
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.suite import parse_suite

@@ -6,14 +6,14 @@ import pytest
 from planted import TOKENS
 
 from gacprof.checkpoint import scan
+from gacprof.core.errors import GacprofError, PlanError, SolverError
 from gacprof.diagnosing import diagnose
-from gacprof.errors import GacprofError, PlanError, SolverError
+from gacprof.evaluation import verify
 from gacprof.planning import Plan, plan
 from gacprof.planning.classes import Constraints
 from gacprof.planning.make import dense_parameters
 from gacprof.planning.pareto import pareto
-from gacprof.proof import verify
-from gacprof.realigning import realign
+from gacprof.resizing import realign
 
 
 def test_without_a_budget_everything_lands_on_a_safe_size_and_nothing_is_lost(asvd, planted_map):

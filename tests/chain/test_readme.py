@@ -11,7 +11,7 @@ import pytest
 from planted import planted_device
 
 import gacprof
-from gacprof.errors import PlanError, SuiteError
+from gacprof.core.errors import PlanError, SuiteError
 
 pytest.importorskip("transformers")
 README = Path(__file__).parents[2] / "README.md"
@@ -19,7 +19,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.fixture
 def planted(monkeypatch, tmp_path):
-    monkeypatch.setattr("gacprof.chain.sweeper", lambda *_, **__: nullcontext(planted_device()))
+    monkeypatch.setattr("gacprof.api.sweeper", lambda *_, **__: nullcontext(planted_device()))
     monkeypatch.chdir(tmp_path)
 
 

@@ -10,9 +10,9 @@ from planted import PLANTED, TOKENS, planted_latency
 
 import gacprof
 from gacprof.cliffmap import CliffMap, MapMiss
-from gacprof.errors import MapError, SuiteError
-from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Point
+from gacprof.core.errors import MapError, SuiteError
+from gacprof.core.points import Point
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_ranks import suite_for_ranks
 

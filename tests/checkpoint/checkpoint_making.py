@@ -11,7 +11,7 @@ from typing import Any
 
 from gacprof.checkpoint.dtypes import BY_NAME
 from gacprof.checkpoint.layouts import Contents
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 PEAK_KIB = """
 def peak_kib():

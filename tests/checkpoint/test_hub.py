@@ -18,7 +18,7 @@ from test_layouts import gated
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.hub import HubFolder
 from gacprof.checkpoint.scanning import inventory_of
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 pytest.importorskip("huggingface_hub")
 

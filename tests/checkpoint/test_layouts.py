@@ -9,7 +9,7 @@ from checkpoint_making import checkpoint, contents
 
 from gacprof.checkpoint import Attention, Place, scan
 from gacprof.checkpoint.layouts import LAYOUTS, Findings, recognise
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 MLP = "model.layers.0.mlp"
 

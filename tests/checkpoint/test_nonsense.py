@@ -13,7 +13,7 @@ from checkpoint_making import MemoryFolder, header_of
 
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.scanning import inventory_of
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 ODD_NAMES = (
     "model.layers.0.attn_shortcut_Q", "a.VT.weight", ".VT.weight", "a.U.0.weight", ".U.0.weight",

@@ -13,7 +13,7 @@ from checkpoint_making import MemoryFolder, header_of, write_header
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.containers import read_container
 from gacprof.checkpoint.containers.safetensors import read_safetensors
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 
 def framed(header: bytes, data: int = 0, length: int | None = None) -> bytes:

@@ -15,7 +15,7 @@ from checkpoint_making import PEAK_KIB, checkpoint, write_safetensors
 from test_layouts import attention, gated
 
 from gacprof.checkpoint import inventory_of_model, scan
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="measures memory through /proc"

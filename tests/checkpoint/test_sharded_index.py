@@ -12,7 +12,7 @@ from test_safetensors_header import framed, mutated
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.containers import read_container
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
 

@@ -13,7 +13,7 @@ import torch
 from checkpoint_making import PEAK_KIB, write_safetensors
 
 from gacprof.checkpoint import open_tensors, scan
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 STATE = {
     "half": torch.randn(3, 5).half(),

@@ -17,7 +17,7 @@ from torch import nn
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.containers import read_container
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 BASE = torch.arange(48, dtype=torch.float32).reshape(6, 8)
 STATE = {

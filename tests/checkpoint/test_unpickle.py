@@ -21,7 +21,7 @@ from gacprof.checkpoint.containers.records import Named, Record, TensorRef
 from gacprof.checkpoint.containers.state import find_state
 from gacprof.checkpoint.containers.torchzip import located
 from gacprof.checkpoint.containers.unpickle import unpickle
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 
 def run(data: bytes) -> Any:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.load_config import effective_config
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -182,7 +182,7 @@ def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkeypatch):
-    from gacprof.measure.worker import _RemoteSession
+    from gacprof.devices.worker import _RemoteSession
     from gacprof.sweeping import read_blocks
 
     (tmp_path / "t.toml").write_text(

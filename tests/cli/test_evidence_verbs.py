@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment, Point
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.kernels import ncu_collect, static
 from gacprof.kernels.beside import write_counters
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.ncu import KernelCounters
 from gacprof.kernels.ncu_metrics import METRICS
-from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Environment, Point
 from gacprof.sweeping import Suite, read_samples, run_sweep
 from gacprof.sweeping.suite import Sweep, Timing
 
@@ -364,7 +364,7 @@ def test_on_a_gpu_disputes_are_measured_through_a_sweep(run, monkeypatch, tmp_pa
         assert name == "cuda"
         return nullcontext(RecordedDevice(answer, GPU))
 
-    monkeypatch.setattr("gacprof.measure.worker.sweeper", sweeper)
+    monkeypatch.setattr("gacprof.devices.worker.sweeper", sweeper)
     told = run("disputes", "--device", "cuda", "--only", "7", "--out", tmp_path / "d")
     assert told.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in told.out
     assert "1 of 1 settled" in told.out and (tmp_path / "d" / "samples.parquet").exists()

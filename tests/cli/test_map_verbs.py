@@ -13,7 +13,7 @@ from planted_blocks import linear, numbered, planted
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.points import Block, Environment
+from gacprof.core.points import Block, Environment
 
 UP = 1.5
 
@@ -265,7 +265,7 @@ def test_curves_without_a_common_dim_have_no_ratio(run, a, folder):
 
 
 def test_a_map_of_this_machine_fits_and_another_is_stale(run, a, tmp_path):
-    from gacprof.measure.device import open_device
+    from gacprof.devices.device import open_device
 
     here = open_device("cpu").environment
     build_map(blocks(129, 8), here, name="here").save(tmp_path / "here.json")

@@ -11,8 +11,8 @@ from gacprof.checkpoint import scan
 from gacprof.cli.plan_tables import window
 from gacprof.cli.planning import byte_count
 from gacprof.cliffmap.build import build_map
-from gacprof.errors import PlanError
-from gacprof.points import Environment
+from gacprof.core.errors import PlanError
+from gacprof.core.points import Environment
 
 ONE = "model.layers.0.self_attn.v_proj:rank"
 

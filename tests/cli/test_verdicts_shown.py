@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gacprof.cliffmap import CliffMap
+from gacprof.core.points import Point
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
-from gacprof.measure.recorded import RecordedDevice
 from gacprof.planning import plan
-from gacprof.points import Point
 from gacprof.report.contents import Contents
 from gacprof.report.page import write_page
 from gacprof.sweeping import build_map_of, run_sweep

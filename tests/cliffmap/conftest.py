@@ -8,7 +8,7 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.published import published_map
-from gacprof.points import Environment
+from gacprof.core.points import Environment
 
 
 @pytest.fixture(scope="session")

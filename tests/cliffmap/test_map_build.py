@@ -13,8 +13,8 @@ from planted_blocks import linear, notes, numbered, planted
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.errors import MapError
-from gacprof.points import Block, Call, Environment, Point, PointNote
+from gacprof.core.errors import MapError
+from gacprof.core.points import Block, Call, Environment, Point, PointNote
 
 DEVICE = Environment("recorded", "planted", "none", {"sm_count": 108}, {"torch": "2.13.0"})
 

@@ -10,8 +10,8 @@ from planted_blocks import linear, numbered, planted
 from gacprof.cliffmap import CliffMap, MapMiss, Use
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.intersect import intersect
-from gacprof.errors import MapError
-from gacprof.points import Environment
+from gacprof.core.errors import MapError
+from gacprof.core.points import Environment
 
 DEVICE = Environment("recorded", "planted", "none")
 

@@ -13,7 +13,7 @@ from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.catalogue import list_maps, summarise
 from gacprof.cliffmap.compare import diff
 from gacprof.cliffmap.fit import check
-from gacprof.points import Environment
+from gacprof.core.points import Environment
 
 STACK = {"torch": "2.13.0+cu130", "cublas": "13.1.0.3", "cudnn": "91501", "driver": "580.65"}
 H200 = Environment("cuda", "NVIDIA H200", "sm90", {}, STACK)

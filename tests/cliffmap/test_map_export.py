@@ -8,7 +8,7 @@ import pytest
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.export import best_modulus, export, moduli, rows, settings
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 
 def curve(latency, dims=range(64, 321)):

@@ -12,7 +12,7 @@ import pytest
 
 from gacprof.cliffmap import CliffMap, shipped_maps
 from gacprof.cliffmap.jsonschema import json_schema
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.within import between
-from gacprof.errors import MapError
-from gacprof.points import Environment, Point
+from gacprof.core.errors import MapError
+from gacprof.core.points import Environment, Point
 
 DEVICE = Environment("recorded", "planted", "none")
 

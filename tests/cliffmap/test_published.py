@@ -10,7 +10,7 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.published import main, published_map
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 
 
 def jumps(curve, remainders=None):

@@ -3,9 +3,9 @@
 import pytest
 
 from gacprof.checkpoint import scan
+from gacprof.core.errors import GacprofError
 from gacprof.demo.model import described, ranks, write_demo_checkpoint
 from gacprof.demo.run import MARKER, _fresh, commands
-from gacprof.errors import GacprofError
 
 
 def test_the_model_is_a_llama_with_the_published_ranks(tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from gacprof import operators
-from gacprof.measure.cuda import CudaDevice
+from gacprof.core.points import Point
+from gacprof.devices.cuda import CudaDevice
 from gacprof.operators.base import Prepared
 from gacprof.operators.linear import Linear
-from gacprof.points import Point
 
 ILLEGAL, TOO_LARGE, REFUSED, WAITING = 101, 102, 103, 104
 

@@ -13,17 +13,18 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from statistics import median  # noqa: E402
+
 from gacprof import operators  # noqa: E402
-from gacprof.errors import MeasurementError  # noqa: E402
+from gacprof.core.errors import MeasurementError  # noqa: E402
+from gacprof.core.points import Point  # noqa: E402
+from gacprof.devices.cuda import CudaDevice  # noqa: E402
+from gacprof.devices.cuda_session import CudaSession  # noqa: E402
+from gacprof.devices.device import Slot  # noqa: E402
+from gacprof.devices.doctor import examine  # noqa: E402
+from gacprof.devices.worker import IsolatedDevice  # noqa: E402
 from gacprof.kernels import parse  # noqa: E402
 from gacprof.kernels.ncu_collect import GET_PERMISSION, collect, find_ncu  # noqa: E402
-from gacprof.measure.cuda import CudaDevice  # noqa: E402
-from gacprof.measure.cuda_session import CudaSession  # noqa: E402
-from gacprof.measure.device import Slot  # noqa: E402
-from gacprof.measure.doctor import examine  # noqa: E402
-from gacprof.measure.stats import median  # noqa: E402
-from gacprof.measure.worker import IsolatedDevice  # noqa: E402
-from gacprof.points import Point  # noqa: E402
 from gacprof.sweeping.suite import load_suite  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -120,7 +121,7 @@ def test_events_inside_a_graph_and_around_it_agree(
 ) -> None:
     point = linear(1024, 1024, 1024)
     (inside,) = typical_us(device, point)
-    monkeypatch.setattr("gacprof.measure.cuda_graph.external_event", lambda: None)
+    monkeypatch.setattr("gacprof.devices.cuda_graph.external_event", lambda: None)
     (around,) = typical_us(device, point)
     assert inside / 1.2 < around < inside * 1.2
     print(inside, around)
@@ -292,7 +293,7 @@ def test_a_capture_that_fails_leaves_the_process_working(
 ) -> None:
     """Before torch 2.12 it leaves the allocator in the capture (pytorch/pytorch#180395)."""
     monkeypatch.setitem(operators.OPERATORS, "linear", spoiling.Spoiling())
-    monkeypatch.setattr("gacprof.measure.cuda_graph.waits_for_device", lambda call: "")
+    monkeypatch.setattr("gacprof.devices.cuda_graph.waits_for_device", lambda call: "")
     made = session(device, linear(64, 64, spoiling.WAITING), linear(64, 64, 96))
     assert list(made.remarks()) == [0] and len(medians(made, 2)) == 2
     made.close()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Point
 from gacprof.kernels import parse
 from gacprof.kernels.beside import (
     COUNTERS,
@@ -20,7 +21,6 @@ from gacprof.kernels.beside import (
 from gacprof.kernels.ncu import KernelCounters
 from gacprof.kernels.ncu_metrics import METRICS
 from gacprof.kernels.onednn import Call, CpuImplementation
-from gacprof.points import Point
 
 POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})
 NAME = "cutlass_75_tensorop_f16_s1688gemm_f16_128x128_tn_align1"

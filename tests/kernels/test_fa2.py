@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.errors import MapError, MeasurementError
+from gacprof.core.errors import MapError, MeasurementError
 from gacprof.kernels import fa2
 from gacprof.kernels.fa2_records import RECORDS
 

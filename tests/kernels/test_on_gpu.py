@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gacprof.devices.kineto import trace
 from gacprof.kernels import Kernel, attach, fa2, parse
-from gacprof.measure.kineto import trace
 
 torch = pytest.importorskip("torch")
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402

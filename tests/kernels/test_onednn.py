@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gacprof.core.points import Point
 from gacprof.kernels.onednn import SILENT, Call, calls, implementations, read
-from gacprof.points import Point
 
 # recorded with torch 2.13.0 (oneDNN 3.12.0, MKL 2024.0) on an AVX-512 machine, 107 → 128
 RECORDED = """\

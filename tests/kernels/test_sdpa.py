@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.errors import MapError, MeasurementError
+from gacprof.core.errors import MapError, MeasurementError
+from gacprof.core.points import Point
 from gacprof.kernels.sdpa import Question, ask, choose, question_of
-from gacprof.points import Point
 
 
 def asked(head_dim: int, **changes: Any) -> Question:

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
 from gacprof.kernels import static
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None

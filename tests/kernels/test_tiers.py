@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 from gacprof.kernels.names import parse
 from gacprof.kernels.tiers import ARCHITECTURES, predict
 

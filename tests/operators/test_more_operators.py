@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gacprof import operators
-from gacprof.errors import MeasurementError, SuiteError
+from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.operators.attention import refusal
 
 CPU = torch.device("cpu")

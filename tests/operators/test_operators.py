@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gacprof import operators
-from gacprof.errors import SuiteError
+from gacprof.core.errors import SuiteError
 
 CPU = torch.device("cpu")
 

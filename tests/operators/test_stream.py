@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gacprof import operators
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
 
 INTERPRETED = """
 import json, torch

@@ -8,7 +8,7 @@ from planted import TOKENS, planted_latency
 from gacprof import operators
 from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import PlanError, SolverError
+from gacprof.core.errors import PlanError, SolverError
 from gacprof.planning import plan
 from gacprof.planning.budgets import human_bytes
 from gacprof.planning.classes import build_classes

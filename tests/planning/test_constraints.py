@@ -3,7 +3,7 @@
 import pytest
 from planted import TOKENS
 
-from gacprof.errors import GacprofError, PlanError
+from gacprof.core.errors import GacprofError, PlanError
 from gacprof.planning import plan
 from gacprof.planning.constraints import Constraints, bounds_of, grouped
 from gacprof.planning.make import make_plan
@@ -142,7 +142,7 @@ def test_least_and_most_of_all_patterns_that_match_count(planted):
 @pytest.mark.parametrize("name", ["slicegpt_mha_s0.22_r1", "palu_mha_gs4_block1"])
 @pytest.mark.parametrize("aim", ["gac", "pad"])
 def test_no_plan_asks_for_a_cut_that_realigning_refuses(planted, tmp_path, name, aim):
-    from gacprof.realigning import realign
+    from gacprof.resizing import realign
 
     inventory, cliff_map = planted(name)
     made = make_plan(inventory, cliff_map, tokens=TOKENS, dtype="float32", aim=aim)

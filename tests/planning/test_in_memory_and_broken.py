@@ -10,14 +10,14 @@ from planted import TOKENS
 from safetensors.numpy import load_file, save_file
 
 from gacprof.checkpoint import inventory_of_model
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 from gacprof.planning import plan
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from gacprof.checkpoint.load import load_model  # noqa: E402
-from gacprof.realigning import realign  # noqa: E402
+from gacprof.resizing import realign  # noqa: E402
 
 INNER = "model.layers.0.self_attn.v_proj.BLinear.weight"
 

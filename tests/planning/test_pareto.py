@@ -4,7 +4,7 @@ import pytest
 from planted import TOKENS
 
 from gacprof.checkpoint import scan
-from gacprof.errors import GacprofError
+from gacprof.core.errors import GacprofError
 from gacprof.planning.constraints import Constraints
 from gacprof.planning.make import make_plan
 from gacprof.planning.pareto import pareto

@@ -6,12 +6,12 @@ import pytest
 from planted import TOKENS
 
 from gacprof.checkpoint import scan
-from gacprof.errors import PlanError
+from gacprof.core.errors import PlanError
 from gacprof.planning import Plan
 from gacprof.planning.make import dense_parameters, make_plan
 from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import objective
-from gacprof.realigning import realign
+from gacprof.resizing import realign
 
 NAMES = (
     "asvd_mha_r1",

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import TOKENS
 
-from gacprof.errors import GacprofError
+from gacprof.core.errors import GacprofError
 from gacprof.planning.constraints import Constraints
 from gacprof.planning.make import make_plan
 

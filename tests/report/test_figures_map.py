@@ -13,8 +13,8 @@ from planted_blocks import linear, numbered, planted
 
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.build import build_map
-from gacprof.errors import ReportError
-from gacprof.points import Environment
+from gacprof.core.errors import ReportError
+from gacprof.core.points import Environment
 from gacprof.report.figures import BAND, best_tiers, runs, side_by_side, staircase
 from gacprof.report.figures_heatmap import grid_penalty, heat_map
 from gacprof.report.figures_paper import paper_figure

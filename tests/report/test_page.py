@@ -6,7 +6,7 @@ import re
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import ReportError
+from gacprof.core.errors import ReportError
 from gacprof.report.contents import Contents
 from gacprof.report.page import telling_curves, write_page
 from gacprof.report.wording import between, error, headline, microseconds

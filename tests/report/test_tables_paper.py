@@ -13,8 +13,8 @@ from planted_blocks import linear, notes, numbered, planted
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.errors import ReportError
-from gacprof.points import Environment
+from gacprof.core.errors import ReportError
+from gacprof.core.points import Environment
 from gacprof.report.tables import FORMS, Column, Table, render
 from gacprof.report.tables_paper import TABLES, all_tables, paper_table
 

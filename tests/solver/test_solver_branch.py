@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from knapsack_reference import agrees, certify, enumerate_best, table_best
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver import branch, solve
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from knapsack_reference import certify, enumerate_best, table_best
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver import InfeasibleBudget, Solution, pareto, solve
 
 numbers = st.floats(-1e12, 1e12) | st.floats(-1e-12, 1e-12) | st.integers(-3, 3).map(float)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver import InfeasibleBudget, solve, solve_gac
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from knapsack_reference import certify
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver import InfeasibleBudget, pareto, solve, solve_gac
 
 NAN, INF = float("nan"), float("inf")

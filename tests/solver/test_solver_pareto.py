@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from gacprof.errors import SolverError
+from gacprof.core.errors import SolverError
 from gacprof.solver import InfeasibleBudget, pareto, solve
 
 

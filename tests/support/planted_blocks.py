@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from math import exp
 
-from gacprof.points import Block, Call, Point, PointNote
+from gacprof.core.points import Block, Call, Point, PointNote
 
 
 def linear(axis: str, dims: Iterable[int], dtype: str = "float16", **fixed: int) -> list[Point]:

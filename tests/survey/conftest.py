@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Environment, Point
+from gacprof.core.points import Environment, Point
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.survey import end_to_end
 from gacprof.survey.setting import Machine
 from gacprof.survey.shapes import Shape

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from gacprof.cli.app import app
 from gacprof.cli.survey import duration
-from gacprof.errors import GacprofError, SuiteError
+from gacprof.core.errors import GacprofError, SuiteError
 
 
 @pytest.mark.parametrize(

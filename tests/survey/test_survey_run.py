@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.errors import GacprofError, MeasurementError
-from gacprof.measure.recorded import RecordedDevice
+from gacprof.core.errors import GacprofError, MeasurementError
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.survey import STAGES, run_survey
 from gacprof.survey.state import Outcome
 from gacprof.survey.variants import DENSE, PADDED, PLANNED, ROUNDED, UNALIGNED

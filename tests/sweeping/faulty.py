@@ -6,8 +6,8 @@ import os
 import signal
 import time
 
-from gacprof.errors import MeasurementError
-from gacprof.measure.recorded import RecordedDevice, RecordedSession
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.recorded import RecordedDevice, RecordedSession
 
 RAISES, HANGS, KILLED, OUT_OF_MEMORY, SPOILS, EXITS = 101, 102, 103, 104, 105, 106
 

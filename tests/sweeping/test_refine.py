@@ -8,8 +8,8 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.detect import edge_quantile, edges
-from gacprof.errors import MeasurementError
-from gacprof.measure.recorded import RecordedDevice
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.refine import Seen, differ, refine, residue_classes
 from gacprof.sweeping.run import run_sweep

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.errors import MeasurementError
-from gacprof.measure.recorded import RecordedDevice
-from gacprof.points import Environment
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.run import environment_of, run_sweep, suite_of
 from gacprof.sweeping.store import (

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from gacprof.measure.recorded import RecordedDevice
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.suite import Suite, parse_suite
 

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from gacprof.errors import SuiteError
+from gacprof.core.errors import SuiteError
 from gacprof.sweeping.suite import load_suite, parse_suite, shipped_suites
 
 GOOD = """

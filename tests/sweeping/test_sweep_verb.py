@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from gacprof.cli.app import app
 from gacprof.cli.devices import duration_s
-from gacprof.errors import MeasurementError, SuiteError
-from gacprof.measure.recorded import RecordedDevice
+from gacprof.core.errors import MeasurementError, SuiteError
+from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping.estimate import estimate
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import read_samples
@@ -74,8 +74,8 @@ def test_isolation_is_decided_in_one_place(tiny, tmp_path, monkeypatch, isolate)
         asked.append((name, options["isolate"], options["processes"]))
         return nullcontext(RecordedDevice(lambda point: 5.0))
 
-    monkeypatch.setattr("gacprof.measure.worker.sweeper", sweeper)
-    monkeypatch.setattr("gacprof.chain.sweeper", sweeper)
+    monkeypatch.setattr("gacprof.devices.worker.sweeper", sweeper)
+    monkeypatch.setattr("gacprof.api.sweeper", sweeper)
     flag = () if isolate else ("--no-isolate",)
     assert sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "a"), *flag).exit_code == 0
     gacprof.sweep(tiny, device="cpu", out=tmp_path / "b", **({} if isolate else {"isolate": False}))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.errors import MeasurementError
-from gacprof.measure.recorded import RecordedDevice
-from gacprof.measure.worker import IsolatedDevice, OpenNamed, sweeper
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.recorded import RecordedDevice
+from gacprof.devices.worker import IsolatedDevice, OpenNamed, sweeper
 from gacprof.sweeping import read_blocks
 from gacprof.sweeping.many import local_gpus, run_on_all
 from gacprof.sweeping.run import run_sweep
@@ -149,7 +149,7 @@ def test_a_script_without_a_main_guard_sweeps_once(tmp_path):
             import sys
             sys.path.insert(0, {str(Path(__file__).parent)!r})
             import faulty, test_worker
-            from gacprof.measure.worker import IsolatedDevice
+            from gacprof.devices.worker import IsolatedDevice
             from gacprof.sweeping.run import run_sweep
             print("begun")
             with IsolatedDevice(faulty.open_healthy) as device:
@@ -168,7 +168,7 @@ def test_an_interrupt_leaves_no_worker_and_a_folder_to_resume(tmp_path):
         import sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         import faulty, test_worker
-        from gacprof.measure.worker import IsolatedDevice
+        from gacprof.devices.worker import IsolatedDevice
         from gacprof.sweeping.run import run_sweep
         with IsolatedDevice(faulty.open_faulty) as device:
             def progress(done, total, point):

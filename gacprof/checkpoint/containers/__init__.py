@@ -8,7 +8,7 @@ from gacprof.checkpoint.containers.sharded import read_sharded
 from gacprof.checkpoint.containers.torchlegacy import MAGIC, read_torch_legacy
 from gacprof.checkpoint.containers.torchzip import read_torch_zip
 from gacprof.checkpoint.folder import Folder
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 __all__ = ["Stored", "find_container", "read_container"]
 

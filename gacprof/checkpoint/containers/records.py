@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gacprof.checkpoint.dtypes import BY_NAME, BY_STORAGE
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 MAX_NDIM = 64
 MAX_ELEMENTS = 1 << 60

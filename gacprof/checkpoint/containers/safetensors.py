@@ -14,7 +14,7 @@ from gacprof.checkpoint.dtypes import BY_CODE
 from gacprof.checkpoint.folder import Folder
 from gacprof.checkpoint.inventory import TensorInfo
 from gacprof.checkpoint.strictjson import parse_json
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""

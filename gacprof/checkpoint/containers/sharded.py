@@ -13,7 +13,7 @@ from typing import Any
 from gacprof.checkpoint.containers.base import Stored
 from gacprof.checkpoint.folder import Folder, LocalFolder, is_inside, read_json
 from gacprof.checkpoint.inventory import TensorInfo
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 LEFT_OUT = "does not name: left out"
 

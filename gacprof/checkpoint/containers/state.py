@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gacprof.checkpoint.containers.records import Named, Record, TensorRef
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 _WRAPPERS = ("model", "state_dict", "model_state_dict", "module", "net")
 _MAX_ENTRIES = 250_000

@@ -16,7 +16,7 @@ from gacprof.checkpoint.containers.torchzip import MAX_PICKLE_BYTES, located, sh
 from gacprof.checkpoint.containers.unpickle import unpickle
 from gacprof.checkpoint.dtypes import element_type
 from gacprof.checkpoint.folder import Folder
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """The first pickle: the long integer 0x1950A86A20F9469CFC6C."""

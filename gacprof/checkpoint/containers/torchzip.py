@@ -15,7 +15,7 @@ from gacprof.checkpoint.containers.zips import Entry, data_offset, read_entries
 from gacprof.checkpoint.dtypes import element_type
 from gacprof.checkpoint.folder import Folder, LocalFolder
 from gacprof.checkpoint.inventory import TensorInfo
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 MAX_PICKLE_BYTES = 64 << 20
 """Whole-model pickles carry a tokenizer, seldom more than 10 MB; tensors are not in there."""

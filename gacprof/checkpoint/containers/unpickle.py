@@ -24,7 +24,7 @@ from gacprof.checkpoint.containers.records import (
     persistent,
     reduced,
 )
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 MAX_OPERATIONS = 4_000_000
 """A 7B whole-model pickle with its tokenizer has about 200 000; a slow tokenizer with

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 
 from gacprof.checkpoint.folder import Folder
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 _END = b"PK\x05\x06"
 _END64 = b"PK\x06\x06"

@@ -16,7 +16,7 @@ from gacprof.checkpoint.layouts.plain import PerLayerWidths, Plain
 from gacprof.checkpoint.layouts.quantised import Quantised
 from gacprof.checkpoint.layouts.slicegpt import SliceGpt
 from gacprof.checkpoint.layouts.svdllm import SvdLlm
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 __all__ = [
     "LAYOUTS",

@@ -18,7 +18,7 @@ from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
 from gacprof.checkpoint.layouts.linear import Linear, bias_of, dense_linears
 from gacprof.checkpoint.layouts.names import parent_of, role_of
 from gacprof.checkpoint.layouts.plain import mirror_config
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 _SUFFIXED = re.compile(r"(.*(?:_proj|fc1|fc2))_([A-Za-z0-9]{1,10})", re.DOTALL)
 _NOT_FACTORS = ("lora_", "base_layer", "adapter")

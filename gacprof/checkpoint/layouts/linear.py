@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gacprof.checkpoint.dtypes import FLOATING
 from gacprof.checkpoint.layouts.base import Contents
 from gacprof.checkpoint.layouts.names import is_embedding, may_be_conv1d
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 

@@ -19,7 +19,7 @@ from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
 from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
 from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
 from gacprof.checkpoint.layouts.plain import mirror_config
-from gacprof.errors import CheckpointError
+from gacprof.core.errors import CheckpointError
 
 _ATTENTION, _MLP = ".attn_shortcut_Q", ".mlp_shortcut_Q"
 _READ_BY = {"attn": ("q", "k", "v", "qkv"), "mlp": ("gate", "up", "gate_up")}

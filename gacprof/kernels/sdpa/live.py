@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from gacprof.errors import MeasurementError
+from gacprof.core.errors import MeasurementError
 from gacprof.kernels.sdpa.question import CODES, Choice, Question
 from gacprof.kernels.sdpa.rules import FLASH_QUANTUM
 

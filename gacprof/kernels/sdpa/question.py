@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gacprof.errors import MapError
-from gacprof.points import Point
+from gacprof.core.errors import MapError
+from gacprof.core.points import Point
 
 BACKENDS = ("flash", "efficient", "math", "cudnn")
 CODES = {-1: "error", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"}

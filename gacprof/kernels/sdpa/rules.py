@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
 from gacprof.kernels.sdpa.question import Choice, Question
 
 OLDEST, NEWEST = (2, 6), (2, 13)

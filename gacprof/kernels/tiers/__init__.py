@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gacprof.errors import MapError
+from gacprof.core.errors import MapError
+from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.kernels.tiers.sm80 import SM80
 from gacprof.kernels.tiers.sm86 import SM86, SM89
 from gacprof.kernels.tiers.sm90 import SM90
 from gacprof.kernels.tiers.sm100 import SM100
 from gacprof.kernels.tiers.sm120 import SM120
 from gacprof.kernels.tiers.tier import Architecture, Prediction, Tier
-from gacprof.points import BYTES_PER_ELEMENT
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     a.name: a for a in (SM80, SM86, SM89, SM90, SM100, SM120)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gacprof.points import BYTES_PER_ELEMENT
+from gacprof.core.points import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What every room stands on: points, errors, files, dtypes, and the fit of blocks."""

@@ -1,0 +1,143 @@
+"""The CPU as a device to sweep: a monotonic clock around each call, threads bound to cores."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+from gacprof import operators
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.points import Point
+from gacprof.devices.device import BlockTimes, Device, Session, Slot, Timed
+from gacprof.devices.environment import cpu_environment, memory_bytes
+from gacprof.devices.memory import Arenas, Call
+from gacprof.devices.threads import bound_threads, no_collection, preemptions
+from gacprof.operators.base import operands_from
+
+ATTEMPTS = 4
+"""Calls of a slot in one block while the system takes cores from them."""
+WAKE_S, AWAKE_S = 0.004, 0.001
+"""After a pause longer than the second, calls are slower by 6 % at first, and as fast as later ones
+after about ten; so the first ones, that long, are not recorded."""
+BURN_IN_S = 0.2
+MEMORY_SHARE = 0.25
+"""Of the machine's memory, at most this for cold operands."""
+
+
+class CpuDevice(Device):
+    timer = "cpu-monotonic"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.environment = cpu_environment()
+        self._arenas = Arenas(torch.device("cpu"))
+        self._held = ExitStack()
+        self._bound: bool | None = None
+        self._last = _LastCall()
+
+    def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
+        if self._bound is None:
+            self._bound = self._held.enter_context(bound_threads())
+        reuse = min(reuse_bytes, int(MEMORY_SHARE * memory_bytes()))
+        return CpuSession([self._prepare(slot, reuse) for slot in slots], self._last)
+
+    def close(self) -> None:
+        """Release the threads again."""
+        self._held.close()
+        self._bound = None
+
+    def _prepare(self, slot: Slot, reuse_bytes: int) -> Callable[[], Call] | str:
+        """What binds the slot's next call to its operands, or why there is none."""
+        import torch
+
+        try:
+            self._check(slot.point)
+            with operands_from(self._arenas.view):
+                operator = operators.get(slot.point.operator)
+                prepared = operator.prepare(slot.point, torch.device("cpu"))
+            cold = slot.point.flag.get("cache") == "cold"
+            return self._arenas.place(prepared, slot.replicate, cold, reuse_bytes)
+        except Exception as error:  # an operator may raise anything
+            return "out of memory" if isinstance(error, MemoryError) else first_line(error)
+
+    @staticmethod
+    def _check(point: Point) -> None:
+        if point.dtype == "tf32":
+            raise MeasurementError("tf32 is a mode of CUDA tensor cores; a CPU has none")
+        needed = operators.get(point.operator).bytes_moved(point)
+        if needed > memory_bytes() // 2:
+            raise MeasurementError(
+                f"the operands need {needed / 2**30:.1f} GiB, "
+                "more than half of this machine's memory"
+            )
+
+    def burn_in(self) -> None:
+        import torch
+
+        x = torch.randn(512, 512)
+        until = time.monotonic() + BURN_IN_S
+        while time.monotonic() < until:
+            x @ x
+
+
+@dataclass
+class _LastCall:
+    """When the device's latest block ended, whichever session's (s, of ``perf_counter``)."""
+
+    at: float = float("-inf")
+
+
+class CpuSession(Session):
+    """Calls around which the clock is read, each ready before it is."""
+
+    def __init__(self, slots: Sequence[Callable[[], Call] | str], last: _LastCall) -> None:
+        self._last = last
+        self._bind = [slot if callable(slot) else None for slot in slots]
+        self.failed: Mapping[int, str] = {
+            place: slot for place, slot in enumerate(slots) if isinstance(slot, str)
+        }
+
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        """A call that lost a core is made again at the end of the block, some times over."""
+        import torch
+
+        calls: list[Timed] = []
+        failed: dict[int, str] = {}
+        todo = [(slot, 1) for slot in order]
+        with no_collection(), torch.inference_mode():
+            self._wake(order)
+            for slot, attempt in todo:  # grows at its end
+                try:
+                    timed = self._one(slot)
+                except Exception as error:  # an operator may raise anything
+                    failed[slot] = first_line(error)
+                    continue
+                calls.append(timed)
+                if timed.disturbed and attempt < ATTEMPTS:
+                    todo.append((slot, attempt + 1))
+        self._last.at = time.perf_counter()
+        return BlockTimes(tuple(calls), failed)
+
+    def _one(self, slot: int) -> Timed:
+        bind = self._bind[slot]
+        assert bind is not None
+        call, clock = bind(), time.perf_counter_ns
+        before = preemptions()
+        start = clock()
+        call()
+        taken = (clock() - start) / 1e3
+        return Timed(slot, taken, preemptions() != before)
+
+    def _wake(self, order: Sequence[int]) -> None:
+        """One call at least: the inputs of the curve before it may have taken the cache."""
+        now = time.perf_counter()
+        until = now + (WAKE_S if now - self._last.at > AWAKE_S else 0)
+        for slot in itertools.cycle(order):
+            with suppress(Exception):  # the recorded call will tell
+                self._one(slot)
+            if time.perf_counter() > until:
+                return

@@ -1,0 +1,217 @@
+"""One slot's calls between two events on a GPU: in a CUDA graph, or launched one by one.
+
+    before · sleep · event · r calls · event · [sleep]
+
+Several calls, since events step by about half a microsecond. The first sleep outlasts what
+starting the calls costs the host or the graph, so that no launch gap lies before the first call.
+In a graph nothing but the device itself launches the calls; the events are nodes of the graph
+where torch has such events (2.9 and later, pytorch/pytorch#155372) and surround its replay
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.devices.memory import Call
+
+if TYPE_CHECKING:
+    import torch
+
+GRAPH, EVENTS = "cuda-graph", "cuda-events"
+"""The two ways, as timers are called."""
+CYCLES_PER_US = 2_000
+"""SM clocks are around 2 GHz; a slower one only makes sleeps longer."""
+LEAD_IN_US = 5.0
+"""Before the calls of a graph: some times what one of its nodes takes to start the next."""
+SHORTEST_SLEEP_US, LONGEST_SLEEP_US = 20.0, 2_000.0
+"""Before what the host launches: a single launch with room for a late host; and no end for a call
+that waits for the device, which no sleep lets the host get ahead of."""
+LAUNCH_MARGIN = 2.0
+"""A host that other work slows takes longer to launch than it did in a quiet moment."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """``calls`` are bound to their operands. ``before`` leaves the cache as they are to find it,
+    whatever ran last: the first of them once more, or reading other memory if weights are to be
+    cold. ``rest_us`` is how long the device idles after them."""
+
+    calls: tuple[Call, ...]
+    before: Callable[[], object]
+    rest_us: float = 0.0
+
+
+class Run(ABC):
+    """What can be launched again and again; each time its events tell how long the calls took."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.calls = len(work.calls)
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] = (event(), event())
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Enqueue everything on the current stream; wait for nothing."""
+
+    def total_us(self) -> float:
+        """What all calls of the last launch took, once the device is done."""
+        start, end = self._events
+        return start.elapsed_time(end) * 1e3
+
+    def close(self) -> None:  # noqa: B027 - only a graph has something to give back
+        """Let go of what the run holds beside its operands."""
+
+    def _between_events(self, lead_in_us: float, middle: Callable[[], object]) -> None:
+        start, end = self._events
+        self._work.before()
+        sleep(lead_in_us)
+        start.record()
+        middle()
+        end.record()
+        if self._work.rest_us:
+            sleep(self._work.rest_us)
+
+    def _all_calls(self) -> None:
+        for call in self._work.calls:
+            call()
+
+
+class LaunchedRun(Run):
+    """The host launches each call, while the device still sleeps."""
+
+    def __init__(self, work: Work, enqueue_us: float) -> None:
+        """``enqueue_us`` is how long the host needs to enqueue one call."""
+        super().__init__(work)
+        wanted = LAUNCH_MARGIN * enqueue_us * self.calls
+        self._lead_in_us = min(LONGEST_SLEEP_US, max(SHORTEST_SLEEP_US, wanted))
+
+    def launch(self) -> None:
+        self._between_events(self._lead_in_us, self._all_calls)
+
+
+class GraphRun(Run):
+    """All calls are one CUDA graph, captured when this is made, on the current stream.
+
+    The calls must have run on that stream before: what they do once (load modules, ask
+    heuristics, allocate workspaces) cannot be captured. Raises where the calls cannot be.
+    """
+
+    def __init__(self, work: Work, pool: Any, index: int) -> None:
+        super().__init__(work)
+        external = external_event(), external_event()
+        self._inside = external[0] is not None
+        if external[0] is not None and external[1] is not None:
+            self._events = (external[0], external[1])
+        why_not = waits_for_device(work.calls[0])
+        if why_not:
+            raise MeasurementError(why_not)
+        self._graph = captured(self._everything if self._inside else self._all_calls, pool, index)
+
+    def _everything(self) -> None:
+        self._between_events(LEAD_IN_US, self._all_calls)
+
+    def launch(self) -> None:
+        if self._inside:
+            self._graph.replay()
+        else:
+            self._between_events(SHORTEST_SLEEP_US, self._graph.replay)
+
+    def close(self) -> None:
+        self._graph.reset()
+
+
+def captured(body: Callable[[], object], pool: Any, index: int) -> torch.cuda.CUDAGraph:
+    """The graph of what ``body`` launches, its memory from the pool that all graphs share.
+
+    Not by ``torch.cuda.graph``, which collects garbage and gives memory back each time. Raises
+    whatever ``body`` raises, or ``RuntimeError`` for a capture that it spoilt.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    problem: Exception | None = None
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        body()
+    except Exception as error:  # whatever it is, the capture must end
+        problem = error
+    try:
+        graph.capture_end()
+    except RuntimeError as error:
+        problem = problem or error
+    if problem is not None:
+        _end_allocations(pool, index)
+        raise problem
+    return graph
+
+
+def _end_allocations(pool: Any, index: int) -> None:
+    """Before torch 2.12 a capture that failed leaves the allocator in it, and giving back memory
+    fails from then on (pytorch/pytorch#180395)."""
+    import torch
+
+    with suppress(AttributeError, RuntimeError):  # gone, or ended already
+        torch._C._cuda_endAllocateToPool(index, pool)
+
+
+def waits_for_device(call: Call) -> str:
+    """What torch says of a call that waits for the device, and so cannot be captured; else empty.
+
+    Asked before, since a capture that fails leaves its traces in torch's allocator.
+    """
+    import torch
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it does not see all that waits
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        call()
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        return first_line(error)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return ""
+
+
+def event() -> torch.cuda.Event:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)
+
+
+def external_event() -> torch.cuda.Event | None:
+    """An event that a graph records at each replay; None where this torch has none."""
+    import torch
+
+    try:
+        return torch.cuda.Event(enable_timing=True, external=True)
+    except TypeError:
+        return None
+
+
+def sleep(us: float) -> None:
+    """Keep the device busy with nothing."""
+    import torch
+
+    torch.cuda._sleep(int(us * CYCLES_PER_US))
+
+
+def reason(error: BaseException) -> str:
+    """One line of what went wrong; of a lack of memory without torch's advice."""
+    import torch
+
+    if not isinstance(error, torch.cuda.OutOfMemoryError):
+        return first_line(error)
+    tried = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+    return f"out of GPU memory (tried to allocate {tried[1]})" if tried else "out of GPU memory"

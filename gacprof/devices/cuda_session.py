@@ -1,0 +1,257 @@
+"""A curve's slots on a GPU: warmed up, named, captured; then blocks of one launch each.
+
+The order is fixed by what each step needs. Calls are warmed up first, which
+tells how long they take and so how many go into a graph. Then the arenas are as large as they
+will be. Kernel names come from one trace of all slots before any capture, since tracers and
+graphs get in each other's way. A block launches every slot once and waits once, at its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from gacprof import operators
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, Run, Work, reason
+from gacprof.devices.cuda_prepare import Ready, prepare
+from gacprof.devices.device import BlockTimes, Session, Slot, Timed
+from gacprof.devices.kineto import span_us
+from gacprof.devices.threads import no_collection
+
+if TYPE_CHECKING:
+    from gacprof.devices.cuda import CudaDevice
+
+MOST_LAUNCHED = 8
+"""Calls of a run that the host launches: it must keep ahead of the device."""
+NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
+"""Kernels in all graphs of a session, under 50,000 with those captured twice; and in those of all
+open sessions, since each takes about a kilobyte of the device's memory. A session takes at most
+half of what is left."""
+NODES_BESIDE, ASSUMED_KERNELS = 6, 2
+"""Nodes of a graph that are no calls, and kernels of a call that no trace has told."""
+HEAVY_INTENSITY = 100.0
+"""Operations a byte: from about half the ridge of the chips in :mod:`.roof` on, arithmetic at
+full speed may reach the power cap, and then what runs before a call decides its clock. Such calls
+are followed by as long a rest."""
+TWICE_EVERY = 20
+"""One slot in so many is captured with two numbers of calls."""
+
+
+class CudaSession(Session):
+    """``half_duty`` are the slots that rest as long as they work; ``traced_us`` is what a tracer
+    saw one call take by itself, by slot, beside which a call in a graph may be faster."""
+
+    def __init__(self, device: CudaDevice, slots: Sequence[Slot], reuse_bytes: int) -> None:
+        import torch
+
+        self._device = device
+        self._failures: dict[int, str] = {}
+        self.failed: Mapping[int, str] = self._failures
+        self.half_duty: set[int] = set()
+        self.traced_us: dict[int, float] = {}
+        self._remarks: dict[int, str] = {}
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._ready: dict[int, Ready] = {}
+        self._runs: dict[int, Run] = {}
+        self._halves: dict[int, Run] = {}
+        self._constants_us: list[float] = []
+        self._spoilt = False
+        self._nodes = 0
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        with device.active(), no_collection():
+            self._prepare_all(slots, reuse_bytes)
+            if not self._spoilt:
+                self._trace()
+                self._capture_all()
+
+    # --- making ready ---------------------------------------------------------------------
+
+    def _prepare_all(self, slots: Sequence[Slot], reuse_bytes: int) -> None:
+        for place, slot in enumerate(slots):
+            try:
+                self._ready[place] = prepare(self._device, slot, reuse_bytes)
+            except Exception as error:  # an operator may raise anything
+                self._fail(place, error)
+                if self._spoilt:
+                    return
+
+    def _fail(self, place: int, error: BaseException) -> None:
+        """What the failed call had taken must not linger. A spoilt context is the last failure:
+        nothing can be said of the slots after it."""
+        import torch
+
+        self._failures[place] = reason(error)
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            torch.cuda.empty_cache()
+        self._spoilt = not self._device.usable()
+
+    def _trace(self) -> None:
+        """Names of kernels, of points that no earlier session has traced; without them a curve
+        is measured all the same."""
+
+        def once(ready: Ready) -> Callable[[], object]:
+            call = ready.bind()
+
+            def run() -> None:
+                ready.precision()
+                call()
+
+            return run
+
+        known = self._device.traced
+        unknown = {ready.slot.point: ready for ready in self._ready.values()}
+        for point in known.keys() & unknown.keys():
+            del unknown[point]
+        found = self._device.tracer.typical_calls([once(ready) for ready in unknown.values()])
+        known.update(zip(unknown, found, strict=False))
+        for place, ready in self._ready.items():
+            if traced := known.get(ready.slot.point):
+                self._names[place] = tuple(event.name for event in traced)
+                self.traced_us[place] = span_us(traced)
+
+    def _capture_all(self) -> None:
+        budget = min(NODE_BUDGET, (DEVICE_NODES - self._device.open_nodes) // 2)
+        nodes = budget // max(1, len(self._ready)) - NODES_BESIDE
+        for number, (place, ready) in enumerate(self._ready.items()):
+            kernels = len(self._names.get(place, ())) or ASSUMED_KERNELS
+            calls = max(1, min(ready.calls, nodes // kernels))
+            try:
+                self._runs[place] = self._run(place, ready, calls)
+                self._nodes += kernels * calls + NODES_BESIDE
+                self._device.open_nodes += kernels * calls + NODES_BESIDE
+                if number % TWICE_EVERY == 0:
+                    self._capture_half(place, ready, calls)
+            except Exception as error:
+                self._fail(place, error)
+                if self._spoilt:
+                    return
+
+    def _run(self, place: int, ready: Ready, calls: int) -> Run:
+        """The slot's run in a graph, or launched by the host where that is asked for or all that
+        works."""
+        ready.precision()
+        if self._device.timer == GRAPH:
+            try:
+                return self._tried(GraphRun(self._work(place, ready, calls), *self._shared))
+            except Exception as error:
+                told = reason(error)
+                if not self._device.falls_back or not self._device.usable():
+                    raise MeasurementError(f"no CUDA graph can capture it: {told}") from None
+                self._remarks[place] = f"timed by events, no CUDA graph can capture it: {told}"
+        work = self._work(place, ready, min(calls, MOST_LAUNCHED))
+        return self._tried(LaunchedRun(work, ready.enqueue_us))
+
+    @property
+    def _shared(self) -> tuple[Any, int]:
+        return self._pool, self._device.index
+
+    def _tried(self, run: Run) -> Run:
+        """Launched once: the first launch uploads a graph, and what goes wrong is this slot's."""
+        run.launch()
+        self._device.synchronise()
+        run.total_us()
+        return run
+
+    def _work(self, place: int, ready: Ready, calls: int) -> Work:
+        bound = tuple(ready.bind() for _ in range(calls))
+        point = ready.slot.point
+        operator = operators.get(point.operator)
+        heavy = operator.flops(point) >= HEAVY_INTENSITY * operator.bytes_moved(point)
+        if heavy:
+            self.half_duty.add(place)
+        before = self._device.flush if ready.cold else bound[0]
+        return Work(bound, before, calls * ready.us if heavy else 0.0)
+
+    def _capture_half(self, place: int, ready: Ready, calls: int) -> None:
+        """Half as many calls beside it: what a graph adds to its calls is the same for both."""
+        if isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold:
+            self._halves[place] = self._run(place, ready, calls // 2)
+
+    # --- calling ------------------------------------------------------------------------------
+
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        """Launch each of these slots once, in this order, and wait once.
+
+        Raises :class:`MeasurementError` where the device fails: which call did it is not known.
+        """
+        if self._spoilt:
+            raise MeasurementError("the GPU's context is spoilt: open the device anew")
+        failed = {slot: self._failures[slot] for slot in order if slot in self._failures}
+        telemetry = self._device.telemetry
+        slowed, begun = telemetry.slowed_ns(), time.monotonic()
+        with self._device.active(), no_collection():
+            try:
+                for slot in order[:1]:  # unrecorded: its second launch is what its events tell
+                    self._launch(slot, failed)
+                for slot in order:
+                    self._launch(slot, failed)
+                self._device.synchronise()
+            except RuntimeError as error:
+                self._spoilt = not self._device.usable()
+                raise MeasurementError(f"the GPU failed during a block: {error}") from None
+            calls = tuple(self._timed(slot) for slot in order if slot not in failed)
+        return BlockTimes(
+            calls,
+            failed,
+            throttled=telemetry.slowed_since(slowed, time.monotonic() - begun),
+            sm_clock_mhz=telemetry.sm_clock_mhz(),
+            **telemetry.reading(),
+        )
+
+    def _launch(self, slot: int, failed: dict[int, str]) -> None:
+        """A slot that the host launches may find no memory; then the block goes on without it."""
+        import torch
+
+        if slot in failed:
+            return
+        try:
+            self._ready[slot].precision()
+            self._runs[slot].launch()
+            if slot in self._halves:
+                self._halves[slot].launch()
+        except torch.cuda.OutOfMemoryError as error:
+            failed[slot] = reason(error)
+
+    def _timed(self, slot: int) -> Timed:
+        run, half = self._runs[slot], self._halves.get(slot)
+        total = run.total_us()
+        if half is not None:
+            each = (total - half.total_us()) / (run.calls - half.calls)
+            self._constants_us.append(total - run.calls * each)
+        return Timed(slot, total / run.calls)
+
+    # --- telling --------------------------------------------------------------------------------
+
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        return self._names
+
+    def remarks(self) -> Mapping[int, str]:
+        """Why slots were timed by events, and why kernels have no names."""
+        why_not = self._device.tracer.why_not
+        unnamed = f"kernels have no names: {why_not}" if why_not else ""
+        told = {
+            place: "; ".join(filter(None, (self._remarks.get(place), unnamed)))
+            for place in self._runs
+        }
+        return {place: text for place, text in told.items() if text}
+
+    @property
+    def constant_us(self) -> float | None:
+        """What a run's events and its first call add to all its calls together; None before the
+        first block. A call's own latency is its time less this, divided by its run's calls."""
+        return median(self._constants_us) if self._constants_us else None
+
+    def close(self) -> None:
+        """Give back graphs and what they allocated: another session has a pool of its own."""
+        import torch
+
+        for run in (*self._runs.values(), *self._halves.values()):
+            run.close()
+        for held in (self._runs, self._halves, self._ready):
+            held.clear()
+        self._device.open_nodes -= self._nodes
+        self._nodes = 0
+        torch.cuda.empty_cache()

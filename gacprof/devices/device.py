@@ -1,0 +1,145 @@
+"""What the sweep engine asks of a device: make a curve's slots ready, call them in this order.
+
+The engine never asks what a device is. A CPU, a CUDA GPU, a worker process and a recording are
+all a :class:`Device`; tests pass the recording.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment, Point
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One entry of a curve's blocks. A ``replicate`` is a hidden A/A double: the same point
+    again, at another address."""
+
+    point: Point
+    replicate: bool = False
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One call: which slot (by its place), how long (µs), and whether the call was ``disturbed``:
+    the system took a core from it meanwhile, so that its time says little."""
+
+    slot: int
+    us: float
+    disturbed: bool = False
+
+
+@dataclass(frozen=True)
+class BlockTimes:
+    """What one block gave: calls in the order made, a disturbed one perhaps several times.
+
+    ``failed`` are slots that raised, with the reason. The rest is the device's state at the end
+    of the block; None where it cannot be read. ``throttled`` says why the device ran below its
+    clock during the block; empty if it did not.
+    """
+
+    calls: tuple[Timed, ...]
+    failed: Mapping[int, str] = field(default_factory=dict)
+    throttled: str = ""
+    sm_clock_mhz: int | None = None
+    mem_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+
+
+class Session(ABC):
+    """The slots of one curve, operands allocated, ready to be called in any order."""
+
+    failed: Mapping[int, str]
+    """Slots that cannot be prepared, by their place, with the reason."""
+
+    @abstractmethod
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        """Call each of these slots once, in this order.
+
+        After a pause unrecorded calls come first: compute threads and caches are cold then.
+        """
+
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        """Names of the kernels that one call of a slot launches, in order; a slot is missing
+        where they cannot be told."""
+        return {}
+
+    def remarks(self) -> Mapping[int, str]:
+        """What a reader should know of how a slot was timed; a slot is missing where it was
+        timed as the device's ``timer`` says."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - a session that holds nothing needs none
+        """Let go of the operands."""
+
+
+class Device(ABC):
+    """A device to sweep."""
+
+    timer: str
+    """How time is taken: ``cpu-monotonic``, ``cuda-graph``, ``cuda-events``, ``recorded``.
+    Single slots may be taken otherwise: :meth:`Session.remarks`."""
+    environment: Environment
+
+    @abstractmethod
+    def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
+        """Make a curve's slots ready. Weights of cold points have ``reuse_bytes`` between two
+        uses of the same memory. A slot that cannot be prepared is in ``failed``; only what makes
+        all slots impossible raises :class:`MeasurementError`. A slot that spoils the device is
+        the last of ``failed``, the slots after it are not prepared, and :meth:`usable` is false:
+        open the device anew and leave that slot out."""
+
+    def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
+        """Blocks of several sessions, one right after the other: what lies between blocks is
+        neither measured nor harmless, since compute threads fall asleep.
+
+        All or nothing: raises where one of them does.
+        """
+        return [session.block(order) for session, order in wanted]
+
+    def burn_in(self) -> None:  # noqa: B027 - a recording has no clock to settle
+        """Keep the device busy once, until its clock has settled."""
+
+    def renew(self) -> None:  # noqa: B027 - a device in this process stays as it is
+        """Go on in a fresh process, if the device has one of its own; sessions are gone then."""
+
+    def usable(self) -> bool:
+        """Whether the device still works after a failure."""
+        return True
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of the device."""
+
+
+def device_name(name: str | None = None) -> str:
+    """That name, or the default: the first GPU, else the CPU."""
+    if name is not None:
+        return name
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def open_device(name: str | None = None, timer: str = "auto") -> Device:
+    """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
+
+    ``timer`` chooses among a GPU's: ``cuda-graph``, ``cuda-events``, or ``auto``: graphs, and
+    events for calls that no graph can capture.
+    Raises :class:`MeasurementError` for a device that is not there.
+    """
+    name = device_name(name)
+    kind, _, index = name.partition(":")
+    if kind == "cpu" and not index:
+        from gacprof.devices.cpu import CpuDevice
+
+        return CpuDevice()
+    if kind == "cuda" and (not index or index.isdigit()):
+        from gacprof.devices.cuda import CudaDevice
+
+        return CudaDevice(int(index or 0), timer)
+    raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:N'")

@@ -1,0 +1,195 @@
+"""What this machine can measure, component by component, and why the rest cannot."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gacprof.core.errors import first_line
+from gacprof.devices.environment import cpu_environment, cuda_environment, installed
+from gacprof.devices.nsight import find_ncu
+from gacprof.devices.telemetry import Telemetry
+from gacprof.devices.tracing import ask
+
+
+@dataclass(frozen=True)
+class Check:
+    """One component. ``available`` is None where the question does not arise here."""
+
+    name: str
+    available: bool | None
+    version: str | None
+    note: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine() -> list[Check]:
+    """Every component that a measurement may need. Never raises for an absent one."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [
+        *_processor(),
+        Check("torch", True, torch.__version__, _torch_note(gpus)),
+        *_gpus(gpus),
+        *_timer(gpus),
+        *_attention(gpus),
+        *_libraries(gpus),
+        _ncu(),
+        _nvml(gpus),
+    ]
+
+
+def _processor() -> Iterator[Check]:
+    cpu = cpu_environment()
+    cores = f"{cpu.facts['threads']} threads, {cpu.arch}: can be swept with --device cpu"
+    yield Check("cpu", True, cpu.name, cores)
+    libraries = {name: cpu.stack[name] for name in ("mkl", "onednn") if cpu.stack[name]}
+    for name, version in libraries.items():
+        yield Check(name, True, version, "serves matrix products on the CPU")
+
+
+def _torch_note(gpus: int) -> str:
+    import torch
+
+    if gpus:
+        return f"built for CUDA {torch.version.cuda}"
+    if torch.version.cuda:
+        return f"built for CUDA {torch.version.cuda}, but it finds no usable GPU"
+    return "a CPU build: no GPU can be measured with it, whatever the machine has"
+
+
+def _gpus(count: int) -> Iterator[Check]:
+    if not count:
+        why = "no CUDA device: GPU suites cannot run; maps of GPUs can still be used"
+        yield Check("gpu", False, None, why)
+    for index in range(count):
+        try:
+            yield _gpu(index)
+        except RuntimeError as error:  # a GPU that is broken, or another process's alone
+            yield Check(f"cuda:{index}", False, None, f"cannot be opened: {first_line(error)}")
+
+
+def _gpu(index: int) -> Check:
+    telemetry = Telemetry(index)
+    gpu = cuda_environment(index, telemetry.driver())
+    memory = gpu.facts["memory_bytes"] / 2**30
+    told = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB"
+    driver = gpu.stack["driver"] or "driver unknown"
+    if not _built_for(index):
+        return Check(
+            f"cuda:{index}", False, driver, f"{told}: this torch has no kernels for {gpu.arch}"
+        )
+    return Check(f"cuda:{index}", True, driver, f"{told}: can be swept")
+
+
+def _built_for(index: int) -> bool:
+    """Whether torch has code for the chip: of its generation and no newer, or to be compiled.
+
+    An empty list means that torch does not say.
+    """
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(index)
+    listed = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", a) for a in torch.cuda.get_arch_list()]
+    archs = [(m[1], int(m[2]), int(m[3])) for m in listed if m]
+    return not archs or any(
+        (kind == "sm" and at == major and sub <= minor)
+        or (kind == "compute" and (at, sub) <= (major, minor))
+        for kind, at, sub in archs
+    )
+
+
+def _timer(gpus: int) -> Iterator[Check]:
+    if not gpus:
+        return
+    tracing = ask(0)
+    note = "calls are timed inside a graph, where the host launches nothing"
+    if tracing.no_graph:
+        note = f"calls are timed by events around their launches: {tracing.no_graph}"
+    yield Check("cuda-graph", not tracing.no_graph, None, note)
+    note = f"names of kernels; {tracing.batch_ms} ms to trace ten small calls"
+    if tracing.why_not:
+        note = f"kernels have no names: {tracing.why_not}"
+    yield Check("kineto", not tracing.why_not, None, note)
+
+
+def _attention(gpus: int) -> Iterator[Check]:
+    """Which backends of SDPA this process may use at all; the dims decide the rest."""
+    if not gpus:
+        return
+    import torch
+
+    enabled = {
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "math": torch.backends.cuda.math_sdp_enabled(),
+        "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
+    }
+    names = ", ".join(name for name, on in enabled.items() if on)
+    note = f"{names}; 'gacprof evidence sdpa --head-dim N' says which serves N, and why not others"
+    yield Check("attention", any(enabled.values()), None, note)
+
+
+def _libraries(gpus: int) -> Iterator[Check]:
+    import torch
+
+    cuda = torch.version.cuda
+    yield Check("cuda runtime", bool(cuda), cuda, "comes with torch")
+    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    yield Check("cudnn", bool(cudnn), str(cudnn) if cudnn else None, "an SDPA backend on sm90 up")
+    cublas = installed("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
+    if cublas is None and gpus:
+        note = "not from a wheel: the version that torch was built with is used"
+    else:
+        note = "GEMM kernels and their heuristics"
+    yield Check("cublas(Lt)", bool(cublas) or bool(gpus), cublas, note)
+    triton = installed("triton")
+    note = "our load-width probes" if triton else "pip install gacprof[triton] for our own probes"
+    lacking = _lacks_to_compile() if triton and gpus else ""
+    if lacking:
+        note = f"its launchers cannot be compiled: {lacking}"
+    yield Check("triton", bool(triton) and not lacking, triton, note)
+
+
+def _lacks_to_compile() -> str:
+    """What Triton's first launch on a machine will miss (triton/runtime/build.py)."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return "install gcc or clang, or name a C compiler in CC"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        return "install the headers of this Python (python3-dev)"
+    return ""
+
+
+def _ncu() -> Check:
+    path = find_ncu()
+    if path is None:
+        return Check(
+            "ncu", False, None, "no hardware counters: install Nsight Compute and put ncu on PATH"
+        )
+    try:
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+        version = told.stdout.strip().splitlines()[-1] if told.stdout.strip() else None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("ncu", False, None, f"{path} does not run: {error}")
+    return Check("ncu", True, version, "needs permission for GPU counters to collect any")
+
+
+def _nvml(gpus: int) -> Check:
+    version = installed("nvidia-ml-py")
+    if not gpus:
+        return Check("nvml", False, version, "no NVIDIA driver: no clocks or throttle reasons")
+    telemetry = Telemetry(0)
+    if telemetry.driver() is None:
+        return Check("nvml", False, version, f"no clocks or throttling: {telemetry.why_not}")
+    return Check("nvml", True, version, "clocks and throttle reasons are recorded")

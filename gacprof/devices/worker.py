@@ -1,0 +1,361 @@
+"""A device in a process of its own: what it crashes or hangs costs one point, not the sweep.
+
+The engine asks for sessions and blocks, one message there and one back. A worker that does not
+answer in time is killed; one that dies, or whose device an error has spoilt for good, is
+replaced. :meth:`IsolatedDevice.renew` replaces it on purpose: some of what slows a call is drawn
+once per process (where its memory and its code lie), so a sweep is spread over several.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.points import Environment
+from gacprof.devices.device import (
+    BlockTimes,
+    Device,
+    Session,
+    Slot,
+    device_name,
+    open_device,
+)
+from gacprof.devices.threads import short_waits
+
+START_TIMEOUT_S = 120.0
+"""For importing torch and opening the device; a first start from a cold disk takes long."""
+BLOCK_TIMEOUT_S = 60.0
+"""For a block, or for making a curve ready. The slowest honest one compiles for some seconds."""
+LEAVING_S, DYING_S = 0.2, 5.0
+"""For a worker told to go, and for one that hung up: the driver takes a moment to clear away a
+dead process's context, and only then is it known how it died."""
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+Opener = Callable[[], Device]
+
+
+class WorkerLostError(MeasurementError):
+    """The worker died or had to be killed; says why. The next session starts another."""
+
+
+class OpenNamed:
+    """Opens the device of that name; a value, so that it can be sent to a fresh process."""
+
+    def __init__(self, name: str | None, timer: str = "auto") -> None:
+        self.name, self.timer = name, timer
+
+    def __call__(self) -> Device:
+        return open_device(self.name, self.timer)
+
+
+class IsolatedDevice(Device):
+    """A device in a worker process. Use as a context, or call :meth:`close`.
+
+    ``spares`` further workers are started together with the first, for :meth:`renew` to go on
+    with: importing torch takes seconds, and so costs them once. They sleep until then.
+    Raises :class:`MeasurementError` where the worker cannot open the device.
+    """
+
+    def __init__(self, opener: Opener, timeout_s: float = BLOCK_TIMEOUT_S, spares: int = 0) -> None:
+        self._opener = opener
+        self._timeout_s = timeout_s
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self._spares = [self._spawn() for _ in range(spares + 1)]
+        self._burnt_in, self._cold = False, True
+        self._sessions = 0
+        self.generation = -1
+        """How many workers there were before the present one."""
+        self._start()
+        for _, pipe in self._spares:  # started by now or soon; not while anything is timed
+            pipe.poll(START_TIMEOUT_S)
+
+    def __enter__(self) -> IsolatedDevice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
+        """Raises :class:`WorkerLostError` where making the slots ready killed the worker."""
+        self._running()
+        self._sessions += 1
+        told = self.ask_for_slots(("session", self._sessions, tuple(slots), reuse_bytes))
+        return _RemoteSession(self, self._sessions, self.generation, told)
+
+    def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
+        """All in one message. Raises :class:`WorkerLostError`, as a single block does."""
+        numbers = []
+        for session, order in wanted:
+            assert isinstance(session, _RemoteSession)
+            numbers.append((session.number(), tuple(order)))
+        found: list[BlockTimes] = self.ask_for_slots(("blocks", tuple(numbers)))
+        return found
+
+    def burn_in(self) -> None:
+        """Run in the worker; a replacement of the worker burns in again.
+
+        Raises :class:`MeasurementError` where the device cannot do even that.
+        """
+        self._burnt_in = True
+        self._running()
+
+    def renew(self) -> None:
+        self._stop()
+        self._running()
+
+    def close(self) -> None:
+        self._stop()
+        while self._spares:
+            self._process, self._pipe = self._spares.pop()
+            self._stop()
+
+    def ask(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
+        """The worker's answer. Raises :class:`WorkerLostError`, or what the worker raised."""
+        assert self._pipe is not None
+        try:
+            self._pipe.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            how = self._stop(DYING_S)
+            raise WorkerLostError(f"the worker process {how}") from None
+        return self._hear(timeout_s or self._timeout_s)
+
+    def ask_for_slots(self, message: tuple[Any, ...]) -> Any:
+        """As :meth:`ask`; all that goes wrong is :class:`WorkerLostError`, for a device tells of
+        single slots that fail, and raises where it cannot tell which one it was."""
+        try:
+            return self.ask(message)
+        except WorkerLostError:
+            raise
+        except MeasurementError as error:
+            raise WorkerLostError(str(error)) from None
+
+    def _hear(self, limit_s: float) -> Any:
+        assert self._pipe is not None
+        try:
+            if not self._pipe.poll(limit_s):
+                self._stop()
+                raise WorkerLostError(f"hung: no answer within {limit_s:g} s")
+            answer, spoilt = self._pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            how = self._stop(DYING_S)
+            raise WorkerLostError(f"the worker process {how}") from None
+        except KeyboardInterrupt:
+            self._stop()  # its answer would be taken for the next question's
+            raise
+        if spoilt:
+            self._stop()
+            if isinstance(answer, list):  # what came after the first failure says nothing
+                raise WorkerLostError(next(why for t in answer for why in t.failed.values()))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _running(self) -> None:
+        """A worker, burnt in if that was ever asked for."""
+        if self._pipe is None:
+            self._start()
+        if self._burnt_in and self._cold:
+            self._cold = False
+            try:
+                self.ask(("burn_in",), START_TIMEOUT_S)
+            except MeasurementError as error:
+                raise MeasurementError(f"the device cannot be kept busy: {error}") from None
+
+    def _spawn(self) -> tuple[BaseProcess, Connection]:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_serve, args=(theirs, self._opener, os.getpid()), daemon=True
+        )
+        with _without_main():
+            process.start()
+        theirs.close()
+        return process, ours
+
+    def _start(self) -> None:
+        """Go on with a spare worker, or with a new one; it says by itself what it opened."""
+        self._process, self._pipe = self._spares.pop(0) if self._spares else self._spawn()
+        self._cold = True
+        self.generation += 1
+        try:
+            told = self._hear(START_TIMEOUT_S)
+        except WorkerLostError as lost:
+            raise MeasurementError(f"the device cannot be opened in a worker: {lost}") from None
+        except MeasurementError:
+            self._stop()
+            raise
+        self.environment: Environment
+        self.timer: str
+        self.environment, self.timer = told
+
+    def _stop(self, patience_s: float = LEAVING_S) -> str:
+        """End the worker; says how it ended if it had done so by itself."""
+        process, pipe = self._process, self._pipe
+        self._process = self._pipe = None
+        if pipe is not None:
+            pipe.close()
+        if process is None:
+            return "was stopped"
+        process.join(patience_s)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            return "was stopped"
+        if process.exitcode < 0:
+            hint = " (out of memory?)" if process.exitcode == -signal.SIGKILL else ""
+            return f"was killed by {signal.Signals(-process.exitcode).name}{hint}"
+        return f"ended with exit code {process.exitcode}"
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What a session in the worker tells when it is opened, by the slots' places."""
+
+    failed: Mapping[int, str]
+    kernels: Mapping[int, tuple[str, ...]]
+    remarks: Mapping[int, str]
+
+
+class _RemoteSession(Session):
+    """A session in the worker. Its blocks raise :class:`WorkerLostError` once that is gone."""
+
+    def __init__(
+        self,
+        device: IsolatedDevice,
+        number: int,
+        generation: int,
+        told: _Opened,
+    ) -> None:
+        self._device, self._number, self._generation = device, number, generation
+        self.failed, self._told = told.failed, told
+
+    @property
+    def _alive(self) -> bool:
+        return self._device.pid is not None and self._device.generation == self._generation
+
+    def number(self) -> int:
+        """By what the worker knows the session. Raises where that worker is gone."""
+        if not self._alive:
+            raise WorkerLostError("the worker process was replaced")
+        return self._number
+
+    def block(self, order: Sequence[int]) -> BlockTimes:
+        return self._device.blocks([(self, order)])[0]
+
+    def kernels(self) -> Mapping[int, tuple[str, ...]]:
+        return self._told.kernels
+
+    def remarks(self) -> Mapping[int, str]:
+        return self._told.remarks
+
+    def close(self) -> None:
+        if self._alive:
+            with contextlib.suppress(MeasurementError):
+                self._device.ask(("close", self._number))
+
+
+@contextlib.contextmanager
+def sweeper(
+    name: str | None = None,
+    *,
+    timer: str = "auto",
+    isolate: bool = True,
+    timeout_s: float = BLOCK_TIMEOUT_S,
+    processes: int = 1,
+) -> Iterator[Device]:
+    """The device of that name to sweep with: in processes of its own unless told otherwise.
+
+    In the calling process blocks cannot be spread over fresh ones. A CPU's ``processes`` are
+    started at once; a GPU's one after another, since each holds memory there.
+    """
+    name = device_name(name)
+    if isolate:
+        spares = processes - 1 if name == "cpu" else 0
+        with IsolatedDevice(OpenNamed(name, timer), timeout_s, spares) as worker:
+            yield worker
+        return
+    device = open_device(name, timer)
+    try:
+        yield device
+    finally:
+        device.close()
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the caller's script, which a spawned process would run again: a sweep that stands in
+    a script outside of ``if __name__ == "__main__"`` would start itself over and over."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
+    """The worker: open the device, answer messages until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _die_with(parent)
+    # Else Inductor starts a process for each core: for a handful of points, beside the timing.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    short_waits()
+    try:
+        device = opener()
+        hello: Any = device.environment, device.timer
+    except Exception as error:
+        hello = MeasurementError(first_line(error))
+    sessions: dict[int, Session] = {}
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send((hello, False))
+        while not isinstance(hello, Exception):
+            answer = _answer(device, sessions, pipe.recv())
+            told = answer if isinstance(answer, list) else [answer]
+            troubled = isinstance(answer, Exception) or any(
+                isinstance(each, BlockTimes | _Opened) and bool(each.failed) for each in told
+            )
+            pipe.send((answer, troubled and not device.usable()))
+
+
+def _answer(device: Device, sessions: dict[int, Session], message: tuple[Any, ...]) -> Any:
+    """What the engine asked for; an exception as text, since not every one survives pickling."""
+    try:
+        match message:
+            case ("burn_in",):
+                return device.burn_in()
+            case ("session", number, slots, reuse_bytes):
+                session = sessions[number] = device.session(slots, reuse_bytes)
+                return _Opened(
+                    dict(session.failed), dict(session.kernels()), dict(session.remarks())
+                )
+            case ("blocks", wanted):
+                return device.blocks([(sessions[number], order) for number, order in wanted])
+            case ("close", number):
+                return sessions.pop(number).close()
+    except Exception as error:  # an operator may raise anything; the sweep goes on
+        return MeasurementError(first_line(error))
+    return MeasurementError(f"the worker does not know {message[0]!r}")
+
+
+def _die_with(parent: int) -> None:
+    """Ask Linux to kill this process when its parent dies, so that a hung one is not left."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,157 @@
+"""What the rounds of a bench tell: fitted latencies, ratios to the reference, verdicts.
+
+Every block calls all models once at one workload, so the blocks of a bench are the blocks of
+:mod:`gacprof.core.fit`: log time = model effect + block effect + disturbance. What differs is
+that models are compared with one reference, and that blocks of one round belong together: decode
+steps follow each other within milliseconds. So the bootstrap resamples whole rounds.
+
+Three things keep verdicts honest. Intervals are simultaneous: the level is divided by the number
+of verdicts and of looks at the data (Bonferroni), since stopping when the result pleases would
+inflate false ones. They are Student's, because the rounds are few. And the reference runs a
+second time as a hidden A/A replicate: a difference counts only beyond what the replicate shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from gacprof.core.fit import QUARTILE, Floats, Ints, two_way
+
+LEVEL = 0.05
+"""Of all verdicts of a bench together: the chance that any of them claims what is not there."""
+FIRST_LOOK = 12
+"""Rounds. Fewer tell too little of their own spread for a verdict."""
+RESAMPLES = 200
+NOTHING = "no difference shown"
+NEGLIGIBLE = 0.01
+"""A bench goes on until a difference is shown or cannot be larger than this."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The models of one workload, by column. ``log_ratio`` and its standard ``error`` are against
+    column 0; latencies are at the lower quartile of the blocks, with 95 % bootstrap intervals."""
+
+    latency_us: Floats
+    low_us: Floats
+    high_us: Floats
+    log_ratio: Floats
+    error: Floats
+    rounds: int
+
+
+def estimate(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> Estimate:
+    """Fit times [blocks, models] in µs; ``rounds`` numbers the round of each block.
+
+    Raises ``ValueError`` for fewer than two rounds.
+    """
+    numbers, first = np.unique(np.asarray(rounds), return_inverse=True)
+    if len(numbers) < 2:
+        raise ValueError("an interval needs at least two rounds")
+    log_us = np.log(us)
+    effect, block = two_way(log_us)
+    level = float(np.quantile(block, QUARTILE))
+    drawn = _bootstrap(log_us - block[:, None], first, seed) - effect
+    low, high = np.quantile(drawn + _levels(block, first, seed) - level, (0.025, 0.975), axis=0)
+    ratios = drawn - drawn[:, :1]
+    # The bootstrap variance of n values is (n − 1)/n of the sample's.
+    error = ratios.std(axis=0) * sqrt(len(numbers) / (len(numbers) - 1))
+    latency = np.exp(effect + level)
+    return Estimate(
+        latency,
+        latency * np.exp(np.minimum(low, 0.0)),
+        latency * np.exp(np.maximum(high, 0.0)),
+        effect - effect[0],
+        error,
+        len(numbers),
+    )
+
+
+def _bootstrap(log_us: Floats, rounds: Ints, seed: int) -> Floats:
+    """Effects [resamples, models], fitted anew to resampled rounds: with few columns the block
+    effects are a good part of the error."""
+    return np.array([two_way(log_us[chosen])[0] for chosen in _resampled(rounds, seed)])
+
+
+def _levels(block: Floats, rounds: Ints, seed: int) -> Floats:
+    """The level of the same resamples, [resamples, 1]."""
+    found = [np.quantile(block[chosen], QUARTILE) for chosen in _resampled(rounds, seed)]
+    return np.array(found)[:, None]
+
+
+def _resampled(rounds: Ints, seed: int) -> Iterator[Ints]:
+    """Blocks of as many rounds as there are, drawn with replacement."""
+    draw = np.random.default_rng(seed)
+    members = [np.flatnonzero(rounds == number) for number in range(int(rounds.max()) + 1)]
+    for _ in range(RESAMPLES):
+        drawn = draw.integers(len(members), size=len(members))
+        yield np.concatenate([members[k] for k in drawn])
+
+
+def looks(most: int) -> tuple[int, ...]:
+    """Numbers of rounds after which verdicts are tried: 12, 24, 48 … and the last."""
+    found, at = [], FIRST_LOOK
+    while at < most:
+        found.append(at)
+        at *= 2
+    return (*found, most)
+
+
+def level_of_one(verdicts: int, most_rounds: int) -> float:
+    """The level of a single interval, so that :data:`LEVEL` is that of all at all looks."""
+    return LEVEL / max(1, verdicts) / len(looks(most_rounds))
+
+
+def half_width(error: float, rounds: int, level: float) -> float:
+    """Half the width of a two-sided interval on a log ratio."""
+    return float(error) * student(1 - level / 2, rounds - 1)
+
+
+def student(p: float, degrees: float) -> float:
+    """The quantile of Student's t (Abramowitz & Stegun 26.7.5; 1 % off at worst from 6 degrees
+    and p = 0.9995 on)."""
+    x, n = NormalDist().inv_cdf(p), degrees
+    terms = (
+        (x**3 + x) / (4 * n),
+        (5 * x**5 + 16 * x**3 + 3 * x) / (96 * n**2),
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * n**3),
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * n**4),
+    )
+    return x + sum(terms)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A model's time over the reference's, as a log ratio and half its interval's width."""
+
+    log: float
+    half: float
+
+    @property
+    def reach(self) -> float:
+        """The largest difference, as |log ratio|, that the interval allows."""
+        return abs(self.log) + self.half
+
+    def as_ratio(self) -> tuple[float, float, float]:
+        """(low, ratio, high); below 1 is faster."""
+        return exp(self.log - self.half), exp(self.log), exp(self.log + self.half)
+
+
+def verdict(ratio: Ratio, replicate: Ratio) -> str:
+    """``faster`` or ``slower`` where the interval excludes 1 and the difference is larger than
+    any that the A/A replicate's interval allows; else :data:`NOTHING`."""
+    if abs(ratio.log) <= max(ratio.half, replicate.reach):
+        return NOTHING
+    return "faster" if ratio.log < 0 else "slower"
+
+
+def decided(ratio: Ratio, replicate: Ratio, contended: bool = False) -> bool:
+    """Whether more rounds could not change what is said: a difference is shown, or any there
+    might be is negligible. Of the latter timings of a ``contended`` machine are no evidence."""
+    negligible = ratio.reach <= NEGLIGIBLE and not contended
+    return verdict(ratio, replicate) != NOTHING or negligible

@@ -1,0 +1,150 @@
+"""What a model is timed at: reading a prompt, and writing a token with a KV cache."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from gacprof.devices.threads import preemptions
+
+WAKING = 256
+"""Rows and columns of a product that is large enough for all compute threads."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``prefill``: one forward pass over ``tokens``, last logits only. ``decode``: one token,
+    with ``tokens`` in the KV cache. ``calls`` is how often a round times it."""
+
+    kind: Literal["prefill", "decode"]
+    tokens: int
+    batch: int
+    calls: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.tokens}"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One timing. ``preempted`` is how often the system took a core from us meanwhile."""
+
+    us: float
+    preempted: int = 0
+
+
+class Clock:
+    """Times a call on a device: CUDA events, or the monotonic clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    @property
+    def name(self) -> str:
+        return "cuda-events" if self.device.type == "cuda" else "cpu-monotonic"
+
+    def wake(self) -> None:
+        """End the sleep that compute threads fall into while nothing is called."""
+        x = torch.ones(WAKING, WAKING, device=self.device)
+        x @ x
+
+    def time(self, call: Callable[[], Any]) -> Taken:
+        if self.device.type == "cpu":
+            before, start = preemptions(), time.perf_counter_ns()
+            call()
+            us = (time.perf_counter_ns() - start) / 1e3
+            return Taken(us, preemptions() - before)
+        with torch.cuda.device(self.device):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            begin.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+        return Taken(float(begin.elapsed_time(end)) * 1e3)
+
+
+class Runner(ABC):
+    """One model at one workload, on inputs that are the same for all models."""
+
+    @abstractmethod
+    def call(self) -> Any:
+        """What is timed."""
+
+    def prepare(self) -> None:  # noqa: B027 - a prefill needs nothing
+        """Before every call, untimed: leave the state that each call is to start from."""
+
+    def time(self, clock: Clock) -> Taken:
+        with torch.inference_mode():
+            self.prepare()
+            return clock.time(self.call)
+
+
+class Prefill(Runner):
+    def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
+        self._model, self._ids = model, ids
+        accepted = inspect.signature(model.forward).parameters
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+
+    def call(self) -> Any:
+        return self._model(input_ids=self._ids, use_cache=True, **self._last_only)
+
+
+class DecodeStep(Runner):
+    """The token after the prompt, again and again: what a step appends to the KV cache is taken
+    off before the next, so that every step of every model sees the same context."""
+
+    def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
+        self._model, self._ids = model, ids
+        self._cache: Any = None
+        self._primed: Any = None
+        """A copy of the cache after the prompt, where a cache cannot be cropped."""
+        self._token: torch.Tensor | None = None
+        self._used = False
+
+    def prepare(self) -> None:
+        if self._cache is None:
+            output = Prefill(self._model, self._ids).call()
+            self._token = output.logits[:, -1:].argmax(-1)
+            self._cache = output.past_key_values
+            if not _crops(self._cache):
+                self._primed = copy.deepcopy(self._cache)
+        elif self._used:
+            if self._primed is None:
+                self._cache.crop(-1)
+            else:
+                self._cache = copy.deepcopy(self._primed)
+        self._used = False
+
+    def call(self) -> Any:
+        """Greedy, by hand: the token is chosen on the device, so nothing waits for the host."""
+        self._used = True
+        output = self._model(input_ids=self._token, past_key_values=self._cache, use_cache=True)
+        return output.logits[:, -1:].argmax(-1)
+
+
+def _crops(cache: Any) -> bool:
+    """Whether the newest token can be taken off again. Full sliding windows and recurrent states
+    cannot give back what they forgot: only plain growing layers are trusted to."""
+    layers = getattr(cache, "layers", None)  # transformers before 4.54 has none
+    kinds = {type(part).__name__ for part in ([cache] if layers is None else layers)}
+    if not kinds <= {"DynamicCache", "DynamicLayer"}:
+        return False
+    trial = copy.deepcopy(cache)
+    trial.crop(-1)
+    return int(trial.get_seq_length()) == int(cache.get_seq_length()) - 1
+
+
+def runner(model: nn.Module, workload: Workload, ids: torch.Tensor) -> Runner:
+    """``ids`` are token ids [batch, at least ``workload.tokens``]."""
+    prompt = ids[:, : workload.tokens]
+    return Prefill(model, prompt) if workload.kind == "prefill" else DecodeStep(model, prompt)

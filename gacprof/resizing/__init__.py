@@ -1,0 +1,16 @@
+"""Plan → new weights, streamed tensor by tensor. Needs numpy only."""
+
+from __future__ import annotations
+
+from gacprof.resizing.result import RealignResult, Resized
+from gacprof.resizing.run import Progress, fuse, realign, realign_by_strategy, realign_uniform
+
+__all__ = [
+    "Progress",
+    "RealignResult",
+    "Resized",
+    "fuse",
+    "realign",
+    "realign_by_strategy",
+    "realign_uniform",
+]

@@ -1,0 +1,104 @@
+"""A GPU as a device: how it is opened, what it says of itself, when it is of no more use."""
+
+import pytest
+import torch
+from simulated_cuda import opened, simulated
+
+from gacprof import operators
+from gacprof.core.errors import MeasurementError
+from gacprof.devices import doctor, tracing
+from gacprof.devices.cuda import CudaDevice
+from gacprof.devices.environment import loaded, loaded_version
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    with simulated(monkeypatch) as made:
+        yield made
+
+
+def test_opening_a_gpu_runs_and_traces_nothing(gpu):
+    assert [opened(timer).timer for timer in ("auto", "cuda-graph", "cuda-events")] == [
+        "cuda-graph",
+        "cuda-graph",
+        "cuda-events",
+    ]
+    assert (gpu.log, gpu.traces) == ([], 0)
+
+
+def test_timers_and_gpus_that_are_not_there_are_refused(gpu):
+    with pytest.raises(MeasurementError, match="unknown timer 'sundial'"):
+        CudaDevice(0, "sundial")
+    with pytest.raises(MeasurementError, match="no cuda:3 here; the last is cuda:0"):
+        CudaDevice(3)
+
+
+def test_the_environment_names_what_steers_the_libraries(gpu, monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    environment = opened().environment
+    assert (environment.kind, environment.name, environment.arch) == ("cuda", "Simulated", "sm90")
+    assert environment.facts["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert {"power_limit_w", "l2_bytes"} <= environment.facts.keys()
+    assert {"cupti", "cublaslt", "cudnn"} <= environment.stack.keys()
+
+
+def test_a_loaded_library_tells_its_version():
+    assert loaded("libtorch_cpu").name == "libtorch_cpu.so"
+    assert loaded("libno_such_thing") is None
+    assert loaded_version("libno_such_thing", "version") is None
+    assert loaded_version("libtorch_cpu", "no_such_function") is None
+
+
+OUT_OF_MEMORY = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. …")
+
+
+@pytest.mark.parametrize(
+    ("error", "usable"),
+    [
+        (None, True),
+        (OUT_OF_MEMORY, True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+    ],
+)
+def test_only_a_spoilt_context_is_unusable(gpu, monkeypatch, error, usable):
+    def synchronise():
+        if error:
+            raise error
+
+    device = opened()
+    monkeypatch.setattr(device, "synchronise", synchronise)
+    assert device.usable() is usable
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16"])
+def test_tf32_is_on_for_tf32_points_and_off_for_all_others(dtype):
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = dtype != "tf32"
+        operators.set_precision(operators.point("linear", {"M": 1, "N": 1, "K": 1}, dtype))
+        assert torch.backends.cuda.matmul.allow_tf32 is (dtype == "tf32")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def trying(monkeypatch):
+    """What the process that tries would answer."""
+    monkeypatch.setattr("gacprof.devices.cuda.CudaDevice", lambda index: opened())
+    return tracing._try(0)
+
+
+def test_the_doctor_tries_a_trace_and_a_graph(gpu, monkeypatch):
+    told = trying(monkeypatch)
+    assert (told.why_not, told.no_graph) == ("", "") and told.batch_ms is not None
+
+
+def test_the_doctor_tells_why_there_is_no_trace_or_no_graph(gpu, monkeypatch):
+    gpu.loses = lambda events, traces: []
+    gpu.refuses_capture = lambda name, operands: RuntimeError("not permitted")
+    told = trying(monkeypatch)
+    assert "gave no device events" in told.why_not and told.no_graph == "not permitted"
+    monkeypatch.setattr(doctor, "ask", lambda index: told)
+    graph, kineto = doctor._timer(1)
+    assert (graph.name, graph.available) == ("cuda-graph", False)
+    assert graph.note == "calls are timed by events around their launches: not permitted"
+    assert (kineto.available, kineto.note[:22]) == (False, "kernels have no names:")

@@ -1,0 +1,147 @@
+"""The CPU is measured for real; operands lie where they should; absent devices are told."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from gacprof import operators
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.cpu import CpuDevice
+from gacprof.devices.device import Slot, device_name, open_device
+from gacprof.devices.memory import PAGE, Arena
+from gacprof.devices.threads import bound_threads
+
+TASKS = Path("/proc/self/task")
+
+
+@pytest.fixture
+def cpu():
+    device = CpuDevice()
+    yield device
+    device.close()
+
+
+def linear(M, N, K, dtype="float32", **flags):
+    return operators.point("linear", {"M": M, "N": N, "K": K}, dtype, flags)
+
+
+def test_the_cpu_times_real_calls_and_names_itself(cpu):
+    assert cpu.environment.kind == "cpu" and cpu.environment.stack["torch"] == torch.__version__
+    small, large = linear(8, 8, 8), linear(512, 512, 512)
+    session = cpu.session([Slot(small), Slot(large), Slot(large, replicate=True)])
+    assert session.failed == {}
+    times = {0: [], 1: [], 2: []}
+    for _ in range(7):
+        block = session.block([2, 0, 1])
+        assert not block.failed
+        for timed in block.calls:
+            times[timed.slot].append(timed.us)
+    least = {slot: min(listed) for slot, listed in times.items()}
+    assert all(us > 0 for us in least.values())
+    assert min(least[1], least[2]) > 10 * least[0]  # 262,144 times the work
+
+
+def test_a_block_calls_each_slot_once_in_the_order_asked_for(cpu):
+    session = cpu.session([Slot(linear(8, 8, k)) for k in range(8, 16)])
+    order = [5, 0, 7, 2]
+    calls = session.block(order).calls
+    first = list(dict.fromkeys(timed.slot for timed in calls))
+    assert first == order
+    again = [timed.slot for timed in calls if timed.disturbed]
+    assert len(calls) - len(again) <= len(order), "only disturbed calls are made again"
+
+
+def test_what_a_cpu_cannot_do_fails_its_slot_only(cpu):
+    slots = [
+        Slot(linear(8, 8, 8)),
+        Slot(linear(8, 8, 8, "tf32")),
+        Slot(linear(2**20, 2**20, 2**20)),
+    ]
+    session = cpu.session(slots)
+    assert "tf32" in session.failed[1] and "memory" in session.failed[2]
+    assert set(session.failed) == {1, 2}
+    assert [timed.slot for timed in session.block([0]).calls][:1] == [0]
+
+
+def test_a_call_that_raises_is_told_of_its_slot(cpu, monkeypatch):
+    class Breaking:
+        def prepare(self, point, device):
+            def call():
+                raise TypeError("broken\nmore lines")
+
+            return operators.base.Prepared(call, ())
+
+        def bytes_moved(self, point):
+            return 0
+
+    good = Slot(linear(8, 8, 8))
+    session = cpu.session([good])
+    monkeypatch.setattr(operators, "get", lambda name: Breaking())
+    broken = cpu.session([good])
+    assert broken.block([0]).failed == {0: "broken"}
+    assert not session.block([0]).failed
+
+
+def test_compute_threads_are_bound_to_cores_of_their_own_and_released():
+    before = os.sched_getaffinity(0)
+    with bound_threads() as done:
+        if not done:
+            pytest.skip("fewer cores than threads, or threads cannot be told apart")
+        bound = [os.sched_getaffinity(int(thread.name)) for thread in TASKS.iterdir()]
+        single = [next(iter(cores)) for cores in bound if len(cores) == 1]
+        assert len(single) == len(set(single)) == torch.get_num_threads()
+    assert os.sched_getaffinity(0) == before
+    assert all(os.sched_getaffinity(int(t.name)) == before for t in TASKS.iterdir())
+
+
+@pytest.fixture
+def arena():
+    return Arena(torch.float32, torch.device("cpu"))
+
+
+def test_warm_operands_of_all_dims_begin_at_one_address(arena):
+    arena.reserve(1 << 20)
+    views = [arena.fixed((rows, 64), replicate=False) for rows in (8, 9, 10, 4)]
+    assert len({view.data_ptr() for view in views}) == 1
+    assert all(view.is_contiguous() for view in views)
+
+
+def test_a_replicate_lies_on_other_pages_and_in_other_cache_sets(arena):
+    arena.reserve(1 << 20)
+    own, replicate = (arena.fixed((64, 64), replicate=r) for r in (False, True))
+    apart = replicate.data_ptr() - own.data_ptr()
+    assert apart > PAGE and apart % PAGE and apart % 512 == 0
+
+
+def test_cold_weights_meet_the_same_memory_only_after_the_reuse_distance(arena):
+    size, reuse = 64 * 64 * 4, 1 << 20
+    arena.reserve(size + reuse)
+    seen: dict[int, int] = {}
+    for number in range(3 * reuse // size):
+        view = arena.moving((64, 64))
+        for page in range(view.data_ptr() // PAGE, (view.data_ptr() + size) // PAGE):
+            if page in seen:
+                assert (number - seen[page]) * size >= reuse
+            seen[page] = number
+    assert len(seen) * PAGE >= reuse
+
+
+def test_memory_holds_random_numbers_and_no_zeros(arena):
+    arena.reserve(1 << 20)
+    view = arena.fixed((256, 256), replicate=False)
+    assert view.std() == pytest.approx(1.0, abs=0.05) and (view == 0).sum() < 10
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:x", "cpu:1", ""])
+def test_unknown_devices_are_refused(name):
+    with pytest.raises(MeasurementError, match="unknown device"):
+        open_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_an_absent_gpu_is_told():
+    assert device_name() == "cpu"
+    with pytest.raises(MeasurementError, match="no CUDA device is usable"):
+        open_device("cuda:0")

@@ -1,0 +1,127 @@
+"""The two-way fit: planted effects come back from drifting blocks, and errors are honest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gacprof.core.fit import aa_floor, fit_blocks, half_sample_differences, two_way
+
+SLOTS = 40
+EFFECT = np.log(np.linspace(50, 90, SLOTS))
+
+
+def blocks(seed, count=24, spread=0.01, drift=0.3, processes=1, between=0.0):
+    """Log times [blocks, slots] of slots with planted effects: the machine drifts, calls are off
+    each for itself, and a process favours some slots."""
+    draw = np.random.default_rng(seed)
+    process = np.arange(count) * processes // count
+    level = drift * np.sin(np.arange(count) / 3)[:, None] + draw.normal(0, 0.05, (count, 1))
+    state = draw.normal(0, between, (processes, SLOTS))[process]
+    return EFFECT + level + state + draw.normal(0, spread, (count, SLOTS)), process
+
+
+def contrasts(values):
+    return values - np.mean(values)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=20)
+def test_planted_effects_come_back_whatever_the_drift(seed):
+    slot, _ = two_way(blocks(seed)[0])
+    assert contrasts(slot) == pytest.approx(contrasts(EFFECT), abs=6 * 0.01 * 1.3 / 24**0.5)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.05, 3.0))
+@settings(max_examples=20)
+def test_calls_that_take_longer_now_and_then_move_nothing(seed, longer):
+    """A fifth of all calls is disturbed: as much again or up to twenty times the time."""
+    log_us, _ = blocks(seed, drift=0.0)
+    hit = np.random.default_rng(seed).random(log_us.shape) < 0.2
+    calm, disturbed = two_way(log_us)[0], two_way(log_us + longer * hit)[0]
+    assert contrasts(disturbed) == pytest.approx(contrasts(calm), abs=0.01)
+
+
+def test_a_state_that_slows_some_slots_in_a_third_of_the_blocks_moves_nothing():
+    """Its fit must not take the slowed slots for the rule and the others for fast."""
+    log_us = np.tile(EFFECT, (12, 1))
+    log_us[::3, :12] += 0.7
+    assert contrasts(two_way(log_us)[0]) == pytest.approx(contrasts(EFFECT), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("count", "processes", "between"), [(12, 3, 0.0), (24, 3, 0.0), (48, 3, 0.01), (96, 6, 0.01)]
+)
+def test_errors_are_calibrated(count, processes, between):
+    """Of deviations from the truth 95 % lie within 1.96 errors, and their size is as told."""
+    ratios = []
+    for seed in range(12):
+        fit = fit_blocks(*blocks(seed, count, 0.01, 0.3, processes, between))
+        ratios += (contrasts(fit.effect - EFFECT) / fit.error).tolist()
+    ratios = np.array(ratios)
+    assert 0.8 < ratios.std() < 1.2
+    assert np.mean(np.abs(ratios) > 1.96) < 0.08
+    assert np.mean(np.abs(ratios) > 3.5) < 0.01
+
+
+def test_blocks_of_one_process_do_not_hide_what_processes_differ_by():
+    within = fit_blocks(*blocks(0, 48, between=0.02))
+    across = fit_blocks(*blocks(0, 48, between=0.02, processes=6))
+    assert np.median(across.error) > 3 * np.median(within.error)
+
+
+def test_partial_blocks_are_tied_together_by_the_slots_they_share():
+    log_us, _ = blocks(5, 60)
+    draw = np.random.default_rng(5)
+    for row in log_us:
+        row[draw.permutation(SLOTS)[12:]] = np.nan
+    fit = fit_blocks(log_us)
+    assert contrasts(fit.effect) == pytest.approx(contrasts(EFFECT), abs=0.03)
+    assert fit.counts.tolist() == np.sum(~np.isnan(log_us), axis=0).tolist()
+
+
+def test_slots_that_share_no_block_are_as_unsure_as_the_machine_is_unsteady():
+    log_us, _ = blocks(6, 40, drift=0.3)
+    log_us[:20, 20:] = log_us[20:, :20] = np.nan
+    fit = fit_blocks(log_us)
+    assert np.all(fit.error > 0.05)
+    together = np.median(fit_blocks(blocks(6, 40, drift=0.3)[0]).error)
+    assert np.median(fit.error) > 10 * together
+
+
+def test_a_slot_never_called_and_one_called_thrice_are_not_judged():
+    log_us, _ = blocks(7)
+    log_us[:, 3] = np.nan
+    log_us[3:, 4] = np.nan
+    fit = fit_blocks(log_us)
+    assert np.isnan(fit.effect[3]) and np.isinf(fit.error[[3, 4]]).all()
+    assert np.isfinite(np.delete(fit.error, [3, 4])).all()
+
+
+def test_a_fit_of_nothing_is_refused():
+    for shape in ((0, 4), (4, 0), (4,)):
+        with pytest.raises(ValueError, match="blocks and slots"):
+            fit_blocks(np.zeros(shape))
+
+
+def test_the_floor_is_the_95_percent_quantile_of_the_differences():
+    assert aa_floor(np.arange(1, 101) / 1000) == pytest.approx(0.095)
+    assert aa_floor([-0.3]) == pytest.approx(0.3)
+    with pytest.raises(ValueError, match="at least one pair"):
+        aa_floor([])
+
+
+@pytest.mark.parametrize(("processes", "between"), [(1, 0.0), (4, 0.0), (4, 0.02)])
+def test_the_floor_foretells_how_two_sweeps_differ(processes, between):
+    """Replicates of one sweep, each half of the processes against the other, differ as the
+    slots of two independent sweeps of the same length do."""
+    told, found = [], []
+    for seed in range(30):
+        log_us, process = blocks(2 * seed, 24, processes=processes, between=between)
+        again, _ = blocks(2 * seed + 1, 24, processes=processes, between=between)
+        pairs = [(i, i) for i in range(SLOTS)]
+        told.append(aa_floor(half_sample_differences(log_us, process, pairs)))
+        found.append(aa_floor(contrasts(two_way(log_us)[0]) - contrasts(two_way(again)[0])))
+    assert np.mean(told) == pytest.approx(np.mean(found), rel=0.2)

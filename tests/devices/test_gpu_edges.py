@@ -1,0 +1,248 @@
+"""What of the GPU's path needs no GPU: telemetry and clock locking, faked at NVML."""
+
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.clocks import locked
+from gacprof.devices.roof import ROOFS
+from gacprof.devices.telemetry import READING_S, Telemetry, open_nvml, slowdown_bits
+
+
+class NvmlError(Exception):
+    pass
+
+
+def fake_nvml(held=1410, refuses=False):
+    """NVML as far as locking and reading ask for it; ``did`` keeps what was changed."""
+    did = []
+
+    def lock(handle, low, high):
+        if refuses:
+            raise NvmlError("Insufficient Permissions")
+        did.append(("lock", low, high))
+
+    return SimpleNamespace(
+        did=did,
+        NVMLError=NvmlError,
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlDeviceSetGpuLockedClocks=lock,
+        nvmlDeviceResetGpuLockedClocks=lambda handle: did.append(("reset",)),
+        nvmlDeviceGetClockInfo=lambda handle, kind: {1: held, 2: 2619}[kind],
+        nvmlDeviceGetTemperature=lambda handle, kind: 51,
+        nvmlDeviceGetPowerUsage=lambda handle: 412_500,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4 | 0x1,
+    )
+
+
+def test_a_lock_is_verified_under_load_and_undone():
+    nvml, loads = fake_nvml(), []
+    with locked(nvml, "gpu", 1410, lambda: loads.append(list(nvml.did))):
+        assert nvml.did == [("lock", 1410, 1410)]
+    assert loads == [[("lock", 1410, 1410)]]
+    assert nvml.did[-1] == ("reset",)
+
+
+def test_a_clock_that_does_not_hold_is_an_error_and_undone():
+    nvml = fake_nvml(held=1200)
+    told = pytest.raises(MeasurementError, match="runs at 1200 MHz under load")
+    with told, locked(nvml, "gpu", 1410, lambda: None):
+        raise AssertionError("nothing is measured then")
+    assert nvml.did == [("lock", 1410, 1410), ("reset",)]
+
+
+def test_a_lock_that_is_refused_changes_nothing():
+    nvml = fake_nvml(refuses=True)
+    told = pytest.raises(MeasurementError, match=r"Insufficient Permissions.*needs root")
+    with told, locked(nvml, "gpu", 1410, lambda: None):
+        raise AssertionError
+    assert nvml.did == []
+
+
+def test_a_clock_still_climbing_is_given_time():
+    nvml, heard = fake_nvml(), iter([345, 1200, 1410])
+    nvml.nvmlDeviceGetClockInfo = lambda handle, kind: next(heard)
+    with locked(nvml, "gpu", 1410, lambda: None):
+        pass
+    assert nvml.did == [("lock", 1410, 1410), ("reset",)]
+
+
+def test_a_lock_that_cannot_be_undone_is_told_with_what_undoes_it():
+    nvml = fake_nvml()
+
+    def refused(handle):
+        raise NvmlError("GPU is lost")
+
+    nvml.nvmlDeviceResetGpuLockedClocks = refused
+    told = pytest.raises(MeasurementError, match=r"GPU is lost.*nvidia-smi --reset-gpu-clocks")
+    with told, locked(nvml, "gpu", 1410, lambda: None):
+        pass
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_lock_is_undone_however_the_sweep_ends(end):
+    nvml = fake_nvml()
+    with pytest.raises(end), locked(nvml, "gpu", 1410, lambda: None):
+        raise end
+    assert nvml.did[-1] == ("reset",)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_lock_is_undone_on_sigterm_and_when_the_terminal_closes(number):
+    nvml, own = fake_nvml(), signal.getsignal(number)
+    signal.signal(number, signal.SIG_DFL)  # a test run under nohup ignores SIGHUP
+    try:
+        with pytest.raises(SystemExit), locked(nvml, "gpu", 1410, lambda: None):
+            os.kill(os.getpid(), number)
+            signal.pause()
+        assert nvml.did[-1] == ("reset",)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, own)
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing():
+    nvml, own = fake_nvml(), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with locked(nvml, "gpu", 1410, lambda: None):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert nvml.did == [("lock", 1410, 1410)]
+    finally:
+        signal.signal(signal.SIGHUP, own)
+
+
+def telemetry(nvml):
+    reader = Telemetry(0)
+    reader.nvml, reader.handle = nvml, "gpu"
+    return reader
+
+
+def test_telemetry_reads_what_a_sample_keeps():
+    reader = telemetry(fake_nvml())
+    assert reader.reading() == {"mem_clock_mhz": 2619, "temperature_c": 51, "power_w": 412.5}
+    assert (reader.sm_clock_mhz(), reader.throttle_reason()) == (1410, "software power cap")
+
+
+def test_slow_variables_are_not_read_again_at_every_point():
+    nvml, asked = fake_nvml(), []
+    nvml.nvmlDeviceGetPowerUsage = lambda handle: asked.append(handle) or 400_000
+    reader = telemetry(nvml)
+    assert [reader.reading()["power_w"] for _ in range(50)] == [400.0] * 50
+    assert len(asked) == 1
+    reader._read_at -= READING_S
+    reader.reading()
+    assert len(asked) == 2
+
+
+def counted(**by_field):
+    """Of the fields' counters, those of these numbers; the driver has no others."""
+    return lambda handle, fields: [
+        SimpleNamespace(
+            fieldId=field,
+            nvmlReturn=0 if f"f{field}" in by_field else 3,
+            value=SimpleNamespace(ullVal=by_field.get(f"f{field}", 0)),
+        )
+        for field in fields
+    ]
+
+
+def test_a_block_is_throttled_by_what_has_grown_while_it_ran():
+    nvml = fake_nvml()
+    reader = telemetry(nvml)
+    nvml.nvmlDeviceGetFieldValues = counted(f74=5_000_000, f269=700)
+    before = reader.slowed_ns()
+    assert before == {"software power cap": 5_000_000, "software thermal slowdown": 700}
+    nvml.nvmlDeviceGetFieldValues = counted(f74=5_000_000 + 600_000, f269=800)
+    assert reader.slowed_since(before, 0.020) == "software power cap"
+    assert reader.slowed_since(before, 1.0) == ""  # 0.6 ms of a second
+
+
+def test_an_older_driver_counts_violations_and_one_without_counters_tells_the_moment():
+    nvml = fake_nvml()
+    reader = telemetry(nvml)
+    assert reader.slowed_ns() == {}
+    assert reader.slowed_since({}, 1.0) == "software power cap"
+    violated = {0: 1_000, 1: 2_000}
+    nvml.nvmlDeviceGetViolationStatus = lambda handle, policy: SimpleNamespace(
+        violationTime=violated[policy]
+    )
+    before = reader.slowed_ns()
+    assert before == {"software power cap": 1_000, "thermal slowdown": 2_000}
+    violated[1] += 50_000_000
+    assert reader.slowed_since(before, 1.0) == "thermal slowdown"
+
+
+def test_what_is_set_for_a_whole_sweep_is_told_as_far_as_it_can_be():
+    nvml = fake_nvml()
+    nvml.nvmlDeviceGetEnforcedPowerLimit = lambda handle: 700_000
+    nvml.nvmlDeviceGetEccMode = lambda handle: [1, 1]
+    assert telemetry(nvml).fixed() == {
+        "power_limit_w": 700.0,
+        "vbios": None,
+        "ecc": True,
+        "persistence": None,
+    }
+
+
+def test_throttling_is_asked_by_its_newer_name_then_by_its_older_one():
+    nvml = fake_nvml()
+    assert slowdown_bits(nvml, "gpu") == 0x5  # pynvml before 12 has the older name only
+    nvml.nvmlDeviceGetCurrentClocksEventReasons = lambda handle: 0x40
+    assert telemetry(nvml).throttle_reason() == "hardware thermal slowdown"
+
+    def absent(handle):
+        raise NvmlError("Function Not Found")
+
+    nvml.nvmlDeviceGetCurrentClocksEventReasons = absent  # a driver before 535
+    assert telemetry(nvml).throttle_reason() == "software power cap"
+
+
+@pytest.mark.parametrize("listed", ["GPU-12ab", "MIG-12ab"])
+@pytest.mark.parametrize("told", ["12ab", None])
+def test_a_gpu_is_found_by_its_uuid_a_slice_of_one_too(monkeypatch, listed, told):
+    import torch
+
+    nvml = fake_nvml()
+
+    def by_uuid(uuid):
+        if uuid != listed.encode():
+            raise NvmlError("Not Found")
+        return "handle"
+
+    nvml.nvmlInit, nvml.nvmlDeviceGetHandleByUUID = lambda: None, by_uuid
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    properties = SimpleNamespace(uuid=told or listed)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    assert open_nvml(0) == (nvml, "handle")
+
+
+def test_no_permission_for_nvml_is_no_error_and_said():
+    nvml = fake_nvml()
+
+    def refused(*_):
+        raise NvmlError("Insufficient Permissions")
+
+    for name in [n for n in vars(nvml) if n.startswith("nvmlDeviceGet")]:
+        setattr(nvml, name, refused)
+    reader = telemetry(nvml)
+    assert set(reader.reading().values()) == {None}
+    assert (reader.sm_clock_mhz(), reader.throttle_reason()) == (None, "")
+    assert reader.why_not == "Insufficient Permissions"
+
+
+def test_without_nvml_there_is_no_reading_and_a_reason():
+    reader = Telemetry(10_000)
+    assert reader.reading() == {} and reader.why_not
+
+
+def test_the_roof_is_the_slower_of_arithmetic_and_memory():
+    h200 = ROOFS["NVIDIA H200"]
+    assert h200.least_us(int(989.4e6), 0, "float16") == pytest.approx(1.0)
+    assert h200.least_us(int(989.4e6), 48_000_000, "float16") == pytest.approx(10.0)
+    assert ROOFS["NVIDIA A100-SXM4-80GB"].least_us(1, 1, "float8_e4m3") is None

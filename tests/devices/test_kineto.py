@@ -1,0 +1,109 @@
+"""Traces: what of their events counts, and what of a call's they tell."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from simulated_cuda import SPIN, kineto_event
+
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.kineto import SETTINGS, Traced, calls, device_events, span_us, trace, typical
+
+
+def events(*names_and_times):
+    return [Traced(name, start, end) for name, start, end in names_and_times]
+
+
+TWO_CALLS = events(
+    ("vectorized_elementwise_kernel", 0, 40_000),
+    (SPIN, 41_000, 61_000),
+    ("splitk", 61_500, 71_500),
+    ("reduce", 72_000, 74_000),
+    (SPIN, 74_100, 75_000),
+    ("Memset (Device)", 75_100, 115_000),
+    (SPIN, 116_000, 136_000),
+    ("splitk", 136_500, 147_500),
+    ("reduce", 148_000, 150_000),
+    (SPIN, 150_100, 151_000),
+)
+
+
+def test_a_call_is_what_lies_between_its_marks():
+    found = calls(reversed(TWO_CALLS), expected=2)
+    assert [[e.name for e in call] for call in found] == [["splitk", "reduce"]] * 2
+    assert [span_us(call) for call in found] == [12.5, 13.5]
+
+
+@pytest.mark.parametrize("lost", [1, 4, 6])
+def test_a_trace_that_lost_a_mark_is_refused(lost):
+    with pytest.raises(MeasurementError, match="lost events: 3 marks for 2 calls"):
+        calls(TWO_CALLS[:lost] + TWO_CALLS[lost + 1 :], expected=2)
+
+
+def test_a_trace_that_lost_the_work_of_all_calls_is_refused():
+    marks = [event for event in TWO_CALLS if event.name == SPIN]
+    with pytest.raises(MeasurementError, match="2 calls without any work"):
+        calls(marks, expected=2)
+
+
+def test_a_tracer_that_gives_nothing_is_not_taken_for_a_loss():
+    with pytest.raises(MeasurementError, match="may lack permission, or another profiler"):
+        calls([], expected=2)
+
+
+def test_of_unlike_calls_what_most_of_them_did_counts_and_of_those_the_fastest():
+    first, second = calls(TWO_CALLS, 2)
+    lost_one = first[1:]
+    assert typical([second, lost_one, first]) == first
+    assert typical([lost_one, second]) == second  # as many one as the other: the later
+    assert typical([(), first]) == first
+    assert typical([(), ()]) == ()
+
+
+def test_of_a_trace_only_what_the_device_did_counts():
+    host = torch.autograd.DeviceType.CPU
+    found = device_events(
+        [
+            kineto_event("cudaLaunchKernel", 5, 10, host),
+            kineto_event("nvjet_hsh_128x256", 20, 30),
+            kineto_event("Activity Buffer Request", 25, 900, host),
+            kineto_event("Stream Sync", 20, 90, activity_type=lambda: "cuda_sync"),
+        ]
+    )
+    assert found == [Traced("nvjet_hsh_128x256", 20, 50)]
+
+
+def test_kinetos_own_events_can_be_read():
+    """On a CPU nothing runs on a device, but the events are Kineto's."""
+    with torch.autograd.profiler.profile(use_kineto=True) as traced:
+        torch.ones(8) + 1
+    events = traced.kineto_results.events()
+    assert "aten::add" in {event.name() for event in events}
+    assert device_events(events) == []
+    cpu = [e for e in events if e.name() == "aten::add"]
+    assert all(e.start_ns() > 0 and e.duration_ns() > 0 for e in cpu)
+
+
+def test_kineto_can_be_kept_quiet():
+    """It writes to stderr at every trace, from C++, which a sweep of thousands must not."""
+    script = (
+        "import torch; from torch.autograd.profiler import profile\n"
+        "with profile(use_kineto=True): torch.ones(2) + 1"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | SETTINGS,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stderr == ""
+
+
+def test_a_machine_that_cannot_trace_says_so():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.warns(UserWarning, match="CUDA"), pytest.raises(MeasurementError, match="profiler"):
+        trace(lambda: None)

@@ -1,0 +1,288 @@
+"""Benching whole models: what is timed, kept and claimed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from gacprof.core.errors import CheckpointError, MeasurementError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from gacprof.devices.kineto import Traced  # noqa: E402
+from gacprof.evaluation import bench, distinct_names, together  # noqa: E402
+from gacprof.evaluation.busy import busy_share, covered_us  # noqa: E402
+from gacprof.evaluation.identity import identical  # noqa: E402
+from gacprof.evaluation.judging import Judged, conditions  # noqa: E402
+from gacprof.evaluation.rounds import Limits, Rounds, Table  # noqa: E402
+from gacprof.evaluation.workloads import (  # noqa: E402
+    Clock,
+    DecodeStep,
+    Prefill,
+    Runner,
+    Taken,
+    Workload,
+)
+
+CPU = torch.device("cpu")
+
+
+def config(**changed):
+    plain = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 64,
+    }
+    return transformers.LlamaConfig(**plain | changed)
+
+
+def model(seed: int = 0, **changed):
+    torch.manual_seed(seed)
+    return transformers.LlamaForCausalLM(config(**changed)).eval()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    model().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("other")
+    model(seed=1).save_pretrained(folder)
+    return folder
+
+
+def test_all_is_measured_and_kept(tiny, other):
+    result = bench([tiny, other], tokens=(16, 8), decode_steps=3, rounds=12)
+    first, second = result.models
+    assert result.sources == (str(tiny), str(other)) and result.rounds == 12
+    names = ("prefill 8", "prefill 16", "decode 8")
+    assert [t.workload for t in result.timings] == [name for name in names for _ in range(2)]
+    assert [r.workload for r in result.replicates] == list(names)
+    for timing in result.timings:
+        assert len(timing.timings_us) == 12 * (3 if timing.kind == "decode" else 1)
+        assert 0 < timing.low_us <= timing.latency_us <= timing.high_us
+    a, b = result.of(first, "decode 8"), result.of(second, "decode 8")
+    assert a.ratio is None and a.verdict == "reference"
+    assert b.ratio[0] < b.ratio[1] < b.ratio[2]
+    assert b.ratio[1] == pytest.approx(b.latency_us / a.latency_us)
+    assert result.parameters[0] == sum(p.numel() for p in model().parameters())
+    assert result.environment.stack["transformers"] == transformers.__version__
+    plain = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert plain["replicates"][0]["spread"] > 0 and plain["timings"][0]["verdict"] == "reference"
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["demo/model", "demo/planned"], ("model", "planned")),
+        (["a/out", "b/out"], ("a/out", "b/out")),
+        (["x/a/out", "y/a/out", "y/b"], ("x/a/out", "y/a/out", "y/b")),
+        (["demo/model", "demo/model"], ("model (1)", "model (2)")),
+        (
+            ["LlamaForCausalLM", "runs/LlamaForCausalLM"],
+            ("LlamaForCausalLM", "runs/LlamaForCausalLM"),
+        ),
+    ],
+)
+def test_models_are_named_by_what_tells_them_apart(paths, names):
+    assert distinct_names(paths) == names
+
+
+def test_a_byte_identical_copy_is_called_identical(tiny, tmp_path):
+    copied = shutil.copytree(tiny, tmp_path / "copied")
+    result = bench([tiny, copied], tokens=(8,), decode_steps=0, rounds=12)
+    assert [t.verdict for t in result.timings] == ["reference", "identical"]
+
+
+def test_what_makes_two_models_identical():
+    assert identical(model(), model())
+    assert not identical(model(), model(seed=1))
+    assert not identical(model(), model(rope_theta=20000.0))
+    assert not identical(model(), model().to(torch.bfloat16))
+    negative = model()
+    negative.model.norm.weight.data = torch.full((32,), -0.0)
+    zero = model()
+    zero.model.norm.weight.data = torch.zeros(32)
+    assert not identical(negative, zero)
+    hooked = model()
+    hooked.model.layers[0].register_forward_hook(lambda *_: None)
+    assert not identical(model(), hooked) and identical(hooked, hooked)
+
+
+def watched(inner_model):
+    """(tokens put in, tokens already in the cache) of every call of the model."""
+    calls, inner = [], inner_model.forward
+
+    def forward(input_ids, past_key_values=None, use_cache=None, logits_to_keep=0):
+        held = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        calls.append((tuple(input_ids.shape), held))
+        return inner(
+            input_ids=input_ids,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            logits_to_keep=logits_to_keep,
+        )
+
+    inner_model.forward = forward
+    return calls
+
+
+def test_every_decode_step_sees_the_prompt_and_nothing_more():
+    tiny_model = model()
+    calls = watched(tiny_model)
+    step = DecodeStep(tiny_model, torch.ones(2, 8, dtype=torch.long))
+    for _ in range(3):
+        assert step.time(Clock(CPU)).us > 0
+    assert calls == [((2, 8), 0)] + 3 * [((2, 1), 8)]
+    step.prepare()
+    assert step._primed is None and step._cache.get_seq_length() == 8
+
+
+def test_a_cache_that_cannot_be_cropped_is_copied():
+    """Mistral's sliding window forgets what falls out of it."""
+    torch.manual_seed(0)
+    plain = config().to_dict() | {"sliding_window": 4, "model_type": "mistral"}
+    plain.pop("architectures", None)
+    sliding = transformers.MistralForCausalLM(
+        transformers.MistralConfig(**plain | {"num_key_value_heads": 2})
+    ).eval()
+    step = DecodeStep(sliding, torch.ones(1, 8, dtype=torch.long))
+    with torch.inference_mode():
+        outputs = []
+        for _ in range(3):
+            step.prepare()
+            held = [layer.keys.clone() for layer in step._cache.layers]
+            outputs.append((held, step.call()))
+    assert step._primed is not None
+    for held, token in outputs[1:]:
+        assert torch.equal(token, outputs[0][1])
+        assert all(torch.equal(a, b) for a, b in zip(held, outputs[0][0], strict=True))
+
+
+def judged(times: np.ndarray, same=(True, False), kind="prefill", **more) -> Judged:
+    """A bench with one workload whose times are known, the replicate in the last column."""
+    workload = Workload(kind, 8, 1)
+    rounds = Rounds([workload], [[]], Clock(CPU))
+    rounds.tables = [
+        Table([[Taken(float(us)) for us in row] for row in times], list(range(len(times))))
+    ]
+    rounds.count = len(times)
+    names = [f"m{i}" for i in range(times.shape[1] - 1)]
+    return Judged(names, [workload], same, Limits(96, 9.0), rounds, **more)
+
+
+def times(rounds: int, *levels: float) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    return 100 * np.exp(draw.normal(0, 0.005, (rounds, len(levels)))) * np.array(levels)
+
+
+def test_a_difference_is_claimed_beyond_the_replicate_only():
+    (_, found) = judged(times(24, 1.0, 0.9, 1.0)).timings()
+    assert found.verdict == "faster"
+    (_, found) = judged(times(24, 1.0, 0.9, 0.85)).timings()
+    assert found.verdict == "no difference shown"
+    assert judged(times(24, 1.0, 0.9, 1.0)).decided()
+    assert not judged(times(12, 1.0, 1.02, 1.03)).decided()
+
+
+def test_few_rounds_and_idle_gpus_leave_it_undecided():
+    few = judged(times(8, 1.0, 0.5, 1.0))
+    assert few.timings()[1].verdict == "undecided" and "8 rounds" in " ".join(few.notes())
+    idle = judged(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.4, "m1": 0.95})
+    assert idle.timings()[1].verdict == "undecided" and "m0 40%" in " ".join(idle.notes())
+    busy = judged(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.97, "m1": 0.95})
+    assert busy.timings()[1].verdict == "faster"
+
+
+def test_a_contended_machine_shows_no_absence_of_differences():
+    """Where a scheduler's slices set the times, all models look alike: the spread is superb."""
+    found = judged(times(48, 1.0, 1.0, 1.0))
+    assert found.decided() and found.timings()[1].verdict == "no difference shown"
+    rows = found.rounds.tables[0].rows
+    rows[:] = [[Taken(taken.us, preempted=1) for taken in row] for row in rows]
+    assert not found.decided() and found.timings()[1].verdict == "undecided"
+
+
+def test_preempted_timings_are_counted():
+    found = judged(times(24, 1.0, 1.0, 1.0))
+    found.rounds.tables[0].rows[3][1] = Taken(100.0, preempted=2)
+    assert "1 of 72 timings were preempted" in next(found.notes())
+
+
+def test_the_time_cap_ends_it_early(tiny):
+    result = bench([tiny], tokens=(8,), decode_steps=0, time_cap_s=0.0)
+    assert result.rounds == 4 and any("time cap" in note for note in result.notes)
+
+
+def test_the_reference_is_held_twice_where_there_is_room(tiny, monkeypatch):
+    loaded = together.load_together([tiny], torch.float32, CPU)
+    weights = [m.lm_head.weight.data_ptr() for m in (*loaded.models, loaded.replicate)]
+    assert len(set(weights)) == 2 and not loaded.shared
+    given = model()
+    loaded = together.load_together([given], torch.float32, CPU)
+    assert loaded.replicate is not given and identical(loaded.replicate, given)
+    monkeypatch.setattr(together, "_free_bytes", lambda device: 1000)
+    loaded = together.load_together([given], torch.float32, CPU)
+    assert loaded.replicate is given
+    assert "same object" in next(conditions(CPU, torch.float32, True, loaded.shared))
+
+
+def test_models_that_do_not_fit_together_are_refused(tiny, monkeypatch):
+    monkeypatch.setattr(together, "_free_bytes", lambda device: 1000)
+    with pytest.raises(MeasurementError, match="measure fewer at once"):
+        bench([tiny, tiny])
+
+
+def test_nonsense_is_refused(tiny):
+    for wrong in ({"tokens": ()}, {"tokens": (0,)}, {"batch": 0}, {"rounds": 11}):
+        with pytest.raises(MeasurementError):
+            bench([tiny], **wrong)
+    with pytest.raises(MeasurementError):
+        bench([])
+    with pytest.raises(CheckpointError):
+        bench([tiny / "nowhere"])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "steps", "told"), [((8, 2049), 0, "prefill 2049"), ((2048,), 9, "decode 2048")]
+)
+def test_more_tokens_than_the_model_has_positions_are_refused(tiny, tokens, steps, told):
+    with pytest.raises(CheckpointError, match=f"2048 positions.*{told} would take 2049"):
+        bench([tiny], tokens=tokens, decode_steps=steps, time_cap_s=0)
+
+
+def test_overlapping_kernels_count_once():
+    events = [Traced("a", 0, 1000), Traced("b", 500, 2000), Traced("c", 5000, 6000)]
+    assert covered_us(events) == 3.0
+
+
+def test_the_busy_share_is_kernel_time_over_the_steps_own():
+    class Gpu(Clock):
+        def time(self, call):
+            return Taken(100.0)
+
+    class Nothing(Runner):
+        def call(self):
+            raise AssertionError("only the tracer calls it")
+
+    def tracer(run):
+        return [Traced("kernel", 0, 40_000)]
+
+    assert busy_share(Nothing(), Gpu(torch.device("cuda")), tracer) == pytest.approx(0.4)
+    assert busy_share(Nothing(), Clock(CPU), tracer) is None
+
+
+def test_a_prefill_computes_the_last_logits_alone():
+    with torch.inference_mode():
+        output = Prefill(model(), torch.ones(2, 8, dtype=torch.long)).call()
+    assert output.logits.shape == (2, 1, 64)

@@ -1,0 +1,107 @@
+"""Verdicts of a bench: simultaneous, beyond the A/A replicate, and silent about nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gacprof.evaluation.comparison import (
+    NEGLIGIBLE,
+    Ratio,
+    decided,
+    estimate,
+    half_width,
+    level_of_one,
+    looks,
+    student,
+    verdict,
+)
+
+
+def rounds_of(times: np.ndarray) -> range:
+    return range(len(times))
+
+
+def noisy(seed: int, rounds: int = 24, models: int = 3, blocks: int = 1) -> np.ndarray:
+    """A drifting machine where 3 of 10 calls are held up: log times [blocks, models]."""
+    draw = np.random.default_rng(seed)
+    drift = np.repeat(np.cumsum(draw.normal(0, 0.05, rounds)), blocks)[:, None]
+    shape = (rounds * blocks, models)
+    held_up = (draw.random(shape) < 0.3) * draw.exponential(0.3, shape)
+    return drift + draw.normal(0, 0.01, shape) + held_up
+
+
+def test_a_ratio_is_found_through_drift_and_hold_ups():
+    times = 100 * np.exp(noisy(0, rounds=48) + np.log([1.0, 0.9, 1.0]))
+    found = estimate(times, rounds_of(times))
+    assert np.exp(found.log_ratio[1]) == pytest.approx(0.9, abs=0.01)
+    assert found.log_ratio[0] == 0 and found.error[0] == 0
+    assert found.latency_us[1] / found.latency_us[0] == pytest.approx(np.exp(found.log_ratio[1]))
+    assert np.all(found.low_us <= found.latency_us) and np.all(found.latency_us <= found.high_us)
+
+
+def test_equal_models_are_rarely_told_apart_even_without_the_replicate():
+    """At a level of 5 %: 40 comparisons, so 2 expected; 7 or more has a chance of 0.3 %."""
+    false = 0
+    for seed in range(40):
+        times = np.exp(noisy(seed, rounds=12))
+        found = estimate(times, rounds_of(times), seed)
+        false += abs(found.log_ratio[1]) > half_width(found.error[1], found.rounds, 0.05)
+    assert false < 7
+
+
+def test_blocks_of_one_round_are_no_independent_witnesses():
+    """A model that runs slower for a whole round looks well known if each block counts alone."""
+    draw = np.random.default_rng(3)
+    per_round = np.repeat(draw.normal(0, 0.05, (12, 3)), 16, axis=0)
+    times = np.exp(per_round + draw.normal(0, 0.005, (192, 3)))
+    together = estimate(times, np.repeat(range(12), 16)).error[1]
+    alone = estimate(times, range(192)).error[1]
+    assert together > 2 * alone
+
+
+def test_one_round_has_no_interval():
+    with pytest.raises(ValueError, match="two rounds"):
+        estimate(np.ones((4, 2)), [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("most", "at"), [(12, (12,)), (13, (12, 13)), (48, (12, 24, 48)), (50, (12, 24, 48, 50))]
+)
+def test_looks_are_at_doublings_and_at_the_end(most, at):
+    assert looks(most) == at
+
+
+def test_the_level_is_shared_by_verdicts_and_looks():
+    assert level_of_one(4, 48) == pytest.approx(0.05 / 4 / 3)
+    assert level_of_one(0, 12) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("p", "degrees", "t"),  # tables of Student's t
+    [(0.975, 11, 2.2010), (0.999, 11, 4.0247), (0.9995, 23, 3.7676), (0.975, 1000, 1.9623)],
+)
+def test_quantiles_of_students_t(p, degrees, t):
+    assert student(p, degrees) == pytest.approx(t, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "replicate", "said"),
+    [
+        (Ratio(-0.05, 0.02), Ratio(0.0, 0.01), "faster"),
+        (Ratio(0.05, 0.02), Ratio(0.0, 0.01), "slower"),
+        (Ratio(0.05, 0.06), Ratio(0.0, 0.01), "no difference shown"),  # its own interval
+        (Ratio(0.05, 0.02), Ratio(-0.04, 0.02), "no difference shown"),  # the replicate's
+        (Ratio(0.05, 0.02), Ratio(0.01, 0.05), "no difference shown"),
+    ],
+)
+def test_a_difference_exceeds_its_own_interval_and_the_replicates(ratio, replicate, said):
+    assert verdict(ratio, replicate) == said
+
+
+def test_it_is_decided_when_shown_or_when_negligible():
+    aa = Ratio(0.0, 0.001)
+    assert decided(Ratio(0.05, 0.01), aa)
+    assert decided(Ratio(0.001, 0.008), aa)
+    assert not decided(Ratio(0.001, NEGLIGIBLE), aa)
+    assert not decided(Ratio(0.001, 0.008), aa, contended=True)

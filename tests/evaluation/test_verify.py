@@ -1,0 +1,186 @@
+"""Verifying: the numbers are those of the definition, and the verdict tells models apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.resizing import realign_by_strategy
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from gacprof.checkpoint.load import load_model  # noqa: E402
+from gacprof.evaluation import verify  # noqa: E402
+from gacprof.evaluation.tolerance import tolerance_of  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def asvd(fixtures) -> Path:
+    return fixtures / "checkpoints" / "asvd_mha_r1"
+
+
+@pytest.fixture(scope="module")
+def padded(asvd, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("padded") / "out"
+    realign_by_strategy(asvd, "minimal", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def disturbed(asvd, tmp_path_factory) -> Path:
+    """The same checkpoint with one head weight moved by a hundredth."""
+    out = tmp_path_factory.mktemp("disturbed")
+    tensors = load_file(asvd / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].copy()
+    tensors["lm_head.weight"][3, 5] += np.float16(0.01)
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    (out / "config.json").write_bytes((asvd / "config.json").read_bytes())
+    return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_padded_checkpoint_passes_in_every_dtype(asvd, padded, dtype):
+    found = verify(asvd, padded, dtype=dtype)
+    assert found.passed and found.dtype == dtype and found.positions == 64
+    assert found.max_rel_error <= found.tolerance
+    assert found.argmax_agreement >= 0.95
+
+
+def test_the_recorded_inputs_can_be_given(asvd, padded):
+    ids = np.load(asvd / "ground_truth.npz")["input_ids"]
+    found = verify(asvd, padded, inputs=ids)
+    assert found.passed and found.inputs == "given, [2, 32] tokens"
+
+
+def test_one_weight_moved_by_a_hundredth_fails(asvd, disturbed):
+    found = verify(asvd, disturbed)
+    assert not found.passed
+    assert found.max_rel_error > found.tolerance and found.max_kl > 0
+
+
+def test_the_numbers_are_those_of_the_definition(asvd, disturbed):
+    ids = torch.arange(24).reshape(2, 12)
+    found = verify(asvd, disturbed, inputs=ids)
+    with torch.no_grad():
+        a, b = (load_model(p, "float32")(ids).logits.double() for p in (asvd, disturbed))
+    assert found.max_abs_error == pytest.approx(float((a - b).abs().max()))
+    assert found.scale == pytest.approx(float(a.abs().max()))
+    assert found.max_rel_error == pytest.approx(found.max_abs_error / found.scale)
+    kl = torch.nn.functional.kl_div(
+        b.log_softmax(-1), a.log_softmax(-1), log_target=True, reduction="none"
+    ).sum(-1)
+    assert found.mean_kl == pytest.approx(float(kl.mean()), rel=1e-6)
+    assert found.max_kl == pytest.approx(float(kl.max()), rel=1e-6)
+
+
+def test_models_in_memory_are_compared_as_they_are(asvd, padded):
+    model = load_model(asvd, "float32")
+    assert verify(model, padded).passed
+    with pytest.raises(CheckpointError, match=r"torch\.bfloat16 on cpu is asked for"):
+        verify(model, padded, dtype="bfloat16")
+
+
+def test_infinite_logits_fail_and_are_still_json(asvd):
+    model = load_model(asvd, "float32")
+    model.lm_head.weight[0, 0] = float("inf")
+    found = verify(asvd, model)
+    assert not found.passed and found.finite_a and not found.finite_b
+    json.dumps(found.as_dict(), allow_nan=False)
+    found = verify(model, model)
+    assert not found.passed and not found.finite_a and not found.finite_b
+
+
+def test_what_is_not_finite_is_not_told_as_a_difference(asvd, capsys):
+    from gacprof.cli.model_tables import print_verification
+
+    model = load_model(asvd, "float32")
+    model.lm_head.weight[0, 0] = float("nan")
+    print_verification(verify(model, model))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "outputs of both models are not finite" in told and "functions differ" not in told
+
+
+def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        vocab_size=700,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
+    with pytest.raises(CheckpointError, match="cannot be compared"):
+        verify(asvd, tmp_path / "other")
+    with pytest.raises(CheckpointError, match="knows 512 tokens"):
+        verify(tmp_path / "other", asvd, inputs=[[600]])
+    for wrong in ([1, 2], [[-1]], "text", [[]]):
+        with pytest.raises(CheckpointError, match="token ids"):
+            verify(asvd, asvd, inputs=wrong)
+    for device in ("nowhere", "meta", "cuda:99"):
+        with pytest.raises(MeasurementError):
+            verify(asvd, asvd, device=device)
+
+
+def test_perplexity_is_that_of_the_text(original_checkpoints, tmp_path):
+    folder = original_checkpoints / "base_mha"
+    text = tmp_path / "text.txt"
+    text.write_text("Return the number of items. Raises ValueError if there are none.\n" * 10)
+    found = verify(folder, folder, text=text)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = torch.tensor(tokenizer(text.read_text())["input_ids"])
+    assert 2 < len(ids) <= 513  # one window, so that the definition below is the whole of it
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
+    with torch.no_grad():
+        loss = float(model(ids[None], labels=ids[None]).loss)
+    assert found.perplexity_a.value == pytest.approx(np.exp(loss), rel=1e-4)
+    assert found.perplexity_a == found.perplexity_b
+    assert found.perplexity_a.tokens == len(ids) - 1
+
+
+def test_perplexity_without_a_tokenizer_or_a_text_is_refused(asvd, tmp_path):
+    with pytest.raises(CheckpointError, match="cannot read the text"):
+        verify(asvd, asvd, text=tmp_path / "nowhere.txt")
+    (tmp_path / "text.txt").write_text("some words")
+    with pytest.raises(CheckpointError, match="name the original model's folder"):
+        verify(asvd, asvd, text=tmp_path / "text.txt")
+
+
+def test_perplexity_takes_the_tokenizer_that_is_named(asvd, original_checkpoints, tmp_path):
+    base = original_checkpoints / "base_mha"
+    (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
+    with pytest.raises(CheckpointError, match="needs a tokenizer"):
+        verify(asvd, asvd, text=tmp_path / "text.txt")
+    named = verify(asvd, asvd, text=tmp_path / "text.txt", tokenizer=base)
+    own = verify(base, base, text=tmp_path / "text.txt")
+    assert named.perplexity_a.tokens == own.perplexity_a.tokens
+
+
+def test_a_tokenizer_of_another_model_is_refused(original_checkpoints, tmp_path):
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        vocab_size=64,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "small")
+    (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
+    with pytest.raises(CheckpointError, match="knows 64 tokens, the text has"):
+        verify(
+            tmp_path / "small",
+            tmp_path / "small",
+            text=tmp_path / "text.txt",
+            tokenizer=original_checkpoints / "base_mha",
+        )
+
+
+def test_tolerances_grow_with_depth_and_with_the_dtypes_rounding():
+    assert tolerance_of(torch.float32, 32) == pytest.approx(1.3e-6 * 16)
+    order = [tolerance_of(d, 4) for d in (torch.float32, torch.float16, torch.bfloat16)]
+    assert order == sorted(order)

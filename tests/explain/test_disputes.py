@@ -1,0 +1,252 @@
+"""The decision rules: on published numbers where there are any, else on made-up samples."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+
+import pytest
+
+from gacprof import operators
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Point, Sample
+from gacprof.explain.causes import Where
+from gacprof.explain.disputes import DISPUTES, Verdict, settle
+from gacprof.explain.disputes import attention as att
+from gacprof.explain.disputes import linear as lin
+from gacprof.explain.disputes import sectors as sec
+from gacprof.explain.disputes.value import Dispute, Results
+
+A100, H200 = Where("sm80", "2.9.1"), Where("sm90", "2.13.0", 92000)
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def sample(point: Point, us: float, kernels: Sequence[str] = (), timer: str = "cupti") -> Sample:
+    return Sample(point, ("x",), (us, us * 1.001, us * 0.999), timer, kernels=tuple(kernels))
+
+
+def results(latency: Mapping[Point, float], where: Where = A100, **more: object) -> Results:
+    kernels: Mapping[Point, Sequence[str]] = more.get("kernels", {})  # type: ignore[assignment]
+    return Results([sample(p, us, kernels.get(p, ())) for p, us in latency.items()], where, 0.02)
+
+
+def published(operator: str, axis: str, fixed: Mapping[str, int], d: int) -> float | None:
+    """µs of the authors' A100, from the map that ships with the package."""
+    text = (resources.files("gacprof.maps") / "a100-published.json").read_text()
+    for one in json.loads(text)["curves"]:
+        if (one["operator"], one["axis"]) != (operator, axis) or d not in one["points"]["d"]:
+            continue
+        if all(one["fixed"].get(name) == size for name, size in fixed.items()):
+            return one["points"]["median_us"][one["points"]["d"].index(d)]
+    return None
+
+
+def published_a100(points: Sequence[Point]) -> list[Sample]:
+    """Published samples of those points that have any."""
+    axes = {"attention": ("head_dim",), "linear": ("K", "N", "M")}
+    found = []
+    for point in points:
+        if point.flag.get("backend", "auto") != "auto" or point.flag.get("mask") == "float":
+            continue
+        for axis in axes[point.operator]:
+            fixed = {name: size for name, size in point.dim.items() if name != axis}
+            us = published(point.operator, axis, fixed, point.dim[axis])
+            if us is not None:
+                found.append(sample(point, us, timer="cuda-events"))
+                break
+    return found
+
+
+# all of them ------------------------------------------------------------------------------
+
+
+def test_there_are_nine_each_with_claims_and_an_experiment_or_a_static_answer() -> None:
+    assert [dispute.number for dispute in DISPUTES] == list(range(1, 10))
+    for dispute in DISPUTES:
+        assert len(dispute.claims) == 2 and dispute.needs
+        assert (dispute.points and dispute.decide) or dispute.static
+
+
+def test_every_point_is_one_that_a_sweep_would_take() -> None:
+    for dispute in DISPUTES:
+        for point in dispute.points:
+            assert operators.point(point.operator, point.dim, point.dtype, point.flag) == point
+
+
+def test_without_a_gpu_two_are_settled_and_the_rest_say_what_they_need() -> None:
+    verdicts = {verdict.number: verdict for verdict in settle()}
+    assert len(verdicts) == 9
+    assert (verdicts[8].status, verdicts[8].basis) == ("settled", "static")
+    if HAS_TRITON:
+        assert (verdicts[2].status, verdicts[2].basis) == ("settled", "static")
+        assert "4104 is compiled like 4097" in verdicts[2].finding
+    else:
+        assert verdicts[2].status == "open" and "pip install" in verdicts[2].evidence[0]
+    for number in (1, 3, 4, 5, 6, 7, 9):
+        assert verdicts[number].status == "open"
+        assert verdicts[number].needs in verdicts[number].finding
+
+
+def test_the_rules_read_the_published_a100_numbers_as_people_did() -> None:
+    """The figures' own data: for 4 and 5 that is one of the two sides."""
+    verdicts = {v.number: v for v in settle(published_a100, A100, numbers=(3, 4, 5, 6, 7))}
+    assert verdicts[3].finding.startswith("multiples of 8 alone are slower (+1")
+    assert verdicts[4].finding == "the figure, 0.826 ms, is right"
+    assert "nearer to the plotted 45 %" in verdicts[5].finding
+    assert verdicts[6].finding == "being a multiple of 8 does not make a dim safe"
+    assert "N 1664 → 1672: +4" in verdicts[6].evidence[0]
+    assert verdicts[7].finding.startswith("128 is the fastest of 104, 112, 120 and 128")
+    assert {verdict.basis for verdict in verdicts.values()} == {"measured"}
+
+
+def test_a_failing_device_is_a_finding_and_does_not_stop_the_others() -> None:
+    def fails(points: Sequence[Point]) -> list[Sample]:
+        raise MeasurementError("no CUDA device")
+
+    verdicts = settle(fails)
+    assert len(verdicts) == 9
+    assert verdicts[0] == Verdict(
+        1, DISPUTES[0].title, "open", "not measured: no CUDA device", needs="a CUDA GPU"
+    )
+
+
+def test_points_that_failed_are_named() -> None:
+    def breaks(points: Sequence[Point]) -> list[Sample]:
+        return [Sample(p, (), (), "cupti", status="failed", reason="out of memory") for p in points]
+
+    (verdict,) = settle(breaks, numbers=[7])
+    assert verdict.status == "undecided"
+    assert "out of memory" in verdict.evidence[0]
+    assert verdict.needs
+
+
+def test_verdicts_are_plain_data() -> None:
+    assert json.loads(json.dumps([verdict.as_dict() for verdict in settle(numbers=[8])]))
+    assert json.loads(json.dumps([dispute.as_dict() for dispute in DISPUTES]))
+
+
+# 1: who serves 107 --------------------------------------------------------------------------
+
+FLASH = (
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
+    "cutlass::half_t>, false, false, false, false, true, false, false, false>(P)"
+)
+GEMM = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn"
+
+
+def test_kernel_names_decide_who_serves_107() -> None:
+    by_flash = results({att.AUTO: 2139}, kernels={att.AUTO: [FLASH]})
+    assert att.who_serves_107(by_flash)[1].startswith("flash_attention serves head_dim 107")
+    by_math = results({att.AUTO: 26995}, kernels={att.AUTO: [GEMM, GEMM]})
+    assert "falls back to math (A)" in att.who_serves_107(by_math)[1]
+
+
+def test_without_names_the_forced_backends_of_table_b1_decide() -> None:
+    """A100, ms: default 2.139, flash 2.139, math 26.995."""
+    status, finding, evidence = att.who_serves_107(
+        results({att.AUTO: 2139, att.FLASH: 2139, att.MATH: 26995})
+    )
+    assert status == "settled" and "flash (B)" in finding
+    assert evidence == ("default / flash 1.00", "default / math 0.08")
+    assert (
+        "math (A)"
+        in att.who_serves_107(results({att.AUTO: 27000, att.FLASH: 2139, att.MATH: 26995}))[1]
+    )
+
+
+@pytest.mark.parametrize(
+    "latency",
+    [
+        {att.AUTO: 2139},
+        {},
+        {att.AUTO: 5000, att.FLASH: 2139, att.MATH: 26995},
+        {att.AUTO: 2139, att.FLASH: 2139, att.MATH: 2139},
+    ],
+)
+def test_too_little_or_ambiguous_data_decides_nothing(latency: dict[Point, float]) -> None:
+    assert att.who_serves_107(results(latency))[0] == "undecided"
+
+
+# the others ---------------------------------------------------------------------------------
+
+
+def tensor(ratios: Mapping[str, float]) -> Results:
+    def ratio(k: int) -> float:
+        name = "odd" if k % 2 else "16" if k % 16 == 0 else "8" if k % 8 == 0 else "even"
+        return ratios[name]
+
+    return results({p: 100 * ratio(p.dim["K"]) for p in lin.TENSOR}, H200)
+
+
+@pytest.mark.parametrize(
+    "ratios, finding",
+    [
+        ({"16": 1, "8": 1.11, "even": 1.6, "odd": 3.0}, "there is a period 16"),
+        ({"16": 1, "8": 1.0, "even": 2.05, "odd": 3.4}, "the period is 8, not 16"),
+        ({"16": 1, "8": 1.0, "even": 1.0, "odd": 1.0}, "no residue is slower"),
+    ],
+)
+def test_the_period_on_hopper(ratios: dict[str, float], finding: str) -> None:
+    """The second row is A's own H100 data: 327–349 TFLOPS at 8, ~165 even, ~100 odd."""
+    assert finding in lin.is_there_a_period_of_16(tensor(ratios))[1]
+
+
+def test_an_a100_number_is_not_judged_on_another_device() -> None:
+    status, finding, _ = att.how_long_64_takes(results({att.D64: 400, att.D96: 560}, H200))
+    assert status == "undecided" and "neither can be confirmed" in finding
+    step = results({lin.BEFORE: 10, lin.AFTER: 14}, H200)
+    assert lin.how_high_is_the_step_at_1729(step)[0] == "undecided"
+
+
+@pytest.mark.parametrize(
+    "us, status", [(740, "settled"), (826, "settled"), (900, "undecided"), (783, "undecided")]
+)
+def test_head_dim_64_is_one_or_the_other_or_neither(us: float, status: str) -> None:
+    assert att.how_long_64_takes(results({att.D64: us}))[0] == status
+
+
+def test_128_may_also_lose_or_tie() -> None:
+    def outcome(last: float) -> str:
+        latency = dict(zip(att.NEAR_128, (1000, 1000, 1010, last), strict=True))
+        return att.does_128_beat_its_neighbours(results(latency))[1]
+
+    assert outcome(950).startswith("128 is the fastest")
+    assert outcome(1200).startswith("a smaller multiple of 8 is faster")
+    assert outcome(1005).startswith("they differ by less")
+
+
+def test_growth_alone_is_no_jump() -> None:
+    grows = {p: p.dim["N"] / 100 for p in lin.PLATEAU}
+    assert lin.is_a_multiple_of_8_safe(results(grows))[0] == "undecided"
+
+
+def test_aligned_slower_than_misaligned_blames_the_timer_only_where_it_happens() -> None:
+    a, b, c, d = lin.SMALL
+    fine = results({a: 12, b: 9, c: 12, d: 9, lin.SMALL_GEMV[0]: 8, lin.SMALL_GEMV[1]: 7}, H200)
+    assert "never slower" in lin.is_aligned_ever_slower(fine)[1]
+    odd = results({a: 9, b: 12}, H200)
+    status, finding, evidence = lin.is_aligned_ever_slower(odd)
+    assert (status, "CUPTI" in finding) == ("undecided", True)
+    assert evidence[1] == "timer: cupti"
+
+
+@pytest.mark.parametrize(
+    "half, odd, finding",
+    [
+        (2.2, 2.2, "Triton's loads, not sectors (B)"),
+        (1.0, 2.2, "sectors (A)"),
+        (1.5, 2.2, "both"),
+        (1.0, 1.0, "no K is slower"),
+    ],
+)
+def test_in_fp32_sectors_and_tritons_habit_part(half: float, odd: float, finding: str) -> None:
+    latency = {sec.ALIGNED: 10.0, sec.HALF_ALIGNED: 10 * half, sec.ODD: 10 * odd}
+    assert finding in sec.sectors_or_loads(results(latency))[1]
+
+
+@pytest.mark.parametrize("dispute", [d for d in DISPUTES if d.decide], ids=lambda d: str(d.number))
+def test_no_samples_decide_nothing(dispute: Dispute) -> None:
+    decide: Callable[[Results], tuple[str, str, tuple[str, ...]]] | None = dispute.decide
+    assert decide is not None and decide(Results([], A100, 0.02))[0] == "undecided"

@@ -1,0 +1,236 @@
+"""The output appears whole or not at all, and a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from gacprof.checkpoint import open_tensors
+from gacprof.core.errors import CheckpointError
+from gacprof.resizing import realign_by_strategy, workspace
+
+KILL = """
+import os, signal, sys
+from gacprof.resizing import realign_by_strategy
+after = int(sys.argv[3])
+def progress(done, total):
+    if done >= after:
+        os.kill(os.getpid(), signal.SIGKILL)
+realign_by_strategy(sys.argv[1], "minimal", sys.argv[2], progress=progress)
+"""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "gacprof.json"}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def kill_after(count: int, source: Path, out: Path) -> Path:
+    """Realign in a process that is killed after ``count`` bytes; returns what it left."""
+    run = subprocess.run([sys.executable, "-c", KILL, source, out, str(count)], check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert not out.exists()
+    (left,) = out.parent.glob(f".{out.name}.realign-*")
+    return left
+
+
+def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_path):
+    source = make_factored([13, 11, 9], shards=3)
+    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
+    left = kill_after(first + 1, source, tmp_path / "out")
+    assert "model-00001-of-00003.safetensors" in names(left)
+    assert "model-00002-of-00003.safetensors.partial" in names(left)
+    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    assert result.resumed == ("model-00001-of-00003.safetensors",)
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+    assert not list(tmp_path.glob(".*realign*"))
+
+
+KILL_A_CUT = """
+import os, signal, sys
+from gacprof.checkpoint import scan
+from gacprof.resizing.run import write_resized
+def progress(done, total):
+    if 0 < int(sys.argv[3]) <= done:
+        os.kill(os.getpid(), signal.SIGKILL)
+inventory = scan(sys.argv[1], factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
+sizes = {dim.name: 8 for dim in inventory.dims}
+write_resized(inventory, sizes, sys.argv[2], origin={}, progress=progress)
+"""
+
+
+def test_factors_of_a_resumed_cut_come_from_one_decomposition(make_factored, tmp_path):
+    """u and v lie in different shards; the run is killed between them."""
+    source, out = make_factored([13], shards=2), tmp_path / "out"
+    first = source / "model-00001-of-00002.safetensors"
+    module = "model.layers.0.self_attn.q_proj"
+    assert set(load_file(first)) == {f"{module}.ALinear.bias", f"{module}.BLinear.weight"}
+    command = [sys.executable, "-c", KILL_A_CUT, source, out]
+    made = []
+    for _ in range(2):  # v is written, u is not
+        killed = subprocess.run([*command, "1200"], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        (left,) = tmp_path.glob(".out.realign-*")
+        assert first.name in names(left)
+        made.append((left / ".cuts" / "0.npz").stat().st_mtime_ns)
+    assert made[0] == made[1]  # the second run did not decompose anew
+    subprocess.run([*command, "0"], check=True)
+    old, new = open_tensors(source), open_tensors(out)
+    pairs = [
+        [reader.read(f"{module}.{part}Linear.weight").astype(np.float64) for part in "AB"]
+        for reader in (old, new)
+    ]
+    u, s, vt = np.linalg.svd(pairs[0][0] @ pairs[0][1])
+    np.testing.assert_allclose(pairs[1][0] @ pairs[1][1], (u[:, :8] * s[:8]) @ vt[:8], atol=1e-5)
+
+
+def test_a_finished_file_that_was_damaged_meanwhile_is_written_again(make_factored, tmp_path):
+    source = make_factored([13, 11, 9], shards=3)
+    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
+    left = kill_after(first + 1, source, tmp_path / "out")
+    os.truncate(left / "model-00001-of-00003.safetensors", first - 4)
+    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    assert result.resumed == ()
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def test_another_plan_does_not_go_on_with_what_the_killed_one_left(make_factored, tmp_path):
+    source = make_factored([13, 11], shards=2)
+    left = kill_after(1, source, tmp_path / "out")
+    result = realign_by_strategy(source, "optimal", tmp_path / "out")
+    assert result.resumed == () and not left.exists()
+
+
+def test_an_output_that_exists_is_refused_and_untouched(make_factored, tmp_path):
+    source, out = make_factored([13]), tmp_path / "out"
+    out.mkdir()
+    (out / "precious").write_text("mine")
+    with pytest.raises(CheckpointError, match="exists already"):
+        realign_by_strategy(source, "minimal", out)
+    assert contents(out) == {"precious": b"mine"}
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(CheckpointError, match="exists already"):
+        realign_by_strategy(source, "minimal", tmp_path / "dangling")
+
+
+def test_the_checkpoint_itself_is_no_place_for_the_output(make_factored):
+    source = make_factored([13])
+    with pytest.raises(CheckpointError, match="lies in the checkpoint"):
+        realign_by_strategy(source, "minimal", source / "aligned")
+    assert not (source / "aligned").exists()
+
+
+def test_two_runs_do_not_write_the_same_output(make_factored, tmp_path):
+    source = make_factored([13], shards=1)
+    left = kill_after(1, source, tmp_path / "out")
+    handle = os.open(left, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(CheckpointError, match="another process"):
+            realign_by_strategy(source, "minimal", tmp_path / "out")
+        assert left.exists()
+    finally:
+        os.close(handle)
+
+
+FILE_LIMIT = """
+import resource, sys
+from gacprof.core.errors import CheckpointError
+from gacprof.resizing import realign_by_strategy
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+try:
+    realign_by_strategy(sys.argv[1], "minimal", sys.argv[2])
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_write_that_fails_leaves_nothing_and_says_so_in_one_line(make_factored, tmp_path):
+    source = make_factored([13])
+    run = subprocess.run(
+        [sys.executable, "-c", FILE_LIMIT, source, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.count("\n") == 1 and "File too large" in run.stdout
+    assert names(tmp_path) == ["source"]
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(
+    make_factored, tmp_path, monkeypatch
+):
+    source = make_factored([13])
+    usage = shutil.disk_usage(tmp_path)._replace(free=100)
+    monkeypatch.setattr(workspace.shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(CheckpointError, match="needed"):
+        realign_by_strategy(source, "minimal", tmp_path / "out")
+    assert names(tmp_path) == ["source"]
+
+
+def test_an_interrupted_run_leaves_nothing(make_factored, tmp_path):
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        realign_by_strategy(make_factored([13]), "minimal", tmp_path / "out", progress=interrupt)
+    assert names(tmp_path) == ["source"]
+
+
+MEMORY = """
+import json, sys
+from gacprof.resizing import realign_by_strategy
+result = realign_by_strategy(sys.argv[1], "minimal", sys.argv[2])
+# not getrusage: its peak is inherited from the process that started this one
+lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+peak = int(lines["VmHWM"].split()[0]) * 1024
+print(json.dumps({"peak": peak, "bytes": result.bytes_written, "torch": "torch" in sys.modules}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_peak_memory_does_not_grow_with_the_checkpoint(tmp_path):
+    """Ten pairs of 2 × 31 MB in a sparse file: more than the bound if it were held at once."""
+    rank, features, layers = 1023, 15360, 10
+    source = tmp_path / "source"
+    source.mkdir()
+    entries, at, largest = {}, 0, 2 * rank * features
+    for layer in range(layers):
+        module = f"model.layers.{layer}.self_attn.q_proj"
+        for part, shape in (("ALinear", (features, rank)), ("BLinear", (rank, features))):
+            entries[f"{module}.{part}.weight"] = {
+                "dtype": "F16",
+                "shape": shape,
+                "data_offsets": [at, at + largest],
+            }
+            at += largest
+    header = json.dumps(entries).encode()
+    with (source / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + at)
+    (source / "config.json").write_text("{}")
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY, source, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(run.stdout)
+    bound = 2 * largest + 300_000_000
+    assert found["bytes"] > 1.5 * bound and not found["torch"]
+    assert found["peak"] <= bound

@@ -1,0 +1,176 @@
+"""Ranks raised with the original weights at hand: true information in place of zeros."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gacprof.checkpoint import open_tensors, scan
+from gacprof.core.errors import CheckpointError
+from gacprof.factors.cut import Stored
+from gacprof.factors.residual import complete
+from gacprof.resizing import realign_by_strategy
+from gacprof.resizing.run import write_resized
+
+Q = "model.layers.{}.self_attn.q_proj".format
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """Dense q_proj of two layers, 24×24, for ``make_factored``."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    source = load_file(tmp_path / "source" / "model.safetensors")
+    tensors = {"model.norm.weight": np.ones(24, np.float32)}
+    for layer in range(2):
+        product = source[f"{Q(layer)}.ALinear.weight"] @ source[f"{Q(layer)}.BLinear.weight"]
+        noise = rng.standard_normal((24, 24)).astype(np.float32)
+        tensors[f"{Q(layer)}.weight"] = product + noise
+    save_file(tensors, folder / "model.safetensors")
+    config = {"model_type": "llama", "hidden_size": 24, "num_attention_heads": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def source(make_factored) -> Path:
+    return make_factored([13, 11])
+
+
+def product(folder: Path, module: str) -> np.ndarray:
+    reader = open_tensors(folder)
+    u, v = (reader.read(f"{module}.{part}.weight") for part in ("ALinear", "BLinear"))
+    return u.astype(np.float64) @ v
+
+
+def test_new_entries_are_the_best_part_of_what_the_factors_left_out(source, base, tmp_path):
+    result = realign_by_strategy(source, "minimal", tmp_path / "out", base=base)
+    assert not result.exact and "original" in result.meaning
+    for layer, change in enumerate(result.resized):
+        weight = load_file(base / "model.safetensors")[f"{Q(layer)}.weight"].astype(np.float64)
+        before, after = (
+            np.linalg.norm(weight - product(folder, Q(layer))) / np.linalg.norm(weight)
+            for folder in (source, tmp_path / "out")
+        )
+        assert change.how == "residual" and change.after == 16
+        assert change.residual == pytest.approx((before, after), rel=1e-5)
+        left = weight - product(source, Q(layer))
+        s = np.linalg.svd(left, compute_uv=False)[change.after - change.before :]
+        assert after * np.linalg.norm(weight) == pytest.approx(np.sqrt((s**2).sum()), rel=1e-5)
+    old, new = open_tensors(source), open_tensors(tmp_path / "out")
+    np.testing.assert_array_equal(  # what was there stays as it was, to the bit
+        new.read(f"{Q(0)}.ALinear.weight")[:, :13], old.read(f"{Q(0)}.ALinear.weight")
+    )
+    np.testing.assert_array_equal(
+        new.read(f"{Q(0)}.BLinear.weight")[:13], old.read(f"{Q(0)}.BLinear.weight")
+    )
+    record = json.loads((tmp_path / "out" / "gacprof.json").read_text())
+    assert record["origin"]["base"]["fingerprint"] == scan(base).fingerprint
+
+
+def test_with_the_full_rank_the_original_is_back(source, base, tmp_path):
+    full = {f"{Q(layer)}:rank": 40 for layer in range(2)}  # 13 + 24 and more
+    result = write_resized(scan(source), full, tmp_path / "out", origin={}, base=base)
+    weight = load_file(base / "model.safetensors")[f"{Q(0)}.weight"]
+    np.testing.assert_allclose(product(tmp_path / "out", Q(0)), weight, atol=1e-5)
+    assert result.resized[0].residual[1] < 1e-6
+
+
+REAL = ("asvd_mha_r1", "palu_mha_gs4_block1", "svdllm_mha_0.6")
+
+
+@pytest.mark.parametrize("folder", REAL)
+def test_every_tools_factors_come_nearer_to_their_original(folder, original_checkpoints, tmp_path):
+    """Groups too, whose weights are rows of the original's; and each tensor on disk agrees."""
+    source, base = original_checkpoints / folder, original_checkpoints / "base_mha"
+    found = scan(source)
+    raised = {d.name: d.size + 9 for d in found.dims if d.kind == "rank" and d.layer == 1}
+    result = write_resized(found, raised, tmp_path / "out", origin={}, base=base)
+    ranks = [change for change in result.resized if change.kind == "rank"]
+    assert ranks and all(change.how == "residual" for change in ranks)
+    inventory, new, dense = (
+        scan(tmp_path / "out"),
+        open_tensors(tmp_path / "out"),
+        open_tensors(base),
+    )
+    modules = {dim: module for module in inventory.modules for dim in module.dims}
+    for change in ranks:
+        before, after = change.residual
+        assert after < before
+        module, dim = modules[change.dim], inventory.dim(change.dim)
+        inner, outer = dim.places
+        v = new.read(inner.tensor)[inner.start : inner.start + dim.size].astype(np.float64)
+        u = new.read(outer.tensor).astype(np.float64)
+        group = [gemm.weight for gemm in module.gemms[1:]].index(outer.tensor)
+        rows = slice(group * len(u), (group + 1) * len(u))
+        weight = dense.read(f"{module.name}.weight")[rows].astype(np.float64)
+        error = np.linalg.norm(weight - u @ v) / np.linalg.norm(weight)
+        assert error == pytest.approx(after, abs=1e-3)  # stored in float16
+
+
+def test_the_model_comes_nearer_to_the_original(original_checkpoints, tmp_path):
+    pytest.importorskip("transformers")
+    from gacprof.evaluation import verify
+
+    base, source = original_checkpoints / "base_mha", original_checkpoints / "asvd_mha_r1"
+    found = scan(source)
+    raised = {d.name: d.size + 40 for d in found.dims if d.kind == "rank" and d.layer == 0}
+    write_resized(found, raised, tmp_path / "out", origin={}, base=base)
+    before, after = (verify(base, model) for model in (source, tmp_path / "out"))
+    assert after.rms_rel_error < before.rms_rel_error
+    assert after.mean_kl < before.mean_kl
+
+
+def test_widths_beside_informed_ranks_are_padded_with_zeros(original_checkpoints, tmp_path):
+    """gate's outer factor and down's inner one are resized along both axes at once."""
+    source, base = original_checkpoints / "svdllm_mha_0.6", original_checkpoints / "base_mha"
+    inventory = scan(source)
+    mlp = "model.layers.1.mlp"
+    ranks = {f"{mlp}.{part}_proj:rank": 120 for part in ("gate", "down")}
+    before = {name: inventory.dim(name).size for name in ranks}
+    write_resized(inventory, {**ranks, f"{mlp}:width": 704}, tmp_path / "out", origin={}, base=base)
+    old, new = open_tensors(source), open_tensors(tmp_path / "out")
+    u = new.read(f"{mlp}.gate_u_proj.weight")
+    assert u.shape == (704, 120) and not u[688:].any() and u[:688].any(axis=0).all()
+    rank = before[f"{mlp}.gate_proj:rank"]
+    np.testing.assert_array_equal(u[:688, :rank], old.read(f"{mlp}.gate_u_proj.weight"))
+    v = new.read(f"{mlp}.down_v_proj.weight")
+    assert v.shape == (120, 704) and not v[:, 688:].any() and v[:, :688].any(axis=1).all()
+
+
+def test_bases_that_do_not_fit_are_refused(source, base, make_factored, tmp_path):
+    def refused(base: Path, match: str) -> None:
+        with pytest.raises(CheckpointError, match=match):
+            realign_by_strategy(source, "minimal", tmp_path / "out", base=base)
+        assert not (tmp_path / "out").exists()
+        assert not list(tmp_path.glob(".out*"))
+
+    refused(make_factored([13, 11], name="factored"), "no dense layer of that name")
+    tensors = load_file(base / "model.safetensors")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text((base / "config.json").read_text())
+    save_file(
+        {**tensors, f"{Q(1)}.weight": np.ones((24, 20), np.float32)}, other / "model.safetensors"
+    )
+    refused(other, r"is \[24, 20\], \[24, 24\] is needed")
+    rng = np.random.default_rng(2)
+    strange = {
+        name: rng.standard_normal(t.shape).astype(np.float32) / 100 for name, t in tensors.items()
+    }
+    save_file(strange, other / "model.safetensors")
+    refused(other, "compressed from another model")
+
+
+def test_bfloat16_factors_are_completed_within_their_rounding():
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((30, 20)).astype(np.float32)
+    bits = (weight.view(np.uint32) >> 16).astype(np.uint16)
+    u, v = np.zeros((30, 1), np.uint16), np.zeros((1, 20), np.uint16)
+    found = complete(Stored(bits, "bfloat16"), Stored(u, "bfloat16"), Stored(v, "bfloat16"), 20)
+    np.testing.assert_allclose(found.left @ found.right, weight, atol=2**-6)

@@ -1,0 +1,308 @@
+"""Realigning real and made checkpoints: what is written, what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from gacprof.checkpoint import open_tensors, scan
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.planning.schema import Budget, Certificate, Choice, Plan, Workload
+from gacprof.resizing import realign, realign_by_strategy, realign_uniform
+from gacprof.resizing.run import write_resized
+
+
+def plan_for(checkpoint: Path, sizes: dict[str, int]) -> Plan:
+    """A plan that a person could have written: these sizes, everything else as it is."""
+    inventory = scan(checkpoint)
+    choices = []
+    for dim in inventory.dims:
+        after = sizes.get(dim.name, dim.size)
+        action = "pad" if after > dim.size else "truncate" if after < dim.size else "keep"
+        choices.append(
+            Choice(dim=dim.name, kind=dim.kind, before=dim.size, after=after, action=action, cost=0)
+        )
+    return Plan(
+        checkpoint=str(checkpoint),
+        fingerprint=inventory.fingerprint,
+        layout=inventory.layout,
+        map="none",
+        device="none",
+        objective="by hand",
+        workload=Workload(tokens={1: 1.0}, dtype="float16"),
+        budget=Budget(limit=None, used=0, before=0, basis="none"),
+        choices=choices,
+        certificate=Certificate(solver="none", value=0, bound=None, gap=None, proved=False),
+    )
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_asvd_padded_has_the_sizes_the_config_and_the_bits(fixtures, tmp_path):
+    source, out = fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "out"
+    before = digests(source)
+    result = realign_by_strategy(source, "minimal", out)
+    assert digests(source) == before
+    after = scan(out)
+    assert after.layout == "asvd" and result.exact
+    assert {d.name: d.size for d in after.dims} == {
+        d.name: -(-d.size // 8) * 8 for d in scan(source).dims
+    }
+    config = json.loads((out / "config.json").read_text())
+    for module, rank in config.pop("truncation_ranks").items():
+        assert rank == after.dim(f"{module}:rank").size
+    original = json.loads((source / "config.json").read_text())
+    assert config == {k: v for k, v in original.items() if k != "truncation_ranks"}
+    old, new = load_file(source / "model.safetensors"), load_file(out / "model.safetensors")
+    assert old.keys() == new.keys()
+    for name, tensor in old.items():
+        padded = np.zeros(new[name].shape, tensor.dtype)
+        padded[tuple(slice(n) for n in tensor.shape)] = tensor
+        np.testing.assert_array_equal(new[name], padded, err_msg=name)
+
+
+def test_asvd_padded_gives_its_own_models_logits(fixtures, tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from gacprof.checkpoint.load import load_model
+
+    source = fixtures / "checkpoints" / "asvd_mha_r1"
+    realign_by_strategy(source, "optimal", tmp_path / "out")
+    truth = np.load(source / "ground_truth.npz")
+    with torch.no_grad():
+        model = load_model(tmp_path / "out", "float32")
+        logits = model(torch.from_numpy(truth["input_ids"])).logits
+    np.testing.assert_allclose(logits.numpy(), truth["logits"], atol=2e-5)
+
+
+FOLDERS = {
+    "palu_mha_gs4_block1": ("logits", 2e-5),
+    "svdllm_mha_0.6": ("logits", 2e-5),
+    "llmpruner_mha_global_mlp_0.3": ("logits_fp32_rope", 2e-5),
+    "slicegpt_mha_s0.22_r1": ("logits_fp32_rope", 2e-5),
+    "torchpruning_mha_0.3": ("logits", 2e-5),
+}
+"""Which recorded logits, and how near: 6 digits of logits up to 8."""
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
+    folder, original_checkpoints, tmp_path
+):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from gacprof.checkpoint.load import load_model
+
+    source, out = original_checkpoints / folder, tmp_path / "out"
+    recorded, tolerance = FOLDERS[folder]
+    realign_by_strategy(source, "minimal", out)
+    before, after = scan(source), scan(out)
+    assert {d.name: d.size for d in after.dims} == {
+        d.name: -(-d.size // 8) * 8 for d in before.dims
+    }
+    assert after.tensors.keys() - before.tensors.keys() == set()
+    truth = np.load(source / "ground_truth.npz")
+    with torch.no_grad():
+        model = load_model(out, "float32")
+        logits = model(torch.from_numpy(truth["input_ids"])).logits
+    np.testing.assert_allclose(logits.numpy(), truth[recorded], atol=tolerance)
+
+
+def test_palu_groups_are_padded_at_their_own_offsets(original_checkpoints, tmp_path):
+    source, out = original_checkpoints / "palu_mha_gs4_block1", tmp_path / "out"
+    module = "model.layers.1.self_attn.k_proj"  # ranks 57 and 50
+    write_resized(scan(source), {f"{module}:rank.0": 64}, out, origin={})
+    ranks = json.loads((out / "config.json").read_text())["head_wise_ranks"]
+    assert ranks[module] == [64, 50]
+    old, new = open_tensors(source), open_tensors(out)
+    inner = new.read(f"{module}.VT.weight")
+    np.testing.assert_array_equal(inner[:57], old.read(f"{module}.VT.weight")[:57])
+    assert not inner[57:64].any()
+    np.testing.assert_array_equal(inner[64:], old.read(f"{module}.VT.weight")[57:])
+    assert not new.read(f"{module}.U.0.weight")[:, 57:].any()
+
+
+def test_slicegpts_json_follows_its_tensors(original_checkpoints, tmp_path):
+    source, out = original_checkpoints / "slicegpt_mha_s0.22_r1", tmp_path / "out"
+    realign_by_strategy(source, "minimal", out)
+    side = json.loads((out / "Llama-2-tiny-mha_0.22.json").read_text())
+    assert side["embedding_dimensions"] == {"0": 200}
+    assert side["mlp_output_dimensions"] == {"0": 200, "1": 200, "2": 200, "3": 256}
+    torch = pytest.importorskip("torch")
+    state = torch.load(out / "Llama-2-tiny-mha_0.22.pt", weights_only=True, mmap=True)
+    assert state["model.layers.0.attn_shortcut_Q"].shape == (200, 200)
+    assert state["model.embed_tokens.weight"].dtype == torch.float16
+
+
+def test_a_plan_may_pad_one_dim_and_cut_another(make_factored, tmp_path):
+    source, out = make_factored([13, 11]), tmp_path / "out"
+    q = "model.layers.{}.self_attn.q_proj".format
+    result = realign(source, plan_for(source, {f"{q(0)}:rank": 16, f"{q(1)}:rank": 8}), out)
+    assert [(r.before, r.after, r.how) for r in result.resized] == [
+        (13, 16, "zeros"),
+        (11, 8, "order"),
+    ]
+    old, new = open_tensors(source), open_tensors(out)
+    np.testing.assert_array_equal(
+        new.read(f"{q(1)}.ALinear.weight"), old.read(f"{q(1)}.ALinear.weight")[:, :8]
+    )
+    np.testing.assert_array_equal(
+        new.read(f"{q(1)}.BLinear.weight"), old.read(f"{q(1)}.BLinear.weight")[:8]
+    )
+    whole = old.read(f"{q(1)}.ALinear.weight") @ old.read(f"{q(1)}.BLinear.weight")
+    left = new.read(f"{q(1)}.ALinear.weight") @ new.read(f"{q(1)}.BLinear.weight")
+    error = np.linalg.norm(whole - left) / np.linalg.norm(whole)
+    assert result.resized[1].loss == pytest.approx(error, rel=1e-5)
+    assert result.resized[0].loss is None and not result.exact
+
+
+def test_a_pair_without_order_is_cut_to_the_best_rank_k(make_factored, tmp_path):
+    source, out = make_factored([12]), tmp_path / "out"
+    found = scan(source)
+    inventory = replace(found, dims=tuple(replace(d, ordered=False) for d in found.dims))
+    module = "model.layers.0.self_attn.q_proj"
+    result = write_resized(inventory, {f"{module}:rank": 5}, out, origin={})
+    old, new = open_tensors(source), open_tensors(out)
+    whole = old.read(f"{module}.ALinear.weight") @ old.read(f"{module}.BLinear.weight")
+    left = new.read(f"{module}.ALinear.weight") @ new.read(f"{module}.BLinear.weight")
+    u, s, vt = np.linalg.svd(whole.astype(np.float64))
+    np.testing.assert_allclose(left, (u[:, :5] * s[:5]) @ vt[:5], atol=1e-5)
+    assert result.resized[0].how == "svd"
+    np.testing.assert_array_equal(
+        new.read(f"{module}.ALinear.bias"), old.read(f"{module}.ALinear.bias")
+    )
+
+
+def test_a_width_without_importance_is_cut_by_magnitude_and_says_so(fixtures, tmp_path):
+    source, out = fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "out"
+    dim = "model.layers.1.mlp:width"  # gate, up and down are dense there
+    result = write_resized(scan(source), {dim: 640}, out, origin={})
+    assert result.resized[0].how == "magnitude"
+    old, new = open_tensors(source), open_tensors(out)
+    names = [f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
+    gate, up, down = (old.read(name).astype(np.float64) for name in names)
+    product = (
+        np.linalg.norm(gate, axis=1) * np.linalg.norm(up, axis=1) * np.linalg.norm(down, axis=0)
+    )
+    kept = np.sort(np.argsort(-product, kind="stable")[:640])
+    np.testing.assert_array_equal(new.read(names[0]), old.read(names[0])[kept])
+    np.testing.assert_array_equal(new.read(names[2]), old.read(names[2])[:, kept])
+
+
+def test_shards_index_and_metadata_are_mirrored(make_factored, tmp_path):
+    source, out = make_factored([13, 11, 9], shards=3), tmp_path / "out"
+    result = realign_by_strategy(source, "minimal", out)
+    names = sorted(p.name for p in source.glob("*.safetensors"))
+    assert sorted(p.name for p in out.glob("*.safetensors")) == names == sorted(result.files)
+    old, new = (
+        json.loads((folder / "model.safetensors.index.json").read_text())
+        for folder in (source, out)
+    )
+    assert new["weight_map"] == old["weight_map"]
+    assert new["metadata"] == {"total_size": result.bytes_written, "note": "kept"}
+    assert result.bytes_written == sum(t.nbytes for t in scan(out).tensors.values())
+    header = (out / names[0]).read_bytes()[8:].split(b"}", 1)[0]
+    assert b"made_by" in header
+    assert json.loads((out / "config.json").read_text())["an_unknown_key"] == {"kept": True}
+    assert (out / "tokenizer.json").read_text() == (source / "tokenizer.json").read_text()
+
+
+def test_sharded_pickles_become_sharded_safetensors_of_the_same_names(make_factored, tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = load_file(make_factored([13, 11]) / "model.safetensors")
+    source, out, weight_map = tmp_path / "pickled", tmp_path / "out", {}
+    source.mkdir()
+    for i, part in enumerate((sorted(tensors)[:3], sorted(tensors)[3:]), 1):
+        file = f"pytorch_model-{i:05d}-of-00002.bin"
+        torch.save({name: torch.from_numpy(tensors[name]) for name in part}, source / file)
+        weight_map |= dict.fromkeys(part, file)
+    index = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (source / "pytorch_model.bin.index.json").write_text(index)
+    result = realign_by_strategy(source, "minimal", out)
+    assert result.files == tuple(f"model-{i:05d}-of-00002.safetensors" for i in (1, 2))
+    assert scan(out).tensors.keys() == tensors.keys()
+    new = open_tensors(out)
+    for name, tensor in tensors.items():
+        stored = new.read(name)[tuple(slice(n) for n in tensor.shape)]
+        np.testing.assert_array_equal(stored, tensor)
+
+
+def test_the_output_says_where_it_comes_from(make_factored, tmp_path):
+    source = make_factored([13])
+    plan = plan_for(source, {"model.layers.0.self_attn.q_proj:rank": 16})
+    plan.save(tmp_path / "plan.json")
+    realign(source, tmp_path / "plan.json", tmp_path / "once")
+    record = json.loads((tmp_path / "once" / "gacprof.json").read_text())
+    assert record["source"] == {"path": str(source), "fingerprint": scan(source).fingerprint}
+    assert record["origin"]["plan"] and record["exact"]
+    assert record["resized"][0]["after"] == 16
+    realign_by_strategy(tmp_path / "once", "optimal", tmp_path / "twice")
+    again = json.loads((tmp_path / "twice" / "gacprof.json").read_text())
+    assert again["earlier"] == record
+
+
+def test_a_plan_of_another_checkpoint_is_refused(make_factored, tmp_path):
+    plan = plan_for(make_factored([13], name="one"), {})
+    with pytest.raises(PlanError, match="another checkpoint"):
+        realign(make_factored([12], name="other"), plan, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_dims_that_are_not_there_or_may_not_change_are_refused(make_factored, tmp_path):
+    inventory = scan(make_factored([13]))
+    with pytest.raises(PlanError, match="no dim 'somewhere:rank'"):
+        write_resized(inventory, {"somewhere:rank": 8}, tmp_path / "out", origin={})
+    name = inventory.dims[0].name
+    with pytest.raises(PlanError, match="size 0"):
+        write_resized(inventory, {name: 0}, tmp_path / "out", origin={})
+    refused = replace(inventory.dims[0], padding="refused", why="because of a test")
+    frozen = replace(inventory, dims=(refused,))
+    with pytest.raises(CheckpointError, match="because of a test"):
+        write_resized(frozen, {name: 16}, tmp_path / "out", origin={})
+    hidden = replace(inventory, dims=(replace(inventory.dims[0], kind="hidden", ordered=False),))
+    with pytest.raises(CheckpointError, match="only be padded"):
+        write_resized(hidden, {name: 8}, tmp_path / "out", origin={})
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_strategy_leaves_refused_dims_and_names_them(make_factored, tmp_path):
+    from gacprof.resizing.targets import padded
+
+    inventory = scan(make_factored([13, 11]))
+    first = replace(inventory.dims[0], padding="refused", why="because of a test")
+    sizes, notes = padded(replace(inventory, dims=(first, *inventory.dims[1:])), 8)
+    assert sizes == {"model.layers.1.self_attn.q_proj:rank": 16}
+    assert notes == ("model.layers.0.self_attn.q_proj:rank stays 13: because of a test",)
+    with pytest.raises(PlanError, match="use minimal or optimal"):
+        realign_by_strategy(inventory.path, "boldest", tmp_path / "out")
+
+
+def test_uniform_widths_make_a_plain_model_that_transformers_loads(original_checkpoints, tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    source, out = original_checkpoints / "llmpruner_mha_global_mlp_0.3", tmp_path / "out"
+    result = realign_uniform(source, out)
+    assert {d.size for d in scan(out).dims} == {600}
+    assert result.parameters_after - result.parameters_before == 3 * 256 * (152 + 2 * 161)
+    model = transformers.AutoModelForCausalLM.from_pretrained(out, torch_dtype=torch.float32)
+    truth = np.load(source / "ground_truth.npz")
+    with torch.no_grad():
+        logits = model(torch.from_numpy(truth["input_ids"])).logits
+    np.testing.assert_allclose(logits.numpy(), truth["logits_fp32_rope"], atol=2e-5)
+
+
+def test_factored_checkpoints_cannot_be_made_uniform(make_factored, tmp_path):
+    with pytest.raises(CheckpointError, match="factored layers"):
+        realign_uniform(make_factored([13]), tmp_path / "out")

@@ -1,0 +1,58 @@
+"""The state dicts we write are those that torch.save writes: torch reads them back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gacprof.checkpoint import open_tensors, scan
+from gacprof.resizing.edits import changes_of, edits_of
+from gacprof.resizing.resolve import Resolver
+from gacprof.resizing.torch_file import write_torch
+
+torch = pytest.importorskip("torch")
+
+
+def written(source, path, sizes):
+    inventory = scan(source)
+    changes = changes_of(inventory, sizes)
+    reader = open_tensors(inventory)
+    edits = list(edits_of(inventory, changes).values())
+    told = []
+    resolver = Resolver(reader, changes, path.parent)
+    assert write_torch(path, edits, reader, resolver, told.append) is False
+    assert sum(told) == sum(info.nbytes for info in scan(path).tensors.values())
+    return reader
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_torch_reads_what_we_write(make_factored, tmp_path, mmap):
+    source, path = make_factored([13]), tmp_path / "out.pt"
+    reader = written(source, path, {})
+    state = torch.load(path, weights_only=True, mmap=mmap)
+    assert list(state) == list(reader)
+    for name, tensor in state.items():
+        np.testing.assert_array_equal(tensor.numpy(), reader.read(name))
+        assert tensor.is_contiguous()
+
+
+def test_every_tensor_lies_at_a_multiple_of_64_bytes(make_factored, tmp_path):
+    path = tmp_path / "out.pt"
+    written(make_factored([13, 7]), path, {"model.layers.0.self_attn.q_proj:rank": 16})
+    tensors = scan(path).tensors
+    assert {info.offset % 64 for info in tensors.values()} == {0}
+    assert tensors["model.layers.0.self_attn.q_proj.ALinear.weight"].shape == (24, 16)
+
+
+def test_all_the_types_that_torch_save_knows(tmp_path):
+    state = {
+        dtype: torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+        for dtype in ("float64", "float32", "float16", "bfloat16", "int64", "int8", "uint8", "bool")
+    }
+    state["scalar"] = torch.tensor(3.5)
+    state["empty"] = torch.empty(0, 4)
+    torch.save(state, tmp_path / "source.pt")
+    written(tmp_path / "source.pt", tmp_path / "out.pt", {})
+    again = torch.load(tmp_path / "out.pt", weights_only=True)
+    for name, tensor in state.items():
+        assert again[name].dtype == tensor.dtype and torch.equal(again[name], tensor), name
