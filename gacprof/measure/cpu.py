@@ -43,7 +43,9 @@ class CpuDevice(Device):
         if self._bound is None:
             self._bound = self._held.enter_context(bound_threads())
         reuse = min(reuse_bytes, int(MEMORY_SHARE * memory_bytes()))
-        return CpuSession([self._prepare(slot, reuse) for slot in slots], self._last)
+        session = CpuSession([self._prepare(slot, reuse) for slot in slots], self._last)
+        session.first_calls()
+        return session
 
     def close(self) -> None:
         """Release the threads again."""
@@ -100,6 +102,17 @@ class CpuSession(Session):
         self.failed: Mapping[int, str] = {
             place: slot for place, slot in enumerate(slots) if isinstance(slot, str)
         }
+
+    def first_calls(self) -> None:
+        """One unrecorded call of each slot: the first one of a shape in a process also makes its
+        kernel (oneDNN: up to three times a call's usual time)."""
+        import torch
+
+        with torch.inference_mode():
+            for slot, bind in enumerate(self._bind):
+                if bind is not None:
+                    with suppress(Exception):  # the recorded call will tell
+                        self._one(slot)
 
     def block(self, order: Sequence[int]) -> BlockTimes:
         """A call that lost a core is made again at the end of the block, some times over."""

@@ -59,6 +59,12 @@ class OpenNamed:
         return open_device(self.name, self.timer)
 
 
+KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Of oneDNN and of PyTorch's layer above it. A sweep of more shapes than they hold would time the
+making of a kernel with every call; a model has few shapes."""
+CACHED_KERNELS = 16384
+
+
 class IsolatedDevice(Device):
     """A device in a worker process. Use as a context, or call :meth:`close`.
 
@@ -316,6 +322,8 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     # Else Inductor starts a process for each core: for a handful of points, beside the timing.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     short_waits()
+    for cache in KERNEL_CACHES:
+        os.environ.setdefault(cache, str(CACHED_KERNELS))
     try:
         device = opener()
         hello: Any = device.environment, device.timer
