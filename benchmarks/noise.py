@@ -1,14 +1,15 @@
 """The A/A floor of a sweep beside what one would use instead: same points, same time.
 
-    python benchmarks/noise.py                     # about 12 minutes
-    python benchmarks/noise.py --seconds 10 --busy 0,1
+    python benchmarks/noise.py                     # about 32 minutes
+    python benchmarks/noise.py --seconds 20 --busy 0,1
 
 The points are those of the demo's sweep (ranks of a factored Llama, bfloat16 where the CPU
 multiplies it, else float32; prefill of 256 tokens and decode), a quarter of them twice. Every
-method measures them all, replicates too, within the same time, in a process of its own. Printed
-is the 95 % quantile of |log ratio| between replicates, each weighed by what its curve contributes
-to the model's time: what two runs call different though it is the same. With ``--busy`` so many
-processes that only count run beside it.
+method measures them all, replicates too, within the same time, twice, each time in a process of
+its own. Printed are 95 % quantiles of |log ratio|, each pair weighed by what its curve contributes
+to the model's time: ``within`` a run between a point and its replicate, and ``across`` the two runs
+between a point and itself, which is what two runs call different though it is the same. With
+``--busy`` so many processes that only count run beside it.
 
 Peers: ``torch.utils.benchmark`` (blocked_autorange, median), Triton's ``do_bench`` rule (warm up
 for a fifth of the time, then the mean), repeating in place (median, minimum), and the plainest
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -201,6 +203,22 @@ def floor_of(found: Found, curves: list[CurvePlan]) -> dict[str, float | None]:
     }
 
 
+def across(first: Found, second: Found, curves: list[CurvePlan]) -> float | None:
+    """The weighed floor between two runs, each in processes of its own: how far apart a point's
+    two latencies lie, both relative to its curve. A single process hides what is peculiar to it."""
+    weight_of = {plan.key: plan.weight for plan in curves}
+    differences, weights = [], []
+    for key in first.keys() & second.keys():
+        both = first[key].keys() & second[key].keys()
+        apart = {slot: first[key][slot] - second[key][slot] for slot in both}
+        level = np.nanmedian(list(apart.values()))
+        for slot, difference in apart.items():
+            if np.isfinite(difference):
+                differences.append(difference - level)
+                weights.append(weight_of[key] * float(np.exp(first[key][slot])))
+    return round(float(np.expm1(aa_floor(differences, np.array(weights)))), 4) if weights else None
+
+
 @contextmanager
 def busy(count: int) -> Iterator[None]:
     """So many processes that only count."""
@@ -213,30 +231,43 @@ def busy(count: int) -> Iterator[None]:
             process.wait()
 
 
+def run_once(method: str, seconds: float, file: Path) -> Found:
+    """In a process of its own."""
+    command = [sys.executable, __file__, "--one", method, "--seconds", str(seconds)]
+    done = subprocess.run([*command, "--into", str(file)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    found: Found = pickle.loads(file.read_bytes())  # written by ourselves a moment ago
+    return found
+
+
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    ask.add_argument("--seconds", type=float, default=45.0, help="of each method in each state")
+    ask.add_argument("--seconds", type=float, default=45.0, help="of each run of each method")
     ask.add_argument("--busy", default="0,1,2", help="numbers of busy processes")
     ask.add_argument("--methods", default="", help="of " + "; ".join(METHODS))
     ask.add_argument("--one", help=argparse.SUPPRESS)
+    ask.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     given = ask.parse_args()
+    suite = demo_suite()
     if given.one:
-        suite = demo_suite()
-        print(json.dumps(floor_of(measured(given.one, suite, given.seconds), suite.curves("cpu"))))
+        given.into.write_bytes(pickle.dumps(measured(given.one, suite, given.seconds)))
         return
     methods = [m.strip() for m in given.methods.split(";") if m.strip()] or METHODS
+    curves = suite.curves("cpu")
     print(f"{cpu_name()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.2f}, "
-          f"{given.seconds:g} s each")  # fmt: skip
-    for count in map(int, given.busy.split(",")):
-        with busy(count):
-            for method in methods:
-                command = [sys.executable, __file__, "--one", method]
-                command += ["--seconds", str(given.seconds)]
-                done = subprocess.run(command, capture_output=True, text=True)
-                if done.returncode:
-                    sys.exit(done.stderr)
-                told = json.loads(done.stdout.strip().splitlines()[-1])
-                print(f"{count} busy  {method:24s} {json.dumps(told)}", flush=True)
+          f"{given.seconds:g} s a run, two runs each")  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        for count in map(int, given.busy.split(",")):
+            with busy(count):
+                for method in methods:
+                    runs = [run_once(method, given.seconds, Path(folder) / "run") for _ in "12"]
+                    told = {
+                        "across": across(*runs, curves),
+                        "within": [floor_of(run, curves)["floor"] for run in runs],
+                        "plain": [floor_of(run, curves)["plain"] for run in runs],
+                    }
+                    print(f"{count} busy  {method:24s} {json.dumps(told)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def sweep(
         typer.Option("--isolate/--no-isolate", help="Measure in worker processes, or in this one."),
     ] = True,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for one block before a worker is replaced.")
+        float, typer.Option(min=0.1, help="Seconds for 16 calls before a worker is replaced.")
     ] = 60.0,
     timer: Annotated[
         str, typer.Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")

@@ -22,6 +22,7 @@ ATTEMPTS = 4
 WAKE_S, AWAKE_S = 0.004, 0.001
 """After a pause longer than the second, calls are slower by 6 % at first, and as fast as later ones
 after about ten; so the first ones, that long, are not recorded."""
+FIRST_CALLS_S = 1.0
 BURN_IN_S = 0.2
 MEMORY_SHARE = 0.25
 """Of the machine's memory, at most this for cold operands."""
@@ -43,7 +44,9 @@ class CpuDevice(Device):
         if self._bound is None:
             self._bound = self._held.enter_context(bound_threads())
         reuse = min(reuse_bytes, int(MEMORY_SHARE * memory_bytes()))
-        return CpuSession([self._prepare(slot, reuse) for slot in slots], self._last)
+        session = CpuSession([self._prepare(slot, reuse) for slot in slots], self._last)
+        session.first_calls()
+        return session
 
     def close(self) -> None:
         """Release the threads again."""
@@ -100,6 +103,19 @@ class CpuSession(Session):
         self.failed: Mapping[int, str] = {
             place: slot for place, slot in enumerate(slots) if isinstance(slot, str)
         }
+
+    def first_calls(self) -> None:
+        """One unrecorded call of each slot: the first one of a shape in a process also makes its
+        kernel (oneDNN: up to three times a short call). Calls so long that they fill
+        :data:`FIRST_CALLS_S` do not show that."""
+        import torch
+
+        until = time.perf_counter() + FIRST_CALLS_S
+        with torch.inference_mode():
+            for slot, bind in enumerate(self._bind):
+                if bind is not None and time.perf_counter() < until:
+                    with suppress(Exception):  # the recorded call will tell
+                        self._one(slot)
 
     def block(self, order: Sequence[int]) -> BlockTimes:
         """A call that lost a core is made again at the end of the block, some times over."""

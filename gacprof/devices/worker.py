@@ -59,6 +59,15 @@ class OpenNamed:
         return open_device(self.name, self.timer)
 
 
+KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Of oneDNN and of PyTorch's layer above it. A sweep of more shapes than they hold would time the
+making of a kernel with every call; a model has few shapes."""
+CACHED_KERNELS = 16384
+CALLS_IN_TIME = 16
+"""So many calls are expected within the time limit; more have so much longer. Large products on few
+cores take a second each."""
+
+
 class IsolatedDevice(Device):
     """A device in a worker process. Use as a context, or call :meth:`close`.
 
@@ -104,7 +113,9 @@ class IsolatedDevice(Device):
         for session, order in wanted:
             assert isinstance(session, _RemoteSession)
             numbers.append((session.number(), tuple(order)))
-        found: list[BlockTimes] = self.ask_for_slots(("blocks", tuple(numbers)))
+        calls = sum(len(order) for _, order in numbers)
+        limit_s = self._timeout_s * max(1.0, calls / CALLS_IN_TIME)
+        found: list[BlockTimes] = self.ask_for_slots(("blocks", tuple(numbers)), limit_s)
         return found
 
     def burn_in(self) -> None:
@@ -135,11 +146,11 @@ class IsolatedDevice(Device):
             raise WorkerLostError(f"the worker process {how}") from None
         return self._hear(timeout_s or self._timeout_s)
 
-    def ask_for_slots(self, message: tuple[Any, ...]) -> Any:
+    def ask_for_slots(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
         """As :meth:`ask`; all that goes wrong is :class:`WorkerLostError`, for a device tells of
         single slots that fail, and raises where it cannot tell which one it was."""
         try:
-            return self.ask(message)
+            return self.ask(message, timeout_s)
         except WorkerLostError:
             raise
         except MeasurementError as error:
@@ -316,6 +327,8 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     # Else Inductor starts a process for each core: for a handful of points, beside the timing.
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     short_waits()
+    for cache in KERNEL_CACHES:
+        os.environ.setdefault(cache, str(CACHED_KERNELS))
     try:
         device = opener()
         hello: Any = device.environment, device.timer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
+SECONDS = re.compile(r'("budget_s": |time_cap_s=)\d+')
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
@@ -15,6 +17,8 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_notebook_runs(path: Path):
     notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:  # what it shows takes a minute; that it works, less
+        cell.source = SECONDS.sub(r"\g<1>5", cell.source)
     NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     shown = [
         output

@@ -50,20 +50,20 @@ def latency_us(point: Point) -> float:
     return (5.0 + d["M"] * d["N"] * d["K"] / 1e7) * (1.0 if aligned else 1.5)
 
 
-@pytest.fixture
-def suite(tmp_path):
-    path = tmp_path / "small.toml"
+@pytest.fixture(scope="session")
+def suite(tmp_path_factory):
+    path = tmp_path_factory.mktemp("suite") / "small.toml"
     path.write_text(SUITE)
     return str(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gpu():
     """What the recorded GPU is and answers, for tests that make one of their own."""
     return SimpleNamespace(environment=H200, latency_us=latency_us)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def h200():
     """Index 7: no CUDA device of this machine, whichever it is, so that NVML is never asked."""
     return Machine(RecordedDevice(latency_us, H200), "cpu", 7, TOY, isolated=False)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 from dataclasses import replace
 from itertools import pairwise
@@ -19,18 +20,43 @@ from gacprof.sweeping import build_map_of, read_blocks
 
 @pytest.fixture
 def no_ncu(monkeypatch):
-    monkeypatch.setattr("gacprof.kernels.ncu_collect.find_ncu", lambda: None)
+    leave_out_ncu(monkeypatch)
 
 
 @pytest.fixture
 def without_models(monkeypatch):
-    """Leave whole models and figures out where a test is about something else."""
+    leave_out_models(monkeypatch)
+
+
+def leave_out_ncu(patch):
+    patch.setattr("gacprof.kernels.ncu_collect.find_ncu", lambda: None)
+
+
+def leave_out_models(patch):
+    """Whole models and figures, where a test is about something else."""
 
     def refuse(setting):
         raise GacprofError("no models in this test")
 
-    monkeypatch.setattr("gacprof.survey.end_to_end.measure", refuse)
-    monkeypatch.setattr("gacprof.survey.figures.draw", lambda setting: Outcome())
+    patch.setattr("gacprof.survey.end_to_end.measure", refuse)
+    patch.setattr("gacprof.survey.figures.draw", lambda setting: Outcome())
+
+
+@pytest.fixture(scope="module")
+def surveyed(h200, suite, tmp_path_factory):
+    """A finished survey without models: (its folder, what it said)."""
+    out = tmp_path_factory.mktemp("survey") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_ncu(patch)
+        leave_out_models(patch)
+        return out, run_survey(out, machine=h200, suite=suite)
+
+
+@pytest.fixture
+def own_survey(surveyed, tmp_path):
+    """A copy of it to go on with."""
+    shutil.copytree(surveyed[0], tmp_path / "out")
+    return tmp_path / "out"
 
 
 def test_one_call_fills_every_row_of_a_gpu(h200, suite, tmp_path, no_ncu):
@@ -73,11 +99,8 @@ def check_sum(rows):
     assert row["predicted_us"] == pytest.approx(products + 10 + 16 / 8, rel=0.01)
 
 
-def test_our_plan_is_aligned_and_no_larger_than_the_unaligned_model(
-    h200, suite, tmp_path, no_ncu, without_models
-):
-    run_survey(tmp_path / "out", machine=h200, suite=suite)
-    data = json.loads((tmp_path / "out" / "variants.json").read_text())
+def test_our_plan_is_aligned_and_no_larger_than_the_unaligned_model(surveyed):
+    data = json.loads((surveyed[0] / "variants.json").read_text())
     by_name = {(v["group"], v["name"]): v for v in data["variants"]}
     for group in ("low rank", "pruned width"):
         ours, before = by_name[group, PLANNED], by_name[group, UNALIGNED]
@@ -101,10 +124,10 @@ def test_a_stage_that_fails_loses_no_other(
 
 
 def test_a_second_call_measures_nothing_where_all_is_decided(
-    gpu, h200, suite, tmp_path, no_ncu, without_models
+    gpu, h200, suite, surveyed, own_survey, no_ncu, without_models
 ):
-    out, calls = tmp_path / "out", []
-    first = run_survey(out, machine=h200, suite=suite)
+    out, calls = own_survey, []
+    first = surveyed[1]
     assert first.stages["sweep"].thin == ""
     before = read_blocks(out)
 
@@ -128,11 +151,8 @@ def test_a_second_call_goes_on_with_what_the_time_did_not_pay_for(
     assert again.stages["sweep"].thin == "" and again.stages["map"].status == "done"
 
 
-def test_the_sweeps_of_a_survey_are_one_run_of_blocks_and_processes_told_apart(
-    h200, suite, tmp_path, no_ncu, without_models
-):
-    out = tmp_path / "out"
-    run_survey(out, machine=h200, suite=suite)
+def test_the_sweeps_of_a_survey_are_one_run_of_blocks_and_processes_told_apart(surveyed):
+    out, _ = surveyed
     parts = [read_blocks(folder) for folder in sorted((out / "sweeps").iterdir())]
     merged = read_blocks(out)
     assert len(parts) == 3 and len(merged) == sum(map(len, parts))
@@ -222,10 +242,9 @@ def test_a_folder_of_something_else_is_left_alone(h200, suite, tmp_path):
 
 
 def test_another_device_or_a_call_without_resume_is_refused(
-    gpu, h200, suite, tmp_path, no_ncu, without_models
+    gpu, h200, suite, own_survey, no_ncu, without_models
 ):
-    out = tmp_path / "out"
-    run_survey(out, machine=h200, suite=suite)
+    out = own_survey
     with pytest.raises(MeasurementError, match="use --resume"):
         run_survey(out, machine=h200, suite=suite)
     other = RecordedDevice(gpu.latency_us, replace(gpu.environment, name="NVIDIA B200"))
