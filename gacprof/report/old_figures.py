@@ -12,7 +12,7 @@ _AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.ite
 _OURS = re.compile(
     rf"(?:bench|figure-\d+-[a-z0-9-]+|gemm-8k-[A-Z]|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII
 )
-"""Every name that :mod:`.page` and :mod:`gacprof.survey.figures` give a figure."""
+"""Every name that :mod:`.page` and :mod:`gacprof.survey.exhibits` give a figure."""
 
 
 def remove_old(folder: Path, drawn: Collection[str]) -> None:

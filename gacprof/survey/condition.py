@@ -1,4 +1,4 @@
-"""The device's state of the moment: what a reader must know before trusting its numbers.
+"""Stage ``doctor``: what can be measured here, and the device's state of the moment.
 
 Read only; nothing is set. A finding is a sentence, and ``mark`` says that numbers suffer from
 it. What cannot be read is said to be unknown, never taken for good.
@@ -6,6 +6,7 @@ it. What cannot be read is said to be unknown, never taken for good.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,7 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gacprof.core.files import write_json
+from gacprof.devices.doctor import examine as checks
 from gacprof.devices.telemetry import SLOWED_BY, open_nvml, slowdown_bits
+from gacprof.survey.setting import Setting
+from gacprof.survey.state import Outcome
 
 SMALL_MEMORY = 12 << 30
 """Below this an 8-billion-parameter model of 16-bit weights is run with few of its layers."""
@@ -174,3 +179,38 @@ def _clocks(nvml: Any, handle: Any) -> Iterator[Finding]:
     now = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
     most = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
     yield Finding("clocks", f"SM clock {now} of at most {most} MHz", mark=False)
+
+
+FILE = "doctor.json"
+
+
+def examine(setting: Setting) -> Outcome:
+    """Write ``doctor.json``. What the device suffers from becomes the stage's notes."""
+    found = [check.as_dict() for check in checks()]
+    now = look(setting.machine.index)
+    looks = [*_earlier(setting), now.as_dict()]
+    write_json(setting.folder / FILE, {"checks": found, "conditions": looks})
+    lacking = [f"{c['name']}: {c['note']}" for c in found if c["available"] is False]
+    return Outcome(artefacts=(FILE,), notes=(*now.marks, *lacking))
+
+
+def look_again(setting: Setting) -> Condition:
+    """The condition now, added to ``doctor.json``: a device may change under a long survey."""
+    now = look(setting.machine.index)
+    data = read(setting)
+    data["conditions"] = [*data.get("conditions", []), now.as_dict()]
+    write_json(setting.folder / FILE, data)
+    return now
+
+
+def read(setting: Setting) -> dict[str, Any]:
+    """``doctor.json``, empty where it is not there."""
+    try:
+        data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _earlier(setting: Setting) -> list[dict[str, Any]]:
+    return list(read(setting).get("conditions", []))

@@ -7,24 +7,122 @@ call.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.load_skeleton import build_skeleton
 from gacprof.core.errors import GacprofError, MeasurementError, first_line
+from gacprof.core.files import write_json
 from gacprof.survey.condition import free_bytes
-from gacprof.survey.results import FILE, kept, layers_before, save
 from gacprof.survey.setting import Setting
 from gacprof.survey.shapes import BYTES, Shape, inventory_of
 from gacprof.survey.state import SKIPPED, Outcome
 from gacprof.survey.variants import DENSE, PLANNED, UNALIGNED, Variant, load
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from gacprof.evaluation.bench_result import BenchResult
+
+
+SHARED = ("model.embed_tokens", "lm_head")
+"""What compression leaves alone, held once for all variants on a device."""
+
+SEED = 0
+
+
+def build(
+    inventory: Inventory, dtype: torch.dtype, device: torch.device, like: nn.Module | None = None
+) -> nn.Module:
+    """The model of ``inventory``, ready to run; embedding and head are those of ``like``.
+
+    Raises :class:`CheckpointError` where transformers cannot build it; torch's out-of-memory
+    error passes through.
+    """
+    model, _ = build_skeleton(inventory, dtype)
+    if like is not None:
+        for name in SHARED:
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, like.get_submodule(name))
+    draw = torch.Generator(device).manual_seed(SEED)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.is_meta:
+                made = nn.Parameter(_weights(parameter.shape, dtype, device, draw), False)
+                setattr(module, name, made)
+    return model.to(device).eval()
+
+
+def release(device: torch.device) -> None:
+    """Give the memory of models that are no longer named back to the device."""
+    import gc
+
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _weights(shape: Any, dtype: torch.dtype, device: torch.device, draw: Any) -> torch.Tensor:
+    """Normal, of a scale that keeps activations finite; a norm's weights are ones."""
+    made = torch.empty(shape, dtype=dtype, device=device)
+    if len(shape) < 2:
+        return made.fill_(1)
+    return made.normal_(0, float(shape[-1]) ** -0.5, generator=draw)
+
+
+FILE = "end_to_end.json"
+
+
+def layers_before(setting: Setting) -> int:
+    """How many layers an earlier call ran; 0 where there was none."""
+    try:
+        data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
+        return int(data["shape"]["layers"]) if data["results"] else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def kept(setting: Setting, variants: Sequence[Variant], shape: Shape) -> dict[str, dict[str, Any]]:
+    """Results of an earlier call, where it ran these very variants."""
+    try:
+        data = json.loads((setting.folder / FILE).read_text(encoding="utf-8"))
+        same = data["variants"] == _sizes(variants) and data["shape"] == _json(shape.as_dict())
+        return dict(data["results"]) if same else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def save(
+    setting: Setting,
+    shape: Shape,
+    variants: Sequence[Variant],
+    results: dict[str, dict[str, Any]],
+    problems: dict[str, str],
+) -> None:
+    write_json(
+        setting.folder / FILE,
+        {
+            "schema": "gacprof.survey.end_to_end/1",
+            "shape": shape.as_dict(),
+            "variants": _sizes(variants),
+            "results": results,
+            "not_measured": {name: why for name, why in problems.items() if name not in results},
+        },
+    )
+
+
+def _sizes(variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    return [{"group": v.group, "name": v.name, "sizes": dict(v.sizes)} for v in variants]
+
+
+def _json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
 
 ROUNDS = 12
 GRACE = 0.05
@@ -147,10 +245,7 @@ def _measure_group(
     problems: dict[str, str],
 ) -> None:
     """The runs of one group in one mode, on models that are built once for all of them."""
-    import torch
-
     from gacprof.evaluation.subject import device_of
-    from gacprof.survey.models import release
 
     if setting.out_of_time:
         problems.update({run.name: TIMED_OUT for run in todo})
@@ -186,7 +281,6 @@ def _measure_group(
 
 def _models(shape: Shape, variants: Sequence[Variant], device: torch.device) -> list[nn.Module]:
     from gacprof.checkpoint.load import dtype_of
-    from gacprof.survey.models import build
 
     made: list[nn.Module] = []
     for variant in variants:
@@ -199,7 +293,6 @@ def _timed(
     setting: Setting, run: Run, models: list[nn.Module], names: Sequence[str], runs_left: int
 ) -> BenchResult:
     """The run's timings. Raises :class:`GacprofError` when the time is up before they are."""
-    import torch
     from torch._dynamo import config
 
     from gacprof.evaluation import bench

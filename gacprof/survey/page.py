@@ -15,8 +15,8 @@ from gacprof import __version__
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_text
 from gacprof.report.tables import Table, render
-from gacprof.survey import disputes, figures, prediction, tables
-from gacprof.survey.doctor import read as read_doctor
+from gacprof.survey import evidence, exhibits, prediction
+from gacprof.survey.condition import read as read_doctor
 from gacprof.survey.setting import Setting
 from gacprof.survey.state import FILE as STATE
 from gacprof.survey.state import Outcome
@@ -110,7 +110,7 @@ def _end_to_end(setting: Setting) -> Iterator[str]:
 
 
 def _tables(setting: Setting) -> Iterator[str]:
-    for name, own, published in tables.both(setting):
+    for name, own, published in exhibits.both(setting):
         title = next((f"{name}. {t.title}" for t in (own, published) if t is not None), name)
         yield f"<h3>{_e(title)}</h3>"
         if own is not None and own.rows:
@@ -130,7 +130,7 @@ def _captionless(table: Table) -> str:
 def _figures(setting: Setting) -> Iterator[str]:
     for name in _state(setting)["stages"].get("figures", {}).get("artefacts", ()):
         svg = (setting.folder / name).read_text(encoding="utf-8")
-        caption = name.removeprefix(f"{figures.FOLDER}/").removesuffix(".svg")
+        caption = name.removeprefix(f"{exhibits.FOLDER}/").removesuffix(".svg")
         yield (
             f"<figure>{svg[svg.index('<svg') :]}<figcaption class='quiet'>{_e(caption)}"
             "</figcaption></figure>"
@@ -138,7 +138,7 @@ def _figures(setting: Setting) -> Iterator[str]:
 
 
 def _disputes(setting: Setting) -> Iterator[str]:
-    verdicts = json.loads((setting.folder / disputes.DATA).read_text(encoding="utf-8"))
+    verdicts = json.loads((setting.folder / evidence.DISPUTES_DATA).read_text(encoding="utf-8"))
     yield "<table><tr><th></th><th>dispute</th><th>verdict</th><th>finding and evidence</th></tr>"
     for v in verdicts:
         lines = "<br>".join(_e(line) for line in (v["finding"], *v["evidence"]))

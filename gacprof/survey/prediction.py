@@ -18,7 +18,7 @@ from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.core.files import write_json, write_text
 from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.report.tables import Column, Table, render
-from gacprof.survey import results
+from gacprof.survey import end_to_end
 from gacprof.survey.setting import Setting
 from gacprof.survey.shapes import Shape
 from gacprof.survey.state import SKIPPED, NotYetError, Outcome
@@ -64,7 +64,7 @@ class Row:
 def compare(setting: Setting) -> Outcome:
     """Write ``prediction.json`` and ``end_to_end.md``."""
     try:
-        data = json.loads((setting.folder / results.FILE).read_text(encoding="utf-8"))
+        data = json.loads((setting.folder / end_to_end.FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NotYetError(f"no end-to-end timings to compare with: {error}") from None
     found = rows(data, setting.cliff_map())

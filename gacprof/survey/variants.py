@@ -16,7 +16,6 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.files import write_json
-from gacprof.survey.samples import publish, sweep_into
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.shapes import (
     Shape,
@@ -27,7 +26,7 @@ from gacprof.survey.shapes import (
     unaligned_widths,
 )
 from gacprof.survey.state import NotYetError, Outcome
-from gacprof.survey.sweep import PLAN_TOKENS, TIMING
+from gacprof.survey.sweep import PLAN_TOKENS, TIMING, publish, sweep_into
 from gacprof.sweeping import Suite, load_suite
 from gacprof.sweeping.suite import parse_suite
 

@@ -39,7 +39,7 @@ def leave_out_models(patch):
         raise GacprofError("no models in this test")
 
     patch.setattr("gacprof.survey.end_to_end.measure", refuse)
-    patch.setattr("gacprof.survey.figures.draw", lambda setting: Outcome())
+    patch.setattr("gacprof.survey.exhibits.figures", lambda setting: Outcome())
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_stage_that_fails_loses_no_other(
     def broken(setting):
         raise ZeroDivisionError("a fault of ours")
 
-    monkeypatch.setattr("gacprof.survey.figures.draw", broken)
+    monkeypatch.setattr("gacprof.survey.exhibits.figures", broken)
     done = run_survey(tmp_path / "out", machine=h200, suite=suite)
     assert done.stages["figures"].status == "failed"
     assert done.stages["figures"].reason == "ZeroDivisionError: a fault of ours"
@@ -187,7 +187,7 @@ def test_an_interrupted_survey_is_gone_on_with(gpu, h200, suite, tmp_path, no_nc
 def test_a_budget_that_runs_out_leaves_what_is_missing_in_words(
     h200, suite, tmp_path, no_ncu, monkeypatch
 ):
-    monkeypatch.setattr("gacprof.survey.figures.draw", lambda setting: Outcome())
+    monkeypatch.setattr("gacprof.survey.exhibits.figures", lambda setting: Outcome())
     done = run_survey(tmp_path / "out", machine=h200, suite=suite, budget_s=1e-9)
     assert "not finished: the time was up" in done.stages["sweep"].thin
     assert (tmp_path / "out" / "index.html").is_file()

@@ -1,27 +1,71 @@
-"""Stage ``counters``: Nsight Compute on the edges of the largest cliffs, and what it explains."""
+"""Stages ``disputes`` and ``counters``: what the papers disagree about, each settled here or said
+to be open; Nsight Compute on the edges of the largest cliffs, and what it explains.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
-from gacprof.core.files import write_json
+from gacprof.core.files import write_json, write_text
 from gacprof.core.points import Point
 from gacprof.explain.annotate import annotate
+from gacprof.explain.disputes import DISPUTES, Verdict, settle
+from gacprof.explain.disputes.measuring import settle_on
 from gacprof.explain.edges import edge_points
 from gacprof.kernels.ncu_collect import Evidence, collect, from_report
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.state import DONE, SKIPPED, Outcome
+from gacprof.sweeping.suite import Timing
 
-REPORT, FILE = "evidence/edges.ncu-rep", "counters.json"
+DISPUTES_FILE, DISPUTES_DATA, SAMPLES = "disputes.md", "disputes.json", "disputes"
+
+
+def disputes(setting: Setting) -> Outcome:
+    """Run the experiments on a GPU, those that need none anywhere; write the verdicts."""
+    if setting.machine.is_gpu:
+        with setting.machine.sweeper(Timing().processes) as device:
+            settled = settle_on(device, setting.folder / SAMPLES, progress=setting.advance)
+        verdicts = settled.verdicts
+    else:
+        verdicts = settle()
+    write_text(setting.folder / DISPUTES_FILE, markdown(setting, verdicts))
+    write_json(setting.folder / DISPUTES_DATA, [verdict.as_dict() for verdict in verdicts])
+    counts = Counter(verdict.status for verdict in verdicts)
+    note = ", ".join(f"{count} {status}" for status, count in counts.items())
+    return Outcome(artefacts=(DISPUTES_FILE, DISPUTES_DATA), notes=(note,))
+
+
+def markdown(setting: Setting, verdicts: Sequence[Verdict]) -> str:
+    claims = {dispute.number: dispute.claims for dispute in DISPUTES}
+    where = setting.machine.device.environment
+    lines = [
+        "# What the papers disagree about",
+        "",
+        f"Looked into on {where.name} ({where.arch}).",
+        "",
+    ]
+    for v in verdicts:
+        basis = f" ({v.basis})" if v.basis else ""
+        lines += [f"## {v.number}. {v.title}", "", f"**{v.status}**{basis}: {v.finding}", ""]
+        lines += [f"- claim: {claim}" for claim in claims[v.number]]
+        lines += [f"- evidence: {line}" for line in v.evidence]
+        lines += [f"- to settle it: {v.needs}"] if v.needs else []
+        lines.append("")
+    return "\n".join(lines)
+
+
+REPORT, COUNTERS_FILE = "evidence/edges.ncu-rep", "counters.json"
 MOST_POINTS = 48
 """Profiling replays every kernel many times: about a second a point, and the report stays small."""
 
 LONGEST_S = 900.0
 
 
-def profile(setting: Setting) -> Outcome:
+def counters(setting: Setting) -> Outcome:
     """Counters for the edges, kept as ``.ncu-rep``, with the map's causes filled in from them."""
     cliff_map = setting.cliff_map()
     points = edges(cliff_map)
@@ -36,9 +80,9 @@ def profile(setting: Setting) -> Outcome:
     annotate(cliff_map, known).save(setting.folder / MAP)
     report = evidence.report.name if evidence.report else None
     data = evidence.as_dict() | {"report": report, "points": {p.id: str(p) for p in points}}
-    write_json(setting.folder / FILE, data)
+    write_json(setting.folder / COUNTERS_FILE, data)
     notes = (f"{len(known)} of {len(points)} edge points have counters",)
-    return Outcome(DONE, "", (REPORT, FILE, MAP), notes, evidence.problem)
+    return Outcome(DONE, "", (REPORT, COUNTERS_FILE, MAP), notes, evidence.problem)
 
 
 def edges(cliff_map: CliffMap) -> list[Point]:
@@ -55,7 +99,7 @@ def edges(cliff_map: CliffMap) -> list[Point]:
 def _collected(setting: Setting, points: list[Point]) -> Evidence:
     """The report that is there, if it is of these points; else a new one."""
     path = setting.folder / REPORT
-    if path.is_file() and _points_of(setting.folder / FILE) == {p.id for p in points}:
+    if path.is_file() and _points_of(setting.folder / COUNTERS_FILE) == {p.id for p in points}:
         return from_report(points, path)
     left = setting.left_s()
     if left is not None and left < 1:
