@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.load_skeleton import build_skeleton
+from gacprof.checkpoint.skeleton import build_skeleton
 
 SHARED = ("model.embed_tokens", "lm_head")
 """What compression leaves alone, held once for all variants on a device."""

@@ -17,10 +17,9 @@ from checkpoint_making import MemoryFolder
 from test_safetensors_header import mutated
 
 from gacprof.checkpoint.containers import read_container
-from gacprof.checkpoint.containers.records import Named, Record, TensorRef
-from gacprof.checkpoint.containers.state import find_state
-from gacprof.checkpoint.containers.torchzip import located
-from gacprof.checkpoint.containers.unpickle import unpickle
+from gacprof.checkpoint.pickled import Named, Record, TensorRef, find_state
+from gacprof.checkpoint.torchfile import located
+from gacprof.checkpoint.unpickle import unpickle
 from gacprof.core.errors import CheckpointError
 
 
@@ -223,7 +222,7 @@ def test_a_config_that_contains_itself_is_cut_off() -> None:
 
 
 def test_more_operations_than_any_model_has_are_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr("gacprof.checkpoint.containers.unpickle.MAX_OPERATIONS", 1000)
+    monkeypatch.setattr("gacprof.checkpoint.unpickle.MAX_OPERATIONS", 1000)
     with pytest.raises(CheckpointError, match="operations"):
         run(b"N0" * 600 + b"N.")
 

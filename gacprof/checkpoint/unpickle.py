@@ -3,7 +3,7 @@
 ``pickle.Unpickler`` imports what a pickle names and calls it; even with ``find_class``
 replaced it sizes its memo by what the stream says and hashes nested keys in C. This machine
 decodes with :mod:`pickletools` (which only parses), keeps a plain stack and a dict as memo,
-and turns every call into an inert record (:mod:`.records`). Work and memory are bounded by
+and turns every call into an inert record (``pickled.py``). Work and memory are bounded by
 the length of the stream and by ``MAX_OPERATIONS``.
 """
 
@@ -16,14 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gacprof.checkpoint.containers.records import (
-    Named,
-    Record,
-    StorageRef,
-    dict_key,
-    persistent,
-    reduced,
-)
+from gacprof.checkpoint.pickled import Named, Record, StorageRef, dict_key, persistent, reduced
 from gacprof.core.errors import CheckpointError
 
 MAX_OPERATIONS = 4_000_000
