@@ -9,7 +9,7 @@ from gacprof.checkpoint.inventory import Contents, Inventory
 from gacprof.checkpoint.layouts.layout import Findings, Layout
 from gacprof.checkpoint.layouts.plain import (
     FactorPairs,
-    Loaded,
+    GacprofFactors,
     Moe,
     PerLayerWidths,
     Plain,
@@ -20,7 +20,7 @@ from gacprof.core.errors import CheckpointError
 
 __all__ = ["Contents", "Findings", "all_layouts", "layout_named", "mirrored_files", "recognise"]
 
-_WITHOUT_A_TOOL = (Quantised(), Loaded(), FactorPairs(), Moe(), PerLayerWidths(), Plain())
+_WITHOUT_A_TOOL = (Quantised(), GacprofFactors(), FactorPairs(), Moe(), PerLayerWidths(), Plain())
 
 
 def all_layouts() -> tuple[Layout, ...]:

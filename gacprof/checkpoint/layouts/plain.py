@@ -46,7 +46,7 @@ class PerLayerWidths(Layout):
         return len({dim.size for dim in widths if dim.role == "mlp"}) > 1
 
 
-class Loaded(Layout):
+class GacprofFactors(Layout):
     """What ``gacprof.load_model`` builds: ``X.inner`` first, ``X.outer`` or ``X.outer.{i}`` second.
 
     Found in a model in memory, or in a state dict saved from one.
