@@ -83,7 +83,7 @@ class _Records:
     def __init__(self, folder: Folder, name: str) -> None:
         self.folder, self.name, self.where = folder, name, f"{folder.location}/{name}"
         try:
-            archive = zipfile.ZipFile(_ZipSource(folder, name))  # type: ignore[arg-type]
+            archive = zipfile.ZipFile(_ZipSource(folder, name))
         except (
             zipfile.BadZipFile,
             NotImplementedError,

@@ -97,8 +97,9 @@ class SliceGpt(Compressor):
             if tensor.endswith((_ATTENTION, _MLP)):
                 path, _, attribute = tensor.rpartition(".")
                 layer: Any = submodule(model, path, inventory)
-                if not getattr(type(layer), "is_sliced", False):
-                    layer.__class__ = _sliced_class(type(layer))
+                kind: Any = type(layer)
+                if not getattr(kind, "is_sliced", False):
+                    layer.__class__ = _sliced_class(kind)
                 layer.register_parameter(attribute, nn.Parameter(torch.empty(info.shape)))
 
 

@@ -122,15 +122,15 @@ def test_zip64_directories_are_read(tmp_path: Path) -> None:
     """The 64-bit end record, as written above 4 GiB, here with sizes that would not need it."""
     path = tmp_path / "m.pt"
     torch.save({"w": torch.ones(2)}, path)
-    data = bytearray(path.read_bytes())
-    end = data.rindex(b"PK\x05\x06")
-    count, length, start = struct.unpack_from("<HII", data, end + 10)
+    data = path.read_bytes()
+    count, length, start = struct.unpack_from("<HII", data, data.rindex(b"PK\x05\x06") + 10)
+    end = start + length
     record = struct.pack(
         "<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, length, start
     )
     locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1)
     short = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
-    path.write_bytes(bytes(data[:end]) + record + locator + short)
+    path.write_bytes(data[:end] + record + locator + short)
     assert open_tensors(path).torch("w").tolist() == [1, 1]
 
 
