@@ -1,6 +1,6 @@
-"""How bytes are stored: finding a folder's weights, telling their container, joining shards.
+"""How bytes are stored: finding a folder's weights, their container, joining shards.
 
-An index of shards comes from strangers: its file names may not leave the folder, every shard it
+An index of shards is untrusted: its file names may not leave the folder, every shard it
 names must be there, and every tensor it promises must be in the shard it names.
 """
 
@@ -58,7 +58,7 @@ def read_container(folder: Folder, name: str) -> Contents:
 
 
 def _read_file(folder: Folder, name: str) -> Contents:
-    """One file, by what it begins with: names lie (LLM-Pruner pickles into pytorch_model.bin)."""
+    """One file, by what it begins with: names may be wrong (LLM-Pruner pickles into pytorch_model.bin)."""
     where = f"{folder.location}/{name}"
     head = folder.read(name, 0, min(folder.size(name), 16))
     if head.startswith(b"version https://"[: len(head)]) and head:

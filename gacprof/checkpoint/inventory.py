@@ -121,8 +121,8 @@ ALIGNED = 16
 32 of a 16-bit one."""
 
 BESIDE = (8, 64)
-"""What a dim meets in a product is measured as it is and at its next multiples of these: an odd
-size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
+"""The other axis of a dim's product is measured as it is and at its next multiples of these: an
+odd size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Inventory:
-    """A checkpoint as its headers tell it. No tensor data was read to make one.
+    """A checkpoint as its headers describe it. No tensor data was read to make one.
 
     ``fingerprint`` is a digest over every tensor's name, dtype and shape: a plan is bound
     to it. ``notes`` are things a user should know (what a plain loader would do silently

@@ -2,8 +2,8 @@
 
 Nothing here does anything to the pickle's objects. A :class:`Named` is two strings, a
 :class:`Record` is what the pickle *said* about an object; nothing is imported, called or
-instantiated for it. They compare by identity, so that no hash or comparison walks into what a
-stranger nested.
+instantiated for it. They compare by identity, so that no hash or comparison walks into what an
+untrusted file nested.
 
 A whole-model pickle is a tree of records whose state has ``_parameters``, ``_buffers`` and
 ``_modules`` (torch/nn/modules/module.py). Walking it gives what ``state_dict()`` would, with

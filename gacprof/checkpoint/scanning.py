@@ -86,10 +86,11 @@ def inventory_of(
     has_own = own in names and own != "config.json"
     side = {own: read_json(folder, own)} if has_own else {}
     files = tuple(n for n in names if belongs(n) or n in side)
-    return _inventory(path, replace(contents, config=config, side=side, factors=factors), files)
+    return describe(path, replace(contents, config=config, side=side, factors=factors), files)
 
 
-def _inventory(path: str, contents: Contents, side_files: tuple[str, ...] = ()) -> Inventory:
+def describe(path: str, contents: Contents, side_files: tuple[str, ...] = ()) -> Inventory:
+    """The inventory of tensors whose meaning is not known yet."""
     layout = recognise(contents)
     findings = layout.describe(contents)
     return Inventory(
@@ -148,7 +149,7 @@ def inventory_of_model(model: torch.nn.Module, *, path: str | None = None) -> In
     config: Any = getattr(model, "config", None)
     config = config.to_dict() if hasattr(config, "to_dict") else config
     contents = Contents(tensors, dict(config) if isinstance(config, dict) else {})
-    return _inventory(path or f"{type(model).__name__} in memory", contents)
+    return describe(path or f"{type(model).__name__} in memory", contents)
 
 
 def _info(name: str, tensor: Any) -> TensorInfo:

@@ -202,14 +202,14 @@ def test_truncated_files_are_refused(tmp_path: Path, zipped: bool, keep: float) 
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def test_mutated_torch_files(zipped: bool) -> None:
-    """1,000 each: sound tensors within the file, or a CheckpointError."""
+    """Sound tensors within the file, or a CheckpointError."""
     stream = io.BytesIO()
     state = {f"w{i}": torch.ones(i + 1, 3) for i in range(4)}
     torch.save(state, stream, _use_new_zipfile_serialization=zipped)
     sound = stream.getvalue()
     rng = random.Random(7)
     refused = 0
-    for _ in range(1000):
+    for _ in range(400):
         file = mutated(rng, sound)
         try:
             stored = read_container(MemoryFolder({"m.pt": file}), "m.pt")
@@ -218,4 +218,4 @@ def test_mutated_torch_files(zipped: bool) -> None:
         else:
             for tensor in stored.tensors.values():
                 assert 0 <= (tensor.offset or 0) + tensor.nbytes <= len(file)
-    assert 0 < refused < 1000
+    assert 0 < refused < 400

@@ -51,7 +51,7 @@ class Linear:
 
     @property
     def reads(self) -> str:
-        """The weight that the layer's input meets first."""
+        """The weight that the layer's input is multiplied by first."""
         return self.inner or self.outer[0]
 
     def out_features(self, contents: Contents) -> int:

@@ -44,7 +44,7 @@ def layer_of(name: str) -> int | None:
 
 
 def role_of(module: str) -> str:
-    """The role of a linear layer by its module name; ``other`` where the name tells nothing."""
+    """The role of a linear layer by its module name; ``other`` where the name says nothing."""
     parts = module.split(".")
     role = _ROLES.get(".".join(parts[-2:])) or _ROLES.get(parts[-1], "other")
     if parts[-3:-1] == ["attention", "output"] and parts[-1] == "dense":

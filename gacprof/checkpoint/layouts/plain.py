@@ -92,7 +92,7 @@ class Moe(Layout):
         )
 
     def found(self, contents: Contents) -> Iterator[Linear]:
-        """Experts stored as [experts, in, out] or [experts, out, in]; hidden tells which."""
+        """Experts stored as [experts, in, out] or [experts, out, in], by where the hidden size is."""
         hidden = config_of_part(contents.config).get("hidden_size")
         for name, info in contents.tensors.items():
             module = name.removesuffix(".weight")
@@ -241,7 +241,7 @@ def _by_shape(contents: Contents) -> Iterator[Linear]:
         if len(orders) == 1:
             outer, inner = orders[0]
             biases = bias_of(contents, outer.removesuffix(".weight"))
-            frozen = _stranger(contents, module, inner)
+            frozen = _unknown_between(contents, module, inner)
             yield Linear(module, (outer,), inner=inner, biases=biases, frozen=frozen)
 
 
@@ -260,7 +260,7 @@ def _fit(contents: Contents, outer: str, inner: str) -> bool:
     return len(u) == len(v) == 2 and u[1] == v[0] and 0 < u[1] <= min(u[0], v[1])
 
 
-def _stranger(contents: Contents, module: str, inner: str) -> str:
+def _unknown_between(contents: Contents, module: str, inner: str) -> str:
     """Why the rank may not change: something between the factors has its size too."""
     rank = contents.shape(inner)[0]
     for name in contents.tensors:

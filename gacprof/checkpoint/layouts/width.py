@@ -152,7 +152,7 @@ def _kind_of(mlp: str) -> str:
 def _refusal(
     contents: Contents, mlp: str, size: int, parts: dict[str, Linear], vectors: Sequence[str]
 ) -> str:
-    """Why this width may not change: a packed weight, or a stranger that has it too."""
+    """Why this width may not change: a packed weight, or an unknown tensor of that size."""
     for linear in parts.values():
         if linear.frozen:
             return linear.frozen
@@ -168,7 +168,7 @@ def _refusal(
 def _declared(contents: Contents, mlp: str, size: int) -> int | None:
     """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one).
 
-    A config that says the size that is stored is true, and tells nothing of an earlier one.
+    A config that says the stored size is true, and says nothing of an earlier one.
     """
     declared = _declared_width(contents.config, _kind_of(mlp), (size,))
     return declared if declared is not None and declared > size else None
