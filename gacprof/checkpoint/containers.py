@@ -7,7 +7,7 @@ names must be there, and every tensor it promises must be in the shard it names.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath, PureWindowsPath
 
 from gacprof.checkpoint.folder import Folder, LocalFolder, is_inside, read_json
 from gacprof.checkpoint.inventory import Contents, TensorInfo
@@ -58,7 +58,7 @@ def read_container(folder: Folder, name: str) -> Contents:
 
 
 def _read_file(folder: Folder, name: str) -> Contents:
-    """One file, by what it begins with: names may be wrong (LLM-Pruner pickles into pytorch_model.bin)."""
+    """One file, by what it begins with: LLM-Pruner pickles a model into pytorch_model.bin."""
     where = f"{folder.location}/{name}"
     head = folder.read(name, 0, min(folder.size(name), 16))
     if head.startswith(b"version https://"[: len(head)]) and head:
@@ -124,7 +124,7 @@ def _check_name(folder: Folder, shard: str, where: str) -> None:
         or ".." in posix.parts
     ):
         raise CheckpointError(f"{where}: shard {shard[:120]!r} is not a file of this folder")
-    if isinstance(folder, LocalFolder) and not is_inside(Path(folder.path), shard):
+    if isinstance(folder, LocalFolder) and not is_inside(folder.path, shard):
         raise CheckpointError(f"{where}: shard {shard[:120]!r} leads outside this folder")
 
 

@@ -92,7 +92,7 @@ class Moe(Layout):
         )
 
     def found(self, contents: Contents) -> Iterator[Linear]:
-        """Experts stored as [experts, in, out] or [experts, out, in], by where the hidden size is."""
+        """Experts stored as [experts, in, out] or [experts, out, in]: the hidden size decides."""
         hidden = config_of_part(contents.config).get("hidden_size")
         for name, info in contents.tensors.items():
             module = name.removesuffix(".weight")
