@@ -132,7 +132,7 @@ def inventory_for(source: str | Path | Inventory | torch.nn.Module) -> Inventory
     return scan(source) if isinstance(source, str | Path) else inventory_of_model(source)
 
 
-def inventory_of_model(model: torch.nn.Module, *, path: str | None = None) -> Inventory:
+def inventory_of_model(model: torch.nn.Module) -> Inventory:
     """What :func:`scan` would say of ``model`` if it were saved. No tensor data is read.
 
     Raises :class:`CheckpointError` for something that has no state dict of tensors.
@@ -149,7 +149,7 @@ def inventory_of_model(model: torch.nn.Module, *, path: str | None = None) -> In
     config: Any = getattr(model, "config", None)
     config = config.to_dict() if hasattr(config, "to_dict") else config
     contents = Contents(tensors, dict(config) if isinstance(config, dict) else {})
-    return describe(path or f"{type(model).__name__} in memory", contents)
+    return describe(f"{type(model).__name__} in memory", contents)
 
 
 def _info(name: str, tensor: Any) -> TensorInfo:

@@ -33,6 +33,7 @@ LEGACY_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """The first pickle: the long integer 0x1950A86A20F9469CFC6C."""
 
 _LEGACY_PROTOCOL = 1001
+_BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error)
 _TAIL = 128 << 10
 
 
@@ -50,9 +51,6 @@ class _ZipSource:
 
     def tell(self) -> int:
         return self._at
-
-    def seekable(self) -> bool:
-        return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
         at = offset + (0, self._at, self._size)[whence]
@@ -84,13 +82,7 @@ class _Records:
         self.folder, self.name, self.where = folder, name, f"{folder.location}/{name}"
         try:
             archive = zipfile.ZipFile(_ZipSource(folder, name))
-        except (
-            zipfile.BadZipFile,
-            NotImplementedError,
-            OSError,
-            ValueError,
-            struct.error,
-        ) as error:
+        except _BROKEN_ZIP as error:
             raise CheckpointError(
                 f"{self.where}: not a whole zip file ({str(error)[:100]}); truncated or corrupt"
             ) from None
@@ -136,9 +128,8 @@ class _Records:
         return start
 
     def read(self, name: str, most: int) -> bytes:
-        return self.folder.read(
-            self.name, self.start(name), min(self.entries[name].file_size, most)
-        )
+        length = min(self.entries[name].file_size, most)
+        return self.folder.read(self.name, self.start(name), length)
 
 
 def read_torch_zip(folder: Folder, name: str) -> Contents:
