@@ -1,4 +1,4 @@
-"""Checkpoints: read safely from headers, recognised by structure, told as an inventory."""
+"""Checkpoints: read safely from headers, recognised by structure, described by an inventory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gacprof.checkpoint.inventory import (
     TensorInfo,
 )
 from gacprof.checkpoint.layouts import mirrored_files
-from gacprof.checkpoint.memory import inventory_for, inventory_of_model
-from gacprof.checkpoint.scanning import scan
+from gacprof.checkpoint.scanning import inventory_for, inventory_of_model, scan
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""What a checkpoint holds, as plain values: the language between layouts and everyone else.
+"""What a checkpoint holds, as plain values.
 
-A layout (``layouts/``) turns tensor headers and a config into an :class:`Inventory`;
-diagnosis, planning, realigning and loading read nothing else. The two ideas that carry it:
+A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`; diagnosis, planning,
+resizing and loading read nothing else. The two ideas that carry it:
 
 * a :class:`Gemm` is one matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ`` that a weight takes
   part in at run time; only ``M`` (tokens) is left open;
@@ -12,6 +12,8 @@ diagnosis, planning, realigning and loading read nothing else. The two ideas tha
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,10 +44,30 @@ class TensorInfo:
 
     @property
     def numel(self) -> int:
-        n = 1
-        for size in self.shape:
-            n *= size
-        return n
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A checkpoint before its tensors have a meaning: what containers and side files say.
+
+    ``config`` and ``side`` are those of :class:`Inventory`; ``attributes`` are the plain attributes
+    (``class``, ``num_heads``, ``eps`` …) of a pickled model's modules by module name; ``factors``
+    is the user's own pair of name patterns for factor pairs. ``left_out`` are tensors that the
+    shards hold and their index does not name.
+    """
+
+    tensors: Mapping[str, TensorInfo]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    factors: tuple[str, str] | None = None
+    container: str = "memory"
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        return self.tensors[tensor].shape
 
 
 @dataclass(frozen=True)
@@ -98,10 +120,9 @@ ALIGNED = 16
 """Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
 32 of a 16-bit one."""
 
-
 BESIDE = (8, 64)
-"""What a dim meets in a product is measured as it is and at its next multiples of these: an odd
-size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
+"""The other axis of a dim's product is measured as it is and at its next multiples of these: an
+odd size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +190,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Inventory:
-    """A checkpoint as its headers tell it. No tensor data was read to make one.
+    """A checkpoint as its headers describe it. No tensor data was read to make one.
 
     ``fingerprint`` is a digest over every tensor's name, dtype and shape: a plan is bound
     to it. ``notes`` are things a user should know (what a plain loader would do silently
@@ -195,7 +216,7 @@ class Inventory:
     attentions: tuple[Attention, ...]
     fingerprint: str
     side_files: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
@@ -205,6 +226,12 @@ class Inventory:
         """The folder that ``TensorInfo.file`` and ``side_files`` are relative to."""
         path = Path(self.path)
         return str(path.parent) if path.is_file() else self.path
+
+    @property
+    def main_dtype(self) -> str | None:
+        """The dtype that most modules with a matrix product are stored in."""
+        counts = Counter(module.dtype for module in self.modules if module.gemms)
+        return max(counts, key=lambda dtype: counts[dtype], default=None)
 
     @property
     def parameters(self) -> int:

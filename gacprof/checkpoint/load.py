@@ -15,12 +15,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gacprof.checkpoint.dtypes import FLOATING
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.load_plain import is_plain, load_plain
-from gacprof.checkpoint.load_skeleton import build_skeleton, require_transformers
 from gacprof.checkpoint.scanning import scan
+from gacprof.checkpoint.skeleton import build_skeleton, require_transformers
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
+from gacprof.core.dtypes import FLOATING, full_name
 from gacprof.core.errors import CheckpointError
 
 _DERIVED = (
@@ -74,9 +73,9 @@ def load(
     try:
         ignored = _assign(model, reader, names, chosen, where)
     except _MisfitError as misfit:
-        if not is_plain(inventory):
+        if not _is_plain(inventory):
             raise
-        model, ignored = load_plain(inventory, chosen, misfit), {}
+        model, ignored = _load_plain(inventory, chosen, misfit), {}
     model.to(where).eval().requires_grad_(False)
     return Loaded(model, inventory, chosen, ignored)
 
@@ -87,8 +86,7 @@ class _MisfitError(CheckpointError):
 
 def dtype_of(name: torch.dtype | str) -> torch.dtype:
     """A floating-point dtype by torch's name or a common short one (``bf16``, ``fp32``)."""
-    short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
-    found = name if isinstance(name, torch.dtype) else getattr(torch, short.get(name, name), None)
+    found = name if isinstance(name, torch.dtype) else getattr(torch, full_name(name), None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise CheckpointError(f"dtype '{name}' is unknown: use float32, bfloat16 or float16")
     return found
@@ -172,3 +170,45 @@ def _refuse_missing(missing: Iterable[str], inventory: Inventory, model: nn.Modu
             + (f" and {len(names) - 1} more" if len(names) > 1 else "")
             + f" of {type(model).__name__}; they would be random"
         )
+
+
+def _is_plain(inventory: Inventory) -> bool:
+    """Whether transformers' own loader may be asked: dense, uniform, safetensors in a folder.
+
+    transformers 5 keeps a mixture's experts in one tensor and splits it on saving. Where nothing
+    in a checkpoint is compressed, its own loader knows best; it is held to the same rule: no
+    weight may stay random and none unused.
+    """
+    return (
+        inventory.container == "safetensors"
+        and Path(inventory.path).is_dir()
+        and all(module.kind in ("dense", "embedding") for module in inventory.modules)
+        and all(dim.kind != "hidden" for dim in inventory.dims)
+    )
+
+
+def _load_plain(inventory: Inventory, dtype: torch.dtype, misfit: CheckpointError) -> nn.Module:
+    """The model by transformers' own loader. Raises ``misfit`` where that fits no better."""
+    transformers = require_transformers()
+    log = transformers.utils.logging
+    verbosity = log.get_verbosity()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
+            inventory.path,
+            torch_dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except Exception:  # what a foreign checkpoint raises in transformers has no common type
+        raise misfit from None
+    finally:
+        log.set_verbosity(verbosity)
+        log.enable_progress_bar()
+    if any(report[key] for key in ("missing_keys", "mismatched_keys", "unexpected_keys")):
+        raise misfit
+    found: nn.Module = model
+    return found

@@ -1,19 +1,22 @@
-"""From a path to an inventory: find the container, read headers, recognise the layout."""
+"""From a path or a model in memory to an inventory: find, read headers, recognise the layout."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.containers import Stored, find_container, read_container
-from gacprof.checkpoint.folder import Folder, LocalFolder, read_json
-from gacprof.checkpoint.hub import HubFolder, is_hub_id
-from gacprof.checkpoint.inventory import Inventory, TensorInfo
-from gacprof.checkpoint.layouts import Contents, recognise
+from gacprof.checkpoint.containers import find_container, read_container
+from gacprof.checkpoint.folder import Folder, HubFolder, LocalFolder, is_hub_id, read_json
+from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
+from gacprof.checkpoint.layouts import recognise
 from gacprof.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
 
 _SIDE_FILES = (
     "config.json",
@@ -72,43 +75,40 @@ def inventory_of(
     path: str, folder: Folder, name: str, factors: tuple[str, str] | None = None
 ) -> Inventory:
     """The inventory of the weights ``name`` in ``folder``."""
-    stored = read_container(folder, name)
-    if not stored.tensors:
+    contents = read_container(folder, name)
+    if not contents.tensors:
         raise CheckpointError(f"{folder.location}/{name}: holds no tensors")
     names = folder.names()
-    config = _config(folder, names, stored)
-    side = _side(folder, names, name)
-    contents = Contents(stored.tensors, config, side, stored.attributes, factors)
+    config = contents.config
+    if "config.json" in names:
+        config = read_json(folder, "config.json", constants=True)
+    own = Path(name).stem + ".json"  # SliceGPT writes a JSON file with the weights' own stem
+    has_own = own in names and own != "config.json"
+    side = {own: read_json(folder, own)} if has_own else {}
+    files = tuple(n for n in names if belongs(n) or n in side)
+    return describe(path, replace(contents, config=config, side=side, factors=factors), files)
+
+
+def describe(path: str, contents: Contents, side_files: tuple[str, ...] = ()) -> Inventory:
+    """The inventory of tensors whose meaning is not known yet."""
     layout = recognise(contents)
     findings = layout.describe(contents)
     return Inventory(
         path=path,
         layout=layout.name,
-        container=stored.container,
-        config=config,
-        tensors=stored.tensors,
+        container=contents.container,
+        config=contents.config,
+        tensors=contents.tensors,
         modules=findings.modules,
         dims=findings.dims,
         attentions=findings.attentions,
-        fingerprint=fingerprint(stored.tensors),
-        side_files=tuple(n for n in names if belongs(n) or n in side),
-        notes=(*stored.notes, *findings.notes),
-        side=side,
-        attributes=stored.attributes,
-        left_out=stored.left_out,
+        fingerprint=fingerprint(contents.tensors),
+        side_files=side_files,
+        notes=(*contents.notes, *findings.notes),
+        side=contents.side,
+        attributes=contents.attributes,
+        left_out=contents.left_out,
     )
-
-
-def _config(folder: Folder, names: tuple[str, ...], stored: Stored) -> Mapping[str, Any]:
-    if "config.json" in names:
-        return read_json(folder, "config.json", constants=True)
-    return stored.config
-
-
-def _side(folder: Folder, names: tuple[str, ...], name: str) -> dict[str, Mapping[str, Any]]:
-    """The JSON file with the weights' own stem (SliceGPT writes one)."""
-    own = Path(name).stem + ".json"
-    return {own: read_json(folder, own)} if own in names and own != "config.json" else {}
 
 
 def belongs(name: str) -> bool:
@@ -123,3 +123,39 @@ def fingerprint(tensors: Mapping[str, TensorInfo]) -> str:
         info = tensors[name]
         digest.update(f"{name}\0{info.dtype}\0{info.shape}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
+
+
+def inventory_for(source: str | Path | Inventory | torch.nn.Module) -> Inventory:
+    """The inventory of a checkpoint's path or hub id, of a model in memory, or as given."""
+    if isinstance(source, Inventory):
+        return source
+    return scan(source) if isinstance(source, str | Path) else inventory_of_model(source)
+
+
+def inventory_of_model(model: torch.nn.Module) -> Inventory:
+    """What :func:`scan` would say of ``model`` if it were saved. No tensor data is read.
+
+    Raises :class:`CheckpointError` for something that has no state dict of tensors.
+    """
+    try:
+        state: dict[str, Any] = dict(model.state_dict())
+    except AttributeError:
+        raise CheckpointError(
+            f"a {type(model).__name__} is not a model with a state dict"
+        ) from None
+    tensors = {n: _info(n, t) for n, t in state.items() if hasattr(t, "element_size")}
+    if not tensors:
+        raise CheckpointError(f"the {type(model).__name__} holds no tensors")
+    config: Any = getattr(model, "config", None)
+    config = config.to_dict() if hasattr(config, "to_dict") else config
+    contents = Contents(tensors, dict(config) if isinstance(config, dict) else {})
+    return describe(f"{type(model).__name__} in memory", contents)
+
+
+def _info(name: str, tensor: Any) -> TensorInfo:
+    """``offset`` is the address, so that one tensor under two names is seen to be one."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    address = None if tensor.is_meta else tensor.data_ptr()
+    nbytes = tensor.numel() * tensor.element_size()
+    stride = None if tensor.is_contiguous() else tuple(tensor.stride())
+    return TensorInfo(name, tuple(tensor.shape), dtype, "<memory>", address, nbytes, stride)

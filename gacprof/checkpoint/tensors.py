@@ -1,8 +1,8 @@
-"""Reading tensor data: memory-mapped, one tensor at a time.
+"""Reading tensor data: memory-mapped from files, or from a model in memory.
 
-Each tensor has its own mapping, private and copy-on-write, that is released with the array:
-a stream over a checkpoint holds no more than the tensors it keeps, and nothing written to an
-array reaches the file.
+Each tensor of a file has its own mapping, private and copy-on-write, that is released with the
+array: a stream over a checkpoint holds no more than the tensors it keeps, and nothing written to
+an array reaches the file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gacprof.checkpoint.dtypes import element_type
 from gacprof.checkpoint.inventory import Inventory, TensorInfo
-from gacprof.checkpoint.scanning import scan
+from gacprof.checkpoint.scanning import inventory_of_model, scan
+from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TensorReader:
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor as a mapped array. bfloat16 and float8 come as unsigned integers of the
-        same width (``dtypes.py``); ``info(name).dtype`` says what they are."""
+        same width (``core/dtypes.py``); ``info(name).dtype`` says what they are."""
         info = self.info(name)
         element = element_type(info.dtype)
         if info.offset is None:
@@ -87,3 +87,31 @@ def open_tensors(source: Inventory | str | Path) -> TensorReader:
             f"{inventory.path}: its tensors are not on this machine; download it first"
         )
     return TensorReader(inventory)
+
+
+class ModelReader(TensorReader):
+    """The state of a model in memory, read as a checkpoint's tensors are."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(inventory_of_model(model))
+        self._state = model.state_dict()
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        import torch
+
+        info = self.info(name)
+        if info.offset is None:
+            raise CheckpointError(f"{self.inventory.path}: {name!r} has no data (meta device)")
+        flat = self._state[name].detach().cpu().contiguous()
+        if flat.dtype in (torch.float64, torch.float32, torch.float16):
+            return np.asarray(flat.numpy())
+        carrier = element_type(info.dtype).numpy
+        whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[carrier.itemsize]
+        return np.asarray(flat.view(whole).numpy()).view(carrier)
+
+
+def tensors_of(source: str | Path | Inventory | torch.nn.Module) -> TensorReader:
+    """A reader for a checkpoint on disk or a model in memory. Raises :class:`CheckpointError`."""
+    if isinstance(source, str | Path | Inventory):
+        return open_tensors(source)
+    return ModelReader(source)

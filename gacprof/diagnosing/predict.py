@@ -16,8 +16,8 @@ from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapMiss
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.schema import Curve
+from gacprof.core.dtypes import choose_dtype
 from gacprof.core.points import Flag
-from gacprof.diagnosing.map_dtype import choose_dtype
 from gacprof.diagnosing.workload import Tokens, workload_of
 
 
@@ -98,7 +98,9 @@ class Predictor:
     ) -> None:
         self.map = cliff_map
         self.inventory = inventory
-        self.dtype, self.dtype_note = choose_dtype(cliff_map, inventory, dtype)
+        held = {curve.dtype for curve in cliff_map.select("linear")}
+        stored = inventory.main_dtype or "float16"
+        self.dtype, self.dtype_note = choose_dtype(dtype, stored, held, cliff_map.name)
         self._gemms: MutableMapping[str, Gemm] = {
             g.weight: g for module in inventory.modules for g in module.gemms
         }

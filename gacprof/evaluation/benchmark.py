@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from gacprof.checkpoint.load_skeleton import require_transformers
+from gacprof.checkpoint.skeleton import require_transformers
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device

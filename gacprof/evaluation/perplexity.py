@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.load_skeleton import require_transformers
+from gacprof.checkpoint.skeleton import require_transformers
 from gacprof.core.errors import CheckpointError
 
 WINDOW = 512

@@ -42,7 +42,7 @@ def plan(
     :class:`SolverError`.
     """
     from gacprof.checkpoint import Inventory, scan
-    from gacprof.checkpoint.memory_tensors import ModelReader
+    from gacprof.checkpoint.tensors import ModelReader
     from gacprof.cliffmap import CliffMap
     from gacprof.planning.make import make_plan
 

@@ -15,7 +15,7 @@ import numpy as np
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.errors import CheckpointError
-from gacprof.factors.cut import Stored, norms
+from gacprof.core.factors import Stored, norms
 
 
 def energy_kept(

@@ -11,10 +11,10 @@ from typing import Any
 
 import gacprof
 from gacprof.checkpoint import mirrored_files
-from gacprof.checkpoint.containers.sharded import LEFT_OUT
+from gacprof.checkpoint.config import module_facts
+from gacprof.checkpoint.containers import LEFT_OUT
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.width import widths_against_config
-from gacprof.checkpoint.load_config import module_facts
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync, write_json
 from gacprof.resizing.destination import WeightsFile, index_of

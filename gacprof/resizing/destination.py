@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.checkpoint.containers import find_container
-from gacprof.checkpoint.containers.safetensors import MAX_HEADER_BYTES
 from gacprof.checkpoint.folder import LocalFolder, read_json
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.safetensors import MAX_HEADER_BYTES
 from gacprof.resizing.fusion import Output
 from gacprof.resizing.safetensors_file import nbytes
 

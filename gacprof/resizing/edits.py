@@ -12,8 +12,8 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Place, TensorInfo
 from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.factors import Method
 from gacprof.core.points import MAX_DIM
-from gacprof.factors.cut import Method
 
 Action = Literal["pad", "truncate"]
 

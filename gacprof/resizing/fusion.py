@@ -13,8 +13,8 @@ import numpy as np
 
 from gacprof.checkpoint.inventory import Inventory, Module, TensorInfo
 from gacprof.checkpoint.tensors import TensorReader
+from gacprof.core import factors
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.factors import elements
 from gacprof.resizing.edits import Edit, Sizes
 from gacprof.resizing.pieces import Array
 from gacprof.resizing.resolve import Resolver
@@ -142,12 +142,12 @@ def blocks(output: Output, reader: TensorReader, resolver: Resolver) -> Iterator
             section = inner[start : start + part.shape[1]]
             step = max(1, CHUNK_BYTES // (8 * section.shape[1]))
             for at in range(0, len(block), step):
-                product = elements.widen(block[at : at + step], part.dtype) @ section
-                yield elements.narrow(product, output.dtype)
+                product = factors.widen(block[at : at + step], part.dtype) @ section
+                yield factors.narrow(product, output.dtype)
         start += part.shape[1] if inner is not None else 0
 
 
 def _whole(edit: Edit, reader: TensorReader, resolver: Resolver) -> Array:
     """A tensor in float64, all of it."""
-    parts = [elements.widen(block, edit.dtype) for block in blocks(edit, reader, resolver)]
+    parts = [factors.widen(block, edit.dtype) for block in blocks(edit, reader, resolver)]
     return np.concatenate(parts)

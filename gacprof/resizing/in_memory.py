@@ -13,7 +13,7 @@ import numpy as np
 
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.memory_tensors import ModelReader, tensors_of
+from gacprof.checkpoint.tensors import ModelReader, tensors_of
 from gacprof.core.errors import CheckpointError
 from gacprof.planning.schema import Plan
 from gacprof.resizing import targets
@@ -102,7 +102,7 @@ def _refuse_unknown(model: torch.nn.Module, made: Mapping[str, Array], fused: li
     """Raise before anything changes where something is not built as we know it."""
     from torch import nn
 
-    from gacprof.checkpoint.load_modules import FactorPair, GroupedFactors
+    from gacprof.checkpoint.layers import FactorPair, GroupedFactors
 
     for name in fused:
         try:
@@ -139,7 +139,7 @@ def _fuse(model: torch.nn.Module, made: Mapping[str, Array], fused: list[str]) -
 def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
     from torch import nn
 
-    from gacprof.checkpoint.layer_sizes import tell_sizes
+    from gacprof.checkpoint.layers import set_sizes
 
     shared: dict[int, nn.Parameter] = {}
     for name, array in made.items():
@@ -150,12 +150,12 @@ def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
             values = _to_torch(array, old.dtype).to(old.device)
             shared[id(old)] = nn.Parameter(values, old.requires_grad)
         setattr(module, attribute, shared[id(old)])
-        tell_sizes(module)
+        set_sizes(module)
 
 
 def _tell(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
     """What modules and the config say of their sizes beside the parameters."""
-    from gacprof.checkpoint.layer_sizes import tell_ranks, tell_width
+    from gacprof.checkpoint.layers import set_ranks, set_width
 
     for module in inventory.modules:
         ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
@@ -163,11 +163,11 @@ def _tell(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
         new = [sizes.get(name, size) for name, size in zip(ranks, old, strict=True)]
         left = [size for size in new if size is not None]
         if left and left == new:  # not fused
-            tell_ranks(model, module.name, old, left)
+            set_ranks(model, module.name, old, left)
     for dim in inventory.dims:
         after = sizes.get(dim.name)
         if dim.kind == "width" and after is not None:
-            tell_width(model, dim.name.removesuffix(":width"), dim.size, after)
+            set_width(model, dim.name.removesuffix(":width"), dim.size, after)
     config = getattr(model, "config", None)
     if config is None:
         return

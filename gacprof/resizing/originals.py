@@ -10,8 +10,7 @@ import numpy as np
 from gacprof.checkpoint.inventory import Inventory, Module
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CheckpointError
-from gacprof.factors.cut import Stored
-from gacprof.factors.elements import COMPUTABLE
+from gacprof.core.factors import COMPUTABLE, Stored
 from gacprof.resizing.edits import Change
 
 

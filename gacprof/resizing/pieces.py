@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
-from gacprof.factors import elements
 
 Array = NDArray[Any]
 
@@ -151,9 +151,9 @@ def _part(source: Array, axis: int, piece: Copy | Take | Mix, dtype: str) -> Arr
         return source[_along(axis, slice(piece.start, piece.stop))]
     if isinstance(piece, Take):
         return np.take(source, piece.indices, axis=axis)
-    values = elements.widen(source[_along(axis, slice(piece.start, piece.stop))], dtype)
+    values = factors.widen(source[_along(axis, slice(piece.start, piece.stop))], dtype)
     mixed = np.moveaxis(np.tensordot(values, piece.matrix, axes=(axis, 0)), -1, axis)
-    return elements.narrow(mixed, dtype)
+    return factors.narrow(mixed, dtype)
 
 
 def _along(axis: int, index: slice) -> tuple[slice, ...]:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.checkpoint.tensors import TensorReader
+from gacprof.core import factors
+from gacprof.core.factors import complete
 from gacprof.core.files import replacing
-from gacprof.factors import cut, elements
-from gacprof.factors.residual import complete
 from gacprof.resizing.edits import Change, Edit
 from gacprof.resizing.extension import Extended, Source
 from gacprof.resizing.originals import Originals, refuse_strangers
@@ -76,11 +76,11 @@ class Resolver:
 
     def look_at(self, edit: Edit, block: NDArray[Any]) -> None:
         """Remember a changed tensor whose new entries are not all finite."""
-        if edit.name not in self.not_finite and not elements.all_finite(block, edit.dtype):
+        if edit.name not in self.not_finite and not factors.all_finite(block, edit.dtype):
             self.not_finite.append(edit.name)
 
     def loss(self, change: Change) -> float | None:
-        """What a cut loses (see ``cut.py`` for the measure of each way); None for padding."""
+        """What a cut loses (see ``factors.py`` for the measure of each way); None for padding."""
         return None if change.action == "pad" else float(self._result(change)["loss"])
 
     def residual(self, change: Change) -> tuple[float, float] | None:
@@ -119,7 +119,7 @@ class Resolver:
     def _compute(self, change: Change) -> Result:
         if change.how == "magnitude":
             matrices = self._matrices(change)
-            kept = cut.by_magnitude([(m, axis) for axis, m in matrices], change.after)
+            kept = factors.by_magnitude([(m, axis) for axis, m in matrices], change.after)
             return {"indices": np.asarray(kept.indices), "loss": np.asarray(kept.loss)}
         pair = dict(self._matrices(change))
         if change.how == "residual":
@@ -127,23 +127,23 @@ class Resolver:
         if change.how == "order":
             if pair.keys() != {0, 1}:
                 return {"loss": np.asarray(np.nan)}
-            return {"loss": np.asarray(cut.loss_of_tail(pair[1], pair[0], change.after))}
-        new = cut.redistribute(pair[1], pair[0], change.after)
+            return {"loss": np.asarray(factors.loss_of_tail(pair[1], pair[0], change.after))}
+        new = factors.redistribute(pair[1], pair[0], change.after)
         return {"left": new.left, "right": new.right, "loss": np.asarray(new.loss)}
 
-    def _completed(self, change: Change, u: cut.Stored, v: cut.Stored) -> Result:
+    def _completed(self, change: Change, u: factors.Stored, v: factors.Stored) -> Result:
         if self._originals is None:
             raise ValueError(f"{change.dim.name}: no original weights at hand")
         weight = self._originals.weight(change)
         found = complete(weight, u, v, change.after - change.dim.size)
         refuse_strangers(change, found.before, self._originals.inventory.path)
         return {
-            "left": elements.narrow(found.left, u.dtype),
-            "right": elements.narrow(found.right, v.dtype),
+            "left": factors.narrow(found.left, u.dtype),
+            "right": factors.narrow(found.right, v.dtype),
             "residual": np.asarray([found.before, found.after]),
         }
 
-    def _matrices(self, change: Change) -> list[tuple[int, cut.Stored]]:
+    def _matrices(self, change: Change) -> list[tuple[int, factors.Stored]]:
         """The dim's stretch of every matrix that it is written in, with its axis there.
 
         Biases are left out: their size says nothing about a width's importance.
@@ -156,5 +156,5 @@ class Resolver:
             stretch = slice(place.start, place.start + change.dim.size)
             values = self._reader.read(place.tensor)
             values = values[stretch] if place.axis == 0 else values[:, stretch]
-            found.append((place.axis, cut.Stored(values, info.dtype)))
+            found.append((place.axis, factors.Stored(values, info.dtype)))
         return found

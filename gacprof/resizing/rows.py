@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from gacprof.factors import elements
+from gacprof.core import factors
 from gacprof.resizing.extension import Source
 from gacprof.resizing.pieces import Array, Copy, Mix, Piece, Take, Zeros, apply, size_of
 
@@ -63,6 +63,6 @@ def _mixed_rows(source: Array, matrix: Array, dtype: str) -> Array:
     result = np.empty((matrix.shape[1], flat.shape[1]), source.dtype)
     step = max(1, CHUNK_BYTES // (8 * max(1, flat.shape[0])))
     for start in range(0, flat.shape[1], step):
-        values = elements.widen(np.ascontiguousarray(flat[:, start : start + step]), dtype)
-        result[:, start : start + step] = elements.narrow(matrix.T @ values, dtype)
+        values = factors.widen(np.ascontiguousarray(flat[:, start : start + step]), dtype)
+        result[:, start : start + step] = factors.narrow(matrix.T @ values, dtype)
     return result.reshape(matrix.shape[1], *source.shape[1:])

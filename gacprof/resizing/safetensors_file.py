@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gacprof.checkpoint.dtypes import element_type
 from gacprof.checkpoint.tensors import TensorReader
+from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError
 from gacprof.resizing.edits import Edit
 from gacprof.resizing.fusion import Output, blocks

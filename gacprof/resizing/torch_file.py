@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gacprof.checkpoint.dtypes import BY_STORAGE
 from gacprof.checkpoint.tensors import TensorReader
+from gacprof.core.dtypes import BY_STORAGE
 from gacprof.core.errors import CheckpointError
 from gacprof.resizing.fusion import Output, blocks
 from gacprof.resizing.resolve import Resolver

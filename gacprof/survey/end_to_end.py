@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.load_skeleton import build_skeleton
+from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.core.files import write_json
 from gacprof.survey.condition import free_bytes

@@ -8,17 +8,16 @@ is measured once as it is, so that a diagnosis can add up the whole.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
-from gacprof.checkpoint.dtypes import BY_NAME
 from gacprof.checkpoint.inventory import ALIGNED, BESIDE, Gemm
+from gacprof.core.dtypes import AUTO, BY_NAME
 from gacprof.core.errors import SuiteError
 from gacprof.core.points import MAX_DIM
-from gacprof.sweeping.dtypes import AUTO
 from gacprof.sweeping.suite import Suite, parse_suite
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ def suite_for(
 
 def own_dtype(inventory: Inventory) -> str:
     """The dtype that most weights are stored in, where products of it can be measured."""
-    counts = Counter(module.dtype for module in inventory.modules if module.gemms)
-    stored = counts.most_common(1)[0][0] if counts else AUTO
+    stored = inventory.main_dtype
     return stored if stored in operators.get("linear").dtypes else AUTO
 
 

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gacprof.core.dtypes import AUTO
 from gacprof.core.errors import SuiteError
 from gacprof.core.points import MAX_DIM
-from gacprof.sweeping.dtypes import AUTO
 from gacprof.sweeping.for_checkpoint import own_dtype, reuse_mib
 from gacprof.sweeping.suite import Suite, parse_suite
 

@@ -40,9 +40,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gacprof import operators
+from gacprof.core.dtypes import dtype_named
 from gacprof.core.errors import SuiteError
 from gacprof.core.points import MAX_DIM, Flag, Point
-from gacprof.sweeping.dtypes import dtype_named
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
 MAX_POINTS = 1_000_000

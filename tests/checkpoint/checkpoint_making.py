@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gacprof.checkpoint.dtypes import BY_NAME
 from gacprof.checkpoint.layouts import Contents
+from gacprof.core.dtypes import BY_NAME
 from gacprof.core.errors import CheckpointError
 
 PEAK_KIB = """
@@ -66,7 +66,7 @@ def checkpoint(folder: Path, shapes: Shapes, config: Mapping[str, Any] | None = 
 
 def contents(shapes: Shapes, config: Mapping[str, Any] | None = None, **more: Any) -> Contents:
     """What a layout sees, without any file."""
-    from gacprof.checkpoint.containers.safetensors import parse_header
+    from gacprof.checkpoint.safetensors import parse_header
 
     header, length = header_of(shapes)
     return Contents(parse_header(header, 0, length, "", "test"), config or {}, **more)

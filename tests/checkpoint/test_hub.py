@@ -16,7 +16,7 @@ from checkpoint_making import write_safetensors
 from test_layouts import gated
 
 from gacprof.checkpoint import open_tensors, scan
-from gacprof.checkpoint.hub import HubFolder
+from gacprof.checkpoint.folder import HubFolder
 from gacprof.checkpoint.scanning import inventory_of
 from gacprof.core.errors import CheckpointError
 

@@ -8,7 +8,7 @@ import pytest
 from checkpoint_making import checkpoint, contents
 
 from gacprof.checkpoint import Attention, Place, scan
-from gacprof.checkpoint.layouts import LAYOUTS, Findings, recognise
+from gacprof.checkpoint.layouts import Findings, all_layouts, recognise
 from gacprof.core.errors import CheckpointError
 
 MLP = "model.layers.0.mlp"
@@ -33,7 +33,7 @@ def gated(prefix: str, width: int, hidden: int = 8) -> dict[str, tuple[int, ...]
 
 
 def test_every_layout_has_its_own_name_and_the_fallback_is_last() -> None:
-    names = [layout.name for layout in LAYOUTS]
+    names = [layout.name for layout in all_layouts()]
     assert len(set(names)) == len(names) and names[-1] == "plain"
 
 

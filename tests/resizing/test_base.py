@@ -11,8 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
-from gacprof.factors.cut import Stored
-from gacprof.factors.residual import complete
+from gacprof.core.factors import Stored, complete
 from gacprof.resizing import realign_by_strategy
 from gacprof.resizing.run import write_resized
 

@@ -16,8 +16,8 @@ from gacprof.resizing import realign_by_strategy
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from gacprof.checkpoint.layers import FactorPair, GroupedFactors  # noqa: E402
 from gacprof.checkpoint.load import load_model  # noqa: E402
-from gacprof.checkpoint.load_modules import FactorPair, GroupedFactors  # noqa: E402
 
 IDS = torch.randint(0, 500, (2, 24), generator=torch.Generator().manual_seed(0))
 

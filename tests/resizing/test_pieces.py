@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
-from gacprof.factors import elements
 from gacprof.resizing.pieces import Copy, Mix, Stretch, Take, Zeros, apply, compose, size_of
 from gacprof.resizing.rows import new_shape, rows
 
@@ -106,19 +106,19 @@ def test_bfloat16_rounds_to_nearest_even_like_torch():
         [values, [0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, np.inf, -np.inf, np.nan]]
     )
     single = values.astype(np.float32)
-    ours = elements.narrow(single.astype(np.float64), "bfloat16")
+    ours = factors.narrow(single.astype(np.float64), "bfloat16")
     theirs = torch.from_numpy(single).to(torch.bfloat16)
     np.testing.assert_array_equal(
-        elements.widen(ours, "bfloat16"), theirs.double().numpy(), strict=True
+        factors.widen(ours, "bfloat16"), theirs.double().numpy(), strict=True
     )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_value_that_overflows_the_type_is_refused_not_written_as_infinity(dtype):
     with pytest.raises(CheckpointError, match="overflows"):
-        elements.narrow(np.array([1.0, 3.4e38 * 1.5]), dtype)
+        factors.narrow(np.array([1.0, 3.4e38 * 1.5]), dtype)
 
 
 def test_types_we_cannot_compute_with_are_refused():
     with pytest.raises(CheckpointError, match="float8_e4m3fn"):
-        elements.widen(np.zeros(3, np.uint8), "float8_e4m3fn")
+        factors.widen(np.zeros(3, np.uint8), "float8_e4m3fn")

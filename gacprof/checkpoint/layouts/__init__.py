@@ -1,59 +1,42 @@
-"""What names and shapes mean: one file per layout, the first that recognises wins."""
+"""What names and shapes mean: the first layout that recognises them wins."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.layouts.asvd import Asvd
-from gacprof.checkpoint.layouts.base import Contents, Findings, Layout, Sizes
-from gacprof.checkpoint.layouts.generic import Generic
-from gacprof.checkpoint.layouts.llmpruner import LlmPruner
-from gacprof.checkpoint.layouts.loaded import Loaded
-from gacprof.checkpoint.layouts.moe import Moe
-from gacprof.checkpoint.layouts.palu import Palu
-from gacprof.checkpoint.layouts.plain import PerLayerWidths, Plain
-from gacprof.checkpoint.layouts.quantised import Quantised
-from gacprof.checkpoint.layouts.slicegpt import SliceGpt
-from gacprof.checkpoint.layouts.svdllm import SvdLlm
+import gacprof.compressors  # not its names: it imports this package, and either may come first
+from gacprof.checkpoint.inventory import Contents, Inventory
+from gacprof.checkpoint.layouts.layout import Findings, Layout
+from gacprof.checkpoint.layouts.plain import (
+    FactorPairs,
+    GacprofFactors,
+    Moe,
+    PerLayerWidths,
+    Plain,
+    Quantised,
+)
+from gacprof.checkpoint.layouts.width import Sizes
 from gacprof.core.errors import CheckpointError
 
-__all__ = [
-    "LAYOUTS",
-    "Contents",
-    "Findings",
-    "Layout",
-    "Sizes",
-    "layout_named",
-    "mirrored_files",
-    "recognise",
-]
+__all__ = ["Contents", "Findings", "all_layouts", "layout_named", "mirrored_files", "recognise"]
 
-LAYOUTS: tuple[Layout, ...] = (
-    Palu(),
-    Asvd(),
-    SvdLlm(),
-    SliceGpt(),
-    Quantised(),
-    Loaded(),
-    LlmPruner(),
-    Generic(),
-    Moe(),
-    PerLayerWidths(),
-    Plain(),
-)
-"""In order of asking; ``Plain`` recognises everything and comes last."""
+_WITHOUT_A_TOOL = (Quantised(), GacprofFactors(), FactorPairs(), Moe(), PerLayerWidths(), Plain())
+
+
+def all_layouts() -> tuple[Layout, ...]:
+    """In order of asking; ``Plain`` recognises everything and comes last."""
+    return (*gacprof.compressors.COMPRESSORS, *_WITHOUT_A_TOOL)
 
 
 def recognise(contents: Contents) -> Layout:
     """The layout of a checkpoint; the user's own factor patterns go before all else."""
     if contents.factors:
-        return layout_named(Generic.name)
-    return next(layout for layout in LAYOUTS if layout.recognise(contents))
+        return layout_named(FactorPairs.name)
+    return next(layout for layout in all_layouts() if layout.recognise(contents))
 
 
 def layout_named(name: str) -> Layout:
-    for layout in LAYOUTS:
+    for layout in all_layouts():
         if layout.name == name:
             return layout
     raise CheckpointError(f"layout {name!r} is not known; this inventory is of a newer gacprof")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.inventory import Attention
-from gacprof.checkpoint.layouts.base import Contents
+from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.inventory import Attention, Contents
 from gacprof.checkpoint.layouts.linear import Linear
-from gacprof.checkpoint.layouts.names import in_tower, layer_of, parent_of, role_of
+from gacprof.checkpoint.layouts.names import layer_of, parent_of, role_of
 
 
 def find_attentions(
@@ -58,7 +58,7 @@ def _attention(
     config = whole | dict(contents.attributes.get(name, {}))
     heads = _count(config, "num_heads", "num_attention_heads", "n_head")
     kv_heads = _count(config, "num_key_value_heads", "num_kv_heads") or heads
-    head_dim = declared_head_dim(config, whole)
+    head_dim = _declared_head_dim(config, whole)
     if "qkv" in parts:
         if not heads or not head_dim:
             return None, f"{name}: heads unknown: the config names none"
@@ -75,7 +75,7 @@ def _attention(
     return None, f"{name}: q gives {q} and k {k} entries, which no head count in the config fits"
 
 
-def declared_head_dim(config: Mapping[str, Any], whole: Mapping[str, Any]) -> int | None:
+def _declared_head_dim(config: Mapping[str, Any], whole: Mapping[str, Any]) -> int | None:
     """head_dim as ``config`` has it, else the model's hidden size over heads (transformers'
     default)."""
     given = _count(config, "head_dim")
@@ -84,12 +84,6 @@ def declared_head_dim(config: Mapping[str, Any], whole: Mapping[str, Any]) -> in
     hidden = _count(whole, "hidden_size", "n_embd", "d_model")
     heads = _count(whole, "num_attention_heads", "n_head", "num_heads")
     return hidden // heads if hidden and heads and hidden % heads == 0 else None
-
-
-def config_of_part(config: Mapping[str, Any], name: str = "") -> dict[str, Any]:
-    """The part of a multimodal config that describes the module ``name``; all of a plain one."""
-    inner = config.get("vision_config" if in_tower(name) else "text_config")
-    return dict(inner) if isinstance(inner, Mapping) else dict(config)
 
 
 def _count(config: Mapping[str, Any], *keys: str) -> int | None:

@@ -7,12 +7,13 @@ section of inner's output.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gacprof.checkpoint.dtypes import FLOATING
-from gacprof.checkpoint.layouts.base import Contents
+from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.names import is_embedding, may_be_conv1d
+from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
@@ -50,7 +51,7 @@ class Linear:
 
     @property
     def reads(self) -> str:
-        """The weight that the layer's input meets first."""
+        """The weight that the layer's input is multiplied by first."""
         return self.inner or self.outer[0]
 
     def out_features(self, contents: Contents) -> int:
@@ -85,6 +86,23 @@ def bias_of(contents: Contents, module: str) -> tuple[str, ...]:
     """The bias beside a weight, if there is one."""
     name = f"{module}.bias"
     return (name,) if name in contents.tensors else ()
+
+
+def factor_chains(contents: Contents, inner: str, outer: str) -> Iterator[Linear]:
+    """``X{inner}.weight`` with ``X{outer}.weight``, or one ``X{outer}.{i}.weight`` per group."""
+    for name in contents.tensors:
+        module = name.removesuffix(f"{inner}.weight")
+        if module == name:
+            continue
+        parts = [f"{module}{outer}"]
+        if f"{parts[0]}.weight" not in contents.tensors:
+            groups = (f"{module}{outer}.{i}" for i in itertools.count())
+            parts = list(itertools.takewhile(lambda p: f"{p}.weight" in contents.tensors, groups))
+        if parts:
+            weights = tuple(f"{part}.weight" for part in parts)
+            biases = tuple(bias for part in parts for bias in bias_of(contents, part))
+            biases = biases if len(biases) == len(parts) else ()
+            yield Linear(module, weights, inner=name, biases=biases)
 
 
 def dense_linears(contents: Contents, taken: Iterable[Linear] = ()) -> Iterator[Linear]:

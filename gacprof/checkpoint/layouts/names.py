@@ -9,76 +9,29 @@ from __future__ import annotations
 
 import re
 
-_BY_LAST = {
-    "q_proj": "q",
-    "k_proj": "k",
-    "v_proj": "v",
-    "o_proj": "o",
-    "out_proj": "o",
-    "wq": "q",
-    "wk": "k",
-    "wv": "v",
-    "wo": "o",
-    "query": "q",
-    "key": "k",
-    "value": "v",
-    "qkv_proj": "qkv",
-    "c_attn": "qkv",
-    "query_key_value": "qkv",
-    "Wqkv": "qkv",
-    "gate_proj": "gate",
-    "up_proj": "up",
-    "down_proj": "down",
-    "gate_up_proj": "gate_up",
-    "w1": "gate",
-    "w3": "up",
-    "w2": "down",
-    "fc1": "up",
-    "fc2": "down",
-    "fc_in": "up",
-    "fc_out": "down",
-    "c_fc": "up",
-    "dense_h_to_4h": "up",
-    "dense_4h_to_h": "down",
-    "lm_head": "head",
-    "embed_out": "head",
-    "score": "head",
+_NAMES = {
+    "q": "q_proj wq query SelfAttention.q",
+    "k": "k_proj wk key SelfAttention.k",
+    "v": "v_proj wv value SelfAttention.v",
+    "qkv": "qkv_proj c_attn query_key_value Wqkv",
+    "o": "o_proj out_proj wo attn.c_proj attention.dense self_attention.dense self_attn.dense",
+    "gate": "gate_proj w1 DenseReluDense.wi_0",
+    "up": "up_proj w3 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
+    " DenseReluDense.wi DenseReluDense.wi_1",
+    "gate_up": "gate_up_proj",
+    "down": "down_proj w2 fc2 fc_out dense_4h_to_h mlp.c_proj output.dense DenseReluDense.wo",
+    "expert_router": "block_sparse_moe.gate mlp.gate mlp.router feed_forward.router",
+    "head": "lm_head embed_out score",
 }
+"""Names of modules by role: the last part, or the last two where one alone says too little."""
 
-_BY_TWO = {
-    "attn.c_proj": "o",
-    "mlp.c_proj": "down",
-    "attention.dense": "o",
-    "self_attention.dense": "o",
-    "self_attn.dense": "o",
-    "output.dense": "down",
-    "intermediate.dense": "up",
-    "block_sparse_moe.gate": "expert_router",
-    "mlp.gate": "expert_router",
-    "mlp.router": "expert_router",
-    "feed_forward.router": "expert_router",
-    "DenseReluDense.wi": "up",
-    "DenseReluDense.wi_0": "gate",
-    "DenseReluDense.wi_1": "up",
-    "DenseReluDense.wo": "down",
-    "SelfAttention.q": "q",
-    "SelfAttention.k": "k",
-    "SelfAttention.v": "v",
-}
+_ROLES = {name: role for role, names in _NAMES.items() for name in names.split()}
 
-_EMBEDDINGS = (
-    "embed_tokens",
-    "embed_positions",
-    "wte",
-    "wpe",
-    "word_embeddings",
-    "position_embeddings",
-    "token_type_embeddings",
-    "tok_embeddings",
-    "embed_in",
-    "shared",
+_EMBEDDINGS = {
+    *("embed_tokens", "embed_positions", "embed_in", "tok_embeddings", "word_embeddings"),
+    *("position_embeddings", "token_type_embeddings", "wte", "wpe", "shared"),
     "relative_attention_bias",
-)
+}
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
 _EXPERT = re.compile(r"\.experts\.(\d{1,6})\.")
@@ -91,9 +44,9 @@ def layer_of(name: str) -> int | None:
 
 
 def role_of(module: str) -> str:
-    """The role of a linear layer by its module name; ``other`` where the name tells nothing."""
+    """The role of a linear layer by its module name; ``other`` where the name says nothing."""
     parts = module.split(".")
-    role = _BY_TWO.get(".".join(parts[-2:])) or _BY_LAST.get(parts[-1], "other")
+    role = _ROLES.get(".".join(parts[-2:])) or _ROLES.get(parts[-1], "other")
     if parts[-3:-1] == ["attention", "output"] and parts[-1] == "dense":
         role = "o"  # BERT: attention.output.dense beside output.dense
     return f"expert_{role}" if _EXPERT.search(module) and role != "other" else role

@@ -1,34 +1,42 @@
-"""Plain Hugging Face names and dense weights: one width for all layers, or widths per layer.
+"""Layouts that name no tool: plain weights, experts, packed weights, factor pairs by shape.
 
 ``Plain`` is the fallback: whatever no other layout recognises. Torch-Pruning's example,
-LLM-Shearing and Minitron write this. Nothing in such a file names the tool, so neither do these.
+LLM-Shearing and Minitron write it. Nothing in such a file names the tool, so neither do these.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.layouts.assemble import assemble
-from gacprof.checkpoint.layouts.base import Contents, Findings, Sizes
-from gacprof.checkpoint.layouts.linear import dense_linears
-from gacprof.checkpoint.layouts.width import find_widths, mirror_widths
+import gacprof.compressors
+from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.inventory import Contents, Inventory
+from gacprof.checkpoint.layouts.layout import Layout
+from gacprof.checkpoint.layouts.linear import (
+    Linear,
+    Packed,
+    bias_of,
+    dense_linears,
+    factor_chains,
+)
+from gacprof.checkpoint.layouts.names import is_expert, parent_of, role_of
+from gacprof.checkpoint.layouts.width import Sizes, find_widths
+from gacprof.core.dtypes import FLOATING
+from gacprof.core.errors import CheckpointError
 
 
-class Plain:
+class Plain(Layout):
+    """Plain Hugging Face names and dense weights."""
+
     name = "plain"
 
     def recognise(self, contents: Contents) -> bool:
         return True
 
-    def describe(self, contents: Contents) -> Findings:
-        return assemble(contents, list(dense_linears(contents)))
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
-        return mirror_config(inventory, sizes)
-
-
-class PerLayerWidths(Plain):
+class PerLayerWidths(Layout):
     """Plain names, and MLPs whose widths differ, whatever tool cut them."""
 
     name = "per-layer-widths"
@@ -38,29 +46,227 @@ class PerLayerWidths(Plain):
         return len({dim.size for dim in widths if dim.role == "mlp"}) > 1
 
 
-def mirror_config(inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
-    """config.json with a width that has become, or stayed, uniform."""
-    if not inventory.config:
-        return {}
-    config = dict(inventory.config)
-    mirror_widths(inventory, sizes, config)
-    return {"config.json": config}
+class GacprofFactors(Layout):
+    """What ``gacprof.load_model`` builds: ``X.inner`` first, ``X.outer`` or ``X.outer.{i}`` second.
 
-
-def made_plain(config: dict[str, Any], ranks: str, prefix: str) -> None:
-    """Make ``config`` a plain model's once nothing is factored any more.
-
-    ``ranks`` is the key of the ranks, ``prefix`` what the tool puts before names of classes and
-    model types. Its remote code would build factors that are no longer there.
+    Found in a model in memory, or in a state dict saved from one.
     """
-    for key in (ranks, "auto_map"):
-        config.pop(key, None)
-    classes = config.get("architectures")
-    if isinstance(classes, list):
-        config["architectures"] = [_without(prefix, name) for name in classes]
-    if "model_type" in config:
-        config["model_type"] = _without(prefix.lower(), config["model_type"])
+
+    name = "gacprof"
+    ordered = False
+
+    def found(self, contents: Contents) -> Iterator[Linear]:
+        for linear in factor_chains(contents, ".inner", ".outer"):
+            if role_of(linear.name) != "other":
+                yield linear
+
+    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+        """The config of the tool that the model came from, which it still has."""
+        for tool in gacprof.compressors.COMPRESSORS:
+            if tool.rank_key in inventory.config:
+                return tool.mirror(inventory, sizes)
+        return super().mirror(inventory, sizes)
 
 
-def _without(prefix: str, name: Any) -> Any:
-    return name.removeprefix(prefix) or name if isinstance(name, str) else name
+_BATCHED = (".experts.gate_up_proj", ".experts.down_proj")
+_BATCHED_WHY = (
+    "all experts are stored in one tensor, and models differ in how gate and up lie in it "
+    "(halves or interleaved)"
+)
+
+
+class Moe(Layout):
+    """Experts: ``experts.{e}.w1/w3/w2`` (Mixtral), ``experts.{e}.gate_proj`` … (Qwen-MoE,
+    DeepSeek), shared experts, and all experts in one three-dimensional tensor.
+
+    Each expert's width is a dim of its own. Kernels that run all experts in one grouped GEMM need
+    equal widths; ``mirror`` writes the width only where it is uniform.
+    """
+
+    name = "moe"
+
+    def recognise(self, contents: Contents) -> bool:
+        return any(
+            is_expert(name) or name.removesuffix(".weight").endswith(_BATCHED)
+            for name in contents.tensors
+        )
+
+    def found(self, contents: Contents) -> Iterator[Linear]:
+        """Experts stored as [experts, in, out] or [experts, out, in]: the hidden size decides."""
+        hidden = config_of_part(contents.config).get("hidden_size")
+        for name, info in contents.tensors.items():
+            module = name.removesuffix(".weight")
+            if not module.endswith(_BATCHED) or len(info.shape) != 3 or info.dtype not in FLOATING:
+                continue
+            first, second = info.shape[1:]
+            reads_hidden = module.endswith("gate_up_proj")
+            inputs_first = (first == hidden) if reads_hidden else (second == hidden)
+            n_in, n_out = (first, second) if inputs_first else (second, first)
+            packed = Packed(n_out, n_in, info.dtype)
+            yield Linear(module, (name,), packed=packed, frozen=_BATCHED_WHY)
+
+    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
+        yield (
+            "experts see only the tokens routed to them: their M is smaller than that of the "
+            "other layers"
+        )
+
+
+class Quantised(Layout):
+    """GPTQ and AWQ: ``X.qweight`` holds several weights in each int32.
+
+    GPTQ packs along the inputs: qweight [in·bits/32, out], with scales [groups, out]. AWQ packs
+    along the outputs: qweight [in, out·bits/32]. The number of bits follows from ``qzeros``
+    [groups, out·bits/32], so that no config is needed. Sizes are those of the true layer; no
+    dim may be changed, since zeros would enter the groups' scales and packing.
+    """
+
+    name = "quantised"
+
+    def recognise(self, contents: Contents) -> bool:
+        return any(name.endswith(".qweight") for name in contents.tensors)
+
+    def found(self, contents: Contents) -> Iterator[Linear]:
+        why = "its weight is quantised and packed; resize before quantising, then quantise again"
+        for name in contents.tensors:
+            module = name.removesuffix(".qweight")
+            packed = _true_shape(contents, module) if module != name else None
+            if packed is not None:
+                biases = bias_of(contents, module)
+                yield Linear(module, (name,), biases=biases, packed=packed, frozen=why)
+
+    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
+        kinds = set()
+        for linear in found:
+            if linear.packed:
+                is_gptq = contents.shape(linear.outer[0])[1] == linear.packed.out_features
+                kinds.add(f"{'GPTQ' if is_gptq else 'AWQ'} {linear.packed.dtype}")
+        yield (
+            f"{len(found)} weights are packed ({', '.join(sorted(kinds)) or 'of unknown kind'}): "
+            "they run in dequantising kernels, not in plain GEMMs, and are not realigned"
+        )
+        known = {tensor for linear in found for tensor in linear.outer}
+        odd = [n for n in contents.tensors if n.endswith(".qweight") and n not in known]
+        if odd:
+            yield f"{len(odd)} packed weights are not understood, {odd[0]} the first"
+
+
+def _true_shape(contents: Contents, module: str) -> Packed | None:
+    """The sizes of a packed layer, from its qweight, qzeros and scales."""
+    shapes = [
+        contents.tensors[f"{module}.{part}"].shape
+        for part in ("qweight", "qzeros", "scales")
+        if f"{module}.{part}" in contents.tensors
+    ]
+    if len(shapes) != 3 or any(len(shape) != 2 for shape in shapes):
+        return None
+    (rows, columns), (_, zeros), (_, n_out) = shapes
+    if not n_out or not zeros or 32 * zeros % n_out:
+        return None
+    bits = 32 * zeros // n_out
+    if columns == n_out:
+        return Packed(n_out, rows * 32 // bits, f"int{bits}")
+    if columns == zeros:
+        return Packed(n_out, rows, f"int{bits}")
+    return None
+
+
+_SUFFIXED = re.compile(r"(.*(?:_proj|fc1|fc2))_([A-Za-z0-9]{1,10})", re.DOTALL)
+_NOT_FACTORS = ("lora_", "base_layer", "adapter")
+
+
+class FactorPairs(Layout):
+    """Factor pairs of tools that are not known: ``u`` [out, r] and ``v`` [r, in] that fit.
+
+    Two ways to find them. The user gives a pair of name patterns; or exactly two matrices stand
+    where one weight of a known role would (``q_proj.U``/``q_proj.V``, ``fc1_a``/``fc1_b``) and fit
+    in one order only, with a rank no larger than the layer's sizes.
+    """
+
+    name = "factor-pairs"
+    ordered = False
+
+    def found(self, contents: Contents) -> Iterator[Linear]:
+        if contents.factors:
+            return _by_pattern(contents, *contents.factors)
+        return _by_shape(contents)
+
+    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
+        yield (
+            f"{len(found)} factor pairs were found by their shapes; the tool that wrote them is "
+            "not known"
+        )
+
+
+def _by_pattern(contents: Contents, outer: str, inner: str) -> Iterator[Linear]:
+    """Pairs that the user's patterns name."""
+    if outer.count("{module}") != 1 or inner.count("{module}") != 1:
+        raise CheckpointError(
+            f"factor patterns {outer!r} and {inner!r}: each needs {{module}} once, as in "
+            "'{module}.U.weight'"
+        )
+    before, after = outer.split("{module}")
+    found = 0
+    for name in contents.tensors:
+        if not (name.startswith(before) and name.endswith(after)):
+            continue
+        module = name[len(before) : len(name) - len(after)]
+        other = inner.replace("{module}", module)
+        if module and other in contents.tensors:
+            found += 1
+            if not _fit(contents, name, other):
+                raise CheckpointError(
+                    f"{name} {list(contents.shape(name))} times {other} "
+                    f"{list(contents.shape(other))}: the factors do not fit"
+                )
+            biases = bias_of(contents, name.removesuffix(".weight"))
+            yield Linear(module, (name,), inner=other, biases=biases)
+    if not found:
+        raise CheckpointError(f"factor patterns {outer!r} and {inner!r} match no pair of tensors")
+
+
+def _by_shape(contents: Contents) -> Iterator[Linear]:
+    candidates: dict[str, list[str]] = {}
+    for name, info in contents.tensors.items():
+        if len(info.shape) == 2 and info.dtype in FLOATING:
+            module = _factored_module(name.removesuffix(".weight"))
+            if module:
+                candidates.setdefault(module, []).append(name)
+    for module, names in candidates.items():
+        if len(names) != 2 or f"{module}.weight" in contents.tensors:
+            continue
+        if any(word in name for name in names for word in _NOT_FACTORS):
+            continue
+        orders = [pair for pair in (names, names[::-1]) if _fit(contents, *pair)]
+        if len(orders) == 1:
+            outer, inner = orders[0]
+            biases = bias_of(contents, outer.removesuffix(".weight"))
+            frozen = _unknown_between(contents, module, inner)
+            yield Linear(module, (outer,), inner=inner, biases=biases, frozen=frozen)
+
+
+def _factored_module(name: str) -> str | None:
+    """The layer of a known role that the tensor ``name`` would be a factor of."""
+    parent = parent_of(name)
+    if role_of(parent) != "other":
+        return parent
+    found = _SUFFIXED.fullmatch(name)
+    return found.group(1) if found and role_of(found.group(1)) != "other" else None
+
+
+def _fit(contents: Contents, outer: str, inner: str) -> bool:
+    """Whether outer·inner is a product of rank no larger than its sides."""
+    u, v = contents.shape(outer), contents.shape(inner)
+    return len(u) == len(v) == 2 and u[1] == v[0] and 0 < u[1] <= min(u[0], v[1])
+
+
+def _unknown_between(contents: Contents, module: str, inner: str) -> str:
+    """Why the rank may not change: something between the factors has its size too."""
+    rank = contents.shape(inner)[0]
+    for name in contents.tensors:
+        if not name.startswith((f"{module}.", f"{module}_")) or contents.shape(name) != (rank,):
+            continue
+        weight = contents.tensors.get(name.removesuffix("bias") + "weight")
+        if not name.endswith(".bias") or weight is None or rank not in weight.shape:
+            return f"{name} has the rank's size and its meaning is not known"
+    return ""

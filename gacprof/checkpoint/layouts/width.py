@@ -6,14 +6,17 @@ units are multiplied by down's zero columns.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Place
-from gacprof.checkpoint.layouts.attention import config_of_part
-from gacprof.checkpoint.layouts.base import Contents, Sizes
+from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, Place
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import in_tower, is_expert, layer_of, parent_of, role_of
+
+Sizes = Mapping[str, int | None]
+"""New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
+(its factors were multiplied out into one dense weight)."""
 
 _WIDTH_KEYS = {
     "mlp": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
@@ -41,7 +44,12 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
             notes.append(f"{mlp}: widths of {', '.join(sorted(parts))} do not fit each other")
         else:
             dims.append(dim)
-    return dims, [*notes, *_against_config(contents, dims)]
+    for kind, sizes, declared in _disagreements(contents.config, dims, {}):
+        notes.append(
+            f"config says {kind} width {declared}, the tensors have {_listed(sizes)}; the tensors "
+            "are believed, a plain transformers model refuses them"
+        )
+    return dims, notes
 
 
 def _vectors(contents: Contents) -> dict[str, list[str]]:
@@ -56,22 +64,24 @@ def _vectors(contents: Contents) -> dict[str, list[str]]:
     return below
 
 
-def _against_config(contents: Contents, dims: Sequence[Dim]) -> list[str]:
-    """Widths that differ from the one that the config says."""
-    notes = []
+def _disagreements(
+    config: Mapping[str, Any], dims: Iterable[Dim], sizes: Sizes
+) -> Iterator[tuple[str, set[int], int]]:
+    """Kinds of MLPs whose widths, once dims have ``sizes``, are not the config's one."""
+    widths = [dim for dim in dims if dim.kind == "width"]
     for kind in _WIDTH_KEYS:
-        sizes = {dim.size for dim in dims if dim.role == kind}
-        declared = declared_width(contents.config, kind, sizes)
-        if sizes and declared is not None and sizes != {declared}:
-            found = ", ".join(str(size) for size in sorted(sizes)[:6])
-            notes.append(
-                f"config says {kind} width {declared}, the tensors have {found}; the tensors are "
-                "believed, a plain transformers model refuses them"
-            )
-    return notes
+        new = {sizes.get(dim.name, dim.size) for dim in widths if dim.role == kind}
+        found = {size for size in new if size is not None}
+        declared = _declared_width(config, kind, found)
+        if found and declared is not None and found != {declared}:
+            yield kind, found, declared
 
 
-def declared_width(config: Mapping[str, Any], kind: str, sizes: Collection[int]) -> int | None:
+def _listed(sizes: Iterable[int]) -> str:
+    return ", ".join(str(size) for size in sorted(sizes)[:6])
+
+
+def _declared_width(config: Mapping[str, Any], kind: str, sizes: Collection[int]) -> int | None:
     """The width that ``config`` says for MLPs of a kind whose tensors have ``sizes``."""
     config = config_of_part(config)
     key = _width_key(config, kind, sizes)
@@ -142,7 +152,7 @@ def _kind_of(mlp: str) -> str:
 def _refusal(
     contents: Contents, mlp: str, size: int, parts: dict[str, Linear], vectors: Sequence[str]
 ) -> str:
-    """Why this width may not change: a packed weight, or a stranger that has it too."""
+    """Why this width may not change: a packed weight, or an unknown tensor of that size."""
     for linear in parts.values():
         if linear.frozen:
             return linear.frozen
@@ -158,9 +168,9 @@ def _refusal(
 def _declared(contents: Contents, mlp: str, size: int) -> int | None:
     """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one).
 
-    A config that says the size that is stored is true, and tells nothing of an earlier one.
+    A config that says the stored size is true, and says nothing of an earlier one.
     """
-    declared = declared_width(contents.config, _kind_of(mlp), (size,))
+    declared = _declared_width(contents.config, _kind_of(mlp), (size,))
     return declared if declared is not None and declared > size else None
 
 
@@ -169,29 +179,24 @@ def widths_against_config(
 ) -> list[str]:
     """What ``config`` does not say of the widths once the dims have ``sizes``, by kind."""
     notes = []
-    for kind in _WIDTH_KEYS:
-        dims = [d for d in inventory.dims if d.kind == "width" and d.role == kind]
-        new = {size for d in dims if (size := sizes.get(d.name, d.size)) is not None}
-        declared = declared_width(config, kind, new)
-        if new and declared is not None and new != {declared}:
-            found = ", ".join(str(size) for size in sorted(new)[:6])
-            reason = " (it has one for all layers)" if len(new) > 1 else ""
-            notes.append(
-                f"the {kind} widths are {found}, the config says {declared}{reason}: a plain "
-                "transformers model refuses these weights, gacprof.load_model takes them"
-            )
+    for kind, new, declared in _disagreements(config, inventory.dims, sizes):
+        reason = " (it has one for all layers)" if len(new) > 1 else ""
+        notes.append(
+            f"the {kind} widths are {_listed(new)}, the config says {declared}{reason}: a plain "
+            "transformers model refuses these weights, gacprof.load_model takes them"
+        )
     return notes
 
 
-def mirror_widths(inventory: Inventory, sizes: Sizes, config: dict[str, Any]) -> None:
-    """Write the width into ``config`` where all MLPs of a kind now have the same one."""
+def mirror_widths(inventory: Inventory, sizes: Sizes, config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with the width where all MLPs of a kind now have the same one."""
     if isinstance(config.get("text_config"), dict):
-        inner = dict(config["text_config"])
-        config["text_config"] = inner
-        config = inner
+        return {**config, "text_config": mirror_widths(inventory, sizes, config["text_config"])}
+    config = dict(config)
     for kind in _WIDTH_KEYS:
         dims = [d for d in inventory.dims if d.kind == "width" and d.role == kind]
         new = {sizes.get(d.name, d.size) for d in dims}
         key = _width_key(config, kind, {d.size for d in dims})
         if key is not None and len(new) == 1 and any(d.name in sizes for d in dims):
             config[key] = new.pop()
+    return config

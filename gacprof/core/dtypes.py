@@ -1,4 +1,4 @@
-"""Element types: the names the containers use, torch's names, and what numpy can carry.
+"""Element types and their names: torch's, the containers', and the short ones that people use.
 
 numpy has no bfloat16 and no float8, so a tensor of those is *carried* as unsigned integers
 of the same width: slicing, padding with zeros and writing keep every bit.
@@ -6,12 +6,15 @@ of the same width: slicing, padding with zeros and writing keep every bit.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from gacprof.core.errors import CheckpointError, PlanError, SuiteError
+from gacprof.core.points import DTYPES
 
-from gacprof.core.errors import CheckpointError
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,12 @@ class ElementType:
 
     @property
     def itemsize(self) -> int:
-        return np.dtype(self.carrier).itemsize
+        return int(self.carrier[2:])
 
     @property
     def numpy(self) -> np.dtype[Any]:
+        import numpy as np
+
         return np.dtype(self.carrier)
 
 
@@ -78,6 +83,21 @@ FLOATING = frozenset(
     t.name for t in _TYPES if t.name.startswith(("float", "bfloat")) and t.name != "float8_e8m0fnu"
 )
 
+AUTO = "auto"
+ALIASES = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "f32": "float32",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3",
+    "fp8_e4m3": "float8_e4m3",
+    "e4m3": "float8_e4m3",
+    "i8": "int8",
+}
+
 
 def element_type(name: str) -> ElementType:
     """The element type of torch's ``name``. Raises :class:`CheckpointError` if unknown."""
@@ -85,3 +105,42 @@ def element_type(name: str) -> ElementType:
         return BY_NAME[name]
     except KeyError:
         raise CheckpointError(f"element type {name!r} is not known") from None
+
+
+def full_name(name: str) -> str:
+    """``fp16`` and ``torch.float16`` → ``float16``; a name that is not known stays."""
+    plain = name.strip().lower().removeprefix("torch.")
+    return ALIASES.get(plain, plain)
+
+
+def dtype_named(name: str) -> str:
+    """The compute dtype of a point, or ``auto``, by any name. Raises :class:`SuiteError`."""
+    found = full_name(name)
+    if found != AUTO and found not in DTYPES:
+        short = [alias for alias, full in ALIASES.items() if full in DTYPES]
+        raise SuiteError(
+            f"unknown dtype '{name}': use {AUTO}, {', '.join(DTYPES)}, or {', '.join(short)}"
+        )
+    return found
+
+
+def choose_dtype(
+    asked: str | None, stored: str, held: Collection[str], map_name: str
+) -> tuple[str, str]:
+    """The dtype to predict in and, where it is not the ``stored`` one, a note.
+
+    ``held`` are the dtypes of the map's curves. Raises :class:`PlanError` where it lacks ``asked``.
+    """
+    held = sorted(held)
+    if asked is not None:
+        if held and asked not in held:
+            raise PlanError(f"the map '{map_name}' holds no {asked}; it holds {', '.join(held)}")
+        return asked, ""
+    if stored in held or not held:  # lookups in an empty map fail and say what to sweep
+        return stored, ""
+    which = "the only dtype" if len(held) == 1 else "the first dtype"
+    return held[0], (
+        f"stored as {stored}; predicted in {held[0]}, {which} of this map: what the weights cost "
+        f"when computed in {held[0]}. Other kernels serve {stored}, with other cliffs and times; "
+        f"'gacprof sweep --for CHECKPOINT --dtype {stored}' measures those"
+    )

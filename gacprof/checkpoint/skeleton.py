@@ -13,14 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import Attention, Inventory
-from gacprof.checkpoint.layer_sizes import can_be_resized, tell_sizes
-from gacprof.checkpoint.load_config import effective_config
-from gacprof.checkpoint.load_modules import SlicedNorm, factors_of, parameter_names, sliced_layer
+from gacprof.checkpoint.layers import can_be_resized, factors_of, parameter_names, set_sizes
+from gacprof.checkpoint.layouts import layout_named
 from gacprof.core.errors import CheckpointError
-
-SLICEGPT_EPSILON = 1e-5
-"""SliceGPT's RMSN (slicegpt/modules.py) uses this whatever the model's config says."""
 
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> tuple[nn.Module, dict[str, str]]:
@@ -33,8 +30,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> tuple[nn.Module,
     with parameters_on_meta():
         model = _from_config(inventory, dtype)
         names = _replace_factored(model, inventory)
-        if inventory.layout == "slicegpt":
-            _slice(model, inventory)
+        layout_named(inventory.layout).adapt(model, inventory)
         _fit_shapes(model, inventory, names)
     for attention in inventory.attentions:
         _fit_heads(model, inventory, attention)
@@ -116,39 +112,15 @@ def _replace_factored(model: nn.Module, inventory: Inventory) -> dict[str, str]:
     for module in inventory.modules:
         if module.kind not in ("factored", "grouped"):
             continue
-        linear = _submodule(model, module.name, inventory)
+        linear = submodule(model, module.name, inventory)
         if not isinstance(linear, nn.Linear):
             raise CheckpointError(
                 f"{inventory.path}: {module.name} is factored, and {type(linear).__name__} of "
                 f"{type(model).__name__} is not a linear layer"
             )
-        _put(model, module.name, factors_of(module))
+        put(model, module.name, factors_of(module))
         names |= parameter_names(module)
     return names
-
-
-def _slice(model: nn.Module, inventory: Inventory) -> None:
-    """SliceGPT: norms without weights, and shortcut matrices in every layer."""
-    hidden = next(
-        (
-            s["hidden_size"]
-            for s in inventory.side.values()
-            if isinstance(s.get("hidden_size"), int)
-        ),
-        inventory.config.get("hidden_size"),
-    )
-    if not isinstance(hidden, int):
-        raise CheckpointError(f"{inventory.path}: the original hidden size is not in its configs")
-    for name, module in list(model.named_modules()):
-        if type(module).__name__.endswith("RMSNorm"):
-            _put(model, name, SlicedNorm(hidden, SLICEGPT_EPSILON))
-    for tensor, info in inventory.tensors.items():
-        path, _, attribute = tensor.rpartition(".")
-        if attribute in ("attn_shortcut_Q", "mlp_shortcut_Q"):
-            layer: Any = _submodule(model, path, inventory)
-            if not hasattr(layer, "attn_shortcut_Q") and not hasattr(layer, "mlp_shortcut_Q"):
-                layer.__class__ = sliced_layer(layer.__class__)
-            layer.register_parameter(attribute, nn.Parameter(torch.empty(info.shape)))
 
 
 def _fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -> None:
@@ -168,7 +140,7 @@ def _fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -
                 f"{type(module).__name__} {list(parameter.shape)}: config and tensors disagree"
             )
         setattr(module, attribute, nn.Parameter(torch.empty(info.shape)))
-        tell_sizes(module)
+        set_sizes(module)
 
 
 def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> None:
@@ -191,7 +163,7 @@ def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> 
                 setattr(module, key, value)
 
 
-def _submodule(model: nn.Module, name: str, inventory: Inventory) -> nn.Module:
+def submodule(model: nn.Module, name: str, inventory: Inventory) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError:
@@ -200,6 +172,6 @@ def _submodule(model: nn.Module, name: str, inventory: Inventory) -> nn.Module:
         ) from None
 
 
-def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+def put(model: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, module)

@@ -1,4 +1,4 @@
-"""The config that a model is built from: the checkpoint's own, corrected by what it says besides.
+"""What configs say: a checkpoint's own, corrected by what its modules and its tool are known to do.
 
 A pickled model's modules know things that its config does not: compression tools bring their
 own attention classes, some with constants written into the code.
@@ -6,17 +6,24 @@ own attention classes, some with constants written into the code.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+import gacprof.compressors
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.core.errors import CheckpointError
 
-TOOL_ROPE_THETA = 10000.0
-"""LlamaRotaryEmbedding's default, which SVD-LLM's (component/svd_llama.py) and LLM-Pruner's own
-Llama attention leave in place whatever the config says."""
+if TYPE_CHECKING:
+    from gacprof.compressors.compressor import Compressor
 
-_TOOL_CLASSES = ("component.svd_", "LLMPruner.")
 _REMOTE = ("auto_map", "quantization_config", "_name_or_path")
+
+
+def config_of_part(config: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    """The part of a multimodal config that describes the module ``name``; all of a plain one."""
+    inner = config.get("vision_config" if in_tower(name) else "text_config")
+    return dict(inner) if isinstance(inner, Mapping) else dict(config)
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
@@ -30,7 +37,10 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
             f"{inventory.path}: no config.json with a model_type; put the original model's "
             "config.json beside the weights"
         )
-    config["model_type"] = _base_model_type(str(config["model_type"]))
+    model_type = str(config["model_type"])
+    for tool in gacprof.compressors.COMPRESSORS:
+        model_type = tool.without_prefix(model_type)
+    config["model_type"] = model_type
     config |= module_facts(inventory)
     dims = {a.head_dim for a in inventory.attentions}
     if "head_dim" not in config and len(dims) == 1:
@@ -40,11 +50,6 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     return config
 
 
-def _base_model_type(model_type: str) -> str:
-    """PaLU's ``palullama``, ``palumistral``, ``paluqwen2`` are those models with other k and v."""
-    return model_type.removeprefix("palu") or model_type
-
-
 def module_facts(inventory: Inventory) -> dict[str, Any]:
     """RoPE and RMS epsilon as a pickled model's modules have them, where they agree."""
     found: dict[str, Any] = {}
@@ -52,7 +57,7 @@ def module_facts(inventory: Inventory) -> dict[str, Any]:
     theta = _only({_rope_theta(inventory, name) for name in rotary})
     if theta is not None:
         found["rope_theta"] = theta
-        if all(_is_tools_own(inventory, name) for name in rotary):
+        if all(_tool_of(inventory, name) for name in rotary):
             found["rope_scaling"] = None
     epsilon = _only({a.get("variance_epsilon") for a in inventory.attributes.values()} - {None})
     if epsilon is not None and "rms_norm_eps" in inventory.config:
@@ -66,18 +71,21 @@ def _rope_theta(inventory: Inventory, module: str) -> float | None:
     for value in (inventory.attributes[module].get("base"), attention.get("rope_theta")):
         if isinstance(value, int | float):
             return float(value)
-    return TOOL_ROPE_THETA if _is_tools_own(inventory, module) else None
+    tool = _tool_of(inventory, module)
+    return tool.rope_theta if tool else None
 
 
-def _is_tools_own(inventory: Inventory, module: str) -> bool:
-    return str(inventory.attributes[module].get("class")).startswith(_TOOL_CLASSES)
+def _tool_of(inventory: Inventory, module: str) -> Compressor | None:
+    """The compressor whose own class a module of a pickled model is of."""
+    kind = str(inventory.attributes[module].get("class"))
+    return next((c for c in gacprof.compressors.COMPRESSORS if c.has_class(kind)), None)
 
 
 def _only(values: set[Any]) -> Any:
     return values.pop() if len(values) == 1 else None
 
 
-def _implied_head_dim(config: dict[str, Any]) -> int | None:
+def _implied_head_dim(config: Mapping[str, Any]) -> int | None:
     """What transformers takes where the config names no head_dim."""
     hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
     return hidden // heads if isinstance(hidden, int) and isinstance(heads, int) else None

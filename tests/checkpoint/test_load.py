@@ -11,14 +11,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.load_config import effective_config
+from gacprof.checkpoint.config import effective_config
 from gacprof.core.errors import CheckpointError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from gacprof.checkpoint.layers import FactorPair, GroupedFactors  # noqa: E402
 from gacprof.checkpoint.load import load, load_model  # noqa: E402
-from gacprof.checkpoint.load_modules import FactorPair, GroupedFactors  # noqa: E402
 
 SIZES = {
     "hidden_size": 64,

@@ -3,7 +3,7 @@
 ``pickle.Unpickler`` imports what a pickle names and calls it; even with ``find_class``
 replaced it sizes its memo by what the stream says and hashes nested keys in C. This machine
 decodes with :mod:`pickletools` (which only parses), keeps a plain stack and a dict as memo,
-and turns every call into an inert record (:mod:`.records`). Work and memory are bounded by
+and turns every call into an inert record (``pickled.py``). Work and memory are bounded by
 the length of the stream and by ``MAX_OPERATIONS``.
 """
 
@@ -16,14 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gacprof.checkpoint.containers.records import (
-    Named,
-    Record,
-    StorageRef,
-    dict_key,
-    persistent,
-    reduced,
-)
+from gacprof.checkpoint.pickled import Named, Record, StorageRef, dict_key, persistent, reduced
 from gacprof.core.errors import CheckpointError
 
 MAX_OPERATIONS = 4_000_000
@@ -66,7 +59,7 @@ def unpickle(data: bytes, where: str, start: int = 0) -> Unpickled:
 
 
 class Machine:
-    """The pickle machine: a stack, a memo, and one method per kind of operation."""
+    """The pickle machine: a stack, a memo, and methods for what does more than push a literal."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -105,8 +98,6 @@ class Machine:
             raise CheckpointError("pickle: a mark where a value was expected")
         return self.stack[-1]
 
-    # One method per operation that does more than push a literal.
-
     def put(self, index: int | None) -> None:
         self.memo[len(self.memo) if index is None else index] = self.top()
 
@@ -114,10 +105,6 @@ class Machine:
         if index not in self.memo:
             raise CheckpointError(f"pickle: memo has no entry {index}")
         self.stack.append(self.memo[index])
-
-    def named(self, arg: str) -> None:
-        module, _, name = arg.partition(" ")  # pickletools joins the two lines by a blank
-        self.stack.append(Named(module, name))
 
     def stack_named(self, _: Any) -> None:
         name, module = self.pop(), self.pop()
@@ -133,11 +120,6 @@ class Machine:
         kwargs, args, of = self.pop(), self.pop(), self.pop()
         self.stack.append(Record(of, (args, kwargs)))
 
-    def instance(self, arg: str) -> None:
-        module, _, name = arg.partition(" ")
-        args = tuple(self.pop_to_mark())
-        self.stack.append(reduced(Named(module, name), args))
-
     def instance_of(self, _: Any) -> None:
         items = self.pop_to_mark()
         self.stack.append(reduced(items[0], tuple(items[1:])))
@@ -148,12 +130,6 @@ class Machine:
             self.storages.setdefault(value.key, value)
         self.stack.append(value)
 
-    def discard(self, _: Any) -> None:
-        self.stack.pop()
-
-    def discard_to_mark(self, _: Any) -> None:
-        self.pop_to_mark()
-
     def build(self, _: Any) -> None:
         state, made = self.pop(), self.top()
         if isinstance(made, Record):
@@ -162,6 +138,11 @@ class Machine:
     def tuple_of(self, count: int) -> None:
         items = [self.pop() for _ in range(count)]
         self.stack.append(tuple(reversed(items)))
+
+    def dict_of(self, _: Any) -> None:
+        items = self.pop_to_mark()
+        self.stack.append({})
+        self.set_items(items)
 
     def append(self, items: list[Any]) -> None:
         target = self.top()
@@ -204,26 +185,18 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "MARK": lambda: _MARK,
 }
 
-_HANDLERS: dict[str, Callable[[Machine, Any], None]] = {
-    "POP": Machine.discard,
+_BY_OPERATIONS: dict[str, Callable[[Machine, Any], Any]] = {
+    "POP": lambda m, _: m.stack.pop(),
     "DUP": lambda m, _: m.stack.append(m.top()),
-    "POP_MARK": Machine.discard_to_mark,
-    "PUT": Machine.put,
-    "BINPUT": Machine.put,
-    "LONG_BINPUT": Machine.put,
-    "MEMOIZE": Machine.put,
-    "GET": Machine.get,
-    "BINGET": Machine.get,
-    "LONG_BINGET": Machine.get,
-    "GLOBAL": Machine.named,
+    "POP_MARK": lambda m, _: m.pop_to_mark(),
+    "PUT BINPUT LONG_BINPUT MEMOIZE": Machine.put,
+    "GET BINGET LONG_BINGET": Machine.get,
+    "GLOBAL": lambda m, arg: m.stack.append(_named(arg)),
     "STACK_GLOBAL": Machine.stack_named,
-    "EXT1": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
-    "EXT2": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
-    "EXT4": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
-    "REDUCE": Machine.reduce,
-    "NEWOBJ": Machine.reduce,
+    "EXT1 EXT2 EXT4": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
+    "REDUCE NEWOBJ": Machine.reduce,
     "NEWOBJ_EX": Machine.new_object_ex,
-    "INST": Machine.instance,
+    "INST": lambda m, arg: m.stack.append(reduced(_named(arg), tuple(m.pop_to_mark()))),
     "OBJ": Machine.instance_of,
     "BUILD": Machine.build,
     "PERSID": Machine.persistent,
@@ -232,24 +205,18 @@ _HANDLERS: dict[str, Callable[[Machine, Any], None]] = {
     "TUPLE1": lambda m, _: m.tuple_of(1),
     "TUPLE2": lambda m, _: m.tuple_of(2),
     "TUPLE3": lambda m, _: m.tuple_of(3),
-    "LIST": lambda m, _: m.stack.append(m.pop_to_mark()),
-    "DICT": lambda m, _: _dict(m),
-    "FROZENSET": lambda m, _: m.stack.append(m.pop_to_mark()),
+    "LIST FROZENSET": lambda m, _: m.stack.append(m.pop_to_mark()),
+    "DICT": Machine.dict_of,
     "APPEND": lambda m, _: m.append([m.pop()]),
-    "APPENDS": lambda m, _: m.append(m.pop_to_mark()),
-    "ADDITEMS": lambda m, _: m.append(m.pop_to_mark()),
-    "SETITEM": lambda m, _: _set_item(m),
+    "APPENDS ADDITEMS": lambda m, _: m.append(m.pop_to_mark()),
+    "SETITEM": lambda m, _: m.set_items([m.pop(), m.pop()][::-1]),
     "SETITEMS": lambda m, _: m.set_items(m.pop_to_mark()),
 }
 """NEXT_BUFFER and READONLY_BUFFER (out-of-band data) are missing: there is no such data."""
 
-
-def _dict(machine: Machine) -> None:
-    items = machine.pop_to_mark()
-    machine.stack.append({})
-    machine.set_items(items)
+_HANDLERS = {name: handler for names, handler in _BY_OPERATIONS.items() for name in names.split()}
 
 
-def _set_item(machine: Machine) -> None:
-    value, key = machine.pop(), machine.pop()
-    machine.set_items([key, value])
+def _named(arg: str) -> Named:
+    module, _, name = arg.partition(" ")  # pickletools joins the two lines by a blank
+    return Named(module, name)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gacprof.checkpoint.containers.base import Stored
-from gacprof.checkpoint.dtypes import BY_CODE
-from gacprof.checkpoint.folder import Folder
-from gacprof.checkpoint.inventory import TensorInfo
-from gacprof.checkpoint.strictjson import parse_json
+from gacprof.checkpoint.folder import Folder, parse_json
+from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.core.dtypes import BY_CODE
 from gacprof.core.errors import CheckpointError
 
 MAX_HEADER_BYTES = 100_000_000
@@ -25,7 +23,7 @@ MAX_TENSORS = 500_000
 """The largest public models (671B, one tensor per expert and part) have about 92 000."""
 
 
-def read_safetensors(folder: Folder, name: str) -> Stored:
+def read_safetensors(folder: Folder, name: str) -> Contents:
     """The tensors of one file, from its header. Raises :class:`CheckpointError`."""
     where = f"{folder.location}/{name}"
     size = folder.size(name)
@@ -38,7 +36,8 @@ def read_safetensors(folder: Folder, name: str) -> Stored:
             f"{MAX_HEADER_BYTES}); not a safetensors file, or truncated"
         )
     header = folder.read(name, 8, length)
-    return Stored("safetensors", parse_header(header, 8 + length, size, name, where))
+    tensors = parse_header(header, 8 + length, size, name, where)
+    return Contents(tensors, container="safetensors")
 
 
 def parse_header(

@@ -1,0 +1,202 @@
+"""One way in which a tool lays a model out, and what all of them share.
+
+A layout knows what names and shapes *mean*. It never reads tensor data and never decides
+anything by a folder's name. It lists its own :class:`Linear` layers; here each becomes a module
+with its GEMMs, each factor pair a rank dim, each MLP one width dim that couples gate, up and down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gacprof.checkpoint.inventory import (
+    Attention,
+    Contents,
+    Dim,
+    Feed,
+    Gemm,
+    Inventory,
+    Module,
+    Place,
+)
+from gacprof.checkpoint.layouts.attention import find_attentions
+from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
+from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
+from gacprof.checkpoint.layouts.width import Sizes, find_widths, mirror_widths
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a layout makes of the contents."""
+
+    modules: tuple[Module, ...]
+    dims: tuple[Dim, ...]
+    attentions: tuple[Attention, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Layout:
+    """The base of all layouts: ``name`` and :meth:`found` are the least that one has to say.
+
+    ``ordered`` says whether its factors keep their trailing entries least important.
+    """
+
+    name = ""
+    ordered = True
+
+    def found(self, contents: Contents) -> Iterable[Linear]:
+        """The layers that only this layout understands: factored, grouped, packed."""
+        return ()
+
+    def dims(self, contents: Contents, linears: Sequence[Linear]) -> Iterable[Dim]:
+        """Dims beside the ranks and widths that every layout has."""
+        return ()
+
+    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterable[str]:
+        """What a user of such a checkpoint should know."""
+        return ()
+
+    def recognise(self, contents: Contents) -> bool:
+        """Whether the structure of names and shapes is this layout's."""
+        return any(True for _ in self.found(contents))
+
+    def describe(self, contents: Contents) -> Findings:
+        """Modules, adjustable dims and attentions. Raises :class:`CheckpointError`."""
+        found = list(self.found(contents))
+        linears = [*found, *dense_linears(contents, found)]
+        check_shapes(contents, linears)
+        ranks = [dim for linear in linears for dim in _ranks(contents, linear, self.ordered)]
+        widths, width_notes = find_widths(contents, linears)
+        own = self.dims(contents, linears)
+        dims = sorted((*ranks, *widths, *own), key=lambda d: _order(d.layer, d.role, d.name))
+        modules = [*_embeddings(contents), *(_module(contents, linear) for linear in linears)]
+        modules.extend(_tied_head(contents, modules))
+        modules.sort(key=lambda m: _order(m.layer, m.role, m.name))
+        attentions, attention_notes = find_attentions(contents, linears)
+        notes = (*self.notes(contents, found), *width_notes, *attention_notes)
+        return Findings(tuple(_with_dims(modules, dims)), tuple(dims), attentions, notes)
+
+    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+        """The JSON files that change with ``sizes``, by file name, unknown keys kept."""
+        if not inventory.config:
+            return {}
+        return {"config.json": mirror_widths(inventory, sizes, inventory.config)}
+
+    def adapt(self, model: nn.Module, inventory: Inventory) -> None:
+        """Change a transformers model, still without weights, to what the tool computes.
+
+        Factored layers, widths and heads are not its business: they are fitted to the tensors.
+        """
+
+
+_ROLES = ("embedding", "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down", "mlp")
+_LAST = 1 << 30
+
+
+def _order(layer: int | None, role: str, name: str) -> tuple[int, int, list[tuple[int, str]]]:
+    """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
+    first = -1 if layer is None and role == "embedding" else _LAST if layer is None else layer
+    place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
+    parts = re.split(r"([0-9]+)", name)  # numbers compare by length first: 9 before 10
+    return first, place, [(len(p) if p[:1].isdecimal() else 0, p) for p in parts]
+
+
+def rank_names(module: str, groups: int) -> list[str]:
+    """The names of the rank dims of a factored module."""
+    return [f"{module}:rank" + (f".{i}" if groups > 1 else "") for i in range(groups)]
+
+
+def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
+    """One rank dim per outer factor, at its offset in the inner one's output."""
+    if linear.inner is None:
+        return
+    out_axis, in_axis = linear.axes
+    start, n_in = 0, linear.in_features(contents)
+    for name, outer in zip(rank_names(linear.name, len(linear.outer)), linear.outer, strict=True):
+        n_out, size = contents.shape(outer)[out_axis], contents.shape(outer)[in_axis]
+        yield Dim(
+            name=name,
+            kind="rank",
+            size=size,
+            places=(Place(linear.inner, out_axis, start), Place(outer, in_axis)),
+            feeds=(Feed(linear.inner, "N"), Feed(outer, "K")),
+            params_per_unit=n_in + n_out,
+            layer=layer_of(linear.name),
+            role=role_of(linear.name),
+            dense_size=min(n_in, n_out) if size < min(n_in, n_out) else None,
+            padding="refused" if linear.frozen else "exact",
+            why=linear.frozen,
+            ordered=ordered and not linear.frozen,
+        )
+        start += size
+
+
+def _module(contents: Contents, linear: Linear) -> Module:
+    n_out, n_in = linear.out_features(contents), linear.in_features(contents)
+    biased = bool(linear.biases)
+    if linear.packed or linear.inner is None:
+        gemms = [Gemm(linear.outer[0], n_out, n_in, biased)]
+    else:
+        out_axis, in_axis = linear.axes
+        gemms = [Gemm(linear.inner, contents.shape(linear.inner)[out_axis], n_in)]
+        for outer in linear.outer:
+            shape = contents.shape(outer)
+            gemms.append(Gemm(outer, shape[out_axis], shape[in_axis], biased))
+    grouped = len(linear.outer) > 1
+    return Module(
+        name=linear.name,
+        role=role_of(linear.name),
+        layer=layer_of(linear.name),
+        kind="grouped" if grouped else "factored" if linear.inner else "dense",
+        in_features=n_in,
+        out_features=n_out,
+        dtype=linear.dtype(contents),
+        gemms=tuple(gemms),
+    )
+
+
+def embedding_tables(contents: Contents) -> Iterator[str]:
+    """The tensors that are looked up in rather than multiplied by."""
+    for name, info in contents.tensors.items():
+        module = name.removesuffix(".weight")
+        if module != name and len(info.shape) == 2 and is_embedding(module):
+            yield name
+
+
+def _embeddings(contents: Contents) -> Iterator[Module]:
+    for name in embedding_tables(contents):
+        info, module = contents.tensors[name], name.removesuffix(".weight")
+        rows, width = info.shape
+        layer = layer_of(module)
+        yield Module(module, "embedding", layer, "embedding", rows, width, info.dtype, ())
+
+
+def _tied_head(contents: Contents, modules: Sequence[Module]) -> Iterator[Module]:
+    """The head GEMM that reads the embedding's weight, where the head has none of its own."""
+    is_tied = contents.config.get("tie_word_embeddings", False)
+    if not is_tied or any(m.role == "head" for m in modules):
+        return
+    for table in modules:
+        last = table.name.rsplit(".", 1)[-1]
+        if table.kind == "embedding" and last in ("embed_tokens", "wte", "word_embeddings"):
+            rows, width = table.in_features, table.out_features
+            gemm = Gemm(f"{table.name}.weight", rows, width)
+            yield Module("lm_head", "head", None, "dense", width, rows, table.dtype, (gemm,))
+            return
+
+
+def _with_dims(modules: Iterable[Module], dims: Iterable[Dim]) -> Iterator[Module]:
+    """Each module with the names of the dims that feed its GEMMs."""
+    by_weight: dict[str, dict[str, None]] = {}
+    for dim in dims:
+        for feed in dim.feeds:
+            by_weight.setdefault(feed.weight, {})[dim.name] = None
+    for module in modules:
+        names = [n for gemm in module.gemms for n in by_weight.get(gemm.weight, ())]
+        yield replace(module, dims=tuple(dict.fromkeys(names)))

@@ -1,1 +1,0 @@
-"""Arithmetic on stored factors: what they hold, and which entries to give up."""
