@@ -22,8 +22,7 @@ from typing import Any
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
 from gacprof.devices.nsight import find_ncu
-from gacprof.kernels.ncu import KernelCounters, read_report
-from gacprof.kernels.ncu_metrics import requested
+from gacprof.kernels.ncu import KernelCounters, read_report, requested
 
 GET_NCU = (
     "Nsight Compute (ncu) is not on this machine: install the CUDA toolkit, or "

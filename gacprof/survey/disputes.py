@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gacprof.core.files import write_json, write_text
-from gacprof.explain.disputes import DISPUTES, Verdict, settle
-from gacprof.explain.disputes.measuring import settle_on
+from gacprof.explain.disputes import DISPUTES, Verdict, settle, settle_on
 from gacprof.survey.setting import Setting
 from gacprof.survey.state import Outcome
 from gacprof.sweeping.suite import Timing

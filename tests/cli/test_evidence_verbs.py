@@ -15,10 +15,9 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.kernels import ncu_collect, static
-from gacprof.kernels.beside import write_counters
+from gacprof.kernels.evidence_files import write_counters
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.ncu import KernelCounters
-from gacprof.kernels.ncu_metrics import METRICS
+from gacprof.kernels.ncu import METRICS, KernelCounters
 from gacprof.sweeping import Suite, read_samples, run_sweep
 from gacprof.sweeping.suite import Sweep, Timing
 

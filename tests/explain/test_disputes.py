@@ -12,12 +12,10 @@ import pytest
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point, Sample
+from gacprof.explain import experiments as ex
 from gacprof.explain.causes import Where
 from gacprof.explain.disputes import DISPUTES, Verdict, settle
-from gacprof.explain.disputes import attention as att
-from gacprof.explain.disputes import linear as lin
-from gacprof.explain.disputes import sectors as sec
-from gacprof.explain.disputes.value import Dispute, Results
+from gacprof.explain.verdicts import Dispute, Results
 
 A100, H200 = Where("sm80", "2.9.1"), Where("sm90", "2.13.0", 92000)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -137,36 +135,36 @@ GEMM = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn"
 
 
 def test_kernel_names_decide_who_serves_107() -> None:
-    by_flash = results({att.AUTO: 2139}, kernels={att.AUTO: [FLASH]})
-    assert att.who_serves_107(by_flash)[1].startswith("flash_attention serves head_dim 107")
-    by_math = results({att.AUTO: 26995}, kernels={att.AUTO: [GEMM, GEMM]})
-    assert "falls back to math (A)" in att.who_serves_107(by_math)[1]
+    by_flash = results({ex.AUTO: 2139}, kernels={ex.AUTO: [FLASH]})
+    assert ex.who_serves_107(by_flash)[1].startswith("flash_attention serves head_dim 107")
+    by_math = results({ex.AUTO: 26995}, kernels={ex.AUTO: [GEMM, GEMM]})
+    assert "falls back to math (A)" in ex.who_serves_107(by_math)[1]
 
 
 def test_without_names_the_forced_backends_of_table_b1_decide() -> None:
     """A100, ms: default 2.139, flash 2.139, math 26.995."""
-    status, finding, evidence = att.who_serves_107(
-        results({att.AUTO: 2139, att.FLASH: 2139, att.MATH: 26995})
+    status, finding, evidence = ex.who_serves_107(
+        results({ex.AUTO: 2139, ex.FLASH: 2139, ex.MATH: 26995})
     )
     assert status == "settled" and "flash (B)" in finding
     assert evidence == ("default / flash 1.00", "default / math 0.08")
     assert (
         "math (A)"
-        in att.who_serves_107(results({att.AUTO: 27000, att.FLASH: 2139, att.MATH: 26995}))[1]
+        in ex.who_serves_107(results({ex.AUTO: 27000, ex.FLASH: 2139, ex.MATH: 26995}))[1]
     )
 
 
 @pytest.mark.parametrize(
     "latency",
     [
-        {att.AUTO: 2139},
+        {ex.AUTO: 2139},
         {},
-        {att.AUTO: 5000, att.FLASH: 2139, att.MATH: 26995},
-        {att.AUTO: 2139, att.FLASH: 2139, att.MATH: 2139},
+        {ex.AUTO: 5000, ex.FLASH: 2139, ex.MATH: 26995},
+        {ex.AUTO: 2139, ex.FLASH: 2139, ex.MATH: 2139},
     ],
 )
 def test_too_little_or_ambiguous_data_decides_nothing(latency: dict[Point, float]) -> None:
-    assert att.who_serves_107(results(latency))[0] == "undecided"
+    assert ex.who_serves_107(results(latency))[0] == "undecided"
 
 
 # the others ---------------------------------------------------------------------------------
@@ -177,7 +175,7 @@ def tensor(ratios: Mapping[str, float]) -> Results:
         name = "odd" if k % 2 else "16" if k % 16 == 0 else "8" if k % 8 == 0 else "even"
         return ratios[name]
 
-    return results({p: 100 * ratio(p.dim["K"]) for p in lin.TENSOR}, H200)
+    return results({p: 100 * ratio(p.dim["K"]) for p in ex.TENSOR}, H200)
 
 
 @pytest.mark.parametrize(
@@ -190,27 +188,27 @@ def tensor(ratios: Mapping[str, float]) -> Results:
 )
 def test_the_period_on_hopper(ratios: dict[str, float], finding: str) -> None:
     """The second row is A's own H100 data: 327–349 TFLOPS at 8, ~165 even, ~100 odd."""
-    assert finding in lin.is_there_a_period_of_16(tensor(ratios))[1]
+    assert finding in ex.is_there_a_period_of_16(tensor(ratios))[1]
 
 
 def test_an_a100_number_is_not_judged_on_another_device() -> None:
-    status, finding, _ = att.how_long_64_takes(results({att.D64: 400, att.D96: 560}, H200))
+    status, finding, _ = ex.how_long_64_takes(results({ex.D64: 400, ex.D96: 560}, H200))
     assert status == "undecided" and "neither can be confirmed" in finding
-    step = results({lin.BEFORE: 10, lin.AFTER: 14}, H200)
-    assert lin.how_high_is_the_step_at_1729(step)[0] == "undecided"
+    step = results({ex.BEFORE: 10, ex.AFTER: 14}, H200)
+    assert ex.how_high_is_the_step_at_1729(step)[0] == "undecided"
 
 
 @pytest.mark.parametrize(
     "us, status", [(740, "settled"), (826, "settled"), (900, "undecided"), (783, "undecided")]
 )
 def test_head_dim_64_is_one_or_the_other_or_neither(us: float, status: str) -> None:
-    assert att.how_long_64_takes(results({att.D64: us}))[0] == status
+    assert ex.how_long_64_takes(results({ex.D64: us}))[0] == status
 
 
 def test_128_may_also_lose_or_tie() -> None:
     def outcome(last: float) -> str:
-        latency = dict(zip(att.NEAR_128, (1000, 1000, 1010, last), strict=True))
-        return att.does_128_beat_its_neighbours(results(latency))[1]
+        latency = dict(zip(ex.NEAR_128, (1000, 1000, 1010, last), strict=True))
+        return ex.does_128_beat_its_neighbours(results(latency))[1]
 
     assert outcome(950).startswith("128 is the fastest")
     assert outcome(1200).startswith("a smaller multiple of 8 is faster")
@@ -218,16 +216,16 @@ def test_128_may_also_lose_or_tie() -> None:
 
 
 def test_growth_alone_is_no_jump() -> None:
-    grows = {p: p.dim["N"] / 100 for p in lin.PLATEAU}
-    assert lin.is_a_multiple_of_8_safe(results(grows))[0] == "undecided"
+    grows = {p: p.dim["N"] / 100 for p in ex.PLATEAU}
+    assert ex.is_a_multiple_of_8_safe(results(grows))[0] == "undecided"
 
 
 def test_aligned_slower_than_misaligned_blames_the_timer_only_where_it_happens() -> None:
-    a, b, c, d = lin.SMALL
-    fine = results({a: 12, b: 9, c: 12, d: 9, lin.SMALL_GEMV[0]: 8, lin.SMALL_GEMV[1]: 7}, H200)
-    assert "never slower" in lin.is_aligned_ever_slower(fine)[1]
+    a, b, c, d = ex.SMALL
+    fine = results({a: 12, b: 9, c: 12, d: 9, ex.SMALL_GEMV[0]: 8, ex.SMALL_GEMV[1]: 7}, H200)
+    assert "never slower" in ex.is_aligned_ever_slower(fine)[1]
     odd = results({a: 9, b: 12}, H200)
-    status, finding, evidence = lin.is_aligned_ever_slower(odd)
+    status, finding, evidence = ex.is_aligned_ever_slower(odd)
     assert (status, "CUPTI" in finding) == ("undecided", True)
     assert evidence[1] == "timer: cupti"
 
@@ -242,8 +240,8 @@ def test_aligned_slower_than_misaligned_blames_the_timer_only_where_it_happens()
     ],
 )
 def test_in_fp32_sectors_and_tritons_habit_part(half: float, odd: float, finding: str) -> None:
-    latency = {sec.ALIGNED: 10.0, sec.HALF_ALIGNED: 10 * half, sec.ODD: 10 * odd}
-    assert finding in sec.sectors_or_loads(results(latency))[1]
+    latency = {ex.ALIGNED: 10.0, ex.HALF_ALIGNED: 10 * half, ex.ODD: 10 * odd}
+    assert finding in ex.sectors_or_loads(results(latency))[1]
 
 
 @pytest.mark.parametrize("dispute", [d for d in DISPUTES if d.decide], ids=lambda d: str(d.number))

@@ -12,8 +12,8 @@ from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.explain.disputes import DISPUTES
-from gacprof.explain.disputes.measuring import (
+from gacprof.explain.disputes import (
+    DISPUTES,
     check,
     points_of,
     settle_on,
