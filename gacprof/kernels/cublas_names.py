@@ -21,15 +21,8 @@ from gacprof.kernels.name_parts import (
 Fields = dict[str, Any]
 
 ARCHITECTURES = {
-    "kepler": "sm35",
-    "maxwell": "sm50",
-    "pascal": "sm60",
-    "volta": "sm70",
-    "turing": "sm75",
-    "ampere": "sm80",
-    "ada": "sm89",
-    "hopper": "sm90",
-    "blackwell": "sm100",
+    **{"kepler": "sm35", "maxwell": "sm50", "pascal": "sm60", "volta": "sm70", "turing": "sm75"},
+    **{"ampere": "sm80", "ada": "sm89", "hopper": "sm90", "blackwell": "sm100"},
 }
 OP_LETTERS = {
     "s": ("float32", "float32"),
@@ -44,35 +37,19 @@ OP_LETTERS = {
 }
 """BLAS letter → (operands where the name gives no other, accumulator)."""
 MMA = {
-    "884": (8, 8, 4),  # Volta fp16, and fp64 from Ampere on
-    "1684": (16, 8, 4),  # tf32
-    "1688": (16, 8, 8),  # Turing fp16, Ampere tf32
-    "16816": (16, 8, 16),
-    "16832": (16, 8, 32),
-    "16864": (16, 8, 64),
-    "168128": (16, 8, 128),
-    "168256": (16, 8, 256),
-    "8816": (8, 8, 16),  # Turing int8
-    "8832": (8, 8, 32),
-    "88128": (8, 8, 128),
-    "161616": (16, 16, 16),  # wmma
-    "32816": (32, 8, 16),
-    "83216": (8, 32, 16),
+    "".join(map(str, shape)): shape
+    for shape in (
+        *((8, 8, k) for k in (4, 16, 32, 128)),  # Volta fp16 and Ampere fp64; Turing int8
+        *((16, 8, k) for k in (4, 8, 16, 32, 64, 128, 256)),  # from Turing on
+        *((16, 16, 16), (32, 8, 16), (8, 32, 16)),  # wmma
+    )
 }
 """Instruction shapes as cuBLAS and CUTLASS run them together in a name (PTX ISA, mma, wmma)."""
 
 NVJET_TYPES = {
-    "h": "float16",
-    "t": "bfloat16",
-    "s": "float32",
-    "d": "float64",
-    "c": "complex64",
-    "z": "complex128",
-    "q": "float8_e4m3",
-    "r": "float8_e5m2",
-    "o": "float4_e2m1",
-    "i": "int32",
-    "b": "int8",
+    **{"h": "float16", "t": "bfloat16", "s": "float32", "d": "float64"},
+    **{"c": "complex64", "z": "complex128", "i": "int32", "b": "int8"},
+    **{"q": "float8_e4m3", "r": "float8_e5m2", "o": "float4_e2m1"},
 }
 """Type letters in nvjet names, after cuBLAS's own ``HSH``, ``TST``. In public traces ``ootst`` is
 what an NVFP4 product runs and ``biu`` an int8 one; i and b by analogy, u is not understood."""
