@@ -27,7 +27,7 @@ Counters = Mapping[Point, Sequence[KernelCounters]]
 def build_explained(samples: Path, name: str | None = None) -> CliffMap:
     """The map of a sweep's folder (or of ``samples.parquet`` in it), with causes.
 
-    A point's mechanism is told by its kernels, else by what a CPU's libraries reported of it.
+    A point's mechanism comes from its kernels, else from what a CPU's libraries reported.
     Raises :class:`MeasurementError` for a folder that is none or garbled evidence,
     :class:`MapError` for samples that make no map.
     """
@@ -49,7 +49,7 @@ def annotate(cliff_map: CliffMap, counters: Counters | None = None) -> CliffMap:
     """The same map with the causes of its cliffs filled in; nothing else changes.
 
     A cliff that the kernels, counters or rules do not explain keeps what it says. What only
-    rules tell is marked ``(by rules)``.
+    rules explain is marked ``(by rules)``.
     """
     file = cliff_map.file
     where = Where.of_map(file)

@@ -27,7 +27,7 @@ class Cause:
       that is not filled), ``alignment`` (rows too short of alignment for the fastest kernels);
     - ``residue`` (measured to go with the dim's residue; the mechanism was not recorded),
       ``kernel_switch``, ``tile_quantisation`` (one more tile for the last few elements);
-    - told by counters: ``wave_quantisation``, ``load_width``, ``l2_sectors``, ``launch_bound``;
+    - seen by counters: ``wave_quantisation``, ``load_width``, ``l2_sectors``, ``launch_bound``;
     - ``unexplained``.
 
     ``share`` is the fraction of the dim's latency that the cause accounts for (negative where

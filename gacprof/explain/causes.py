@@ -118,7 +118,7 @@ def _rank(cause: Cause) -> tuple[bool, bool, float]:
     return cause.share is None, cause.basis == "rules", -abs(cause.share or 0.0)
 
 
-# what counters tell ------------------------------------------------------------------------
+# what counters show ------------------------------------------------------------------------
 
 
 def _counted(case: Case) -> Iterator[Cause]:

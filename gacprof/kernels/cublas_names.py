@@ -1,6 +1,6 @@
 """Reading the names of cuBLAS's kernels (and of cuDNN's older ones, which follow the same rules).
 
-Each reader returns the fields of :class:`~gacprof.kernels.kernel.Kernel` that a name tells.
+Each reader returns the fields of :class:`~gacprof.kernels.kernel.Kernel` that a name gives.
 """
 
 from __future__ import annotations

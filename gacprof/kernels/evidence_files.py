@@ -1,4 +1,4 @@
-"""Evidence kept in a sweep's folder, beside its samples: counters and CPU implementations.
+"""Evidence kept in a sweep's folder with its samples: counters and CPU implementations.
 
 Both are JSON, read without the tools that made them. A folder without them is a folder whose
 evidence was not collected: reading gives nothing and no error.

@@ -1,7 +1,7 @@
 """Kernel names → identities, and the kernels of one call → groups.
 
 A name is taken apart (:mod:`name_parts`), the first rule that claims it (:mod:`rules`) says
-what family it is of, and that rule's reader fills in what the name tells. A name that no rule
+what family it is of, and that rule's reader fills in the rest. A name that no rule
 claims is ``unknown`` and kept. Nothing here raises: names come from libraries not yet written.
 """
 

@@ -38,7 +38,7 @@ class LibraryCall:
 @dataclass(frozen=True)
 class CpuImplementation:
     """What served one point. ``calls`` is empty where neither library reported; ``reason``
-    then says so."""
+    then says why."""
 
     point: Point
     calls: tuple[LibraryCall, ...]

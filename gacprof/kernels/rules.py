@@ -1,7 +1,7 @@
 """The table of rules: which names are of which family, what such a kernel does, who reads it.
 
 The first rule that claims a name decides, so the specific stand before the general. A new
-source of kernels is its rows here and, if its names tell more than the family, a reader.
+source of kernels is its rows here and, if its names say more than the family, a reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Reader = Callable[[Signature], Fields]
 
 
 def nothing_more(signature: Signature) -> Fields:
-    """For families whose names tell no more than the family."""
+    """For families whose names say no more than the family."""
     return {}
 
 

@@ -243,7 +243,8 @@ def test_the_static_table_tells_loads_by_divisibility(run):
 
 
 def test_the_static_table_as_a_person_reads_it(run, monkeypatch):
-    row = static.CompiledProbe("gemm", "sm80", 1, "ld.global.b16", None, 2, False, "mma.sync", None, "why")
+    loads = ("ld.global.b16", None, 2, False)
+    row = static.CompiledProbe("gemm", "sm80", 1, *loads, "mma.sync", None, "why")
     monkeypatch.setattr(static, "table", lambda probes, architectures: (row,))
     monkeypatch.setattr(static, "version", lambda: "3")
     told = run("evidence", "static")
