@@ -91,6 +91,6 @@ def build_map(samples: str | Path, name: str | None = None) -> CliffMap:
     Evidence is the kernels recorded with the samples, and what ``gacprof evidence`` left
     beside them. Raises :class:`MeasurementError` or :class:`MapError`.
     """
-    from gacprof.explain.of_run import build_explained
+    from gacprof.explain.annotate import build_explained
 
     return build_explained(Path(samples), name)

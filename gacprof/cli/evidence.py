@@ -49,7 +49,7 @@ def ncu(
     Counters are kept in the folder, where 'map build' and 'explain' find them. Without ncu or
     permission it says how to get them, and that is no failure.
     """
-    from gacprof.kernels.beside import read_counters, write_counters
+    from gacprof.kernels.evidence_files import read_counters, write_counters
     from gacprof.kernels.ncu import read_report
     from gacprof.kernels.ncu_collect import by_point, collect
 
@@ -89,7 +89,7 @@ def cpu(samples: Samples, edges: Edges = False, as_json: bool = Json) -> None:
 
     Kept in the folder, where 'map build' finds it and names the tiers after it.
     """
-    from gacprof.kernels.beside import read_implementations, write_implementations
+    from gacprof.kernels.evidence_files import read_implementations, write_implementations
     from gacprof.kernels.onednn import implementations
     from gacprof.sweeping import environment_of
 
@@ -168,8 +168,7 @@ def names(
 
 def _points(samples: Path, edges: bool, reading: bool) -> list[Point]:
     """The folder's measured points, or those at its map's edges."""
-    from gacprof.explain.edges import edge_points
-    from gacprof.explain.of_run import build_explained
+    from gacprof.explain.annotate import build_explained, edge_points
     from gacprof.sweeping import environment_of, read_samples
 
     kind = environment_of(samples).kind

@@ -40,7 +40,7 @@ def explain(
 ) -> None:
     """Say why a dim is slow: what serves it, what each cause costs, on what evidence."""
     from gacprof.explain.causes import explain_map
-    from gacprof.kernels.beside import read_counters
+    from gacprof.kernels.evidence_files import read_counters
 
     (loaded,) = options.load(cliff_map)
     if samples is not None:
@@ -58,7 +58,7 @@ def explain(
 
 def _check_samples(folder: Path, loaded: CliffMap) -> None:
     """Counters of another device say nothing about this map's cliffs."""
-    from gacprof.kernels.beside import COUNTERS
+    from gacprof.kernels.evidence_files import COUNTERS
     from gacprof.sweeping import environment_of
 
     of, device = environment_of(folder), loaded.environment
@@ -82,8 +82,7 @@ def disputes(
     as_json: bool = Json,
 ) -> None:
     """Settle what the papers disagree about, on the GPU at hand; without one, what can be."""
-    from gacprof.explain.disputes import settle
-    from gacprof.explain.disputes.measuring import check, settle_on
+    from gacprof.explain.disputes import check, settle, settle_on
 
     numbers = check(only or ())
     at_hand = device or _first_gpu()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.build import mechanism_of_kernels
 from gacprof.cliffmap.schema import Cliff, Curve
-from gacprof.core.points import Point
+from gacprof.core.points import Point, Sample
+from gacprof.explain.case import points_of
 from gacprof.explain.causes import Cause, Explanation, Where, explain_edge
-from gacprof.explain.edges import points_of
+from gacprof.kernels.evidence_files import read_counters, read_implementations
 from gacprof.kernels.ncu import KernelCounters
 
 MOST = 2
@@ -21,16 +24,48 @@ NO_REASON = ("unexplained", "residue")
 Counters = Mapping[Point, Sequence[KernelCounters]]
 
 
+def build_explained(samples: Path, name: str | None = None) -> CliffMap:
+    """The map of a sweep's folder (or of ``samples.parquet`` in it), with causes.
+
+    A point's mechanism comes from its kernels, else from what a CPU's libraries reported.
+    Raises :class:`MeasurementError` for a folder that is none or garbled evidence,
+    :class:`MapError` for samples that make no map.
+    """
+    from gacprof.sweeping import build_map_of
+
+    folder = samples if samples.is_dir() else samples.parent
+    reported = read_implementations(folder)
+
+    def mechanism_of(sample: Sample) -> str | None:
+        mechanism = mechanism_of_kernels(sample)
+        if mechanism is None and sample.point in reported:
+            mechanism = reported[sample.point].mechanism
+        return mechanism
+
+    return annotate(build_map_of(samples, name, mechanism_of), read_counters(folder))
+
+
 def annotate(cliff_map: CliffMap, counters: Counters | None = None) -> CliffMap:
     """The same map with the causes of its cliffs filled in; nothing else changes.
 
     A cliff that the kernels, counters or rules do not explain keeps what it says. What only
-    rules tell is marked ``(by rules)``.
+    rules explain is marked ``(by rules)``.
     """
     file = cliff_map.file
     where = Where.of_map(file)
     curves = [_annotated(curve, where, counters or {}) for curve in file.curves]
     return CliffMap(file.model_copy(update={"curves": curves}))
+
+
+def edge_points(curve: Curve, neighbours: int = 1) -> list[Point]:
+    """The points that deserve counters: both sides of every cliff, ``neighbours`` dims around."""
+    dims, points = curve.points.d, points_of(curve)
+    chosen: set[int] = set()
+    for cliff in curve.cliffs:
+        for edge in (cliff.before, cliff.after):
+            at = dims.index(edge)
+            chosen.update(range(max(0, at - neighbours), min(len(dims), at + neighbours + 1)))
+    return [points[i] for i in sorted(chosen)]
 
 
 def _annotated(curve: Curve, where: Where, counters: Counters) -> Curve:
@@ -49,23 +84,23 @@ def _cause(
 ) -> str | None:
     """What makes the slower side slower; where that is the smaller dim, it is named."""
     fast, slow = (cliff.before, cliff.after) if cliff.jump > 0 else (cliff.after, cliff.before)
-    told = explain_edge(curve, fast, slow, where, counters)
-    leading = [_words(cause) for cause in _leading(told)[:MOST]]
+    leading = _leading(explain_edge(curve, fast, slow, where, counters))[:MOST]
     if not leading:
         return None
-    return ("" if cliff.jump > 0 else f"at {slow}: ") + "; ".join(leading)
+    sentences = (c.sentence + (" (by rules)" if c.basis == "rules" else "") for c in leading)
+    return ("" if cliff.jump > 0 else f"at {slow}: ") + "; ".join(sentences)
 
 
-def _leading(told: Explanation) -> list[Cause]:
+def _leading(explanation: Explanation) -> list[Cause]:
     """The causes of a difference between two dims, largest first, one a kind.
 
     A kind that burdens both dims counts with what is left of it; rules cannot tell which of
     two burdens is the larger, so then they give no cause.
     """
-    excess = 1 - told.reference_us / told.latency_us
+    excess = 1 - explanation.reference_us / explanation.latency_us
     kept = []
-    for kind in dict.fromkeys(cause.kind for cause in told.causes):
-        causes = [cause for cause in told.causes if cause.kind == kind]
+    for kind in dict.fromkeys(cause.kind for cause in explanation.causes):
+        causes = [cause for cause in explanation.causes if cause.kind == kind]
         shares = [cause.share for cause in causes if cause.share is not None]
         opposed = any(share < 0 for share in shares)
         if kind in NO_REASON or (opposed and any(c.basis == "rules" for c in causes)):
@@ -73,7 +108,3 @@ def _leading(told: Explanation) -> list[Cause]:
         if not shares or sum(shares) >= LEAST * excess:
             kept.append(causes[0])
     return kept
-
-
-def _words(cause: Cause) -> str:
-    return cause.sentence + (" (by rules)" if cause.basis == "rules" else "")

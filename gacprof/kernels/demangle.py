@@ -2,9 +2,11 @@
 
 Nsight tools and symbol tables may give ``_ZN13pytorch_flash16flash_fwd_kernelI…``, where the
 PyTorch profiler gives ``pytorch_flash::flash_fwd_kernel<…>``. Only the function's path and its
-template arguments are of interest, so its parameters and return type are dropped. The grammar
-is the "Mangling" chapter of the Itanium C++ ABI; what it leaves out (expressions in template
-arguments) makes :func:`demangle` return None rather than a guess.
+template arguments are of interest, so parameters and return type are dropped. The grammar is
+the "Mangling" chapter of the Itanium C++ ABI; what is left out of it (expressions in template
+arguments) gives None rather than a guess. The C++ runtime's own demangler is no substitute: the
+profiler does not ask it about names above 1024 characters (kineto, Demangle.cpp), and it would
+refuse them. Those of CUTLASS 3 are longer.
 """
 
 from __future__ import annotations
@@ -17,11 +19,16 @@ _BUILTIN = {
     **{"j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long long"},
     **{"y": "unsigned long long", "n": "__int128", "o": "unsigned __int128"},
     **{"f": "float", "d": "double", "e": "long double", "g": "__float128", "z": "..."},
+    **{"Dh": "half", "Dn": "decltype(nullptr)", "Da": "auto", "Di": "char32_t", "Ds": "char16_t"},
+    **{"DF16b": "__bf16", "DF16_": "_Float16", "DF32_": "_Float32", "DF64_": "_Float64"},
 }
-_BUILTIN_D = {"h": "half", "n": "decltype(nullptr)", "a": "auto", "i": "char32_t", "s": "char16_t"}
 _STD = {"a": "std::allocator", "b": "std::basic_string", "s": "std::string"}
 _QUALIFIER = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
-_BASE36 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_UNNAMED = {
+    r"Ut\d*_": "{unnamed}",
+    r"[CD][0-5]": "{constructor}",
+    r"[a-z][a-zA-Z]": "{operator}",
+}
 _LONGEST = 20_000
 """Characters; longer names are refused, so that a foreign file cannot exhaust the stack."""
 
@@ -37,7 +44,7 @@ def demangle(name: str) -> str | None:
         return None
     try:
         return _Reader(symbol[2:]).name()
-    except (_NotUnderstoodError, IndexError, RecursionError):
+    except (_NotUnderstoodError, IndexError, ValueError, RecursionError):
         return None
 
 
@@ -47,7 +54,7 @@ def identifiers(name: str) -> list[str]:
     while match := re.compile(r"\d+").search(name, at):
         digits = match.group()
         at = match.end()
-        for start in range(len(digits)):  # "Li1289flash_fwd": the length is a suffix of a number
+        for start in range(max(0, len(digits) - 3), len(digits)):  # of "Li1289flash_fwd": 9
             size = int(digits[start:])
             word = name[at : at + size]
             if 1 < size < 1000 and len(word) == size and re.fullmatch(r"[A-Za-z_]\w*", word):
@@ -65,209 +72,163 @@ class _Reader:
         self.at = 0
         self.seen: list[str] = []
 
-    def peek(self, size: int = 1) -> str:
-        return self.text[self.at : self.at + size]
+    def sees(self, pattern: str) -> re.Match[str] | None:
+        return re.compile(pattern).match(self.text, self.at)
 
-    def take(self, wanted: str) -> bool:
-        if self.text.startswith(wanted, self.at):
-            self.at += len(wanted)
-            return True
-        return False
+    def take(self, pattern: str) -> str | None:
+        if found := self.sees(pattern):
+            self.at = found.end()
+            return found.group()
+        return None
 
-    def match(self, pattern: str) -> str | None:
-        found = re.compile(pattern).match(self.text, self.at)
+    def need(self, pattern: str) -> str:
+        found = self.take(pattern)
         if found is None:
-            return None
-        self.at = found.end()
-        return found.group()
+            raise _NotUnderstoodError
+        return found
 
     def remember(self, text: str) -> str:
         self.seen.append(text)
         return text
 
-    # names ---------------------------------------------------------------------------
+    def until_end(self) -> list[str]:
+        """The types up to ``E``."""
+        listed = []
+        while not self.take("E"):
+            listed.append(self.type())
+        return listed
 
     def name(self) -> str:
         if self.take("N"):
             return self.nested()
         if self.take("Z"):
             return self.local()
-        if self.peek() == "S" and self.peek(2) != "St":
+        if self.sees("S(?!t)"):
             base = self.substitution()
         else:
-            prefix = "std::" if self.take("St") else ""
-            base = prefix + self.word()
-            if self.peek() == "I":
+            base = ("std::" if self.take("St") else "") + self.word()
+            if self.sees("I"):
                 self.remember(base)
-        return base + self.arguments() if self.peek() == "I" else base
+        return base + self.arguments() if self.sees("I") else base
 
     def nested(self) -> str:
-        while self.match("[rVKRO]"):
-            pass
+        self.take("[rVKRO]*")
         text = ""
         while not self.take("E"):
             kept = True
-            if self.peek() == "S" and self.peek(2) != "St":
+            if self.sees("S(?!t)"):
                 text, kept = self.substitution(), False
-            elif self.peek() == "I":
+            elif self.sees("I"):
                 text += self.arguments()
             elif self.take("St"):
                 text, kept = "std", False
-            elif self.peek() == "T":
-                text = self.parameter()
+            elif self.sees("T"):
+                text = self.need(r"T\d*_")
             else:
                 text += ("::" if text else "") + self.word()
-            if kept and self.peek() != "E":
+            if kept and not self.sees("E"):
                 self.remember(text)
         return text
 
     def local(self) -> str:
         """A name inside a function: ``Z <function> E <name>``."""
         function = self.name()
-        while not self.take("E"):
-            self.type()
+        self.until_end()
         if self.take("s"):
             return function
-        self.match(r"d\d*_")
+        self.take(r"d\d*_")
         inside = self.name()
-        self.match(r"_\d|__\d+_")
+        self.take(r"_\d|__\d+_")
         return f"{function}::{inside}"
 
     def word(self) -> str:
         """One unqualified name: an identifier, an operator, a constructor, a lambda."""
         self.take("L")  # internal linkage
-        if size := self.match(r"\d+"):
-            start = self.at
+        if size := self.take(r"\d+"):
+            word = self.text[self.at : self.at + int(size)]
             self.at += int(size)
             if self.at > len(self.text):
                 raise _NotUnderstoodError
-            word = self.text[start : self.at]
             while self.take("B"):  # abi tag
                 self.word()
             return "(anonymous namespace)" if word.startswith("_GLOBAL__N_") else word
         if self.take("Ul"):
-            while not self.take("E"):
-                self.type()
-            self.match(r"\d*_")
+            self.until_end()
+            self.take(r"\d*_")
             return "{lambda}"
-        if self.match(r"Ut\d*_"):
-            return "{unnamed}"
-        if self.match("[CD][0-5]"):
-            return "{constructor}"
-        if self.match("[a-z][a-zA-Z]"):
-            return "{operator}"
+        for pattern, word in _UNNAMED.items():
+            if self.take(pattern):
+                return word
         raise _NotUnderstoodError
 
     def substitution(self) -> str:
-        self.take("S")
-        if letter := self.match("[a-z]"):
-            if letter not in _STD:
-                raise _NotUnderstoodError
-            return _STD[letter]
-        digits = self.match("[0-9A-Z]*_")
-        if digits is None:
+        code = self.need("S(?:[a-z]|[0-9A-Z]*_)")[1:]
+        if code in _STD:
+            return _STD[code]
+        if not code.endswith("_"):
             raise _NotUnderstoodError
-        index = 0
-        for digit in digits[:-1]:
-            index = index * 36 + _BASE36.index(digit)
-        return self.seen[index + 1 if digits != "_" else 0]
-
-    def parameter(self) -> str:
-        found = self.match(r"T\d*_")
-        if found is None:
-            raise _NotUnderstoodError
-        return found
-
-    # template arguments and types --------------------------------------------------------
+        return self.seen[int(code[:-1], 36) + 1 if code != "_" else 0]
 
     def arguments(self) -> str:
-        """``I … E`` as ``<a, b>``; an argument pack is spliced in."""
-        self.at += 1
-        listed = self.until_end()
+        """``I … E`` as ``<a, b>``."""
+        self.need("I")
+        listed = self.until_end_of_arguments()
         return f"<{', '.join(listed)}{' ' if listed and listed[-1].endswith('>') else ''}>"
 
-    def until_end(self) -> list[str]:
+    def until_end_of_arguments(self) -> list[str]:
+        """Types and values up to ``E``; an argument pack is spliced in."""
         listed: list[str] = []
         while not self.take("E"):
             if self.take("J"):
-                listed += self.until_end()
+                listed += self.until_end_of_arguments()
             elif self.take("L"):
                 listed.append(self.literal())
             elif self.take("XadL"):
                 listed.append(self.literal())
-                if not self.take("E"):
-                    raise _NotUnderstoodError
+                self.need("E")
             else:
                 listed.append(self.type())
         return listed
 
     def literal(self) -> str:
+        """``i128E`` as ``128``; of what is neither a number nor a function, with its type."""
         if self.take("_Z"):
             text = "&" + self.name()
-            while not self.take("E"):
-                self.type()
+            self.until_end()
             return text
         kind = self.type()
-        value = self.match(r"n?[0-9a-f]*E")
-        if value is None:
-            raise _NotUnderstoodError
-        value = value[:-1].replace("n", "-")
+        value = self.need(r"n?[0-9a-f]*E")[:-1].replace("n", "-")
         if kind == "bool":
             return "true" if value == "1" else "false"
-        suffix = {"unsigned int": "u", "long": "l", "unsigned long": "ul"}.get(kind)
-        if kind == "int" or suffix:
-            return value + (suffix or "")
-        return f"({kind}){value}"
+        return value if kind in _BUILTIN.values() else f"({kind}){value}"
 
     def type(self) -> str:
-        letter = self.peek()
-        if letter in _BUILTIN:
-            self.at += 1
-            return _BUILTIN[letter]
-        if letter == "D":
-            return self.special()
-        if letter in _QUALIFIER:
-            self.at += 1
+        if code := self.take(r"DF\d+[b_]|D[nhais]|[a-qstv-z]"):
+            if code not in _BUILTIN:
+                raise _NotUnderstoodError
+            return _BUILTIN[code]
+        if letter := self.take("[PROKVr]"):
             return self.remember(self.type() + _QUALIFIER[letter])
-        if letter == "F":
-            return self.function()
-        if letter == "T":
-            return self.templated(self.remember(self.parameter()))
-        if letter == "S" and self.peek(2) != "St":
+        if self.take("F"):
+            self.take("Y")
+            result, *parameters = self.until_end()
+            listed = ", ".join(kind for kind in parameters if kind != "void")
+            return self.remember(f"{result} ({listed})")
+        if self.sees("T"):
+            return self.templated(self.remember(self.need(r"T\d*_")))
+        if self.sees("S(?!t)"):
             return self.templated(self.substitution())
-        if letter == "A":
-            size = self.match(r"A\d*_")
-            return self.remember(f"{self.type()} [{(size or 'A_')[1:-1]}]")
-        if letter == "M":
-            self.at += 1
+        if size := self.take(r"A\d*_"):
+            return self.remember(f"{self.type()} [{size[1:-1]}]")
+        if self.take("M"):
             return self.remember(f"{self.type()}::*{self.type()}")
-        if letter == "u":
-            self.at += 1
+        if self.take("u"):
             return self.remember(self.word())
-        if letter in "NZ" or letter.isdigit() or self.peek(2) == "St":
+        if self.take("Dp"):
+            return self.remember(self.type())
+        if self.sees(r"[NZ\d]|St"):
             return self.remember(self.name())
         raise _NotUnderstoodError
 
     def templated(self, text: str) -> str:
-        return self.remember(text + self.arguments()) if self.peek() == "I" else text
-
-    def special(self) -> str:
-        if found := self.match(r"DF\d+_"):
-            return f"_Float{found[2:-1]}"
-        if self.take("DF16b"):
-            return "__bf16"
-        if self.take("Dp"):
-            return self.remember(self.type())
-        name = _BUILTIN_D.get(self.peek(2)[1:])
-        if name is None:
-            raise _NotUnderstoodError
-        self.at += 2
-        return name
-
-    def function(self) -> str:
-        self.at += 1
-        self.take("Y")
-        parts = []
-        while not self.take("E"):
-            parts.append(self.type())
-        return self.remember(f"{parts[0]} ({', '.join(p for p in parts[1:] if p != 'void')})")
+        return self.remember(text + self.arguments()) if self.sees("I") else text

@@ -18,44 +18,91 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import MapError, MeasurementError
-from gacprof.kernels.fa2_records import RECORDS
 from gacprof.kernels.names import parse
+from gacprof.kernels.sdpa import padded
 
 Tile = tuple[int, int, int]
 """(rows of q, rows of k and v, warps) of one block."""
+Tiles = Mapping[int, tuple[Tile, ...]]
+"""By template."""
 
 _SYMBOL = re.compile(
     rb"_ZN\d+\w{0,20}?flashL?\d+flash_fwd_(?:splitkv_)?kernelI[A-Za-z0-9_]{10,600}"
 )
-QUANTUM = 8
-"""PyTorch pads head_dim to a multiple of 8 before it asks for a template."""
 
 
 @dataclass(frozen=True)
-class Inventory:
+class FlashTemplates:
     """Templates of one build with the tiles of their prefill and split-KV (decode) kernels."""
 
     torch: str
     templates: tuple[int, ...]
-    forward: Mapping[int, tuple[Tile, ...]]
-    split: Mapping[int, tuple[Tile, ...]]
+    forward: Tiles
+    split: Tiles
     source: str
 
     def template_for(self, head_dim: int) -> int | None:
         """The template that serves a head_dim, or None where flash does not (above 256)."""
-        padded = -(-head_dim // QUANTUM) * QUANTUM
-        return next((size for size in self.templates if size >= padded), None)
+        return next((size for size in self.templates if size >= head_dim), None)
 
     def even_k(self, head_dim: int) -> bool:
         """Whether the padded head_dim fills its template, so that no bounds are checked."""
-        return -(-head_dim // QUANTUM) * QUANTUM == self.template_for(head_dim)
+        return (padded(head_dim) or head_dim) == self.template_for(head_dim)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def read(library: Path | None = None) -> Inventory:
-    """The inventory of ``libtorch_cuda.so``: by default that of the installed torch.
+_FORWARD: Tiles = {
+    32: ((128, 128, 4),),
+    64: ((128, 64, 4), (128, 128, 4)),
+    96: ((64, 64, 4), (128, 64, 4)),
+    128: ((64, 64, 4), (128, 32, 4), (128, 64, 4)),
+    160: ((64, 64, 4), (128, 32, 4), (128, 64, 8)),
+    **dict.fromkeys((192, 224, 256), ((64, 64, 4), (128, 64, 8))),
+}
+_SPLIT: Tiles = {
+    **dict.fromkeys((32, 64), ((64, 256, 4),)),
+    **dict.fromkeys((96, 128), ((64, 128, 4),)),
+    **dict.fromkeys((160, 192, 224, 256), ((64, 64, 4),)),
+}
+_SPLIT_2_13: Tiles = {
+    **dict.fromkeys((32, 64), ((64, 128, 4), (64, 256, 4))),
+    **dict.fromkeys((96, 128), ((64, 64, 4), (64, 128, 4))),
+    **dict.fromkeys((192, 256), ((64, 64, 4),)),
+}
+_ALL = (32, 64, 96, 128, 160, 192, 224, 256)
+
+
+def _record(torch: str, wheel: str, lacking: tuple[int, ...], split: Tiles) -> FlashTemplates:
+    held = tuple(size for size in _ALL if size not in lacking)
+    return FlashTemplates(
+        torch,
+        held,
+        {size: _FORWARD[size] for size in held},
+        {size: split[size] for size in held},
+        f"recorded from torch-{torch}-{wheel}",
+    )
+
+
+RECORDS: Mapping[str, FlashTemplates] = {
+    torch: _record(torch, wheel, lacking, split)
+    for torch, wheel, lacking, split in (
+        ("2.6.0", "cp312-cp312-manylinux1_x86_64 (CUDA 12.4)", (), _SPLIT),
+        ("2.8.0", "cp312-cp312-manylinux_2_28_x86_64 (CUDA 12.8)", (224,), _SPLIT),
+        ("2.9.1", "cp311-cp311-manylinux_2_28_x86_64 (CUDA 12.8)", (224,), _SPLIT),
+        ("2.10.0", "3-cp312-cp312-manylinux_2_28_x86_64 (CUDA 12.8)", (224,), _SPLIT),
+        ("2.11.0", "cp312-cp312-manylinux_2_28_x86_64 (CUDA 13)", (160, 224), _SPLIT),
+        ("2.12.0", "cp312-cp312-manylinux_2_28_x86_64 (CUDA 13)", (160, 224), _SPLIT),
+        ("2.13.0", "cp312-cp312-manylinux_2_28_x86_64 (CUDA 13)", (160, 224), _SPLIT_2_13),
+    )
+}
+"""Each was read from ``libtorch_cuda.so`` of the x86-64 Linux wheel that PyPI offers for the
+release. Releases that are not listed were not looked at."""
+
+
+def read(library: Path | None = None) -> FlashTemplates:
+    """The templates in ``libtorch_cuda.so``: by default that of the installed torch.
 
     Takes a few seconds for a library of a gigabyte and imports nothing. Raises
     :class:`MeasurementError` where there is no such library, or it holds no such names.
@@ -67,17 +114,17 @@ def read(library: Path | None = None) -> Inventory:
             symbols = {match.group().decode() for match in _SYMBOL.finditer(data)}
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise MeasurementError(f"{path}: cannot be read as a library ({error})") from error
-    inventory = from_names(symbols, version, f"read from {path.name}")
-    if not inventory.templates:
+    found = from_names(symbols, version, f"read from {path.name}")
+    if not found.templates:
         raise MeasurementError(
             f"{path}: no FlashAttention-2 kernel names in it; the library is stripped of them "
             f"or was built without USE_FLASH_ATTENTION (recorded instead: {', '.join(RECORDS)})"
         )
-    return inventory
+    return found
 
 
-def from_names(names: Iterable[str], torch: str, source: str) -> Inventory:
-    """The inventory that kernel names amount to, mangled or not; others are passed over."""
+def from_names(names: Iterable[str], torch: str, source: str) -> FlashTemplates:
+    """What kernel names amount to, mangled or not; names of other kernels are passed over."""
     forward: dict[int, set[Tile]] = {}
     split: dict[int, set[Tile]] = {}
     for kernel in map(parse, names):
@@ -88,10 +135,10 @@ def from_names(names: Iterable[str], torch: str, source: str) -> Inventory:
             tile = (*kernel.tile[:2], int(kernel.flag["warps"]))
             tiles.setdefault(kernel.template, set()).add((tile[0], tile[1], tile[2]))
     templates = tuple(sorted(forward.keys() | split.keys()))
-    return Inventory(torch, templates, _sorted(forward), _sorted(split), source)
+    return FlashTemplates(torch, templates, _sorted(forward), _sorted(split), source)
 
 
-def recorded(torch: str) -> Inventory:
+def recorded(torch: str) -> FlashTemplates:
     """What was read before from the wheel of that PyTorch release (``2.9.1``, ``2.9.1+cu128``).
 
     Raises :class:`MapError` for a release without a record: nothing is inferred from others.
@@ -102,10 +149,7 @@ def recorded(torch: str) -> Inventory:
             f"no FlashAttention-2 templates are recorded for torch {torch} (there are "
             f"{', '.join(RECORDS)}): read them from its libtorch_cuda.so with kernels.fa2.read"
         )
-    record = RECORDS[plain]
-    return Inventory(
-        plain, record.templates, record.forward, record.split, f"recorded from {record.wheel}"
-    )
+    return RECORDS[plain]
 
 
 def _sorted(tiles: Mapping[int, set[Tile]]) -> dict[int, tuple[Tile, ...]]:

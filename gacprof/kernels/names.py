@@ -1,22 +1,22 @@
-"""Kernel names → identity: the method.
+"""Kernel names → identities, and the kernels of one call → groups.
 
-A name is taken apart (:mod:`signature`), the first rule that claims it says what family it is
-of (:mod:`grammar`), and that family's reader fills in what the name tells. A name that no rule
+A name is taken apart (:mod:`name_parts`), the first rule that claims it (:mod:`rules`) says
+what family it is of, and that rule's reader fills in the rest. A name that no rule
 claims is ``unknown`` and kept. Nothing here raises: names come from libraries not yet written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from gacprof.kernels.grammar import RULES
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.signature import take_apart
+from gacprof.kernels.name_parts import take_apart
+from gacprof.kernels.rules import RULES
 
-FINISHES = {
+COMPLETES = {
     "split_k_reduce": ("gemm", "gemv"),
     "epilogue": ("gemm", "gemv"),
     "dot_reduce": ("dot",),
@@ -24,7 +24,7 @@ FINISHES = {
     "attention_convert": ("attention_backward",),
 }
 """Roles that complete the work of a kernel before them → the roles that they complete."""
-MOVES = ("fill", "copy", "pad")
+PAD_ROLES = ("fill", "copy", "pad")
 """Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
 
 
@@ -32,11 +32,19 @@ MOVES = ("fill", "copy", "pad")
 def parse(name: str) -> Kernel:
     """What ``name`` says. Unknown names give ``provider="unknown"``; never raises."""
     signature = take_apart(name)
-    for rule in RULES:
-        if rule.claims(signature):
-            fields = {"provider": rule.provider, "family": rule.family, "role": rule.role}
-            return Kernel(name, **(fields | dict(rule.read(signature))))
-    return Kernel(name)
+    rule = next((rule for rule in RULES if rule.claims(signature)), None)
+    if rule is None:
+        return Kernel(name)
+    fields = rule.read(signature)
+    flags = {key: value for key, value in fields.pop("flags", {}).items() if value is not None}
+    return Kernel(
+        name,
+        provider=rule.provider,
+        family=rule.family,
+        role=rule.role,
+        flags=tuple(sorted(flags.items())),
+        **fields,
+    )
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Group:
 
     main: Kernel
     before: tuple[Kernel, ...] = ()
-    after: tuple[Kernel, ...] = field(default=())
+    after: tuple[Kernel, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -68,9 +76,11 @@ def attach(names: Iterable[str]) -> list[Group]:
     """
     groups: list[Group] = []
     for kernel in map(parse, names):
-        completed = FINISHES.get(kernel.role, ())
-        if groups and groups[-1].main.role in completed:
-            groups[-1] = _finish(groups[-1], kernel)
+        last = groups[-1] if groups else None
+        if last and last.main.role in COMPLETES.get(kernel.role, ()):
+            split = kernel.role in ("split_k_reduce", "attention_combine")
+            main = replace(last.main, split_k=True) if split else last.main
+            groups[-1] = replace(last, main=main, after=(*last.after, kernel))
         elif kernel.role.startswith("attention") and kernel.known:
             before = _padding(groups)
             del groups[len(groups) - len(before) :]
@@ -80,19 +90,10 @@ def attach(names: Iterable[str]) -> list[Group]:
     return groups
 
 
-def _finish(group: Group, kernel: Kernel) -> Group:
-    from dataclasses import replace
-
-    main = group.main
-    if kernel.role in ("split_k_reduce", "attention_combine"):
-        main = replace(main, split_k=True)
-    return Group(main, group.before, (*group.after, kernel))
-
-
 def _padding(groups: list[Group]) -> tuple[Kernel, ...]:
     run: list[Kernel] = []
     for group in reversed(groups):
-        if group.main.role not in MOVES or group.after:
+        if group.main.role not in PAD_ROLES or group.after:
             break
         run.insert(0, group.main)
     return tuple(run) if any(kernel.role != "copy" for kernel in run) else ()

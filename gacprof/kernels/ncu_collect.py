@@ -22,8 +22,7 @@ from typing import Any
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
 from gacprof.devices.nsight import find_ncu
-from gacprof.kernels.ncu import KernelCounters, read_report
-from gacprof.kernels.ncu_metrics import requested
+from gacprof.kernels.ncu import KernelCounters, read_report, requested
 
 GET_NCU = (
     "Nsight Compute (ncu) is not on this machine: install the CUDA toolkit, or "
@@ -36,7 +35,7 @@ GET_PERMISSION = (
 )
 WARM_UPS = 3
 REFUSED = "gacprof: not run: "
-"""What the profiled process says of a point before it passes it over."""
+"""Prefix of the line that the profiled process prints for a point that it passes over."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def collect(
     """Profile ``points`` on that CUDA device and keep the report at ``report``.
 
     Never raises for what the machine lacks: without ncu, permission or GPU the evidence is
-    empty and its ``problem`` tells what to do, so that a run without counters carries on.
+    empty and its ``problem`` says what to do, so that a run without counters carries on.
     What was counted before something failed is kept, with the problem beside it.
     """
     ncu = find_ncu()
@@ -98,12 +97,12 @@ def collect(
         flush = all(point.flag.get("cache") == "cold" for point in points)
         arguments = command(ncu, made, listed, flush, _arch(device), device)
         try:
-            code, said = _run(arguments, timeout_s)
+            code, output = _run(arguments, timeout_s)
         except OSError as error:
             return Evidence(problem=f"{ncu} does not run: {error}")
-        if "ERR_NVGPUCTRPERM" in said:
+        if "ERR_NVGPUCTRPERM" in output:
             return Evidence(problem=GET_PERMISSION)
-        problem = _problem(ncu, code, said, timeout_s, made.is_file())
+        problem = _problem(ncu, code, output, timeout_s, made.is_file())
         if not made.is_file():
             return Evidence(problem=problem)
         made.replace(report)
@@ -112,7 +111,7 @@ def collect(
 
 
 def _run(arguments: list[str], timeout_s: float) -> tuple[int | None, str]:
-    """(exit code, all it said); None for a program that did not end in time.
+    """(exit code, all output); None for a program that did not end in time.
 
     ncu starts the program it profiles, which outlives it and holds its pipes: both are ended.
     """
@@ -125,8 +124,8 @@ def _run(arguments: list[str], timeout_s: float) -> tuple[int | None, str]:
         start_new_session=True,
     ) as process:
         try:
-            said, _ = process.communicate(timeout=timeout_s)
-            return process.returncode, said
+            output, _ = process.communicate(timeout=timeout_s)
+            return process.returncode, output
         except subprocess.TimeoutExpired:
             _end(process)
             return None, process.communicate()[0]
@@ -140,11 +139,11 @@ def _end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _problem(ncu: str, code: int | None, said: str, timeout_s: float, reported: bool) -> str:
+def _problem(ncu: str, code: int | None, output: str, timeout_s: float, reported: bool) -> str:
     """What kept ncu from counting everything; empty if nothing did."""
     if code is None:
         return f"{ncu} did not finish within {timeout_s:g} s"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     failed = [line.removeprefix(REFUSED) for line in lines if line.startswith(REFUSED)]
     if failed:
         return f"{len(failed)} points could not be run: {failed[0]}"
@@ -193,7 +192,7 @@ def by_point(
 def _child(listed: Path, index: int) -> None:
     """Run each point under the profiler. ncu calls this; see :func:`command`.
 
-    A point that cannot be run is said and passed over.
+    A point that cannot be run is reported and passed over.
     """
     import torch
 

@@ -26,7 +26,7 @@ _MKL = re.compile(r"^MKL_VERBOSE (\w+)\(([^)]*)\)")
 
 
 @dataclass(frozen=True)
-class Call:
+class LibraryCall:
     """One report: ``library`` is ``oneDNN`` or ``MKL``, ``implementation`` what it names."""
 
     library: str
@@ -38,10 +38,10 @@ class Call:
 @dataclass(frozen=True)
 class CpuImplementation:
     """What served one point. ``calls`` is empty where neither library reported; ``reason``
-    then says so."""
+    then says why."""
 
     point: Point
-    calls: tuple[Call, ...]
+    calls: tuple[LibraryCall, ...]
     reason: str = ""
 
     @property
@@ -102,7 +102,7 @@ def read(points: Sequence[Point], text: str) -> list[CpuImplementation]:
     return result
 
 
-def calls(text: str) -> list[Call]:
+def calls(text: str) -> list[LibraryCall]:
     """The executions that verbose lines of oneDNN 1 to 3 and of MKL report, in order."""
     made = []
     for line in text.splitlines():
@@ -111,9 +111,9 @@ def calls(text: str) -> list[Call]:
             at = fields.index("exec")
             if len(fields) > at + 3 and fields[at + 2] != "reorder":
                 detail = ",".join(fields[at + 4 :])
-                made.append(Call("oneDNN", fields[at + 2], fields[at + 3], detail))
+                made.append(LibraryCall("oneDNN", fields[at + 2], fields[at + 3], detail))
         elif match := _MKL.match(line):
-            made.append(Call("MKL", match.group(1).lower(), match.group(1), match.group(2)))
+            made.append(LibraryCall("MKL", match.group(1).lower(), match.group(1), match.group(2)))
     return made
 
 

@@ -45,7 +45,7 @@ SHOWN = ("row_copy", "gemm")
 
 
 @dataclass(frozen=True)
-class Row:
+class CompiledProbe:
     """What one probe became on one architecture with dims divisible by ``divisible_by``.
 
     ``load_bytes`` is the narrowest global load; ``asynchronous`` whether loads go past the
@@ -72,7 +72,7 @@ def table(
     probes: Sequence[str] = SHOWN,
     architectures: Sequence[str] = ARCHITECTURES,
     divisors: Sequence[int] = DIVISORS,
-) -> tuple[Row, ...]:
+) -> tuple[CompiledProbe, ...]:
     """Compile every combination (about 0.1 s each). fp16 operands.
 
     Raises :class:`MeasurementError` where Triton is absent or cannot compile, and for a probe
@@ -145,12 +145,12 @@ def _own_cache() -> Iterator[None]:
                 os.environ["TRITON_CACHE_DIR"] = before
 
 
-def _row(name: str, arch: str, divisor: int) -> Row:
+def _row(name: str, arch: str, divisor: int) -> CompiledProbe:
     ptx, cubin = _compile(PROBES[name], arch, divisor)
     sass, reason = _disassemble(cubin)
     loads = _loads(ptx)
     narrowest = min(loads, key=lambda pair: pair[1], default=None)
-    return Row(
+    return CompiledProbe(
         probe=name,
         arch=arch,
         divisible_by=divisor,

@@ -12,10 +12,8 @@ from pathlib import Path
 from gacprof.cliffmap import CliffMap
 from gacprof.core.files import write_json, write_text
 from gacprof.core.points import Point
-from gacprof.explain.annotate import annotate
-from gacprof.explain.disputes import DISPUTES, Verdict, settle
-from gacprof.explain.disputes.measuring import settle_on
-from gacprof.explain.edges import edge_points
+from gacprof.explain.annotate import annotate, edge_points
+from gacprof.explain.disputes import DISPUTES, Verdict, settle, settle_on
 from gacprof.kernels.ncu_collect import Evidence, collect, from_report
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.state import DONE, SKIPPED, Outcome

@@ -15,10 +15,9 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.kernels import ncu_collect, static
-from gacprof.kernels.beside import write_counters
+from gacprof.kernels.evidence_files import write_counters
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.ncu import KernelCounters
-from gacprof.kernels.ncu_metrics import METRICS
+from gacprof.kernels.ncu import METRICS, KernelCounters
 from gacprof.sweeping import Suite, read_samples, run_sweep
 from gacprof.sweeping.suite import Sweep, Timing
 
@@ -244,7 +243,8 @@ def test_the_static_table_tells_loads_by_divisibility(run):
 
 
 def test_the_static_table_as_a_person_reads_it(run, monkeypatch):
-    row = static.Row("gemm", "sm80", 1, "ld.global.b16", None, 2, False, "mma.sync", None, "why")
+    loads = ("ld.global.b16", None, 2, False)
+    row = static.CompiledProbe("gemm", "sm80", 1, *loads, "mma.sync", None, "why")
     monkeypatch.setattr(static, "table", lambda probes, architectures: (row,))
     monkeypatch.setattr(static, "version", lambda: "3")
     told = run("evidence", "static")

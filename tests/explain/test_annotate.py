@@ -11,10 +11,9 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.explain.annotate import annotate
-from gacprof.explain.of_run import build_explained
-from gacprof.kernels.beside import write_implementations
-from gacprof.kernels.onednn import Call, CpuImplementation
+from gacprof.explain.annotate import annotate, build_explained
+from gacprof.kernels.evidence_files import write_implementations
+from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 from gacprof.sweeping import Suite, run_sweep
 from gacprof.sweeping.suite import Sweep, Timing
 
@@ -155,7 +154,7 @@ def test_a_cpus_tiers_and_cliffs_are_named_after_what_its_libraries_reported(swe
     def implementation(d: int) -> CpuImplementation:
         name = "brg_matmul:avx512_core_bf16" if d < 96 else "ref:any"
         point = Point.of("linear", curve.fixed | {"K": d}, curve.dtype, curve.flags)
-        return CpuImplementation(point, (Call("oneDNN", "matmul", name, ""),))
+        return CpuImplementation(point, (LibraryCall("oneDNN", "matmul", name, ""),))
 
     write_implementations(folder, [implementation(d) for d in curve.points.d])
     (named,) = build_explained(folder).curves

@@ -1,4 +1,5 @@
-"""The decision rules: on published numbers where there are any, else on made-up samples."""
+"""The decision rules, on published numbers where there are any, else on made-up samples; and the
+experiments, run through the sweep engine on a device made of published numbers."""
 
 from __future__ import annotations
 
@@ -6,18 +7,29 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from gacprof import operators
+from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.core.errors import MeasurementError
-from gacprof.core.points import Point, Sample
+from gacprof.core.points import Environment, Point, Sample
+from gacprof.devices.recorded import RecordedDevice
+from gacprof.explain import experiments as ex
 from gacprof.explain.causes import Where
-from gacprof.explain.disputes import DISPUTES, Verdict, settle
-from gacprof.explain.disputes import attention as att
-from gacprof.explain.disputes import linear as lin
-from gacprof.explain.disputes import sectors as sec
-from gacprof.explain.disputes.value import Dispute, Results
+from gacprof.explain.disputes import (
+    DISPUTES,
+    Verdict,
+    check,
+    points_of,
+    settle,
+    settle_on,
+    suite_of,
+)
+from gacprof.explain.verdicts import Dispute, Results
+from gacprof.sweeping import read_blocks, read_samples
 
 A100, H200 = Where("sm80", "2.9.1"), Where("sm90", "2.13.0", 92000)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -137,36 +149,36 @@ GEMM = "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x4_tn"
 
 
 def test_kernel_names_decide_who_serves_107() -> None:
-    by_flash = results({att.AUTO: 2139}, kernels={att.AUTO: [FLASH]})
-    assert att.who_serves_107(by_flash)[1].startswith("flash_attention serves head_dim 107")
-    by_math = results({att.AUTO: 26995}, kernels={att.AUTO: [GEMM, GEMM]})
-    assert "falls back to math (A)" in att.who_serves_107(by_math)[1]
+    by_flash = results({ex.AUTO: 2139}, kernels={ex.AUTO: [FLASH]})
+    assert ex.who_serves_107(by_flash)[1].startswith("flash_attention serves head_dim 107")
+    by_math = results({ex.AUTO: 26995}, kernels={ex.AUTO: [GEMM, GEMM]})
+    assert "falls back to math (A)" in ex.who_serves_107(by_math)[1]
 
 
 def test_without_names_the_forced_backends_of_table_b1_decide() -> None:
     """A100, ms: default 2.139, flash 2.139, math 26.995."""
-    status, finding, evidence = att.who_serves_107(
-        results({att.AUTO: 2139, att.FLASH: 2139, att.MATH: 26995})
+    status, finding, evidence = ex.who_serves_107(
+        results({ex.AUTO: 2139, ex.FLASH: 2139, ex.MATH: 26995})
     )
     assert status == "settled" and "flash (B)" in finding
     assert evidence == ("default / flash 1.00", "default / math 0.08")
     assert (
         "math (A)"
-        in att.who_serves_107(results({att.AUTO: 27000, att.FLASH: 2139, att.MATH: 26995}))[1]
+        in ex.who_serves_107(results({ex.AUTO: 27000, ex.FLASH: 2139, ex.MATH: 26995}))[1]
     )
 
 
 @pytest.mark.parametrize(
     "latency",
     [
-        {att.AUTO: 2139},
+        {ex.AUTO: 2139},
         {},
-        {att.AUTO: 5000, att.FLASH: 2139, att.MATH: 26995},
-        {att.AUTO: 2139, att.FLASH: 2139, att.MATH: 2139},
+        {ex.AUTO: 5000, ex.FLASH: 2139, ex.MATH: 26995},
+        {ex.AUTO: 2139, ex.FLASH: 2139, ex.MATH: 2139},
     ],
 )
 def test_too_little_or_ambiguous_data_decides_nothing(latency: dict[Point, float]) -> None:
-    assert att.who_serves_107(results(latency))[0] == "undecided"
+    assert ex.who_serves_107(results(latency))[0] == "undecided"
 
 
 # the others ---------------------------------------------------------------------------------
@@ -177,7 +189,7 @@ def tensor(ratios: Mapping[str, float]) -> Results:
         name = "odd" if k % 2 else "16" if k % 16 == 0 else "8" if k % 8 == 0 else "even"
         return ratios[name]
 
-    return results({p: 100 * ratio(p.dim["K"]) for p in lin.TENSOR}, H200)
+    return results({p: 100 * ratio(p.dim["K"]) for p in ex.TENSOR}, H200)
 
 
 @pytest.mark.parametrize(
@@ -190,27 +202,27 @@ def tensor(ratios: Mapping[str, float]) -> Results:
 )
 def test_the_period_on_hopper(ratios: dict[str, float], finding: str) -> None:
     """The second row is A's own H100 data: 327–349 TFLOPS at 8, ~165 even, ~100 odd."""
-    assert finding in lin.is_there_a_period_of_16(tensor(ratios))[1]
+    assert finding in ex.is_there_a_period_of_16(tensor(ratios))[1]
 
 
 def test_an_a100_number_is_not_judged_on_another_device() -> None:
-    status, finding, _ = att.how_long_64_takes(results({att.D64: 400, att.D96: 560}, H200))
+    status, finding, _ = ex.how_long_64_takes(results({ex.D64: 400, ex.D96: 560}, H200))
     assert status == "undecided" and "neither can be confirmed" in finding
-    step = results({lin.BEFORE: 10, lin.AFTER: 14}, H200)
-    assert lin.how_high_is_the_step_at_1729(step)[0] == "undecided"
+    step = results({ex.BEFORE: 10, ex.AFTER: 14}, H200)
+    assert ex.how_high_is_the_step_at_1729(step)[0] == "undecided"
 
 
 @pytest.mark.parametrize(
     "us, status", [(740, "settled"), (826, "settled"), (900, "undecided"), (783, "undecided")]
 )
 def test_head_dim_64_is_one_or_the_other_or_neither(us: float, status: str) -> None:
-    assert att.how_long_64_takes(results({att.D64: us}))[0] == status
+    assert ex.how_long_64_takes(results({ex.D64: us}))[0] == status
 
 
 def test_128_may_also_lose_or_tie() -> None:
     def outcome(last: float) -> str:
-        latency = dict(zip(att.NEAR_128, (1000, 1000, 1010, last), strict=True))
-        return att.does_128_beat_its_neighbours(results(latency))[1]
+        latency = dict(zip(ex.NEAR_128, (1000, 1000, 1010, last), strict=True))
+        return ex.does_128_beat_its_neighbours(results(latency))[1]
 
     assert outcome(950).startswith("128 is the fastest")
     assert outcome(1200).startswith("a smaller multiple of 8 is faster")
@@ -218,16 +230,16 @@ def test_128_may_also_lose_or_tie() -> None:
 
 
 def test_growth_alone_is_no_jump() -> None:
-    grows = {p: p.dim["N"] / 100 for p in lin.PLATEAU}
-    assert lin.is_a_multiple_of_8_safe(results(grows))[0] == "undecided"
+    grows = {p: p.dim["N"] / 100 for p in ex.PLATEAU}
+    assert ex.is_a_multiple_of_8_safe(results(grows))[0] == "undecided"
 
 
 def test_aligned_slower_than_misaligned_blames_the_timer_only_where_it_happens() -> None:
-    a, b, c, d = lin.SMALL
-    fine = results({a: 12, b: 9, c: 12, d: 9, lin.SMALL_GEMV[0]: 8, lin.SMALL_GEMV[1]: 7}, H200)
-    assert "never slower" in lin.is_aligned_ever_slower(fine)[1]
+    a, b, c, d = ex.SMALL
+    fine = results({a: 12, b: 9, c: 12, d: 9, ex.SMALL_GEMV[0]: 8, ex.SMALL_GEMV[1]: 7}, H200)
+    assert "never slower" in ex.is_aligned_ever_slower(fine)[1]
     odd = results({a: 9, b: 12}, H200)
-    status, finding, evidence = lin.is_aligned_ever_slower(odd)
+    status, finding, evidence = ex.is_aligned_ever_slower(odd)
     assert (status, "CUPTI" in finding) == ("undecided", True)
     assert evidence[1] == "timer: cupti"
 
@@ -242,11 +254,107 @@ def test_aligned_slower_than_misaligned_blames_the_timer_only_where_it_happens()
     ],
 )
 def test_in_fp32_sectors_and_tritons_habit_part(half: float, odd: float, finding: str) -> None:
-    latency = {sec.ALIGNED: 10.0, sec.HALF_ALIGNED: 10 * half, sec.ODD: 10 * odd}
-    assert finding in sec.sectors_or_loads(results(latency))[1]
+    latency = {ex.ALIGNED: 10.0, ex.HALF_ALIGNED: 10 * half, ex.ODD: 10 * odd}
+    assert finding in ex.sectors_or_loads(results(latency))[1]
 
 
 @pytest.mark.parametrize("dispute", [d for d in DISPUTES if d.decide], ids=lambda d: str(d.number))
 def test_no_samples_decide_nothing(dispute: Dispute) -> None:
     decide: Callable[[Results], tuple[str, str, tuple[str, ...]]] | None = dispute.decide
     assert decide is not None and decide(Results([], A100, 0.02))[0] == "undecided"
+
+
+# measured as a sweep -------------------------------------------------------------------------
+
+DEVICE = Environment("cuda", "an A100", "sm80", {}, {"torch": "2.9.1", "cudnn": "91002"})
+
+
+def latency_us(point: Point) -> float:
+    """As A's A100 figures have it; where they do not reach, without any cliff."""
+    if point.operator == "attention":
+        known = {64: 740.0, 96: 1110.0, 104: 1540.0, 107: 2140.0, 112: 1530.0, 120: 1530.0}
+        slow = 10.0 if "math" in (point.flag["backend"],) or point.flag["mask"] == "float" else 1.0
+        return known.get(point.dim["head_dim"], 1470.0) * slow
+    if point.operator == "row_sum":
+        return 10.0 if point.dim["K"] == 4096 else 22.0
+    if point.dim["M"] == 1729:
+        return 20.34
+    if point.dim["M"] == 1728:
+        return 13.98
+    return 13.0 if point.dim["N"] <= 1664 else 18.0
+
+
+def device(answer=latency_us) -> RecordedDevice:  # type: ignore[no-untyped-def]
+    return RecordedDevice(answer, DEVICE)
+
+
+def test_every_point_of_every_dispute_goes_through_a_suite_unchanged() -> None:
+    points = points_of(check(()))
+    assert set(suite_of(points).points("cuda")) == set(points)
+    assert {p.operator for p in points} == {"attention", "linear", "row_sum"}
+
+
+def test_the_published_a100_settles_what_it_can(tmp_path: Path) -> None:
+    done = settle_on(device(), tmp_path / "run")
+    verdicts = {verdict.number: verdict for verdict in done.verdicts}
+    assert len(verdicts) == len(DISPUTES)
+    assert verdicts[1].finding.endswith("flash (B)") and verdicts[1].basis == "measured"
+    assert "Triton's loads, not sectors (B)" in verdicts[2].finding
+    assert verdicts[4].finding == "the table, 0.74 ms, is right"
+    assert "+45 %" in verdicts[5].finding and "plotted" in verdicts[5].finding
+    assert "does not make a dim safe" in verdicts[6].finding
+    assert verdicts[7].finding.startswith("128 is the fastest")
+    assert verdicts[8].basis == "static"
+    assert {sample.point for sample in read_samples(tmp_path / "run")} == set(points_of(check(())))
+    assert any(call.replicate for block in read_blocks(tmp_path / "run") for call in block.calls)
+
+
+def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
+    settle_on(device(), tmp_path / "run", [7])
+
+    def never(point: Point) -> float:
+        raise AssertionError(f"{point} was measured again")
+
+    again = settle_on(device(never), tmp_path / "run", [7])
+    assert [verdict.status for verdict in again.verdicts] == ["settled"]
+
+
+def test_a_device_that_fails_a_point_says_why_and_settles_the_rest(tmp_path: Path) -> None:
+    def fails(point: Point) -> float:
+        if point.operator == "row_sum" or point.dim.get("head_dim") == 112:
+            raise MeasurementError("out of memory")
+        return latency_us(point)
+
+    done = settle_on(device(fails), tmp_path / "run", [2, 7, 5])
+    verdicts = {verdict.number: verdict for verdict in done.verdicts}
+    assert verdicts[7].status == "undecided" and "out of memory" in verdicts[7].evidence[-1]
+    assert verdicts[2].basis in ("static", "")  # as settled without a GPU
+    assert verdicts[5].status == "settled"
+
+
+def test_a_dispute_that_there_is_not_is_refused() -> None:
+    with pytest.raises(MeasurementError, match="no dispute 12: they go from 1 to 9"):
+        check([1, 12])
+
+
+def test_the_floor_is_what_hidden_replicates_differ_by(tmp_path: Path) -> None:
+    assert settle_on(device(), tmp_path / "same", [7]).floor == 0
+    draw = Random(1)
+
+    def noisy(point: Point) -> float:
+        return latency_us(point) * draw.lognormvariate(0, 0.05)
+
+    done = settle_on(device(noisy), tmp_path / "noisy", [7])
+    assert done.floor == noise_of_blocks(read_blocks(tmp_path / "noisy")).floor
+    assert 0.001 < done.floor < 0.1
+
+    def never(point: Point) -> float:
+        raise MeasurementError("out of memory")
+
+    assert settle_on(device(never), tmp_path / "none", [7]).floor == 0.05  # assumed
+
+
+def test_the_experiment_on_sectors_withholds_tritons_knowledge() -> None:
+    points = points_of([2])
+    assert {p.flag["specialise"] for p in points} == {True, False}
+    assert all(operators.get("row_sum").problem(p) is None for p in points)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gacprof.core.errors import MapError, MeasurementError
 from gacprof.kernels import fa2
-from gacprof.kernels.fa2_records import RECORDS
+from gacprof.kernels.fa2 import RECORDS
 
 
 def symbol(template: int, tile: tuple[int, int, int], split: bool = False) -> bytes:

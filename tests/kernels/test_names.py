@@ -160,7 +160,7 @@ FIELDS = {
         "alignment": 8,
         "layout": "tn",
     },
-    # aligna is bytes: 4 bytes are 2 elements of bf16 (families/xmma.py says why)
+    # aligna is bytes: 4 bytes are 2 elements of bf16 (cublas_names.py says why)
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cgasize1x1x1_"
     "warpgroupsize1x1x1_aligna4_alignc4_execute_segment_k_off_kernel__5x_cublas": {
         "arch": "sm90",

@@ -12,8 +12,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.kernels import ncu_collect
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.ncu import KernelCounters, _load_kind, read_report
-from gacprof.kernels.ncu_metrics import METRICS, requested
+from gacprof.kernels.ncu import METRICS, KernelCounters, _load_kind, read_report, requested
 
 POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gacprof.core.points import Point
-from gacprof.kernels.onednn import SILENT, Call, calls, implementations, read
+from gacprof.kernels.onednn import SILENT, LibraryCall, calls, implementations, read
 
 # recorded with torch 2.13.0 (oneDNN 3.12.0, MKL 2024.0) on an AVX-512 machine, 107 → 128
 RECORDED = """\
@@ -65,7 +65,7 @@ def test_the_machine_at_hand_answers_for_every_point() -> None:
     assert [answer.point for answer in answered] == points
     for answer in answered:
         assert bool(answer.calls) != bool(answer.reason)
-        assert all(isinstance(call, Call) and call.implementation for call in answer.calls)
+        assert all(isinstance(call, LibraryCall) and call.implementation for call in answer.calls)
 
 
 def test_a_point_that_cannot_run_comes_back_with_its_reason() -> None:

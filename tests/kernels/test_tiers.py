@@ -8,7 +8,7 @@ import pytest
 
 from gacprof.core.errors import MapError
 from gacprof.kernels.names import parse
-from gacprof.kernels.tiers import ARCHITECTURES, predict
+from gacprof.kernels.tiers import architectures, predict
 
 
 def needed_bytes(arch: str, dtype: str, k: int) -> int | None:
@@ -33,7 +33,7 @@ def test_tf32_has_tiers_at_4_and_1() -> None:
 
 
 def test_fp32_has_one_tier() -> None:
-    assert {needed_bytes(arch, "float32", k) for arch in ARCHITECTURES for k in (7, 8)} == {4}
+    assert {needed_bytes(arch, "float32", k) for arch in architectures() for k in (7, 8)} == {4}
 
 
 def test_rows_without_any_kernel_are_said_to_have_none() -> None:
@@ -83,7 +83,7 @@ def test_every_real_kernel_of_sm80_and_sm90_has_an_alignment_that_is_a_tier(fixt
     for name in listed:
         kernel = parse(name)
         dtype = kernel.types.a
-        known = ARCHITECTURES.get(kernel.arch or "")
+        known = architectures().get(kernel.arch or "")
         if known is None or not kernel.alignment or not kernel.mma or kernel.role != "gemm":
             continue
         if dtype not in ("float16", "bfloat16"):

@@ -7,29 +7,30 @@ cannot address falls to ``mma.sync`` kernels of sm80. Not measured.
 
 from __future__ import annotations
 
-from gacprof.kernels.tiers.sm80 import FP32, PAIR, SINGLE, TF32
-from gacprof.kernels.tiers.tier import Architecture, Tier
+from dataclasses import replace
 
-TMA = Tier(
+from gacprof.kernels.tiers import AlignmentTier, Architecture
+from gacprof.kernels.tiers.sm80 import FP32, PAIR, SINGLE, TF32
+
+TMA = AlignmentTier(
     16,
     "TMA, tcgen05",
     "nvjet_sm100, cutlass3x_sm100 align8",
     "TMA needs strides of a multiple of 16 bytes",
     "document",
 )
-_LEGACY = tuple(
-    Tier(tier.bytes, tier.load, f"{tier.kernels} (mma.sync)", tier.why, "expected")
-    for tier in (PAIR, SINGLE)
+HALF = (
+    TMA,
+    replace(PAIR, kernels=f"{PAIR.kernels} (mma.sync)", basis="expected"),
+    replace(SINGLE, kernels=f"{SINGLE.kernels} (mma.sync)", basis="expected"),
 )
-HALF = (TMA, *_LEGACY)
 _FP8 = (
     TMA,
-    Tier(
+    AlignmentTier(
         4,
         "4-byte loads, tcgen05",
         "cutlass3x_sm100 e4m3 align4",
         "TMA cannot address such rows; fp8 alone has kernels for 4 bytes",
-        "binary",
     ),
 )
 SM100 = Architecture(

@@ -6,34 +6,33 @@ show it (``nvjet_sm120_…_mma_…_tmaAB``): TMA feeds the MMA of Ampere. Not me
 
 from __future__ import annotations
 
-from gacprof.kernels.tiers.sm80 import FP32, PAIR, SINGLE, TF32
-from gacprof.kernels.tiers.tier import Architecture, Tier
+from dataclasses import replace
 
-TMA = Tier(
+from gacprof.kernels.tiers import AlignmentTier, Architecture
+from gacprof.kernels.tiers.sm80 import FP32, PAIR, SINGLE, TF32
+
+TMA = AlignmentTier(
     16,
     "TMA, mma.sync",
     "nvjet_sm120 mma tmaAB, cutlass_80 align8",
     "TMA needs strides of a multiple of 16 bytes",
     "expected",
 )
-_OLD = tuple(
-    Tier(tier.bytes, tier.load, tier.kernels, tier.why, "expected") for tier in (PAIR, SINGLE)
-)
+HALF = (TMA, replace(PAIR, basis="expected"), replace(SINGLE, basis="expected"))
 _FP8 = (
-    Tier(
+    AlignmentTier(
         16,
         "TMA, mma.sync with block scales",
         "cutlass3x_sm120 e4m3 align16",
         "all fp8 kernels for sm120 ask for 16 elements",
-        "binary",
     ),
 )
 SM120 = Architecture(
     "sm120",
     "RTX 50, RTX PRO 6000, GB10",
     {
-        "float16": (TMA, *_OLD),
-        "bfloat16": (TMA, *_OLD),
+        "float16": HALF,
+        "bfloat16": HALF,
         "tf32": TF32,
         "float32": FP32,
         "float8_e4m3": _FP8,

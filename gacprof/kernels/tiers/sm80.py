@@ -7,69 +7,61 @@ align8 and align2 and no align4; align1 exists only with the m16n8k8 instruction
 
 from __future__ import annotations
 
-from gacprof.kernels.tiers.tier import Architecture, Tier
+from gacprof.kernels.tiers import AlignmentTier, Architecture
 
-WIDE = Tier(
+WIDE = AlignmentTier(
     16,
     "cp.async of 16 bytes, multistage",
     "ampere_*_ldg8, sm80_xmma, cutlass_80 align8, m16n8k16",
     "16 bytes is the widest cp.async, one instruction for 8 half-precision elements",
-    "binary",
 )
-PAIR = Tier(
+PAIR = AlignmentTier(
     4,
     "cp.async of 4 bytes, multistage",
     "cutlass_80 align2, m16n8k16",
     "4 bytes is the narrowest cp.async: four times the load instructions of the 16-byte kernels",
-    "binary",
 )
-SINGLE = Tier(
+SINGLE = AlignmentTier(
     2,
     "2-byte loads through registers, two stages",
     "cutlass_75 align1, m16n8k8",
     "cp.async cannot copy 2 bytes, so the pipeline of Turing serves, with half the work an MMA",
-    "binary",
 )
 HALF = (WIDE, PAIR, SINGLE)
 TF32 = (
-    Tier(
+    AlignmentTier(
         16,
         "cp.async of 16 bytes, multistage",
         "cutlass_80 s1688gemm align4",
         "16 bytes is the widest cp.async, 4 elements of fp32",
-        "binary",
     ),
-    Tier(
+    AlignmentTier(
         4,
         "cp.async of 4 bytes, multistage",
         "cutlass_80 s1688gemm align1, sm80_xmma aligna4",
         "every fp32 row is a multiple of 4 bytes, the narrowest cp.async",
-        "binary",
     ),
 )
 FP32 = (
-    Tier(
+    AlignmentTier(
         4,
         "4-byte loads",
         "ampere_sgemm, cutlass_80_simt_sgemm align1",
         "no tensor cores: kernels load single elements, so alignment hardly matters",
-        "binary",
     ),
 )
 INT8 = (
-    Tier(
+    AlignmentTier(
         16,
         "cp.async of 16 bytes, multistage",
         "ampere_*_i16832gemm_ldg16, cutlass_80 align16, m16n8k32",
         "16 elements of int8 are 16 bytes",
-        "binary",
     ),
-    Tier(
+    AlignmentTier(
         4,
         "cp.async of 4 bytes, multistage",
         "cutlass_80 align4, m16n8k32",
         "4 bytes is the narrowest cp.async; below it cuBLASLt offers no tensor-core kernel",
-        "binary",
     ),
 )
 

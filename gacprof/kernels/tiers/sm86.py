@@ -7,17 +7,16 @@ takes smaller tiles. Ada adds fp8, with kernels of its own that ask for 16 bytes
 
 from __future__ import annotations
 
+from gacprof.kernels.tiers import AlignmentTier, Architecture
 from gacprof.kernels.tiers.sm80 import FP32, HALF, INT8, TF32
-from gacprof.kernels.tiers.tier import Architecture, Tier
 
 _SHARED = {"float16": HALF, "bfloat16": HALF, "tf32": TF32, "float32": FP32, "int8": INT8}
 _FP8 = (
-    Tier(
+    AlignmentTier(
         16,
         "cp.async of 16 bytes, multistage",
         "sm89_xmma e4m3, m16n8k32",
         "all fp8 kernels for sm89 are untagged, which is 16 bytes",
-        "binary",
     ),
 )
 SM86 = Architecture("sm86", "A10, A40, RTX 30", _SHARED)

@@ -3,55 +3,51 @@
 ``nvjet`` (cuBLAS ≥ 12.8) and CUTLASS 3 move operands with TMA, whose strides must be multiples
 of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled, globalStrides). What TMA cannot address
 goes to ``sm90_xmma`` kernels tagged ``aligna4`` and ``aligna2``. The tags are bytes (see
-families/xmma.py), so in half precision they are 2 elements and 1: there is no tier at 4, and
+kernels/cublas_names.py), so in half precision they are 2 elements and 1: there is no tier at 4, and
 odd rows still find a kernel for sm90. Which kernel really runs is to be measured.
 """
 
 from __future__ import annotations
 
+from gacprof.kernels.tiers import AlignmentTier, Architecture
 from gacprof.kernels.tiers.sm80 import FP32
-from gacprof.kernels.tiers.tier import Architecture, Tier
 
-TMA = Tier(
+TMA = AlignmentTier(
     16,
     "TMA, warpgroup MMA",
     "nvjet, sm90_xmma untagged, cutlass3x_sm90 align8",
     "TMA needs strides of a multiple of 16 bytes",
     "document",
 )
-PAIR = Tier(
+PAIR = AlignmentTier(
     4,
     "cp.async of 4 bytes",
     "sm90_xmma aligna4_alignc4, cutlass_80 align2",
     "TMA cannot address such rows, and 4 bytes is the narrowest cp.async",
-    "binary",
 )
-SINGLE = Tier(
+SINGLE = AlignmentTier(
     2,
     "2-byte loads through registers",
     "sm90_xmma aligna2_alignc2, cutlass_75 align1",
     "neither TMA nor cp.async can copy 2 bytes",
-    "binary",
 )
 HALF = (TMA, PAIR, SINGLE)
 TF32 = (
     TMA,
-    Tier(
+    AlignmentTier(
         4,
         "cp.async of 4 bytes",
         "sm80_xmma aligna4, cutlass_80 s1688gemm align1",
         "TMA cannot address such rows, and 4 bytes is the narrowest cp.async",
-        "binary",
     ),
 )
 BYTE = (
     TMA,
-    Tier(
+    AlignmentTier(
         4,
         "cp.async of 4 bytes",
         "sm90_xmma aligna4_alignc4",
         "TMA cannot address such rows; below 4 bytes cuBLASLt offers no kernel",
-        "binary",
     ),
 )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from statistics import median
 from typing import Any
 
 from gacprof.core.points import Point, Sample
-from gacprof.explain.causes.value import Where
+from gacprof.explain.case import Where
 from gacprof.kernels.names import Group, attach
 
 SETTLED, UNDECIDED, OPEN = "settled", "undecided", "open"
@@ -38,17 +37,12 @@ class Results:
     where: Where
     floor: float
 
-    @cached_property
-    def _good(self) -> Mapping[str, list[Sample]]:
-        good: dict[str, list[Sample]] = {}
-        for sample in self.samples:
-            if sample.status == "ok" and sample.timings_us:
-                good.setdefault(sample.point.id, []).append(sample)
-        return good
+    def _of(self, point: Point) -> list[Sample]:
+        return [s for s in self.samples if s.status == "ok" and s.timings_us and s.point == point]
 
     def latency(self, point: Point) -> float | None:
         """Median µs over all calls; None where the point was not measured."""
-        timings = [t for sample in self._good.get(point.id, []) for t in sample.timings_us]
+        timings = [t for sample in self._of(point) for t in sample.timings_us]
         return median(timings) if timings else None
 
     def ratio(self, point: Point, to: Point) -> float | None:
@@ -58,8 +52,7 @@ class Results:
 
     def groups(self, point: Point) -> list[Group]:
         """The kernels of one call of the point, where they were recorded."""
-        listed = self._good.get(point.id, [])
-        return attach(next((sample.kernels for sample in listed if sample.kernels), ()))
+        return attach(next((sample.kernels for sample in self._of(point) if sample.kernels), ()))
 
     def timers(self) -> set[str]:
         return {sample.timer for sample in self.samples if sample.status == "ok"}
@@ -68,7 +61,7 @@ class Results:
         return [f"{s.point}: {s.reason or s.status}" for s in self.samples if s.status != "ok"]
 
 
-Decide = Callable[[Results], tuple[str, str, tuple[str, ...]]]
+Decision = tuple[str, str, tuple[str, ...]]
 """(status, finding, evidence)."""
 
 
@@ -76,7 +69,7 @@ Decide = Callable[[Results], tuple[str, str, tuple[str, ...]]]
 class Dispute:
     """``points`` are what is to be measured, ``decide`` reads the outcome off their samples.
 
-    ``static`` settles it without a device where that can be done. ``needs`` tells what a
+    ``static`` settles it without a device where that can be done. ``needs`` says what a
     machine must have for ``points`` to mean anything.
     """
 
@@ -85,8 +78,8 @@ class Dispute:
     claims: tuple[str, ...]
     needs: str
     points: tuple[Point, ...] = ()
-    decide: Decide | None = None
-    static: Callable[[], tuple[str, str, tuple[str, ...]]] | None = None
+    decide: Callable[[Results], Decision] | None = None
+    static: Callable[[], Decision] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -97,8 +90,3 @@ class Dispute:
             "points": [str(point) for point in self.points],
             "static": self.static is not None,
         }
-
-
-def percent(ratio: float) -> str:
-    """1.4 → ``+40 %``."""
-    return f"{ratio - 1:+.0%}".replace("%", " %")

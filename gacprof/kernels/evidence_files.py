@@ -1,4 +1,4 @@
-"""Evidence kept in a sweep's folder, beside its samples: counters and CPU implementations.
+"""Evidence kept in a sweep's folder with its samples: counters and CPU implementations.
 
 Both are JSON, read without the tools that made them. A folder without them is a folder whose
 evidence was not collected: reading gives nothing and no error.
@@ -16,7 +16,7 @@ from gacprof.core.files import write_json
 from gacprof.core.points import Point
 from gacprof.kernels.names import parse
 from gacprof.kernels.ncu import KernelCounters
-from gacprof.kernels.onednn import Call, CpuImplementation
+from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 
 COUNTERS, COUNTERS_SCHEMA = "ncu.json", "gacprof.counters/1"
 IMPLEMENTATIONS, IMPLEMENTATIONS_SCHEMA = "implementations.json", "gacprof.implementations/1"
@@ -53,7 +53,7 @@ def read_implementations(folder: Path) -> dict[Point, CpuImplementation]:
 
     def read(row: Mapping[str, Any]) -> tuple[Point, CpuImplementation]:
         point = _point(row["point"])
-        made = tuple(Call(**call) for call in row["calls"])
+        made = tuple(LibraryCall(**call) for call in row["calls"])
         return point, CpuImplementation(point, made, str(row["reason"]))
 
     return dict(_rows(folder / IMPLEMENTATIONS, IMPLEMENTATIONS_SCHEMA, read))

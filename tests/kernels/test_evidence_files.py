@@ -10,7 +10,7 @@ import pytest
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.kernels import parse
-from gacprof.kernels.beside import (
+from gacprof.kernels.evidence_files import (
     COUNTERS,
     IMPLEMENTATIONS,
     read_counters,
@@ -18,9 +18,8 @@ from gacprof.kernels.beside import (
     write_counters,
     write_implementations,
 )
-from gacprof.kernels.ncu import KernelCounters
-from gacprof.kernels.ncu_metrics import METRICS
-from gacprof.kernels.onednn import Call, CpuImplementation
+from gacprof.kernels.ncu import METRICS, KernelCounters
+from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 
 POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})
 NAME = "cutlass_75_tensorop_f16_s1688gemm_f16_128x128_tn_align1"
@@ -39,7 +38,7 @@ def test_counters_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_implementations_come_back_as_they_were(tmp_path: Path) -> None:
-    served = CpuImplementation(POINT, (Call("oneDNN", "matmul", "brg_matmul:avx2", "x"),))
+    served = CpuImplementation(POINT, (LibraryCall("oneDNN", "matmul", "brg_matmul:avx2", "x"),))
     silent = CpuImplementation(POINT.with_dim("K", 8), (), "neither reported")
     write_implementations(tmp_path, [served, silent])
     assert read_implementations(tmp_path) == {served.point: served, silent.point: silent}

@@ -1,0 +1,197 @@
+"""One question about a curve (this dim against that one), and the chain of causes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.core.points import Environment, Point
+from gacprof.kernels.names import Group, attach
+from gacprof.kernels.ncu import KernelCounters
+
+Counters = Mapping[int, Sequence[KernelCounters]]
+"""Kernel launches by dim, where Nsight Compute was run."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason for a difference between two dims.
+
+    ``kind`` is one of
+
+    - ``backend`` (another SDPA backend serves), ``padding`` (operands are copied to a larger
+      size and the result is sliced), ``template`` (a larger FlashAttention template, or one
+      that is not filled), ``alignment`` (rows too short of alignment for the fastest kernels);
+    - ``residue`` (measured to go with the dim's residue; the mechanism was not recorded),
+      ``kernel_switch``, ``tile_quantisation`` (one more tile for the last few elements);
+    - seen by counters: ``wave_quantisation``, ``load_width``, ``l2_sectors``, ``launch_bound``;
+    - ``unexplained``.
+
+    ``share`` is the fraction of the dim's latency that the cause accounts for (negative where
+    it saves time), None where it cannot be computed. ``basis`` is ``measured`` (kernel names,
+    counters, latencies) or ``rules``. ``evidence`` cites what the cause rests on.
+    """
+
+    kind: str
+    share: float | None
+    sentence: str
+    evidence: tuple[str, ...]
+    basis: str = "measured"
+
+
+@dataclass(frozen=True)
+class Where:
+    """Device and stack that a curve holds for, as far as its map names them."""
+
+    arch: str | None = None
+    torch: str | None = None
+    cudnn: int | None = None
+
+    @classmethod
+    def of_map(cls, file: MapFile) -> Where:
+        device = file.device
+        return cls.of(
+            Environment(device.kind, device.name, device.arch, device.facts, file.provenance.stack)
+        )
+
+    @classmethod
+    def of(cls, environment: Environment) -> Where:
+        cudnn = environment.stack.get("cudnn")
+        return cls(
+            arch=environment.arch if environment.kind == "cuda" else None,
+            torch=environment.stack.get("torch"),
+            cudnn=int(cudnn) if cudnn and cudnn.isdigit() else None,
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why ``d`` takes longer (or not) than ``reference``, on the curve named.
+
+    ``served_by`` says what serves ``d``.
+    """
+
+    curve: str
+    operator: str
+    axis: str
+    d: int
+    latency_us: float
+    reference: int
+    reference_us: float
+    served_by: tuple[str, ...]
+    causes: tuple[Cause, ...]
+
+    @property
+    def excess(self) -> float:
+        """latency(d) / latency(reference) - 1."""
+        return self.latency_us / self.reference_us - 1
+
+    @property
+    def row(self) -> str:
+        """The whole story in a line: what serves, what it costs, on what evidence."""
+        parts = [*self.served_by]
+        for cause in self.causes:
+            share = "" if cause.share is None else f"{cause.share:.0%} of the time: "
+            parts.append(share + cause.sentence)
+        if self.d == self.reference:
+            parts.append("no larger dim is faster")
+        elif abs(self.excess) < 0.005:
+            parts.append(f"as fast as {self.reference}")
+        else:
+            parts.append(f"{self.excess:+.0%} over {self.reference}")
+        cited = dict.fromkeys(text for cause in self.causes for text in cause.evidence)
+        if cited:
+            parts.append("evidence: " + ", ".join(cited))
+        return f"{self.axis} {self.d} → " + "; ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"excess": self.excess, "row": self.row}
+
+
+def point_at(curve: Curve, d: int) -> Point:
+    return Point.of(curve.operator, curve.fixed | {curve.axis: d}, curve.dtype, curve.flags)
+
+
+def points_of(curve: Curve) -> list[Point]:
+    """What was measured, as points, ascending in the dim."""
+    return [point_at(curve, d) for d in curve.points.d]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The dim ``d`` of a curve against ``reference``, and what is known of both."""
+
+    curve: Curve
+    d: int
+    reference: int
+    where: Where
+    counters: Counters = field(default_factory=dict)
+
+    @cached_property
+    def latency(self) -> dict[int, float]:
+        """Dim → median in µs, measured dims only."""
+        return dict(zip(self.curve.points.d, self.curve.points.median_us, strict=True))
+
+    def kernels(self, d: int) -> list[str]:
+        """Names of the kernels that ran at ``d``; empty where none were recorded."""
+        column = self.curve.points.kernels
+        index = column[self.curve.points.d.index(d)] if column else None
+        return [] if index is None else self.curve.kernels[index]
+
+    def mechanism(self, d: int) -> str | None:
+        """What the map says serves ``d``; on a CPU, what its library reported."""
+        column = self.curve.points.mechanism
+        index = column[self.curve.points.d.index(d)] if column else None
+        return None if index is None else self.curve.mechanisms[index]
+
+    def groups(self, d: int) -> list[Group]:
+        return attach(self.kernels(d))
+
+    def next_multiple(self, d: int, of: int) -> int | None:
+        """The smallest measured multiple of ``of`` that is not below ``d``."""
+        return next((x for x in sorted(self.latency) if x >= d and x % of == 0), None)
+
+
+class CauseChain:
+    """The way from the dim in question to its reference; every step is a cause.
+
+    ``at`` is the dim that has been reached. A step to a dim that was not measured is kept as a
+    cause without share, and ``at`` stays. Where the reference has a handicap of its own, the
+    chain leads to a ``goal`` without it first, and :meth:`last_step` goes on to the reference.
+    """
+
+    def __init__(self, case: Case, served_by: Sequence[str] = ()) -> None:
+        self.case = case
+        self.served_by = tuple(served_by)
+        self.causes: list[Cause] = []
+        self.at = case.d
+        self.goal = case.reference
+        self._last: tuple[str, str, Sequence[str], str] | None = None
+
+    def step(
+        self, kind: str, to: int, sentence: str, evidence: Sequence[str], basis: str = "measured"
+    ) -> CauseChain:
+        latency = self.case.latency
+        share, cited = None, list(evidence)
+        if to in latency:
+            share = (latency[self.at] - latency[to]) / latency[self.case.d]
+            cited.append(f"latency at {self.at} and {to}")
+            self.at = to
+        self.causes.append(Cause(kind, share, sentence, tuple(cited), basis))
+        return self
+
+    def lead_to(
+        self, goal: int | None, kind: str, sentence: str, evidence: Sequence[str], basis: str
+    ) -> None:
+        """Make ``goal``, which lacks a handicap of the reference, the last stop before it."""
+        if goal is not None and goal in self.case.latency:
+            self.goal = goal
+            self._last = kind, sentence, evidence, basis
+
+    def last_step(self) -> None:
+        if self._last is not None and self.at == self.goal != self.case.reference:
+            kind, sentence, evidence, basis = self._last
+            self.step(kind, self.case.reference, sentence, evidence, basis)

@@ -1,0 +1,187 @@
+"""Why a dim is slower than another: ranked causes, each with its share and its evidence.
+
+From the dim in question to the one it is compared with leads a chain of measured dims, each
+step of which takes away one cause: 107 → 112 takes away padding, 112 → 128 the unfilled
+template. What a step's latency falls by is that cause's share. Steps that nothing known
+accounts for are ``unexplained``; nothing is guessed and nothing interpolated. Hardware
+counters, where there are any, add causes of their own: load widths, sectors, waves, the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from gacprof.cliffmap.missed import first_missed
+from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.cliffmap.selection import best, matching
+from gacprof.core.errors import MapError
+from gacprof.core.points import Flag, Point
+from gacprof.explain import attention, linear
+from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, points_of
+from gacprof.kernels.ncu import KernelCounters
+
+__all__ = ["Cause", "Explanation", "Where", "explain", "explain_edge", "explain_map"]
+
+CHAINS = {"attention": attention.chain, "linear": linear.chain}
+"""By operator. An operator without its own chain still has residues, kernels and counters."""
+CLEAR_WAVE = 0.1
+"""Share of the last wave's slots left empty below which it is not worth naming."""
+HOST_SHARE = 0.5
+"""Share of the latency outside the device's own time above which the host sets it."""
+MORE_SECTORS = 1.1
+"""Ratio of L2 sectors to the least possible above which accesses are called broken up."""
+
+
+def explain(
+    curve: Curve, d: int, where: Where | None = None, counters: Counters | None = None
+) -> Explanation:
+    """Why ``d`` is slower than the fastest dim that is not smaller.
+
+    Raises :class:`MapError` where ``d`` was not measured.
+    """
+    _check(curve, d)
+    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    fastest = min((x for x in latency if x >= d), key=lambda x: (latency[x], x))
+    return _explain(Case(curve, d, fastest, where or Where(), counters or {}))
+
+
+def explain_edge(
+    curve: Curve,
+    before: int,
+    after: int,
+    where: Where | None = None,
+    counters: Counters | None = None,
+) -> Explanation:
+    """Why latency changes from ``before`` to ``after``. Raises :class:`MapError` as above."""
+    _check(curve, before)
+    _check(curve, after)
+    if before == after:
+        raise MapError(f"an edge needs two dims, not {before} twice")
+    return _explain(Case(curve, after, before, where or Where(), counters or {}))
+
+
+def explain_map(
+    file: MapFile,
+    operator: str,
+    d: int,
+    axis: str | None = None,
+    dtype: str | None = None,
+    fixed: Mapping[str, int] | None = None,
+    flags: Mapping[str, Flag] | None = None,
+    counters: Mapping[Point, Sequence[KernelCounters]] | None = None,
+) -> Explanation:
+    """The same for the map's curve of that operator that has ``d``.
+
+    Of several the one whose flags are nearest the operator's defaults and that has the most
+    dims. Raises :class:`MapError` where there is none, naming the curves that there are.
+    """
+    found = matching(file.curves, operator, axis, dtype, flags, fixed)
+    if not found:
+        missed = first_missed(file.curves, operator, axis, dtype, flags, fixed)
+        raise MapError(f"map '{file.name}' has no such curve of {operator}: {missed}")
+    holding = [curve for curve in found if d in curve.points.d]
+    chosen = best(holding or found, near=d)
+    assert chosen is not None
+    known = {p.dim[chosen.axis]: c for p in points_of(chosen) if (c := (counters or {}).get(p))}
+    return explain(chosen, d, Where.of_map(file), known)
+
+
+def _check(curve: Curve, d: int) -> None:
+    if d in curve.points.d:
+        return
+    near = sorted(curve.points.d, key=lambda x: abs(x - d))[:4]
+    raise MapError(
+        f"{curve.identity}: {curve.axis}={d} was not measured (nearest: "
+        f"{', '.join(map(str, sorted(near)))}): a sweep over it gives it"
+    )
+
+
+def _explain(case: Case) -> Explanation:
+    chain = CHAINS.get(case.curve.operator, CauseChain)(case)
+    linear.finish(chain)
+    return Explanation(
+        curve=case.curve.identity,
+        operator=case.curve.operator,
+        axis=case.curve.axis,
+        d=case.d,
+        latency_us=case.latency[case.d],
+        reference=case.reference,
+        reference_us=case.latency[case.reference],
+        served_by=chain.served_by,
+        causes=tuple(sorted([*chain.causes, *_counted(case)], key=_rank)),
+    )
+
+
+def _rank(cause: Cause) -> tuple[bool, bool, float]:
+    """Largest share first; what has no share after; within that, kernels before rules."""
+    return cause.share is None, cause.basis == "rules", -abs(cause.share or 0.0)
+
+
+# what counters show ------------------------------------------------------------------------
+
+
+def _counted(case: Case) -> Iterator[Cause]:
+    """From counters at ``d``, set against those at the reference where there are any."""
+    here, there = case.counters.get(case.d, ()), case.counters.get(case.reference, ())
+    if not here:
+        return
+
+    def duration(launch: KernelCounters) -> float:
+        return launch.values.get("duration_ns") or 0.0
+
+    main, other = max(here, key=duration), max(there, key=duration, default=None)
+    evidence = ("Nsight Compute counters",)
+    for kind, share, text in (
+        *_load_width(main, other),
+        *_main_kernel(main),
+        *_host(case, here),
+    ):
+        yield Cause(kind, share, text, evidence)
+
+
+_Found = Iterator[tuple[str, float | None, str]]
+
+
+def _load_width(main: KernelCounters, other: KernelCounters | None) -> _Found:
+    narrow, wide = _most_executed(main), _most_executed(other) if other else None
+    if narrow and wide and narrow[1] < wide[1]:
+        text = f"loads of {narrow[1]} bytes ({narrow[0]}) instead of {wide[1]} ({wide[0]})"
+        yield "load_width", None, text
+
+
+def _most_executed(launch: KernelCounters) -> tuple[str, int] | None:
+    """The kind of global load that was executed most, and its bytes (TMA counts as 16)."""
+    loads = launch.loads
+    if not loads:
+        return None
+    kind = max(loads, key=lambda name: loads[name])
+    return kind, 16 if kind == "TMA" else int(kind.split(".")[1])
+
+
+def _main_kernel(main: KernelCounters) -> _Found:
+    found, ideal = (main.values.get(f"l2_{which}_sectors") for which in ("theoretical", "ideal"))
+    if found and ideal and found / ideal > MORE_SECTORS:
+        yield (
+            "l2_sectors",
+            None,
+            f"{found / ideal:.2f}× the L2 sectors that whole accesses would need",
+        )
+    if main.legacy_mma:
+        yield "alignment", None, "mma.sync instead of warpgroup MMA, whatever the kernel's name"
+    waves = main.values.get("waves_per_sm") or 0.0
+    empty = 1 - waves / math.ceil(waves) if waves > 1 else 0.0
+    if empty > CLEAR_WAVE:
+        text = f"{waves:.2f} waves of blocks: {empty:.0%} of the slots stay empty"
+        yield "wave_quantisation", empty, text
+
+
+def _host(case: Case, launches: Sequence[KernelCounters]) -> _Found:
+    durations = [launch.values.get("duration_ns") for launch in launches]
+    if None in durations:
+        return
+    device_us = sum(duration or 0.0 for duration in durations) / 1000
+    outside = 1 - device_us / case.latency[case.d]
+    if outside > HOST_SHARE:
+        text = f"the device works {device_us:.1f} µs; the rest is the host launching"
+        yield "launch_bound", outside, text
