@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from gacprof.evaluation.bench_result import BenchResult
+    from gacprof.evaluation import BenchResult
 
 ROUNDS = 12
 GRACE = 0.05
@@ -149,7 +149,7 @@ def _measure_group(
     """The runs of one group in one mode, on models that are built once for all of them."""
     import torch
 
-    from gacprof.evaluation.subject import device_of
+    from gacprof.evaluation import device_of
     from gacprof.survey.models import release
 
     if setting.out_of_time:

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from gacprof.checkpoint import open_tensors
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing import realign_by_strategy, workspace
+from gacprof.resizing import output, realign_by_strategy
 
 KILL = """
 import os, signal, sys
@@ -63,13 +63,13 @@ def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_pat
 KILL_A_CUT = """
 import os, signal, sys
 from gacprof.checkpoint import scan
-from gacprof.resizing.run import write_resized
+from gacprof.resizing import realign
 def progress(done, total):
     if 0 < int(sys.argv[3]) <= done:
         os.kill(os.getpid(), signal.SIGKILL)
 inventory = scan(sys.argv[1], factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
 sizes = {dim.name: 8 for dim in inventory.dims}
-write_resized(inventory, sizes, sys.argv[2], origin={}, progress=progress)
+realign(inventory, sizes, sys.argv[2], progress=progress)
 """
 
 
@@ -177,7 +177,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
 ):
     source = make_factored([13])
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(workspace.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(output.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(CheckpointError, match="needed"):
         realign_by_strategy(source, "minimal", tmp_path / "out")
     assert names(tmp_path) == ["source"]
