@@ -16,6 +16,7 @@ from torch import nn
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.load import load, stored_dtype
 from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.devices.device import device_name, open_device
 
 Model = str | Path | nn.Module
 """A checkpoint's folder or file, or a transformers causal language model."""
@@ -124,21 +125,14 @@ def common_dtype(models: Sequence[Model]) -> torch.dtype:
 
 
 def device_of(name: torch.device | str | None) -> torch.device:
-    """The named device; by default the first GPU, else the CPU. An index is always given."""
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise MeasurementError(f"unknown device '{name}': use cpu, cuda or cuda:N") from None
-    if device.type == "cuda":
-        index = device.index or 0
-        if index >= torch.cuda.device_count():
-            raise MeasurementError(f"there is no device '{name}' here")
-        return torch.device("cuda", index)
-    if device.type != "cpu":
-        raise MeasurementError(f"device '{name}' is not supported: use cpu or cuda")
-    return torch.device("cpu")
+    """The named device; by default the first GPU, else the CPU. An index is always given.
+
+    Raises :class:`MeasurementError` for a device that is not there.
+    """
+    name = device_name(None if name is None else str(name))
+    open_device(name).close()
+    kind, _, index = name.partition(":")
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, int(index or 0))
 
 
 def multiplies(dtype: torch.dtype, device: torch.device) -> bool:
