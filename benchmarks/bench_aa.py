@@ -23,8 +23,7 @@ import torch
 import transformers
 
 from gacprof.devices.environment import cpu_name
-from gacprof.evaluation import bench
-from gacprof.evaluation.bench_result import BenchResult
+from gacprof.evaluation import BenchResult, bench
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, VOCABULARY = 512, 1408, 2, 8, 1024
 WIDER = (1.1, 1.3)

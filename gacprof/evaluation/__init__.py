@@ -1,20 +1,20 @@
-"""Is it still the same function, and is it faster: the two proofs of a changed checkpoint."""
+"""A changed checkpoint evaluated: is it still the same function, and is it faster?"""
 
 from __future__ import annotations
 
-from gacprof.evaluation.bench_result import BenchResult, Replicate, Timing
 from gacprof.evaluation.benchmark import bench
-from gacprof.evaluation.perplexity import Perplexity
-from gacprof.evaluation.subject import distinct_names
-from gacprof.evaluation.verification import Verification, verify
+from gacprof.evaluation.models import device_of, distinct_names
+from gacprof.evaluation.summary import BenchResult, ModelTiming, Replicate
+from gacprof.evaluation.verification import Perplexity, Verification, verify
 
 __all__ = [
     "BenchResult",
+    "ModelTiming",
     "Perplexity",
     "Replicate",
-    "Timing",
     "Verification",
     "bench",
+    "device_of",
     "distinct_names",
     "verify",
 ]

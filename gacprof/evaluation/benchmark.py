@@ -9,35 +9,35 @@ claimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch import nn
 
+from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.skeleton import require_transformers
-from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.core.errors import CheckpointError, MeasurementError, first_line
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
 from gacprof.devices.threads import bound_threads
-from gacprof.evaluation.bench_result import BenchResult
-from gacprof.evaluation.busy import busy_share
 from gacprof.evaluation.comparison import FIRST_LOOK
-from gacprof.evaluation.identity import identical
-from gacprof.evaluation.judging import Judged, conditions
-from gacprof.evaluation.rounds import Limits, Progress, Rounds
-from gacprof.evaluation.subject import (
+from gacprof.evaluation.models import (
+    LoadedModels,
     Model,
-    chosen_dtype,
+    common_dtype,
     device_of,
     distinct_names,
+    identical,
+    load_models,
     name_of,
-    positions,
+    text_config,
     vocabulary,
 )
-from gacprof.evaluation.together import Together, common_dtype, load_together
-from gacprof.evaluation.workloads import Clock, Runner, Workload, runner
+from gacprof.evaluation.rounds import Progress, Rounds
+from gacprof.evaluation.summary import BenchResult, BenchSummary, conditions
+from gacprof.evaluation.workloads import BenchWorkload, Clock, busy_share, runner
 
 SEED = 0
 ROUNDS = 384
@@ -72,16 +72,16 @@ def bench(
     workloads = _workloads(tokens, decode_steps, batch)
     if not models or rounds < FIRST_LOOK:
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
-    where = device_of(device)
-    numbers = chosen_dtype(dtype) or common_dtype(models)
-    loaded = load_together(models, numbers, where)
-    _refuse_too_long(models, loaded.models, workloads)
+    clock = Clock(device_of(device))
+    numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
+    loaded = load_models(models, numbers, clock.device)
     sources = tuple(name_of(model) for model in models)
+    _refuse_too_long(sources, loaded.models, workloads)
     names = distinct_names(sources)
-    clock = Clock(where)
-    limits = Limits(rounds, time_cap_s)
-    with _threads(where) as bound:
-        measured = _measure(names, loaded, workloads, clock, limits, progress)
+    # A GPU's host thread is left alone.
+    threads = bound_threads() if clock.device.type == "cpu" else nullcontext(False)
+    with threads as bound:
+        found = _measure(names, loaded, workloads, clock, rounds, time_cap_s, progress)
     return BenchResult(
         models=names,
         sources=sources,
@@ -89,88 +89,69 @@ def bench(
         dtype=str(numbers).removeprefix("torch."),
         batch=batch,
         decode_steps=decode_steps,
-        rounds=measured.rounds.count,
-        timings=measured.timings(),
-        replicates=measured.replicates(),
-        environment=_environment(where),
+        rounds=found.rounds.count,
+        timings=found.timings(),
+        replicates=found.replicates(),
+        environment=_environment(clock.device),
         timer=clock.name,
         threads_bound=bound,
-        busy=measured.busy,
-        notes=(
-            *conditions(where, numbers, bound, loaded.shared),
-            *measured.notes(),
-        ),
+        busy=found.busy,
+        notes=(*conditions(clock.device, numbers, bound, loaded.shared), *found.notes()),
     )
 
 
 def _measure(
     names: Sequence[str],
-    loaded: Together,
-    workloads: Sequence[Workload],
+    loaded: LoadedModels,
+    workloads: Sequence[BenchWorkload],
     clock: Clock,
-    limits: Limits,
+    most: int,
+    time_cap_s: float | None,
     progress: Progress | None,
-) -> Judged:
-    ids = _ids(loaded.models, workloads, clock.device)
+) -> BenchSummary:
+    ids = _token_ids(loaded.models, workloads).to(clock.device)
     columns = (*loaded.models, loaded.replicate)
     runners = [[runner(model, workload, ids) for model in columns] for workload in workloads]
     same = [identical(loaded.models[0], model) for model in loaded.models]
-    rounds = Rounds(workloads, runners, clock, progress)
-    measured = Judged(names, workloads, same, limits, rounds)
+    rounds = Rounds(workloads, runners, clock, most, time_cap_s, progress)
+    found = BenchSummary(names, workloads, same, rounds)
     try:
-        rounds.run(limits, measured.decided)
+        rounds.run(found.decided)
         if workloads[-1].kind == "decode":
-            measured.busy = _busy(names, runners[-1], clock)
+            shares = [busy_share(step, clock) for step in runners[-1][:-1]]
+            found.busy = {n: s for n, s in zip(names, shares, strict=True) if s is not None}
     except torch.OutOfMemoryError as error:
-        raise MeasurementError(f"out of memory: {str(error).splitlines()[0]}") from None
-    return measured
+        raise MeasurementError(f"out of memory: {first_line(error)}") from None
+    return found
 
 
-def _busy(names: Sequence[str], runners: Sequence[Runner], clock: Clock) -> dict[str, float]:
-    shares = {name: busy_share(runner, clock) for name, runner in zip(names, runners, strict=False)}
-    return {name: share for name, share in shares.items() if share is not None}
-
-
-@contextmanager
-def _threads(device: torch.device) -> Iterator[bool]:
-    """A CPU's compute threads bound to cores; a GPU's host thread is left alone."""
-    if device.type != "cpu":
-        yield False
-        return
-    with bound_threads() as bound:
-        yield bound
-
-
-def _workloads(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[Workload, ...]:
+def _workloads(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[BenchWorkload, ...]:
     if not tokens or min(tokens) < 1 or batch < 1 or decode_steps < 0:
         raise MeasurementError("bench needs positive token counts and batch, and 0 or more steps")
     lengths = sorted(set(tokens))
-    prefill = [Workload("prefill", length, batch) for length in lengths]
-    decode = [Workload("decode", lengths[0], batch, decode_steps)] if decode_steps else []
+    prefill = [BenchWorkload("prefill", length, batch) for length in lengths]
+    decode = [BenchWorkload("decode", lengths[0], batch, decode_steps)] if decode_steps else []
     return (*prefill, *decode)
 
 
 def _refuse_too_long(
-    models: Sequence[Model], loaded: Sequence[nn.Module], workloads: Sequence[Workload]
+    names: Sequence[str], loaded: Sequence[nn.Module], workloads: Sequence[BenchWorkload]
 ) -> None:
-    for source, model in zip(models, loaded, strict=True):
-        most = positions(model)
+    for name, model in zip(names, loaded, strict=True):
+        most = getattr(text_config(model), "max_position_embeddings", None)
         for workload in workloads:
             needed = workload.tokens + (workload.kind == "decode")
-            if most is not None and needed > most:
+            if most and needed > most:
                 raise CheckpointError(
-                    f"{name_of(source)} has {most} positions (max_position_embeddings): "
+                    f"{name} has {most} positions (max_position_embeddings): "
                     f"{workload.name} would take {needed}; ask for fewer tokens"
                 )
 
 
-def _ids(
-    models: Sequence[nn.Module], workloads: Sequence[Workload], device: torch.device
-) -> torch.Tensor:
+def _token_ids(models: Sequence[nn.Module], workloads: Sequence[BenchWorkload]) -> torch.Tensor:
     longest = max(workload.tokens for workload in workloads)
     generator = torch.Generator().manual_seed(SEED)
-    shape = (workloads[0].batch, longest)
-    return torch.randint(vocabulary(models), shape, generator=generator).to(device)
+    return torch.randint(vocabulary(models), (workloads[0].batch, longest), generator=generator)
 
 
 def _environment(device: torch.device) -> Environment:

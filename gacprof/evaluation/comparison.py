@@ -1,4 +1,4 @@
-"""What the rounds of a bench tell: fitted latencies, ratios to the reference, verdicts.
+"""Statistics of a bench: fitted latencies, ratios to the reference, verdicts.
 
 Every block calls all models once at one workload, so the blocks of a bench are the blocks of
 :mod:`gacprof.core.fit`: log time = model effect + block effect + disturbance. What differs is
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, sqrt
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -27,13 +28,14 @@ LEVEL = 0.05
 FIRST_LOOK = 12
 """Rounds. Fewer tell too little of their own spread for a verdict."""
 RESAMPLES = 200
-NOTHING = "no difference shown"
 NEGLIGIBLE = 0.01
 """A bench goes on until a difference is shown or cannot be larger than this."""
 
+Difference = Literal["faster", "slower", "no difference shown"]
+
 
 @dataclass(frozen=True)
-class Estimate:
+class WorkloadFit:
     """The models of one workload, by column. ``log_ratio`` and its standard ``error`` are against
     column 0; latencies are at the lower quartile of the blocks, with 95 % bootstrap intervals."""
 
@@ -45,24 +47,27 @@ class Estimate:
     rounds: int
 
 
-def estimate(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> Estimate:
+def fit_workload(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> WorkloadFit:
     """Fit times [blocks, models] in µs; ``rounds`` numbers the round of each block.
 
     Raises ``ValueError`` for fewer than two rounds.
     """
-    numbers, first = np.unique(np.asarray(rounds), return_inverse=True)
+    numbers, which = np.unique(np.asarray(rounds), return_inverse=True)
     if len(numbers) < 2:
         raise ValueError("an interval needs at least two rounds")
     log_us = np.log(us)
     effect, block = two_way(log_us)
     level = float(np.quantile(block, QUARTILE))
-    drawn = _bootstrap(log_us - block[:, None], first, seed) - effect
-    low, high = np.quantile(drawn + _levels(block, first, seed) - level, (0.025, 0.975), axis=0)
-    ratios = drawn - drawn[:, :1]
+    # Fitted anew to every resample: with few columns the block effects are much of the error.
+    rest = log_us - block[:, None]
+    samples = list(_resampled(which, seed))
+    drawn = np.array([two_way(rest[chosen])[0] for chosen in samples]) - effect
+    levels = np.array([[np.quantile(block[chosen], QUARTILE)] for chosen in samples]) - level
+    low, high = np.quantile(drawn + levels, (0.025, 0.975), axis=0)
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
-    error = ratios.std(axis=0) * sqrt(len(numbers) / (len(numbers) - 1))
+    error = (drawn - drawn[:, :1]).std(axis=0) * sqrt(len(numbers) / (len(numbers) - 1))
     latency = np.exp(effect + level)
-    return Estimate(
+    return WorkloadFit(
         latency,
         latency * np.exp(np.minimum(low, 0.0)),
         latency * np.exp(np.maximum(high, 0.0)),
@@ -70,18 +75,6 @@ def estimate(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> Estimat
         error,
         len(numbers),
     )
-
-
-def _bootstrap(log_us: Floats, rounds: Ints, seed: int) -> Floats:
-    """Effects [resamples, models], fitted anew to resampled rounds: with few columns the block
-    effects are a good part of the error."""
-    return np.array([two_way(log_us[chosen])[0] for chosen in _resampled(rounds, seed)])
-
-
-def _levels(block: Floats, rounds: Ints, seed: int) -> Floats:
-    """The level of the same resamples, [resamples, 1]."""
-    found = [np.quantile(block[chosen], QUARTILE) for chosen in _resampled(rounds, seed)]
-    return np.array(found)[:, None]
 
 
 def _resampled(rounds: Ints, seed: int) -> Iterator[Ints]:
@@ -142,11 +135,11 @@ class Ratio:
         return exp(self.log - self.half), exp(self.log), exp(self.log + self.half)
 
 
-def verdict(ratio: Ratio, replicate: Ratio) -> str:
+def difference(ratio: Ratio, replicate: Ratio) -> Difference:
     """``faster`` or ``slower`` where the interval excludes 1 and the difference is larger than
-    any that the A/A replicate's interval allows; else :data:`NOTHING`."""
+    any that the A/A replicate's interval allows."""
     if abs(ratio.log) <= max(ratio.half, replicate.reach):
-        return NOTHING
+        return "no difference shown"
     return "faster" if ratio.log < 0 else "slower"
 
 
@@ -154,4 +147,4 @@ def decided(ratio: Ratio, replicate: Ratio, contended: bool = False) -> bool:
     """Whether more rounds could not change what is said: a difference is shown, or any there
     might be is negligible. Of the latter timings of a ``contended`` machine are no evidence."""
     negligible = ratio.reach <= NEGLIGIBLE and not contended
-    return verdict(ratio, replicate) != NOTHING or negligible
+    return negligible or difference(ratio, replicate) != "no difference shown"

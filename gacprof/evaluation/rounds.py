@@ -3,8 +3,7 @@
 A block calls every model once at one workload, side by side in time, so that whatever the
 machine does meanwhile hits all models alike. A round holds one block of each prefill and as many
 of a decode step as steps are asked for. The order of the workloads, and of the models within
-each block, is drawn anew every time. Any rows of runners can be measured; tests pass recorded
-ones.
+each block, is drawn anew every time.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from gacprof.core.fit import FEWEST_BLOCKS, Floats
 from gacprof.devices.threads import no_collection
 from gacprof.evaluation.comparison import looks
-from gacprof.evaluation.workloads import Clock, Taken, Workload
+from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 
 ATTEMPTS = 3
 """Calls in a round's place while the system takes cores from them, the first included."""
@@ -33,28 +31,24 @@ FEWEST_ROUNDS = FEWEST_BLOCKS
 """Measured whatever the time cap: fewer give no spread."""
 
 Progress = Callable[[int, int, str], None]
-"""Told (calls done, calls at most, what is timed next)."""
-
-
-class Timed(Protocol):
-    def time(self, clock: Clock) -> Taken: ...
+"""Called with (calls done, calls at most, what is timed next)."""
 
 
 @dataclass
-class Table:
+class WorkloadTimes:
     """The timings of one workload: rows are blocks, columns models."""
 
-    rows: list[list[Taken]] = field(default_factory=list)
+    rows: list[list[CallTime]] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
 
     @property
     def us(self) -> Floats:
-        return np.array([[taken.us for taken in row] for row in self.rows])
+        return np.array([[call.us for call in row] for row in self.rows])
 
     @property
     def disturbed(self) -> int:
         """Timings that were preempted in every attempt."""
-        return sum(taken.preempted > 0 for row in self.rows for taken in row)
+        return sum(call.preempted > 0 for row in self.rows for call in row)
 
     @property
     def contended(self) -> bool:
@@ -63,66 +57,57 @@ class Table:
         return self.disturbed > MOST_DISTURBED * sum(len(row) for row in self.rows)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """``most_rounds`` at most; none begins after ``time_cap_s``, once there are four."""
-
-    most_rounds: int
-    time_cap_s: float | None = None
-
-
 class Rounds:
-    """Takes timings of ``runners`` [workload][model] into :attr:`tables`, one a workload."""
+    """Takes timings of ``runners`` [workload][model] into :attr:`tables`, one a workload.
+
+    ``most`` rounds are measured at most; none begins after ``time_cap_s``, once there are four.
+    """
 
     def __init__(
         self,
-        workloads: Sequence[Workload],
-        runners: Sequence[Sequence[Timed]],
+        workloads: Sequence[BenchWorkload],
+        runners: Sequence[Sequence[Runner]],
         clock: Clock,
+        most: int,
+        time_cap_s: float | None = None,
         progress: Progress | None = None,
         seed: int = 0,
     ) -> None:
-        self.tables = [Table() for _ in workloads]
-        self.count = 0
+        self.tables = [WorkloadTimes() for _ in workloads]
+        self.count, self.most = 0, most
         self._workloads, self._runners, self._clock = workloads, runners, clock
+        self._time_cap_s = time_cap_s
         self._progress = progress or (lambda done, total, what: None)
         self._draw = np.random.default_rng(seed)
-        self._done, self._total = 0, 0
+        self._calls = sum(w.calls * len(r) for w, r in zip(workloads, runners, strict=True))
+        self._done = 0
+        self._total = WARM_UP_ROUNDS * sum(map(len, runners)) + most * self._calls
 
-    def run(self, limits: Limits, decided: Callable[[], bool]) -> None:
+    def run(self, decided: Callable[[], bool]) -> None:
         """Measure until ``decided`` says so at a look (12, 24, 48 … rounds) or a limit is met."""
         began = time.monotonic()
-        few = sum(len(r) for r in self._runners)
-        self._total = WARM_UP_ROUNDS * few + limits.most_rounds * self._calls
         with no_collection():
             for _ in range(WARM_UP_ROUNDS):
                 for number in self._blocks(once=True):
                     self._block(number)
-            while self.count < limits.most_rounds:
-                late = limits.time_cap_s is not None and (
-                    time.monotonic() - began > limits.time_cap_s
-                )
-                if late and self.count >= FEWEST_ROUNDS:
+            while self.count < self.most:
+                cap, spent = self._time_cap_s, time.monotonic() - began
+                if cap is not None and spent > cap and self.count >= FEWEST_ROUNDS:
                     break
                 self._round()
-                if self.count in looks(limits.most_rounds) and decided():
+                if self.count in looks(self.most) and decided():
                     break
         self._progress(self._total, self._total, "")
 
-    @property
-    def _calls(self) -> int:
-        """In one round."""
-        return sum(w.calls * len(r) for w, r in zip(self._workloads, self._runners, strict=True))
-
     def _round(self) -> None:
         began = time.monotonic()
-        todo: list[tuple[int, list[Taken], int]] = []
+        preempted: list[tuple[int, list[CallTime], int]] = []
         for number in self._blocks():
             row = self._block(number)
             self.tables[number].rows.append(row)
             self.tables[number].rounds.append(self.count)
-            todo += [(number, row, m) for m, taken in enumerate(row) if taken.preempted]
-        self._retake(todo, until=2 * time.monotonic() - began)
+            preempted += [(number, row, m) for m, call in enumerate(row) if call.preempted]
+        self._retake(preempted, until=2 * time.monotonic() - began)
         self.count += 1
 
     def _blocks(self, once: bool = False) -> Iterator[int]:
@@ -132,7 +117,7 @@ class Rounds:
             for _ in range(1 if once else self._workloads[number].calls):
                 yield int(number)
 
-    def _block(self, number: int) -> list[Taken]:
+    def _block(self, number: int) -> list[CallTime]:
         runners, found = self._runners[number], {}
         for m in self._draw.permutation(len(runners)):
             self._progress(self._done, self._total, self._workloads[number].name)
@@ -140,17 +125,17 @@ class Rounds:
             self._done += 1
         return [found[m] for m in range(len(runners))]
 
-    def _retake(self, todo: list[tuple[int, list[Taken], int]], until: float) -> None:
+    def _retake(self, preempted: list[tuple[int, list[CallTime], int]], until: float) -> None:
         """Time preempted calls (workload, row, model) again, for no longer than the round took.
         The least preempted timing is kept: by that count, never by the time itself."""
-        if len(todo) > MOST_DISTURBED * self._calls:
+        if len(preempted) > MOST_DISTURBED * self._calls:
             return
         for _ in range(ATTEMPTS - 1):
-            for number, row, m in todo:
+            for number, row, m in preempted:
                 if time.monotonic() > until:
                     return
                 time.sleep(REST_S)
                 self._clock.wake()
                 again = self._runners[number][m].time(self._clock)
-                row[m] = min(row[m], again, key=lambda taken: taken.preempted)
-            todo = [(number, row, m) for number, row, m in todo if row[m].preempted]
+                row[m] = min(row[m], again, key=lambda call: call.preempted)
+            preempted = [(n, row, m) for n, row, m in preempted if row[m].preempted]

@@ -1,35 +1,66 @@
-"""Same function? Two models, the same inputs, and by how much their outputs differ."""
+"""Same function? Two models, the same inputs, and by how much their outputs differ.
+
+Zero padding changes nothing in real arithmetic but may change the order in which a matrix
+product is summed, hence its rounding. What one operation may differ by is what
+``torch.testing.assert_close`` allows it by default; a model rounds its residual stream a few
+times a layer, and independent roundings add up like the square root of their number.
+"""
 
 from __future__ import annotations
 
 import gc
 import math
 import weakref
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
-from gacprof.core.errors import CheckpointError
-from gacprof.evaluation.perplexity import Perplexity, encode, perplexity
-from gacprof.evaluation.subject import (
-    Inputs,
-    Model,
-    chosen_dtype,
-    device_of,
-    layers,
-    name_of,
-    ready,
-    vocabulary,
-)
-from gacprof.evaluation.tolerance import tolerance_of
+from gacprof.checkpoint.load import dtype_of
+from gacprof.checkpoint.skeleton import require_transformers
+from gacprof.core.errors import CheckpointError, first_line
+from gacprof.evaluation.models import Model, device_of, name_of, ready, text_config, vocabulary
+
+Inputs = Any
+"""Token ids [batch, tokens]: a tensor, an array, or nested lists."""
 
 SHAPE = (2, 32)
 """Sequences × tokens of the default inputs."""
 
 SEED = 0
+
+ONE_OPERATION = MappingProxyType(
+    {
+        torch.float64: 1e-7,
+        torch.float32: 1.3e-6,
+        torch.bfloat16: 1.6e-2,
+        torch.float16: 1e-3,
+    }
+)
+"""Relative tolerance of one operation: the defaults of torch.testing.assert_close."""
+
+ROUNDINGS_PER_LAYER = 8
+"""Norm, q·k, softmax·v, o, add, norm, gate·up, down-and-add: what a decoder layer rounds."""
+
+WINDOW = 512
+"""Tokens a model sees at once for the perplexity; windows do not overlap, so the first tokens of
+each have little context. The number serves to compare two models, not to compare with published
+ones."""
+
+LARGEST = 16_384
+"""Tokens read of a long text."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """``value`` = exp of the mean negative log-likelihood (nats) over ``tokens`` predictions."""
+
+    value: float | None
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -40,7 +71,7 @@ class Verification:
     ``max_rel_error`` their quotient, ``rms_rel_error`` the same for root mean squares. The KL
     divergences are of b's next-token distribution from a's, in nats. ``argmax_agreement`` is
     the share of positions with the same most likely token. ``passed``: ``max_rel_error`` is at
-    most ``tolerance`` (see ``tolerance.py``) and everything is finite. The sizes of the errors
+    most ``tolerance`` (:func:`tolerance_of`) and everything is finite. The sizes of the errors
     are what counts; that two outputs are equal to the bit is never claimed. ``finite_a`` and
     ``finite_b`` say whether all logits of each are finite: where not, nothing can be compared.
     """
@@ -69,6 +100,11 @@ class Verification:
         return asdict(self)
 
 
+def tolerance_of(dtype: torch.dtype, layers: int) -> float:
+    """The largest error of any logit that passes, as a share of the largest logit's size."""
+    return ONE_OPERATION[dtype] * math.sqrt(ROUNDINGS_PER_LAYER * max(1, layers))
+
+
 def verify(
     a: Model,
     b: Model,
@@ -82,21 +118,23 @@ def verify(
     """Run both models on the same inputs and compare.
 
     ``inputs`` are token ids [batch, tokens]; by default 2×32 random ones from a fixed seed.
-    ``dtype`` is what is computed in: float32 by default whatever is stored, because there
-    rounding hides least. ``text`` is a file whose perplexity is measured under both models, with
-    the tokenizer of the folder ``tokenizer``, else of a's folder, else of b's. The models are
-    held one after the other.
+    ``dtype`` is what is computed in: a model's own where one is in memory, else float32 whatever
+    is stored, because there rounding hides least. ``text`` is a file whose perplexity is measured
+    under both models, with the tokenizer of the folder ``tokenizer``, else of a's folder, else of
+    b's. The models are held one after the other.
 
     Raises :class:`CheckpointError` for models that cannot be compared.
     """
     where = device_of(device)
-    numbers = _dtype(a, b, dtype)
-    asked = None if inputs is None else _ids(inputs)
+    own = [next(m.parameters()).dtype for m in (a, b) if isinstance(m, nn.Module)]
+    numbers = dtype_of(dtype) if dtype is not None else (*own, torch.float32)[0]
+    given = None if inputs is None else _token_ids(inputs)
     folders = [m for m in (a, b) if isinstance(m, str | Path)]
-    tokens = None if text is None else encode(text, [tokenizer] if tokenizer else folders)
-    first = _Run(a, numbers, where, asked, tokens)
+    tokens = None if text is None else _encode(text, [tokenizer] if tokenizer else folders)
+    first = _Run(a, numbers, where, given, tokens)
     second = _Run(b, numbers, where, first.ids, tokens)
-    return _compare(first, second, numbers, where, given=asked is not None)
+    source = "given" if given is not None else f"random, seed {SEED}"
+    return _compare(first, second, numbers, where, f"{source}, {list(first.ids.shape)} tokens")
 
 
 class _Run:
@@ -112,15 +150,19 @@ class _Run:
     ) -> None:
         self.name = name_of(model)
         loaded = ready(model, dtype, device)
-        self.layers, self.vocabulary = layers(loaded), vocabulary([loaded])
-        self.ids = _random_ids(self.vocabulary) if ids is None else ids
-        for what, given in (("the inputs have", self.ids), ("the text has", text)):
-            if given is not None and int(given.max()) >= self.vocabulary:
+        self.layers = int(text_config(loaded).num_hidden_layers)
+        known = vocabulary([loaded])
+        if ids is None:
+            ids = torch.randint(known, SHAPE, generator=torch.Generator().manual_seed(SEED))
+        self.ids = ids
+        for what, given in (("the inputs have", ids), ("the text has", text)):
+            if given is not None and int(given.max()) >= known:
                 raise CheckpointError(
-                    f"{self.name} knows {self.vocabulary} tokens, {what} {int(given.max())}"
+                    f"{self.name} knows {known} tokens, {what} {int(given.max())}"
                 )
-        self.logits = _logits(loaded, self.ids.to(device))
-        self.perplexity = None if text is None else perplexity(loaded, text, device)
+        with torch.inference_mode():
+            self.logits = loaded(input_ids=ids.to(device), use_cache=False).logits.cpu()
+        self.perplexity = None if text is None else _perplexity(loaded, text, device)
         alive = weakref.ref(loaded)
         del loaded
         if alive() is not None and not isinstance(model, nn.Module):
@@ -128,7 +170,7 @@ class _Run:
 
 
 def _compare(
-    a: _Run, b: _Run, dtype: torch.dtype, device: torch.device, *, given: bool
+    a: _Run, b: _Run, dtype: torch.dtype, device: torch.device, inputs: str
 ) -> Verification:
     if a.logits.shape != b.logits.shape:
         raise CheckpointError(
@@ -147,7 +189,7 @@ def _compare(
         b=b.name,
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
-        inputs=f"{'given' if given else f'random, seed {SEED}'}, {list(a.ids.shape)} tokens",
+        inputs=inputs,
         positions=int(a.ids.numel()),
         max_abs_error=_finite(error),
         scale=scale if math.isfinite(scale) else 0.0,
@@ -165,17 +207,7 @@ def _compare(
     )
 
 
-def _dtype(a: Model, b: Model, asked: torch.dtype | str | None) -> torch.dtype:
-    """What is asked for; else a model's own where one is in memory; else float32."""
-    if asked is not None:
-        return chosen_dtype(asked) or torch.float32
-    for model in (a, b):
-        if isinstance(model, nn.Module):
-            return next(model.parameters()).dtype
-    return torch.float32
-
-
-def _ids(inputs: Inputs) -> torch.Tensor:
+def _token_ids(inputs: Inputs) -> torch.Tensor:
     try:
         ids = torch.as_tensor(inputs).long().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -187,16 +219,49 @@ def _ids(inputs: Inputs) -> torch.Tensor:
     return ids
 
 
-def _random_ids(vocabulary_size: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(SEED)
-    return torch.randint(vocabulary_size, SHAPE, generator=generator)
-
-
-def _logits(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    with torch.inference_mode():
-        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits
-        return logits.cpu()
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _encode(text: str | Path, checkpoints: Sequence[str | Path]) -> torch.Tensor:
+    """The token ids of a text file, by the first tokenizer found beside the checkpoints."""
+    try:
+        content = Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot read the text {text}: {error}") from None
+    for path in map(Path, checkpoints):
+        folder = path if path.is_dir() else path.parent
+        if any(folder.glob("tokenizer*")):
+            ids = torch.tensor(_tokenizer(folder)(content)["input_ids"][:LARGEST])
+            if ids.numel() < 2:
+                raise CheckpointError(f"{text} has fewer than two tokens: no perplexity")
+            return ids
+    raise CheckpointError(
+        f"perplexity needs a tokenizer, and there is none in {', '.join(map(str, checkpoints))}: "
+        "name the original model's folder (--tokenizer)"
+    )
+
+
+def _tokenizer(folder: Path) -> Any:
+    transformers = require_transformers()
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # a tokenizer file can be wrong in any way
+        raise CheckpointError(
+            f"{folder}: its tokenizer cannot be loaded: {first_line(error)}"
+        ) from None
+
+
+def _perplexity(model: nn.Module, ids: torch.Tensor, device: torch.device) -> Perplexity:
+    """Over consecutive windows of a text's token ids [tokens]."""
+    total, count = 0.0, 0
+    for start in range(0, len(ids) - 1, WINDOW):
+        window = ids[start : start + WINDOW + 1].to(device)
+        with torch.inference_mode():
+            logits = model(input_ids=window[None, :-1], use_cache=False).logits[0].float()
+        losses = nn.functional.cross_entropy(logits, window[1:], reduction="sum")
+        total, count = total + float(losses), count + len(window) - 1
+    value = math.exp(total / count) if total / count < 700 else math.inf
+    return Perplexity(_finite(value), count)

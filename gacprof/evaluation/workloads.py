@@ -6,21 +6,24 @@ import copy
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.kineto import Traced, trace
 from gacprof.devices.threads import preemptions
 
 WAKING = 256
 """Rows and columns of a product that is large enough for all compute threads."""
+TRACED_STEPS = 5
 
 
 @dataclass(frozen=True)
-class Workload:
+class BenchWorkload:
     """``prefill``: one forward pass over ``tokens``, last logits only. ``decode``: one token,
     with ``tokens`` in the KV cache. ``calls`` is how often a round times it."""
 
@@ -35,7 +38,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Taken:
+class CallTime:
     """One timing. ``preempted`` is how often the system took a core from us meanwhile."""
 
     us: float
@@ -57,12 +60,12 @@ class Clock:
         x = torch.ones(WAKING, WAKING, device=self.device)
         x @ x
 
-    def time(self, call: Callable[[], Any]) -> Taken:
+    def time(self, call: Callable[[], Any]) -> CallTime:
         if self.device.type == "cpu":
             before, start = preemptions(), time.perf_counter_ns()
             call()
             us = (time.perf_counter_ns() - start) / 1e3
-            return Taken(us, preemptions() - before)
+            return CallTime(us, preemptions() - before)
         with torch.cuda.device(self.device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
@@ -70,11 +73,14 @@ class Clock:
             call()
             end.record()
             torch.cuda.synchronize()
-        return Taken(float(begin.elapsed_time(end)) * 1e3)
+        return CallTime(float(begin.elapsed_time(end)) * 1e3)
 
 
 class Runner(ABC):
     """One model at one workload, on inputs that are the same for all models."""
+
+    def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
+        self._model, self._ids = model, ids
 
     @abstractmethod
     def call(self) -> Any:
@@ -83,7 +89,7 @@ class Runner(ABC):
     def prepare(self) -> None:  # noqa: B027 - a prefill needs nothing
         """Before every call, untimed: leave the state that each call is to start from."""
 
-    def time(self, clock: Clock) -> Taken:
+    def time(self, clock: Clock) -> CallTime:
         with torch.inference_mode():
             self.prepare()
             return clock.time(self.call)
@@ -91,7 +97,7 @@ class Runner(ABC):
 
 class Prefill(Runner):
     def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
-        self._model, self._ids = model, ids
+        super().__init__(model, ids)
         accepted = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
@@ -103,13 +109,11 @@ class DecodeStep(Runner):
     """The token after the prompt, again and again: what a step appends to the KV cache is taken
     off before the next, so that every step of every model sees the same context."""
 
-    def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
-        self._model, self._ids = model, ids
-        self._cache: Any = None
-        self._primed: Any = None
-        """A copy of the cache after the prompt, where a cache cannot be cropped."""
-        self._token: torch.Tensor | None = None
-        self._used = False
+    _cache: Any = None
+    _primed: Any = None
+    """A copy of the cache after the prompt, where a cache cannot be cropped."""
+    _token: torch.Tensor | None = None
+    _used = False
 
     def prepare(self) -> None:
         if self._cache is None:
@@ -144,7 +148,45 @@ def _crops(cache: Any) -> bool:
     return int(trial.get_seq_length()) == int(cache.get_seq_length()) - 1
 
 
-def runner(model: nn.Module, workload: Workload, ids: torch.Tensor) -> Runner:
+def runner(model: nn.Module, workload: BenchWorkload, ids: torch.Tensor) -> Runner:
     """``ids`` are token ids [batch, at least ``workload.tokens``]."""
-    prompt = ids[:, : workload.tokens]
-    return Prefill(model, prompt) if workload.kind == "prefill" else DecodeStep(model, prompt)
+    kind = Prefill if workload.kind == "prefill" else DecodeStep
+    return kind(model, ids[:, : workload.tokens])
+
+
+Tracer = Callable[[Callable[[], object]], Sequence[Traced]]
+
+
+def busy_share(runner: Runner, clock: Clock, tracer: Tracer = trace) -> float | None:
+    """Time of the kernels of :data:`TRACED_STEPS` calls over the time of as many untraced calls.
+
+    An eager decode step of a small model launches a thousand kernels; the host needs 15 to 25 ms
+    for that, the GPU perhaps 5. Then the step's time is the host's, and dims make no difference
+    to it. None on a CPU, and where the profiler gives nothing.
+    """
+    if clock.device.type != "cuda":
+        return None
+
+    def call() -> None:
+        runner.call()
+        torch.cuda.synchronize(clock.device)
+
+    whole = sum(runner.time(clock).us for _ in range(TRACED_STEPS))
+    computed = 0.0
+    try:
+        for _ in range(TRACED_STEPS):
+            with torch.inference_mode():
+                runner.prepare()
+                computed += covered_us(tracer(call))
+    except MeasurementError:
+        return None
+    return min(1.0, computed / whole) if computed else None
+
+
+def covered_us(events: Sequence[Traced]) -> float:
+    """The time during which anything ran; kernels that overlap count once."""
+    total, end = 0, 0
+    for event in sorted(events, key=lambda e: e.start_ns):
+        total += max(0, event.end_ns - max(event.start_ns, end))
+        end = max(end, event.end_ns)
+    return total / 1e3

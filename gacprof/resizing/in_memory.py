@@ -15,77 +15,55 @@ from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import ModelReader, tensors_of
 from gacprof.core.errors import CheckpointError
-from gacprof.planning.schema import Plan
-from gacprof.resizing import targets
-from gacprof.resizing.beside import config_notes
-from gacprof.resizing.binding import check_sizes
-from gacprof.resizing.edits import Edit, Sizes, changes_of, edits_of
-from gacprof.resizing.fusion import Output, blocks, fused_modules, outputs_of
-from gacprof.resizing.originals import Originals
-from gacprof.resizing.pieces import Array
-from gacprof.resizing.resolve import Resolver
+from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
+from gacprof.resizing.output import config_notes
+from gacprof.resizing.segments import Array
+from gacprof.resizing.sizes import Asked, Sizes, requested
+from gacprof.resizing.values import BaseWeights, Resizer
 
 if TYPE_CHECKING:
     import torch
 
-How = Plan | str | Path | Mapping[str, int | None]
-"""A plan, its file, ``minimal`` or ``optimal``, or sizes by dim name (None: fuse)."""
-
-Base = str | Path | Inventory | Any
-"""Where the original weights are: a dense checkpoint, or a model in memory."""
-
 
 def realign_model(
-    model: torch.nn.Module, how: How, *, base: Base | None = None, inplace: bool = False
+    model: torch.nn.Module, asked: Asked, *, base: Any = None, inplace: bool = False
 ) -> torch.nn.Module:
     """``model`` with new sizes: a copy of it, or itself if ``inplace``.
 
     Sizes, parameters, what layers say of themselves, and the config change together, all or
     nothing. A config has one width for all layers: where they now differ it stays as it was, and
     a ``UserWarning`` says so. Parameters that change are new objects (an optimiser has to be
-    told), on the old ones' device and of their dtype; all others stay as they are.
+    told), on the old ones' device and of their dtype; all others stay as they are. ``base`` is
+    where the original weights are: a dense checkpoint, or a model in memory.
 
     Raises :class:`PlanError` for a plan that does not fit the model, :class:`CheckpointError`
     for a dim that may not change.
     """
     reader = ModelReader(model)
     inventory = reader.inventory
-    sizes = _sizes(inventory, how)
+    sizes = requested(inventory, asked, in_memory=True).sizes
     changes = changes_of(inventory, sizes)
-    fused = fused_modules(inventory, sizes)
-    originals = None if base is None else Originals(tensors_of(base), inventory)
+    merged = merged_modules(inventory, sizes)
+    originals = None if base is None else BaseWeights(tensors_of(base), inventory)
     if originals is not None:
         changes = originals.inform(changes)
-    outputs = outputs_of(inventory, edits_of(inventory, changes), fused)
+    tensors = new_tensors(inventory, changes, merged)
     with tempfile.TemporaryDirectory(prefix="gacprof-") as folder:
-        resolver = Resolver(reader, changes, Path(folder), originals)
+        resizer = Resizer(reader, changes, Path(folder), originals)
         made = {
-            name: np.concatenate(list(blocks(output, reader, resolver)))
-            for name, output in outputs.items()
-            if _is_new(output)
+            name: np.concatenate(list(resizer.blocks(tensor)))
+            for name, tensor in tensors.items()
+            if not tensor.unchanged or name not in inventory.tensors
         }
+    names = [module.name for module in merged]
     target = model if inplace else _copied(model)
-    _refuse_unknown(target, made, [module.name for module in fused])
-    _fuse(target, made, [module.name for module in fused])
+    _refuse_unknown(target, made, names)
+    _merge(target, made, names)
     _assign(target, made)
-    _tell(target, inventory, sizes)
+    _set_sizes(target, inventory, sizes)
     for note in config_notes(inventory, sizes):
         warnings.warn(note, stacklevel=3)
     return target
-
-
-def _sizes(inventory: Inventory, how: How) -> Sizes:
-    if isinstance(how, str) and how in targets.MULTIPLES:
-        return targets.padded(inventory, targets.MULTIPLES[how])[0]
-    if isinstance(how, Mapping):
-        return dict(how)
-    plan = how if isinstance(how, Plan) else Plan.load(how)
-    check_sizes(plan, inventory)
-    return plan.changes
-
-
-def _is_new(output: Output) -> bool:
-    return not isinstance(output, Edit) or bool(output.places)
 
 
 def _copied(model: torch.nn.Module) -> torch.nn.Module:
@@ -98,13 +76,13 @@ def _copied(model: torch.nn.Module) -> torch.nn.Module:
         ) from None
 
 
-def _refuse_unknown(model: torch.nn.Module, made: Mapping[str, Array], fused: list[str]) -> None:
+def _refuse_unknown(model: torch.nn.Module, made: Mapping[str, Array], merged: list[str]) -> None:
     """Raise before anything changes where something is not built as we know it."""
     from torch import nn
 
     from gacprof.checkpoint.layers import FactorPair, GroupedFactors
 
-    for name in fused:
+    for name in merged:
         try:
             module = model.get_submodule(name)
         except AttributeError:
@@ -116,17 +94,17 @@ def _refuse_unknown(model: torch.nn.Module, made: Mapping[str, Array], fused: li
             )
     for name in made:
         path, _, attribute = name.rpartition(".")
-        if path not in fused and not isinstance(
+        if path not in merged and not isinstance(
             getattr(model.get_submodule(path), attribute, None), nn.Parameter
         ):
             raise CheckpointError(f"'{name}' is no parameter of the {type(model).__name__}")
 
 
-def _fuse(model: torch.nn.Module, made: Mapping[str, Array], fused: list[str]) -> None:
+def _merge(model: torch.nn.Module, made: Mapping[str, Array], merged: list[str]) -> None:
     """Put linear layers without data in the place of factors."""
     from torch import nn
 
-    for name in fused:
+    for name in merged:
         parent, _, child = name.rpartition(".")
         old = next(model.get_submodule(name).parameters())
         out, into = made[f"{name}.weight"].shape
@@ -153,7 +131,7 @@ def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
         set_sizes(module)
 
 
-def _tell(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
+def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
     """What modules and the config say of their sizes beside the parameters."""
     from gacprof.checkpoint.layers import set_ranks, set_width
 
@@ -162,7 +140,7 @@ def _tell(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
         old = [inventory.dim(name).size for name in ranks]
         new = [sizes.get(name, size) for name, size in zip(ranks, old, strict=True)]
         left = [size for size in new if size is not None]
-        if left and left == new:  # not fused
+        if left and left == new:  # not merged
             set_ranks(model, module.name, old, left)
     for dim in inventory.dims:
         after = sizes.get(dim.name)
@@ -173,10 +151,10 @@ def _tell(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
         return
     for key, value in mirrored_files(inventory, sizes).get("config.json", {}).items():
         if value != inventory.config.get(key):
-            _set(config, key, value)
+            _set_key(config, key, value)
 
 
-def _set(config: Any, key: str, value: Any) -> None:
+def _set_key(config: Any, key: str, value: Any) -> None:
     inner = getattr(config, key, None)
     if isinstance(value, dict) and inner is not None and not isinstance(inner, dict):
         for name, entry in value.items():  # a text_config inside a multimodal one

@@ -1,80 +1,242 @@
-"""Bytes into a file, through the kernel where they need no change."""
+"""The output folder: built under a hidden name, complete with configs and tokenizer, then renamed.
+
+safetensors stay as they are, shard by shard. Pickled checkpoints become safetensors with the
+same tensor names, because a whole-model pickle could only be rebuilt by importing what it
+names; SliceGPT's own loader wants its ``.pt``, which is a plain state dict and is written as
+one.
+"""
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import fcntl
+import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import gacprof
+from gacprof.checkpoint import Inventory, mirrored_files
+from gacprof.checkpoint.config import module_facts
+from gacprof.checkpoint.containers import LEFT_OUT, find_container
+from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.layouts.width import widths_against_config
+from gacprof.checkpoint.safetensors import MAX_HEADER_BYTES
+from gacprof.core.errors import CheckpointError
+from gacprof.core.files import sync, write_json
+from gacprof.planning.memory import Sizes
+from gacprof.resizing.changes import NewTensor
+from gacprof.resizing.result import RealignResult
+from gacprof.resizing.writers import WeightsFile
 
-COPY_BYTES = 16 << 20
-"""Copied at a time: progress stays visible, the calls cost nothing."""
+CUTS = ".cuts"
+"""Subfolder for what is needed only while building."""
 
-
-class OutputFile:
-    """A new file, written front to back. Leaves nothing buffered in this process."""
-
-    def __init__(self, path: Path) -> None:
-        self._handle = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o666)
-        self.position = 0
-        self._in_kernel = hasattr(os, "copy_file_range")
-
-    def write(self, data: bytes | NDArray[Any]) -> None:
-        """Bytes, or the elements of a C-contiguous array."""
-        view = memoryview(data) if isinstance(data, bytes) else data.reshape(-1).view(np.uint8).data
-        while view:
-            written = os.write(self._handle, view)
-            self.position += written
-            view = view[written:]
-
-    def copy(self, source: int, offset: int, count: int, progress: Callable[[int], None]) -> None:
-        """``count`` bytes of the open file ``source`` from ``offset`` on."""
-        end = offset + count
-        while offset < end:
-            copied = self._copy_some(source, offset, min(end - offset, COPY_BYTES))
-            progress(copied)
-            offset += copied
-
-    def _copy_some(self, source: int, offset: int, count: int) -> int:
-        if self._in_kernel:
-            try:
-                copied = os.copy_file_range(source, self._handle, count, offset)
-            except OSError as error:
-                if error.errno not in _NOT_HERE:
-                    raise
-                copied = 0
-            if copied:
-                self.position += copied
-                return copied
-            self._in_kernel = False  # some file systems say so by copying nothing
-        block = os.pread(source, count, offset)
-        if not block:
-            raise OSError(errno.EIO, "the source ended early: was it changed meanwhile?")
-        self.write(block)
-        return len(block)
-
-    def sync(self) -> None:
-        os.fsync(self._handle)
-
-    def close(self) -> None:
-        os.close(self._handle)
-
-    def __enter__(self) -> OutputFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+PROVENANCE = "gacprof.json"
 
 
-_NOT_HERE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
-"""copy_file_range is absent, or not between these two files."""
+@contextlib.contextmanager
+def workspace(out: Path, key: str) -> Iterator[Path]:
+    """Yield the folder to build in; on success it becomes ``out``, on any error it is removed.
+
+    It lies beside ``out``, so that renaming is atomic, and ``key`` identifies the work: same key,
+    same result. Only a killed process leaves the folder behind, for the next run with the same
+    key; leftovers of other keys are removed. Raises :class:`CheckpointError` if ``out`` exists,
+    another run is building it, or the disk fails.
+    """
+    refuse_existing(out)
+    folder = out.with_name(f".{out.name}.realign-{key[:16]}")
+    try:
+        (folder / CUTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from None
+    with _locked(folder, out):
+        _remove_leftovers(out, folder)
+        try:
+            yield folder
+            shutil.rmtree(folder / CUTS)
+            sync(folder)
+            refuse_existing(out)
+            folder.rename(out)
+            sync(out.parent)
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise CheckpointError(
+                    f"{out}: cannot be written: {error.strerror or error}; nothing was left behind"
+                ) from None
+            raise
+
+
+def refuse_existing(out: Path) -> None:
+    if os.path.lexists(out):
+        raise CheckpointError(f"{out} exists already; name another folder or remove it first")
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raise :class:`CheckpointError` unless ``needed`` more bytes fit beside ``folder``."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise CheckpointError(
+            f"{folder.parent}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB free; "
+            "nothing was written"
+        )
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise CheckpointError(f"{out} is being written by another process") from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_leftovers(out: Path, own: Path) -> None:
+    """Folders that killed runs with other plans left for the same output."""
+    for other in out.parent.iterdir():
+        if other == own or not other.name.startswith(f".{out.name}.realign-") or other.is_file():
+            continue
+        with contextlib.suppress(CheckpointError), _locked(other, out):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def weights_files(
+    inventory: Inventory, tensors: Mapping[str, NewTensor]
+) -> tuple[WeightsFile, ...]:
+    """The output's weight files, sharded as the source is."""
+    by_source: dict[str, list[NewTensor]] = {}
+    for tensor in tensors.values():
+        by_source.setdefault(tensor.sources[0].file, []).append(tensor)
+    found = []
+    for i, (source, held) in enumerate(sorted(by_source.items()), 1):
+        if inventory.container == "safetensors":
+            name, metadata = source, _metadata(Path(inventory.folder) / source)
+        elif inventory.layout == "slicegpt":
+            found.append(WeightsFile(source, "torch", tuple(held), {}))
+            continue
+        else:
+            shard = f"-{i:05d}-of-{len(by_source):05d}" if len(by_source) > 1 else ""
+            name, metadata = f"model{shard}.safetensors", {"format": "pt"}
+        found.append(WeightsFile(name, "safetensors", tuple(held), metadata))
+    return tuple(found)
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    """A safetensors file's own metadata."""
+    with path.open("rb") as source:
+        length = int.from_bytes(source.read(8), "little")
+        found = json.loads(source.read(min(length, MAX_HEADER_BYTES))).get("__metadata__")
+    return {str(k): str(v) for k, v in (found or {}).items()}
+
+
+def write_side_files(
+    folder: Path,
+    inventory: Inventory,
+    sizes: Sizes,
+    files: Sequence[WeightsFile],
+    parameters: int,
+) -> None:
+    """Mirrored configs, the index, and everything else that belongs to the checkpoint."""
+    written: dict[str, Any] = dict(mirrored_files(inventory, sizes))
+    if "config.json" in written:
+        # what only the pickled modules know goes into the config, now that they are gone
+        written["config.json"] |= module_facts(inventory)
+    written |= _index(inventory, files, parameters)
+    for name, content in written.items():
+        write_json(folder / name, content)
+    for name in inventory.side_files:
+        if name not in written and name not in (file.name for file in files):
+            shutil.copyfile(Path(inventory.folder) / name, folder / name)
+            sync(folder / name)
+
+
+def _index(
+    inventory: Inventory, files: Sequence[WeightsFile], parameters: int
+) -> dict[str, dict[str, Any]]:
+    """The output's index by its file name; nothing where it needs none.
+
+    Unknown keys of the source's index are kept, its sizes are brought up to date.
+    """
+    path, old = Path(inventory.path), {}
+    name = path.name if path.is_file() else find_container(LocalFolder(path))
+    if name.endswith(".index.json"):
+        old = read_json(LocalFolder(Path(inventory.folder)), name)
+    if files[0].kind != "safetensors" or (not old and len(files) == 1):
+        return {}
+    if not old or inventory.container != "safetensors":
+        name = "model.safetensors.index.json"
+    metadata = dict(old.get("metadata") or {})
+    metadata["total_size"] = sum(file.nbytes for file in files)
+    if "total_parameters" in metadata:
+        metadata["total_parameters"] = parameters
+    weight_map = {tensor.name: file.name for file in files for tensor in file.tensors}
+    return {name: {**old, "metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}}
+
+
+def write_provenance(
+    folder: Path, inventory: Inventory, result: RealignResult, origin: Mapping[str, Any]
+) -> None:
+    """What was done, beside the weights; an earlier record of the source goes along."""
+    record: dict[str, Any] = {
+        "schema": "gacprof.realigned/1",
+        "gacprof": gacprof.__version__,
+        "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
+        "origin": dict(origin),
+        "layout": result.layout,
+        "exact": result.exact,
+        "parameters": {"before": result.parameters_before, "after": result.parameters_after},
+        "resized": [asdict(change) for change in result.resized],
+        "fused": list(result.fused),
+        "notes": list(result.notes),
+    }
+    earlier = Path(inventory.folder) / PROVENANCE
+    if earlier.is_file():
+        try:
+            record["earlier"] = json.loads(earlier.read_text(encoding="utf-8"))
+        except ValueError:
+            record["earlier"] = None
+    write_json(folder / PROVENANCE, record)
+
+
+def refuse_incomplete(inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` where the index leaves out a tensor of a layer that it has.
+
+    A tensor of a whole layer that the index does not know is left out by every loader, and here
+    (a note says so); one whose neighbours are there was lost from the index.
+    """
+    for name in inventory.left_out:
+        layer = name.rsplit(".", 2)[0] + "."
+        if name.endswith("rotary_emb.inv_freq"):
+            continue
+        partner = next((other for other in inventory.tensors if other.startswith(layer)), None)
+        if partner is not None:
+            raise CheckpointError(
+                f"{inventory.path}: its index leaves out '{name}', which the shards hold and which "
+                f"belongs with '{partner}': mend the index or fetch the checkpoint again"
+            )
+
+
+def notes_on(inventory: Inventory, sizes: Sizes) -> tuple[str, ...]:
+    """What the user has to know or to add by hand."""
+    notes = [note for note in inventory.notes if inventory.left_out and note.endswith(LEFT_OUT)]
+    has_tokenizer = any(name.startswith("tokenizer") for name in inventory.side_files)
+    if inventory.attributes and not has_tokenizer:
+        notes.append(
+            "a tokenizer inside a pickle is not unpickled: copy the original model's files"
+        )
+    return (*notes, *config_notes(inventory, sizes))
+
+
+def config_notes(inventory: Inventory, sizes: Sizes) -> list[str]:
+    """What the config cannot say of the new sizes; nothing where there is no config."""
+    config = mirrored_files(inventory, sizes).get("config.json")
+    return [] if config is None else widths_against_config(inventory, sizes, config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 EXACT = "mathematically exact: only zeros were added, so only rounding can differ"
@@ -62,18 +62,18 @@ class RealignResult:
     bytes_written: int
     files: tuple[str, ...]
     resumed: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
     not_finite: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
         """Whether the function is the same in real arithmetic and no stored value was rounded."""
-        return not (self.fused or self.informed or self.not_finite) and self._uncut
+        return not (self.fused or self.informed or self.not_finite or self._cut)
 
     @property
-    def _uncut(self) -> bool:
-        return all(change.how in ("zeros", "residual") for change in self.resized)
+    def _cut(self) -> bool:
+        return any(change.how not in ("zeros", "residual") for change in self.resized)
 
     @property
     def informed(self) -> tuple[Resized, ...]:
@@ -92,11 +92,8 @@ class RealignResult:
         """What the changes do to the function, in a sentence."""
         if self.not_finite:
             return NOT_FINITE
-        told = [CUT] if not self._uncut else []
-        if self.informed:
-            told.append(INFORMED)
-        if told:
-            return "; ".join(told)
+        if self._cut or self.informed:
+            return "; ".join([CUT] * self._cut + [INFORMED] * bool(self.informed))
         if not self.resized and not self.fused:
             return COPIED
         return FUSED if self.fused else EXACT

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
-from gacprof.checkpoint import open_tensors, scan
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import TensorReader
+from gacprof.checkpoint import Inventory, open_tensors, scan
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.planning.schema import Plan
-from gacprof.resizing import targets
-from gacprof.resizing.beside import (
+from gacprof.planning import Plan
+from gacprof.planning.memory import footprint
+from gacprof.resizing import sizes
+from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
+from gacprof.resizing.in_memory import realign_model
+from gacprof.resizing.output import (
+    CUTS,
     notes_on,
+    refuse_existing,
     refuse_incomplete,
+    require_space,
+    weights_files,
+    workspace,
     write_provenance,
     write_side_files,
 )
-from gacprof.resizing.binding import check_plan
-from gacprof.resizing.destination import WeightsFile, parameters_after, weights_files
-from gacprof.resizing.edits import Change, Sizes, changes_of, edits_of
-from gacprof.resizing.fusion import fused_modules, fusing, outputs_of
-from gacprof.resizing.in_memory import realign_model
-from gacprof.resizing.originals import Originals
-from gacprof.resizing.resolve import Resolver
-from gacprof.resizing.result import RealignResult, Resized
-from gacprof.resizing.safetensors_file import write_safetensors
-from gacprof.resizing.torch_file import write_torch
-from gacprof.resizing.workspace import CUTS, refuse_existing, require_space, workspace
+from gacprof.resizing.result import RealignResult
+from gacprof.resizing.sizes import Request
+from gacprof.resizing.values import BaseWeights, Resizer
+from gacprof.resizing.writers import WeightsFile
 
 if TYPE_CHECKING:
     import torch
 
 Progress = Callable[[int, int], None]
-"""Told the bytes of weights written so far and in all."""
+"""Called with the bytes of weights written so far and in all."""
 
 
 @overload
@@ -92,23 +89,13 @@ def realign(
         return realign_model(checkpoint, plan, base=base, inplace=inplace)
     if out is None or inplace:
         raise PlanError("a checkpoint is never changed in place: name a new folder as out")
-    if isinstance(plan, str) and plan in targets.MULTIPLES:
-        return realign_by_strategy(checkpoint, plan, out, base=base, progress=progress)  # type: ignore[arg-type]
     inventory = _inventory(checkpoint)
-    if isinstance(plan, Mapping):
-        origin = {"sizes": dict(plan)}
-        return write_resized(inventory, plan, out, origin=origin, base=base, progress=progress)
-    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
-    check_plan(plan, inventory)
-    digest = _digest(plan.as_dict())
-    return write_resized(
-        inventory, plan.changes, out, origin={"plan": digest}, base=base, progress=progress
-    )
+    return _write(inventory, sizes.requested(inventory, plan), out, base, progress)
 
 
 def realign_by_strategy(
     checkpoint: str | Path | Inventory,
-    strategy: targets.Strategy,
+    strategy: sizes.Strategy,
     out: str | Path,
     *,
     base: str | Path | Inventory | None = None,
@@ -119,14 +106,8 @@ def realign_by_strategy(
     Dims that may not be padded stay as they are and are named in the result's notes. ``base`` is
     as in :func:`realign`.
     """
-    if strategy not in targets.MULTIPLES:
-        raise PlanError(f"unknown strategy '{strategy}': use {' or '.join(targets.MULTIPLES)}")
     inventory = _inventory(checkpoint)
-    sizes, notes = targets.padded(inventory, targets.MULTIPLES[strategy])
-    origin = {"strategy": strategy}
-    return write_resized(
-        inventory, sizes, out, origin=origin, base=base, notes=notes, progress=progress
-    )
+    return _write(inventory, sizes.by_strategy(inventory, strategy), out, base, progress)
 
 
 def realign_uniform(
@@ -142,12 +123,8 @@ def realign_uniform(
     ``parameters_after`` − ``parameters_before``. Raises :class:`CheckpointError` where the
     result would not be a plain model (factor pairs, sliced hidden size, unequal heads).
     """
-    if multiple < 1:
-        raise PlanError(f"a multiple of {multiple} makes no sense; use 8")
     inventory = _inventory(checkpoint)
-    sizes = targets.uniform(inventory, multiple)
-    origin = {"uniform": multiple}
-    return write_resized(inventory, sizes, out, origin=origin, progress=progress)
+    return _write(inventory, sizes.uniform(inventory, multiple), out, None, progress)
 
 
 def fuse(
@@ -163,63 +140,49 @@ def fuse(
     saves is the result's ``parameters_after`` − ``parameters_before``.
     """
     inventory = _inventory(checkpoint)
-    sizes = fusing(inventory, modules)
-    return write_resized(
-        inventory,
-        sizes,
-        out,
-        origin={"fuse": sorted(modules) if modules else "all"},
-        progress=progress,
-    )
+    return _write(inventory, sizes.merged(inventory, modules), out, None, progress)
 
 
-def write_resized(
+def _write(
     inventory: Inventory,
-    sizes: Sizes,
+    request: Request,
     out: str | Path,
-    *,
-    origin: Mapping[str, Any],
-    base: str | Path | Inventory | None = None,
-    notes: tuple[str, ...] = (),
-    progress: Progress | None = None,
+    base: str | Path | Inventory | None,
+    progress: Progress | None,
 ) -> RealignResult:
-    """Write a checkpoint with new ``sizes`` by dim name; ``origin`` says who asked.
-
-    A rank whose size is None is given up: its factors are multiplied out into one dense weight.
-    """
     out = Path(out)
     refuse_existing(out)
     _refuse_inside(out, inventory)
     refuse_incomplete(inventory)
-    changes = changes_of(inventory, sizes)
-    reader = open_tensors(inventory)
-    originals = None
+    changes = changes_of(inventory, request.sizes)
+    reader, originals = open_tensors(inventory), None
+    origin = dict(request.origin)
     if base is not None:
-        originals = Originals(open_tensors(_inventory(base)), inventory)
+        originals = BaseWeights(open_tensors(_inventory(base)), inventory)
         changes = originals.inform(changes)
-        origin = {**origin, **_told(originals.inventory)}
-    fused = fused_modules(inventory, sizes)
-    outputs = outputs_of(inventory, edits_of(inventory, changes), fused)
-    files = weights_files(inventory, outputs)
-    with workspace(out, _key(inventory, sizes, files, originals)) as folder:
-        resolver = Resolver(reader, changes, folder / CUTS, originals)
-        resumed = _write_weights(folder, files, reader, resolver, progress)
+        dense = originals.inventory
+        origin["base"] = {"path": dense.path, "fingerprint": dense.fingerprint}
+    merged = merged_modules(inventory, request.sizes)
+    files = weights_files(inventory, new_tensors(inventory, changes, merged))
+    with workspace(out, _key(inventory, request, files, originals)) as folder:
+        resizer = Resizer(reader, changes, folder / CUTS, originals)
+        resumed = _write_weights(folder, files, resizer, progress)
         result = RealignResult(
             source=inventory.path,
             out=str(out),
             layout=inventory.layout,
             container=files[0].kind,
-            resized=tuple(_resized(change, resolver) for change in changes),
-            fused=tuple(module.name for module in fused),
+            resized=tuple(resizer.resized(change) for change in changes),
+            fused=tuple(module.name for module in merged),
             parameters_before=inventory.parameters,
-            parameters_after=parameters_after(inventory, outputs.values()),
+            parameters_after=footprint(inventory, request.sizes).parameters,
             bytes_written=sum(file.nbytes for file in files),
             files=tuple(file.name for file in files),
             resumed=resumed,
-            notes=(*notes, *notes_on(inventory, sizes)),
-            not_finite=tuple(resolver.not_finite),
+            notes=(*request.notes, *notes_on(inventory, request.sizes)),
+            not_finite=tuple(resizer.not_finite),
         )
-        write_side_files(folder, inventory, sizes, files)
+        write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
         write_provenance(folder, inventory, result, origin)
     return result
 
@@ -236,11 +199,7 @@ def _refuse_inside(out: Path, inventory: Inventory) -> None:
 
 
 def _write_weights(
-    folder: Path,
-    files: tuple[WeightsFile, ...],
-    reader: TensorReader,
-    resolver: Resolver,
-    progress: Progress | None,
+    folder: Path, files: Sequence[WeightsFile], resizer: Resizer, progress: Progress | None
 ) -> tuple[str, ...]:
     """Write every weights file; returns the names of those that were already there."""
     total, done = sum(file.nbytes for file in files), 0
@@ -252,41 +211,22 @@ def _write_weights(
         if progress is not None:
             progress(min(done, total), total)
 
-    resumed = []
-    for file in files:
-        path = folder / file.name
-        if file.kind == "torch":
-            found = write_torch(path, file.edits, reader, resolver, advance)
-        else:
-            found = write_safetensors(path, file.edits, file.metadata, reader, resolver, advance)
-        if found:
-            resumed.append(file.name)
-    return tuple(resumed)
-
-
-def _resized(change: Change, resolver: Resolver) -> Resized:
-    dim = change.dim
-    loss, residual = resolver.loss(change), resolver.residual(change)
-    return Resized(dim.name, dim.kind, dim.size, change.after, change.how, loss, residual)
-
-
-def _told(base: Inventory) -> dict[str, Any]:
-    return {"base": {"path": base.path, "fingerprint": base.fingerprint}}
+    return tuple(file.name for file in files if file.write(folder, resizer, advance))
 
 
 def _key(
     inventory: Inventory,
-    sizes: Sizes,
-    files: tuple[WeightsFile, ...],
-    originals: Originals | None,
+    request: Request,
+    files: Sequence[WeightsFile],
+    base: BaseWeights | None,
 ) -> str:
     """What the output follows from: the files that are read, as they are now, and the sizes."""
-    sources = {info.file for file in files for edit in file.edits for info in edit.sources}
+    sources = {info.file for file in files for t in file.tensors for info in t.sources}
     identity = _identity(inventory, sources)
-    if originals is not None:
-        base = originals.inventory
-        identity += _identity(base, {info.file for info in base.tensors.values()})
-    return _digest([gacprof.__version__, identity, sorted(sizes.items())])
+    if base is not None:
+        tensors = base.inventory.tensors.values()
+        identity += _identity(base.inventory, {info.file for info in tensors})
+    return sizes.digest([gacprof.__version__, identity, sorted(request.sizes.items())])
 
 
 def _identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
@@ -296,7 +236,3 @@ def _identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
         inventory.fingerprint,
         [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
     ]
-
-
-def _digest(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

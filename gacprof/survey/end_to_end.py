@@ -27,7 +27,7 @@ from gacprof.survey.state import SKIPPED, Outcome
 from gacprof.survey.variants import DENSE, PLANNED, UNALIGNED, Variant, load
 
 if TYPE_CHECKING:
-    from gacprof.evaluation.bench_result import BenchResult
+    from gacprof.evaluation import BenchResult
 
 
 SHARED = ("model.embed_tokens", "lm_head")
@@ -245,7 +245,7 @@ def _measure_group(
     problems: dict[str, str],
 ) -> None:
     """The runs of one group in one mode, on models that are built once for all of them."""
-    from gacprof.evaluation.subject import device_of
+    from gacprof.evaluation import device_of
 
     if setting.out_of_time:
         problems.update({run.name: TIMED_OUT for run in todo})

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gacprof.evaluation.rounds import FEWEST_ROUNDS, WARM_UP_ROUNDS, Limits, Rounds  # noqa: E402
-from gacprof.evaluation.workloads import Clock, Taken, Workload  # noqa: E402
+from gacprof.evaluation.rounds import FEWEST_ROUNDS, WARM_UP_ROUNDS, Rounds  # noqa: E402
+from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock  # noqa: E402
 
-PREFILL, DECODE = Workload("prefill", 8, 1), Workload("decode", 8, 1, calls=3)
+PREFILL, DECODE = BenchWorkload("prefill", 8, 1), BenchWorkload("decode", 8, 1, calls=3)
 CLOCK = Clock(torch.device("cpu"))
 
 
@@ -21,16 +21,16 @@ class Recorded:
     def __init__(self, name: str, log: list[str], preempted: list[int] | None = None) -> None:
         self.name, self.log, self.preempted = name, log, preempted or []
 
-    def time(self, clock: Clock) -> Taken:
+    def time(self, clock: Clock) -> CallTime:
         self.log.append(self.name)
-        return Taken(float(len(self.log)), self.preempted.pop(0) if self.preempted else 0)
+        return CallTime(float(len(self.log)), self.preempted.pop(0) if self.preempted else 0)
 
 
-def measured(limits: Limits, decided=lambda: False, **wrong) -> tuple[Rounds, list[str]]:
+def measured(most: int, decided=lambda: False, **options) -> tuple[Rounds, list[str]]:
     log: list[str] = []
     runners = [[Recorded(f"{kind}{m}", log) for m in range(3)] for kind in "pd"]
-    rounds = Rounds([PREFILL, DECODE], runners, CLOCK, **wrong)
-    rounds.run(limits, decided)
+    rounds = Rounds([PREFILL, DECODE], runners, CLOCK, most, **options)
+    rounds.run(decided)
     return rounds, log
 
 
@@ -39,20 +39,20 @@ def blocks(log: list[str]) -> list[list[str]]:
 
 
 def test_every_block_calls_every_model_once():
-    _, log = measured(Limits(12))
+    _, log = measured(12)
     assert all(len(set(block)) == 3 for block in blocks(log))
     assert all(len({name[0] for name in block}) == 1 for block in blocks(log))
 
 
 def test_orders_of_models_and_of_workloads_are_drawn_anew():
-    _, log = measured(Limits(24))
+    _, log = measured(24)
     timed = blocks(log)[2 * WARM_UP_ROUNDS :]
     assert len({tuple(block) for block in timed if block[0][0] == "d"}) == 6
     assert {timed[i][0][0] + timed[i + 3][0][0] for i in range(0, len(timed), 4)} == {"pd", "dp"}
 
 
 def test_a_round_holds_one_prefill_and_every_decode_step():
-    rounds, _ = measured(Limits(12))
+    rounds, _ = measured(12)
     prefill, decode = rounds.tables
     assert prefill.us.shape == (12, 3) and decode.us.shape == (36, 3)
     assert prefill.rounds == list(range(12)) and decode.rounds[:4] == [0, 0, 0, 1]
@@ -60,20 +60,20 @@ def test_a_round_holds_one_prefill_and_every_decode_step():
 
 def test_it_ends_at_the_look_where_all_is_decided():
     asked = []
-    rounds, _ = measured(Limits(96), lambda: asked.append(1) or len(asked) == 2)
+    rounds, _ = measured(96, lambda: asked.append(1) or len(asked) == 2)
     assert rounds.count == 24
 
 
 def test_a_time_cap_leaves_enough_rounds_for_a_spread():
-    assert measured(Limits(50, 0.0))[0].count == FEWEST_ROUNDS
+    assert measured(50, time_cap_s=0.0)[0].count == FEWEST_ROUNDS
 
 
 def test_a_preempted_call_is_taken_again_at_the_end_of_its_round():
     log: list[str] = []
     warm = [0] * WARM_UP_ROUNDS
     runners = [[Recorded("a", log), Recorded("b", log, [*warm, 2, 1, 0]), Recorded("c", log)]]
-    rounds = Rounds([PREFILL], runners, CLOCK)
-    rounds.run(Limits(12, 0.0), lambda: False)
+    rounds = Rounds([PREFILL], runners, CLOCK, 12, 0.0)
+    rounds.run(lambda: False)
     (table,) = rounds.tables
     first = log[3 * WARM_UP_ROUNDS :][:5]
     assert sorted(first[:3]) == ["a", "b", "c"] and first[3:] in (
@@ -87,8 +87,8 @@ def test_a_preempted_call_is_taken_again_at_the_end_of_its_round():
 def test_where_most_calls_are_preempted_none_is_taken_again():
     log: list[str] = []
     runners = [[Recorded(name, log, [1] * 99) for name in "abc"]]
-    rounds = Rounds([PREFILL], runners, CLOCK)
-    rounds.run(Limits(12), lambda: False)
+    rounds = Rounds([PREFILL], runners, CLOCK, 12)
+    rounds.run(lambda: False)
     assert len(log) == 3 * (WARM_UP_ROUNDS + 12)
     assert rounds.tables[0].disturbed == 36
 
@@ -96,12 +96,12 @@ def test_where_most_calls_are_preempted_none_is_taken_again():
 def test_garbage_is_not_collected_meanwhile():
     seen = []
     assert gc.isenabled()
-    measured(Limits(12, 0.0), progress=lambda *_: seen.append(gc.isenabled()))
+    measured(12, time_cap_s=0.0, progress=lambda *_: seen.append(gc.isenabled()))
     assert not any(seen[:-1]) and gc.isenabled()
 
 
 def test_progress_is_told_to_the_end():
     told = []
-    measured(Limits(12), progress=lambda done, total, what: told.append((done, total)))
+    measured(12, progress=lambda done, total, what: told.append((done, total)))
     total = 6 * WARM_UP_ROUNDS + 12 * 12
     assert told == [(done, total) for done in range(total + 1)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gacprof.checkpoint import open_tensors, scan
-from gacprof.resizing.edits import changes_of, edits_of
-from gacprof.resizing.resolve import Resolver
-from gacprof.resizing.torch_file import write_torch
+from gacprof.resizing.changes import changes_of, new_tensors
+from gacprof.resizing.values import Resizer
+from gacprof.resizing.writers import WeightsFile
 
 torch = pytest.importorskip("torch")
 
@@ -17,11 +17,12 @@ def written(source, path, sizes):
     inventory = scan(source)
     changes = changes_of(inventory, sizes)
     reader = open_tensors(inventory)
-    edits = list(edits_of(inventory, changes).values())
-    told = []
-    resolver = Resolver(reader, changes, path.parent)
-    assert write_torch(path, edits, reader, resolver, told.append) is False
-    assert sum(told) == sum(info.nbytes for info in scan(path).tensors.values())
+    tensors = tuple(new_tensors(inventory, changes).values())
+    counts = []
+    resizer = Resizer(reader, changes, path.parent)
+    file = WeightsFile(path.name, "torch", tensors, {})
+    assert file.write(path.parent, resizer, counts.append) is False
+    assert sum(counts) == sum(info.nbytes for info in scan(path).tensors.values())
     return reader
 
 

@@ -14,18 +14,19 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gacprof.devices.kineto import Traced  # noqa: E402
-from gacprof.evaluation import bench, distinct_names, together  # noqa: E402
-from gacprof.evaluation.busy import busy_share, covered_us  # noqa: E402
-from gacprof.evaluation.identity import identical  # noqa: E402
-from gacprof.evaluation.judging import Judged, conditions  # noqa: E402
-from gacprof.evaluation.rounds import Limits, Rounds, Table  # noqa: E402
+from gacprof.evaluation import bench, distinct_names, models  # noqa: E402
+from gacprof.evaluation.models import identical  # noqa: E402
+from gacprof.evaluation.rounds import Rounds, WorkloadTimes  # noqa: E402
+from gacprof.evaluation.summary import BenchSummary, conditions  # noqa: E402
 from gacprof.evaluation.workloads import (  # noqa: E402
+    BenchWorkload,
+    CallTime,
     Clock,
     DecodeStep,
     Prefill,
     Runner,
-    Taken,
-    Workload,
+    busy_share,
+    covered_us,
 )
 
 CPU = torch.device("cpu")
@@ -169,16 +170,18 @@ def test_a_cache_that_cannot_be_cropped_is_copied():
         assert all(torch.equal(a, b) for a, b in zip(held, outputs[0][0], strict=True))
 
 
-def judged(times: np.ndarray, same=(True, False), kind="prefill", **more) -> Judged:
+def summary(times: np.ndarray, same=(True, False), kind="prefill", **more) -> BenchSummary:
     """A bench with one workload whose times are known, the replicate in the last column."""
-    workload = Workload(kind, 8, 1)
-    rounds = Rounds([workload], [[]], Clock(CPU))
+    workload = BenchWorkload(kind, 8, 1)
+    rounds = Rounds([workload], [[]], Clock(CPU), 96)
     rounds.tables = [
-        Table([[Taken(float(us)) for us in row] for row in times], list(range(len(times))))
+        WorkloadTimes(
+            [[CallTime(float(us)) for us in row] for row in times], list(range(len(times)))
+        )
     ]
     rounds.count = len(times)
     names = [f"m{i}" for i in range(times.shape[1] - 1)]
-    return Judged(names, [workload], same, Limits(96, 9.0), rounds, **more)
+    return BenchSummary(names, [workload], same, rounds, **more)
 
 
 def times(rounds: int, *levels: float) -> np.ndarray:
@@ -187,35 +190,35 @@ def times(rounds: int, *levels: float) -> np.ndarray:
 
 
 def test_a_difference_is_claimed_beyond_the_replicate_only():
-    (_, found) = judged(times(24, 1.0, 0.9, 1.0)).timings()
+    (_, found) = summary(times(24, 1.0, 0.9, 1.0)).timings()
     assert found.verdict == "faster"
-    (_, found) = judged(times(24, 1.0, 0.9, 0.85)).timings()
+    (_, found) = summary(times(24, 1.0, 0.9, 0.85)).timings()
     assert found.verdict == "no difference shown"
-    assert judged(times(24, 1.0, 0.9, 1.0)).decided()
-    assert not judged(times(12, 1.0, 1.02, 1.03)).decided()
+    assert summary(times(24, 1.0, 0.9, 1.0)).decided()
+    assert not summary(times(12, 1.0, 1.02, 1.03)).decided()
 
 
 def test_few_rounds_and_idle_gpus_leave_it_undecided():
-    few = judged(times(8, 1.0, 0.5, 1.0))
+    few = summary(times(8, 1.0, 0.5, 1.0))
     assert few.timings()[1].verdict == "undecided" and "8 rounds" in " ".join(few.notes())
-    idle = judged(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.4, "m1": 0.95})
+    idle = summary(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.4, "m1": 0.95})
     assert idle.timings()[1].verdict == "undecided" and "m0 40%" in " ".join(idle.notes())
-    busy = judged(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.97, "m1": 0.95})
+    busy = summary(times(24, 1.0, 0.5, 1.0), kind="decode", busy={"m0": 0.97, "m1": 0.95})
     assert busy.timings()[1].verdict == "faster"
 
 
 def test_a_contended_machine_shows_no_absence_of_differences():
     """Where a scheduler's slices set the times, all models look alike: the spread is superb."""
-    found = judged(times(48, 1.0, 1.0, 1.0))
+    found = summary(times(48, 1.0, 1.0, 1.0))
     assert found.decided() and found.timings()[1].verdict == "no difference shown"
     rows = found.rounds.tables[0].rows
-    rows[:] = [[Taken(taken.us, preempted=1) for taken in row] for row in rows]
+    rows[:] = [[CallTime(call.us, preempted=1) for call in row] for row in rows]
     assert not found.decided() and found.timings()[1].verdict == "undecided"
 
 
 def test_preempted_timings_are_counted():
-    found = judged(times(24, 1.0, 1.0, 1.0))
-    found.rounds.tables[0].rows[3][1] = Taken(100.0, preempted=2)
+    found = summary(times(24, 1.0, 1.0, 1.0))
+    found.rounds.tables[0].rows[3][1] = CallTime(100.0, preempted=2)
     assert "1 of 72 timings were preempted" in next(found.notes())
 
 
@@ -225,20 +228,20 @@ def test_the_time_cap_ends_it_early(tiny):
 
 
 def test_the_reference_is_held_twice_where_there_is_room(tiny, monkeypatch):
-    loaded = together.load_together([tiny], torch.float32, CPU)
+    loaded = models.load_models([tiny], torch.float32, CPU)
     weights = [m.lm_head.weight.data_ptr() for m in (*loaded.models, loaded.replicate)]
     assert len(set(weights)) == 2 and not loaded.shared
     given = model()
-    loaded = together.load_together([given], torch.float32, CPU)
+    loaded = models.load_models([given], torch.float32, CPU)
     assert loaded.replicate is not given and identical(loaded.replicate, given)
-    monkeypatch.setattr(together, "_free_bytes", lambda device: 1000)
-    loaded = together.load_together([given], torch.float32, CPU)
+    monkeypatch.setattr(models, "_free_bytes", lambda device: 1000)
+    loaded = models.load_models([given], torch.float32, CPU)
     assert loaded.replicate is given
     assert "same object" in next(conditions(CPU, torch.float32, True, loaded.shared))
 
 
 def test_models_that_do_not_fit_together_are_refused(tiny, monkeypatch):
-    monkeypatch.setattr(together, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(models, "_free_bytes", lambda device: 1000)
     with pytest.raises(MeasurementError, match="measure fewer at once"):
         bench([tiny, tiny])
 
@@ -269,7 +272,7 @@ def test_overlapping_kernels_count_once():
 def test_the_busy_share_is_kernel_time_over_the_steps_own():
     class Gpu(Clock):
         def time(self, call):
-            return Taken(100.0)
+            return CallTime(100.0)
 
     class Nothing(Runner):
         def call(self):
@@ -278,8 +281,8 @@ def test_the_busy_share_is_kernel_time_over_the_steps_own():
     def tracer(run):
         return [Traced("kernel", 0, 40_000)]
 
-    assert busy_share(Nothing(), Gpu(torch.device("cuda")), tracer) == pytest.approx(0.4)
-    assert busy_share(Nothing(), Clock(CPU), tracer) is None
+    assert busy_share(Nothing(None, None), Gpu(torch.device("cuda")), tracer) == pytest.approx(0.4)
+    assert busy_share(Nothing(None, None), Clock(CPU), tracer) is None
 
 
 def test_a_prefill_computes_the_last_logits_alone():

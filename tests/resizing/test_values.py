@@ -12,8 +12,7 @@ from safetensors.numpy import load_file, save_file
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
 from gacprof.core.factors import Stored, complete
-from gacprof.resizing import realign_by_strategy
-from gacprof.resizing.run import write_resized
+from gacprof.resizing import realign, realign_by_strategy
 
 Q = "model.layers.{}.self_attn.q_proj".format
 
@@ -74,7 +73,7 @@ def test_new_entries_are_the_best_part_of_what_the_factors_left_out(source, base
 
 def test_with_the_full_rank_the_original_is_back(source, base, tmp_path):
     full = {f"{Q(layer)}:rank": 40 for layer in range(2)}  # 13 + 24 and more
-    result = write_resized(scan(source), full, tmp_path / "out", origin={}, base=base)
+    result = realign(scan(source), full, tmp_path / "out", base=base)
     weight = load_file(base / "model.safetensors")[f"{Q(0)}.weight"]
     np.testing.assert_allclose(product(tmp_path / "out", Q(0)), weight, atol=1e-5)
     assert result.resized[0].residual[1] < 1e-6
@@ -89,7 +88,7 @@ def test_every_tools_factors_come_nearer_to_their_original(folder, original_chec
     source, base = original_checkpoints / folder, original_checkpoints / "base_mha"
     found = scan(source)
     raised = {d.name: d.size + 9 for d in found.dims if d.kind == "rank" and d.layer == 1}
-    result = write_resized(found, raised, tmp_path / "out", origin={}, base=base)
+    result = realign(found, raised, tmp_path / "out", base=base)
     ranks = [change for change in result.resized if change.kind == "rank"]
     assert ranks and all(change.how == "residual" for change in ranks)
     inventory, new, dense = (
@@ -119,7 +118,7 @@ def test_the_model_comes_nearer_to_the_original(original_checkpoints, tmp_path):
     base, source = original_checkpoints / "base_mha", original_checkpoints / "asvd_mha_r1"
     found = scan(source)
     raised = {d.name: d.size + 40 for d in found.dims if d.kind == "rank" and d.layer == 0}
-    write_resized(found, raised, tmp_path / "out", origin={}, base=base)
+    realign(found, raised, tmp_path / "out", base=base)
     before, after = (verify(base, model) for model in (source, tmp_path / "out"))
     assert after.rms_rel_error < before.rms_rel_error
     assert after.mean_kl < before.mean_kl
@@ -132,7 +131,7 @@ def test_widths_beside_informed_ranks_are_padded_with_zeros(original_checkpoints
     mlp = "model.layers.1.mlp"
     ranks = {f"{mlp}.{part}_proj:rank": 120 for part in ("gate", "down")}
     before = {name: inventory.dim(name).size for name in ranks}
-    write_resized(inventory, {**ranks, f"{mlp}:width": 704}, tmp_path / "out", origin={}, base=base)
+    realign(inventory, {**ranks, f"{mlp}:width": 704}, tmp_path / "out", base=base)
     old, new = open_tensors(source), open_tensors(tmp_path / "out")
     u = new.read(f"{mlp}.gate_u_proj.weight")
     assert u.shape == (704, 120) and not u[688:].any() and u[:688].any(axis=0).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -17,7 +18,7 @@ from safetensors.numpy import load_file
 
 from gacprof.checkpoint import open_tensors
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing import realign_by_strategy, workspace
+from gacprof.resizing import output, realign_by_strategy
 
 KILL = """
 import os, signal, sys
@@ -63,13 +64,13 @@ def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_pat
 KILL_A_CUT = """
 import os, signal, sys
 from gacprof.checkpoint import scan
-from gacprof.resizing.run import write_resized
+from gacprof.resizing import realign
 def progress(done, total):
     if 0 < int(sys.argv[3]) <= done:
         os.kill(os.getpid(), signal.SIGKILL)
 inventory = scan(sys.argv[1], factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
 sizes = {dim.name: 8 for dim in inventory.dims}
-write_resized(inventory, sizes, sys.argv[2], origin={}, progress=progress)
+realign(inventory, sizes, sys.argv[2], progress=progress)
 """
 
 
@@ -114,6 +115,18 @@ def test_another_plan_does_not_go_on_with_what_the_killed_one_left(make_factored
     left = kill_after(1, source, tmp_path / "out")
     result = realign_by_strategy(source, "optimal", tmp_path / "out")
     assert result.resumed == () and not left.exists()
+
+
+def test_where_the_kernel_cannot_copy_the_bytes_are_the_same(make_factored, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "not between these two files")
+
+    source = make_factored([13])  # its bias and its norm stay as they are
+    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    for name, copy in (("refused", refuse), ("nothing", lambda *_: 0)):
+        monkeypatch.setattr(os, "copy_file_range", copy, raising=False)
+        realign_by_strategy(source, "minimal", tmp_path / name)
+        assert contents(tmp_path / name) == contents(tmp_path / "fresh")
 
 
 def test_an_output_that_exists_is_refused_and_untouched(make_factored, tmp_path):
@@ -177,7 +190,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
 ):
     source = make_factored([13])
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(workspace.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(output.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(CheckpointError, match="needed"):
         realign_by_strategy(source, "minimal", tmp_path / "out")
     assert names(tmp_path) == ["source"]

@@ -9,8 +9,7 @@ import pytest
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import PlanError
-from gacprof.resizing import fuse
-from gacprof.resizing.run import write_resized
+from gacprof.resizing import fuse, realign
 
 Q = "model.layers.{}.self_attn.q_proj".format
 
@@ -38,7 +37,7 @@ def test_one_module_becomes_dense_and_the_others_stay(make_factored, tmp_path):
 def test_fusing_and_padding_in_one_pass(make_factored, tmp_path):
     out = tmp_path / "out"
     sizes = {f"{Q(0)}:rank": None, f"{Q(1)}:rank": 16}
-    write_resized(scan(make_factored([13, 11])), sizes, out, origin={})
+    realign(scan(make_factored([13, 11])), sizes, out)
     found = scan(out)
     assert [d.size for d in found.dims] == [16]
     assert found.tensors[f"{Q(0)}.weight"].shape == (24, 24)
@@ -70,7 +69,7 @@ def test_what_cannot_be_fused_is_refused(make_factored, original_checkpoints, tm
     palu = scan(original_checkpoints / "palu_mha_gs4_block1")
     half = {"model.layers.1.self_attn.k_proj:rank.0": None}
     with pytest.raises(PlanError, match="all its ranks or not at all"):
-        write_resized(palu, half, tmp_path / "out", origin={})
+        realign(palu, half, tmp_path / "out")
     with pytest.raises(PlanError, match="no rank"):
-        write_resized(palu, {"model.layers.1.mlp:width": None}, tmp_path / "out", origin={})
+        realign(palu, {"model.layers.1.mlp:width": None}, tmp_path / "out")
     assert not (tmp_path / "out").exists()

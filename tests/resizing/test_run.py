@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning.schema import Budget, Certificate, Choice, Plan, Workload
-from gacprof.resizing import realign, realign_by_strategy, realign_uniform
-from gacprof.resizing.run import write_resized
+from gacprof.resizing import realign, realign_by_strategy
+from gacprof.resizing.result import EXACT
 
 
 def plan_for(checkpoint: Path, sizes: dict[str, int]) -> Plan:
@@ -123,7 +123,7 @@ def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
 def test_palu_groups_are_padded_at_their_own_offsets(original_checkpoints, tmp_path):
     source, out = original_checkpoints / "palu_mha_gs4_block1", tmp_path / "out"
     module = "model.layers.1.self_attn.k_proj"  # ranks 57 and 50
-    write_resized(scan(source), {f"{module}:rank.0": 64}, out, origin={})
+    realign(scan(source), {f"{module}:rank.0": 64}, out)
     ranks = json.loads((out / "config.json").read_text())["head_wise_ranks"]
     assert ranks[module] == [64, 50]
     old, new = open_tensors(source), open_tensors(out)
@@ -173,7 +173,7 @@ def test_a_pair_without_order_is_cut_to_the_best_rank_k(make_factored, tmp_path)
     found = scan(source)
     inventory = replace(found, dims=tuple(replace(d, ordered=False) for d in found.dims))
     module = "model.layers.0.self_attn.q_proj"
-    result = write_resized(inventory, {f"{module}:rank": 5}, out, origin={})
+    result = realign(inventory, {f"{module}:rank": 5}, out)
     old, new = open_tensors(source), open_tensors(out)
     whole = old.read(f"{module}.ALinear.weight") @ old.read(f"{module}.BLinear.weight")
     left = new.read(f"{module}.ALinear.weight") @ new.read(f"{module}.BLinear.weight")
@@ -188,7 +188,7 @@ def test_a_pair_without_order_is_cut_to_the_best_rank_k(make_factored, tmp_path)
 def test_a_width_without_importance_is_cut_by_magnitude_and_says_so(fixtures, tmp_path):
     source, out = fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "out"
     dim = "model.layers.1.mlp:width"  # gate, up and down are dense there
-    result = write_resized(scan(source), {dim: 640}, out, origin={})
+    result = realign(scan(source), {dim: 640}, out)
     assert result.resized[0].how == "magnitude"
     old, new = open_tensors(source), open_tensors(out)
     names = [f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
@@ -260,49 +260,43 @@ def test_a_plan_of_another_checkpoint_is_refused(make_factored, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_dims_that_are_not_there_or_may_not_change_are_refused(make_factored, tmp_path):
-    inventory = scan(make_factored([13]))
-    with pytest.raises(PlanError, match="no dim 'somewhere:rank'"):
-        write_resized(inventory, {"somewhere:rank": 8}, tmp_path / "out", origin={})
-    name = inventory.dims[0].name
-    with pytest.raises(PlanError, match="size 0"):
-        write_resized(inventory, {name: 0}, tmp_path / "out", origin={})
-    refused = replace(inventory.dims[0], padding="refused", why="because of a test")
-    frozen = replace(inventory, dims=(refused,))
-    with pytest.raises(CheckpointError, match="because of a test"):
-        write_resized(frozen, {name: 16}, tmp_path / "out", origin={})
-    hidden = replace(inventory, dims=(replace(inventory.dims[0], kind="hidden", ordered=False),))
-    with pytest.raises(CheckpointError, match="only be padded"):
-        write_resized(hidden, {name: 8}, tmp_path / "out", origin={})
-    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+def forget(folder, name):
+    """Take a tensor out of the index; it stays in its shard."""
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"][name]
+    path.write_text(json.dumps(index))
 
 
-def test_a_strategy_leaves_refused_dims_and_names_them(make_factored, tmp_path):
-    from gacprof.resizing.targets import padded
-
-    inventory = scan(make_factored([13, 11]))
-    first = replace(inventory.dims[0], padding="refused", why="because of a test")
-    sizes, notes = padded(replace(inventory, dims=(first, *inventory.dims[1:])), 8)
-    assert sizes == {"model.layers.1.self_attn.q_proj:rank": 16}
-    assert notes == ("model.layers.0.self_attn.q_proj:rank stays 13: because of a test",)
-    with pytest.raises(PlanError, match="use minimal or optimal"):
-        realign_by_strategy(inventory.path, "boldest", tmp_path / "out")
+def test_a_tensor_lost_from_the_index_is_refused_and_not_dropped(make_factored, tmp_path):
+    source = make_factored([5, 6], shards=2)
+    lost = "model.layers.1.self_attn.q_proj.ALinear.weight"
+    forget(source, lost)
+    assert any(f"the shards hold '{lost}'" in note for note in scan(source).notes)
+    with pytest.raises(CheckpointError, match=f"index leaves out '{lost}'.*belongs with"):
+        realign(source, "minimal", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
-def test_uniform_widths_make_a_plain_model_that_transformers_loads(original_checkpoints, tmp_path):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    source, out = original_checkpoints / "llmpruner_mha_global_mlp_0.3", tmp_path / "out"
-    result = realign_uniform(source, out)
-    assert {d.size for d in scan(out).dims} == {600}
-    assert result.parameters_after - result.parameters_before == 3 * 256 * (152 + 2 * 161)
-    model = transformers.AutoModelForCausalLM.from_pretrained(out, torch_dtype=torch.float32)
-    truth = np.load(source / "ground_truth.npz")
-    with torch.no_grad():
-        logits = model(torch.from_numpy(truth["input_ids"])).logits
-    np.testing.assert_allclose(logits.numpy(), truth["logits_fp32_rope"], atol=2e-5)
+def test_a_whole_layer_that_the_index_does_not_know_is_left_out_and_noted(make_factored, tmp_path):
+    source = make_factored([5, 6], shards=2)
+    shard = source / "model-00001-of-00002.safetensors"
+    tensors = load_file(shard) | {"extra.head.weight": np.ones((2, 2), np.float32)}
+    save_file(tensors, shard, {"format": "pt"})
+    result = realign(source, "minimal", tmp_path / "out")
+    assert any("'extra.head.weight'" in note and "left out" in note for note in result.notes)
+    assert "extra.head.weight" not in scan(tmp_path / "out").tensors
 
 
-def test_factored_checkpoints_cannot_be_made_uniform(make_factored, tmp_path):
-    with pytest.raises(CheckpointError, match="factored layers"):
-        realign_uniform(make_factored([13]), tmp_path / "out")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_nothing_exact_is_claimed_of_weights_that_are_not_finite(make_factored, tmp_path, value):
+    source = make_factored([5])
+    file = source / "model.safetensors"
+    tensors = load_file(file)
+    inner = "model.layers.0.self_attn.q_proj.BLinear.weight"
+    tensors[inner] = tensors[inner].copy()
+    tensors[inner][1, 2] = value
+    save_file(tensors, file, {"format": "pt"})
+    result = realign(source, "minimal", tmp_path / "out")
+    assert result.not_finite == (inner,) and not result.exact
+    assert "NaN or infinity" in result.meaning and result.meaning != EXACT

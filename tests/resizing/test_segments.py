@@ -1,4 +1,4 @@
-"""Composing the pieces of an axis: checked against numpy on whole arrays."""
+"""Composing the segments of an axis: checked against numpy on whole arrays."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,22 @@ from hypothesis import strategies as st
 
 from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing.pieces import Copy, Mix, Stretch, Take, Zeros, apply, compose, size_of
-from gacprof.resizing.rows import new_shape, rows
+from gacprof.resizing.segments import (
+    Mix,
+    Stretch,
+    Take,
+    Zeros,
+    apply,
+    compose,
+    new_shape,
+    stream,
+)
 
 
 @st.composite
 def an_axis(draw):
-    """A length, and per neighbouring segment its size, what becomes of it, and the answer."""
-    segments = draw(
+    """A length, and per neighbouring part its size, what becomes of it, and the answer."""
+    parts = draw(
         st.lists(
             st.tuples(
                 st.integers(1, 9), st.sampled_from(["keep", "pad", "cut", "choose"]), st.data()
@@ -24,15 +32,15 @@ def an_axis(draw):
         )
     )
     stretches, expected, at = [], [], 0
-    for size, action, data in segments:
+    for size, action, data in parts:
         whole = list(range(at, at + size))
         if action == "pad":
             extra = data.draw(st.integers(0, 7))
-            stretches.append(Stretch(at, size, (Copy(at, at + size), Zeros(extra))))
+            stretches.append(Stretch(at, size, (Take(range(at, at + size)), Zeros(extra))))
             expected += whole + [-1] * extra
         elif action == "cut":
             new = data.draw(st.integers(1, size))
-            stretches.append(Stretch(at, size, (Copy(at, at + new),)))
+            stretches.append(Stretch(at, size, (Take(range(at, at + new)),)))
             expected += whole[:new]
         elif action == "choose":
             kept = sorted(data.draw(st.sets(st.sampled_from(whole), min_size=1)))
@@ -47,18 +55,18 @@ def an_axis(draw):
 @given(an_axis(), st.integers(0, 1), st.integers(1, 40))
 def test_every_stretch_becomes_what_was_asked_and_the_rest_stays(axis_case, axis, chunk_bytes):
     length, stretches, expected = axis_case
-    pieces = compose(length, stretches)
-    assert size_of(pieces) == len(expected)
+    segments = compose(length, stretches)
+    assert sum(segment.size for segment in segments) == len(expected)
     source = np.arange(1, length * 3 + 1, dtype=np.uint16).reshape(length, 3)
     source = source if axis == 0 else np.ascontiguousarray(source.T)
     lines = np.moveaxis(source, axis, 0)
     wanted = np.moveaxis(
         np.stack([lines[i] if i >= 0 else np.zeros_like(lines[0]) for i in expected]), 0, axis
     )
-    np.testing.assert_array_equal(apply(source, axis, pieces, "bfloat16"), wanted)
-    streamed = list(rows(source, {axis: pieces}, "bfloat16", chunk_bytes))
+    np.testing.assert_array_equal(apply(source, axis, segments, "bfloat16"), wanted)
+    streamed = list(stream(source, {axis: segments}, "bfloat16", chunk_bytes))
     assert b"".join(block.tobytes() for block in streamed) == wanted.tobytes()
-    assert new_shape(source.shape, {axis: pieces}) == wanted.shape
+    assert new_shape(source.shape, {axis: segments}) == wanted.shape
 
 
 @given(an_axis(), an_axis())
@@ -66,7 +74,7 @@ def test_two_axes_of_one_tensor_are_edited_independently(first, second):
     source = np.arange(first[0] * second[0], dtype=np.float32).reshape(first[0], second[0])
     axes = {0: compose(first[0], first[1]), 1: compose(second[0], second[1])}
     one_by_one = apply(apply(source, 0, axes[0], "float32"), 1, axes[1], "float32")
-    streamed = np.concatenate(list(rows(source, axes, "float32", 64)))
+    streamed = np.concatenate(list(stream(source, axes, "float32", 64)))
     np.testing.assert_array_equal(streamed, one_by_one)
 
 
@@ -75,12 +83,12 @@ def test_combined_entries_are_a_matrix_product_on_their_stretch(axis):
     rng = np.random.default_rng(0)
     source = rng.standard_normal((6, 6)).astype(np.float32)
     matrix = rng.standard_normal((3, 2))
-    pieces = compose(6, [Stretch(2, 3, (Mix(2, matrix),))])
+    segments = compose(6, [Stretch(2, 3, (Mix(2, matrix),))])
     lines = np.moveaxis(source.astype(np.float64), axis, 0)
     wanted = np.concatenate([lines[:2], matrix.T @ lines[2:5], lines[5:]])
     for got in (
-        apply(source, axis, pieces, "float32"),
-        np.concatenate(list(rows(source, {axis: pieces}, "float32", 16))),
+        apply(source, axis, segments, "float32"),
+        np.concatenate(list(stream(source, {axis: segments}, "float32", 16))),
     ):
         np.testing.assert_allclose(got, np.moveaxis(wanted, 0, axis), rtol=1e-6)
 
@@ -95,7 +103,7 @@ def test_overlapping_stretches_and_stretches_beyond_the_axis_are_refused():
 
 
 def test_a_scalar_is_copied():
-    assert next(rows(np.array(7, np.int64), {}, "int64")).tobytes() == np.int64(7).tobytes()
+    assert next(stream(np.array(7, np.int64), {}, "int64")).tobytes() == np.int64(7).tobytes()
 
 
 def test_bfloat16_rounds_to_nearest_even_like_torch():

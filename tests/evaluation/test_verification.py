@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 
 from gacprof.checkpoint.load import load_model  # noqa: E402
 from gacprof.evaluation import verify  # noqa: E402
-from gacprof.evaluation.tolerance import tolerance_of  # noqa: E402
+from gacprof.evaluation.verification import tolerance_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,203 @@
+"""The models that are evaluated: a path or a model in memory, as one that is ready to run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gacprof.checkpoint import scan
+from gacprof.checkpoint.load import load, stored_dtype
+from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.devices.device import device_name, open_device
+
+Model = str | Path | nn.Module
+"""A checkpoint's folder or file, or a transformers causal language model."""
+
+CPU_BF16 = frozenset({"amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"})
+CPU_FP16 = frozenset({"amx_fp16", "avx512_fp16", "fphp", "asimdhp"})
+"""Flags in Linux's /proc/cpuinfo; the last ones are Arm's."""
+
+
+def name_of(model: Model) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else str(model)
+
+
+def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
+    """As much of each path, from its end, as tells the models apart; numbered where one comes
+    twice (a model against itself is a fair question)."""
+    parts = [Path(name).parts for name in names]
+    for depth in range(1, max(map(len, parts)) + 1):
+        short = ["/".join(p[-depth:]) for p in parts]
+        if len(set(short)) == len(set(names)):
+            break
+    else:
+        short = list(names)
+    return tuple(
+        f"{name} ({short[: i + 1].count(name)})" if short.count(name) > 1 else name
+        for i, name in enumerate(short)
+    )
+
+
+def ready(model: Model, dtype: torch.dtype | None, device: torch.device) -> nn.Module:
+    """The model in ``dtype`` on ``device``, in eval mode.
+
+    A path is loaded. A model in memory is used as it is, and has to be there and in that dtype
+    already: what belongs to the caller is not converted.
+    """
+    if not isinstance(model, nn.Module):
+        return load(model, dtype, device).model
+    parameter = next(model.parameters())
+    if parameter.device != device or (dtype is not None and parameter.dtype != dtype):
+        raise CheckpointError(
+            f"{name_of(model)} is {parameter.dtype} on {parameter.device}, {dtype} on {device} is "
+            "asked for: move it there, or give its path"
+        )
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class LoadedModels:
+    """``replicate`` is the reference once more. It has weights of its own, unless ``shared`` says
+    why it is the very same object."""
+
+    models: tuple[nn.Module, ...]
+    replicate: nn.Module
+    shared: str = ""
+
+
+def load_models(models: Sequence[Model], dtype: torch.dtype, device: torch.device) -> LoadedModels:
+    """All models on the device. Raises :class:`MeasurementError` where they do not fit."""
+    paths = [model for model in models if not isinstance(model, nn.Module)]
+    needed = sum(scan(path).parameters * dtype.itemsize for path in paths)
+    free = _free_bytes(device)
+    if free is not None and needed > free:
+        raise MeasurementError(
+            f"the {len(models)} models need {needed / 1e9:.1f} GB together in {dtype}, {device} "
+            f"has {free / 1e9:.1f} GB free: measure fewer at once, or in a smaller dtype"
+        )
+    loaded = tuple(ready(model, dtype, device) for model in models)
+    shared = _why_shared(loaded[0], device)
+    if shared:
+        return LoadedModels(loaded, loaded[0], shared)
+    first = models[0]
+    again = copy.deepcopy(first) if isinstance(first, nn.Module) else ready(first, dtype, device)
+    return LoadedModels(loaded, again.eval())
+
+
+def _why_shared(reference: nn.Module, device: torch.device) -> str:
+    """Why the reference cannot be held twice; empty where it can."""
+    if getattr(reference, "_compiled_call_impl", None) is not None:
+        return "a compiled model's copy would not be compiled"
+    size, free = sum(p.nbytes for p in reference.parameters()), _free_bytes(device)
+    if free is not None and size > free:
+        return f"a second copy needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+    return ""
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def common_dtype(models: Sequence[Model]) -> torch.dtype:
+    """The widest of all models' own."""
+    own = [
+        next(model.parameters()).dtype
+        if isinstance(model, nn.Module)
+        else stored_dtype(scan(model))
+        for model in models
+    ]
+    return reduce(torch.promote_types, own)
+
+
+def device_of(name: torch.device | str | None) -> torch.device:
+    """The named device; by default the first GPU, else the CPU. An index is always given.
+
+    Raises :class:`MeasurementError` for a device that is not there.
+    """
+    name = device_name(None if name is None else str(name))
+    open_device(name).close()
+    kind, _, index = name.partition(":")
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, int(index or 0))
+
+
+def multiplies(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the device has instructions for products in ``dtype``; true where unknown."""
+    wanted = {torch.bfloat16: CPU_BF16, torch.float16: CPU_FP16}.get(dtype)
+    if device.type != "cpu" or wanted is None:
+        return True
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    except OSError:
+        return True
+    return bool(flags & wanted)
+
+
+def vocabulary(models: Sequence[nn.Module]) -> int:
+    """How many token ids all the models know."""
+    return min(int(text_config(model).vocab_size) for model in models)
+
+
+def text_config(model: nn.Module) -> Any:
+    config: Any = model.config
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def identical(a: nn.Module, b: nn.Module) -> bool:
+    """Same classes, same config, same tensors by name, dtype, shape, layout and bytes: then no
+    timing can tell them apart.
+
+    Compared tensor by tensor, without copies, up to the first difference. A model whose
+    ``forward`` was replaced, that has hooks or is compiled is identical only to itself.
+    """
+    if a is b:
+        return True
+    if any(_altered(module) for module in chain(a.modules(), b.modules())):
+        return False
+    return _structure(a) == _structure(b) and all(
+        _same_bytes(x, y) for (_, x), (_, y) in zip(_tensors(a), _tensors(b), strict=True)
+    )
+
+
+def _altered(module: nn.Module) -> bool:
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    return compiled or "forward" in vars(module) or any(hooks)
+
+
+def _structure(model: nn.Module) -> tuple[Any, ...]:
+    """What a model is but for its values; of the config, not where it was read from."""
+    config: Any = getattr(model, "config", None)
+    keys = config.to_dict() if hasattr(config, "to_dict") else {}
+    return (
+        [(name, type(module)) for name, module in model.named_modules()],
+        [(name, t.dtype, t.shape, t.stride()) for name, t in _tensors(model)],
+        {k: v for k, v in keys.items() if k not in ("_name_or_path", "transformers_version")},
+        getattr(config, "_attn_implementation", None),
+    )
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    return chain(model.named_parameters(), model.named_buffers())
+
+
+def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """NaN is equal to itself here, and −0 is not 0."""
+    if a.device != b.device:
+        return False
+    flat = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    return torch.equal(*flat)

@@ -1,0 +1,225 @@
+"""What a bench found: timings with verdicts, the A/A replicates, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from math import expm1
+from typing import Any, Literal
+
+import torch
+
+from gacprof.core.points import Environment
+from gacprof.evaluation.comparison import (
+    FIRST_LOOK,
+    LEVEL,
+    Difference,
+    Ratio,
+    WorkloadFit,
+    decided,
+    difference,
+    fit_workload,
+    half_width,
+    level_of_one,
+)
+from gacprof.evaluation.models import multiplies
+from gacprof.evaluation.rounds import Rounds
+from gacprof.evaluation.workloads import BenchWorkload
+
+BenchVerdict = Difference | Literal["reference", "identical", "undecided"]
+
+REPLICATE = -1
+"""The column of the A/A replicate."""
+ENOUGH = 0.9
+"""Where a GPU computes for a smaller share of a decode step, no verdict is given."""
+
+
+@dataclass(frozen=True)
+class ModelTiming:
+    """One model at one workload. Microseconds: of a prefill, of one decode step.
+
+    ``latency_us`` is fitted (:mod:`gacprof.evaluation.comparison`), with its 95 % interval from
+    ``low_us`` to ``high_us``. ``timings_us`` are the raw timings, the same number from each round
+    in order. ``ratio`` is (low, ratio, high) of this model's time over the reference's; below 1
+    is faster. Its interval is simultaneous: 95 % for all verdicts of the bench together. None for
+    the reference itself.
+    """
+
+    model: str
+    workload: str
+    kind: Literal["prefill", "decode"]
+    tokens: int
+    low_us: float
+    latency_us: float
+    high_us: float
+    timings_us: tuple[float, ...]
+    verdict: BenchVerdict
+    ratio: tuple[float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """The reference against itself at one workload: the bench's own A/A comparison.
+
+    ``ratio`` is as a :class:`ModelTiming`'s, with its own 95 % interval. ``spread`` is the largest
+    difference that the interval allows, as a share: none up to that is claimed of any model.
+    """
+
+    workload: str
+    ratio: tuple[float, float, float]
+    spread: float
+    timings_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """All timings, raw ones kept. ``models`` are names, told apart, the reference first;
+    ``sources`` the paths behind them; ``parameters`` are in the same order. ``busy`` is the share
+    of a decode step that a GPU computed, by model, where a profiler could tell."""
+
+    models: tuple[str, ...]
+    parameters: tuple[int, ...]
+    dtype: str
+    batch: int
+    decode_steps: int
+    rounds: int
+    timings: tuple[ModelTiming, ...]
+    replicates: tuple[Replicate, ...]
+    environment: Environment
+    timer: str
+    threads_bound: bool = False
+    busy: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def of(self, model: str, workload: str) -> ModelTiming:
+        """The timing of a model at ``prefill 128``, ``decode 128`` … Raises ``KeyError``."""
+        for timing in self.timings:
+            if (timing.model, timing.workload) == (model, workload):
+                return timing
+        raise KeyError((model, workload))
+
+    @property
+    def spread(self) -> float:
+        """The largest A/A spread of any workload."""
+        return max(replicate.spread for replicate in self.replicates)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"environment": self.environment.as_dict()}
+
+
+@dataclass
+class BenchSummary:
+    """The rounds of one bench and what they show so far. Columns of a table are the models, the
+    reference first, and last its A/A replicate. ``busy`` is the share of a decode step that a GPU
+    computed, by model."""
+
+    names: Sequence[str]
+    workloads: Sequence[BenchWorkload]
+    identical: Sequence[bool]
+    """By model: the same bytes as the reference, which counts as itself."""
+    rounds: Rounds
+    busy: dict[str, float] = field(default_factory=dict)
+    _fitted: tuple[int, list[WorkloadFit]] = (0, [])
+
+    def decided(self) -> bool:
+        """Whether every verdict is; without any, whether the replicates agree closely enough."""
+        compared = [m for m, same in enumerate(self.identical) if not same] or [REPLICATE]
+        return all(
+            decided(self._ratio(w, m), self._ratio(w, REPLICATE), table.contended)
+            for w, table in enumerate(self.rounds.tables)
+            for m in compared
+        )
+
+    def timings(self) -> tuple[ModelTiming, ...]:
+        return tuple(
+            self._timing(w, m) for w in range(len(self.workloads)) for m in range(len(self.names))
+        )
+
+    def replicates(self) -> tuple[Replicate, ...]:
+        found = []
+        for w, workload in enumerate(self.workloads):
+            ratio, raw = self._ratio(w, REPLICATE), self.rounds.tables[w].us[:, REPLICATE]
+            spread = expm1(ratio.reach)
+            found.append(Replicate(workload.name, ratio.as_ratio(), spread, tuple(raw.tolist())))
+        return tuple(found)
+
+    def notes(self) -> Iterator[str]:
+        """What happened while it was timed."""
+        tables = self.rounds.tables
+        disturbed = sum(table.disturbed for table in tables)
+        if disturbed:
+            yield (
+                f"{disturbed} of {sum(table.us.size for table in tables)} timings were preempted "
+                "by other processes: the machine is busy, and differences hide in that"
+            )
+        if self._host_bound:
+            shares = ", ".join(f"{name} {share:.0%}" for name, share in self.busy.items())
+            part = f"for a part of a decode step only ({shares})"
+            yield f"the GPU computes {part}: the host limits it"
+        if self.rounds.count < FIRST_LOOK:
+            yield f"the time cap was reached after {self.rounds.count} rounds, a verdict takes 12"
+        elif self.rounds.count < self.rounds.most and not self.decided():
+            yield f"the time cap was reached after {self.rounds.count} rounds"
+
+    @property
+    def _host_bound(self) -> bool:
+        return any(share < ENOUGH for share in self.busy.values())
+
+    def _fit(self, w: int) -> WorkloadFit:
+        if self._fitted[0] != self.rounds.count:
+            found = [fit_workload(table.us, table.rounds) for table in self.rounds.tables]
+            self._fitted = self.rounds.count, found
+        return self._fitted[1][w]
+
+    def _ratio(self, w: int, column: int) -> Ratio:
+        """Against the reference: a model's at the level that all verdicts together leave to one,
+        the replicate's at the plain level, since nothing is claimed of it."""
+        fit = self._fit(w)
+        verdicts = len(self.workloads) * list(self.identical).count(False)
+        level = LEVEL if column == REPLICATE else level_of_one(verdicts, self.rounds.most)
+        half = half_width(fit.error[column], fit.rounds, level)
+        return Ratio(float(fit.log_ratio[column]), half)
+
+    def _verdict(self, w: int, m: int) -> BenchVerdict:
+        if m == 0:
+            return "reference"
+        if self.identical[m]:
+            return "identical"
+        host_bound = self.workloads[w].kind == "decode" and self._host_bound
+        if self.rounds.count < FIRST_LOOK or host_bound:
+            return "undecided"
+        found = difference(self._ratio(w, m), self._ratio(w, REPLICATE))
+        if found == "no difference shown" and self.rounds.tables[w].contended:
+            return "undecided"
+        return found
+
+    def _timing(self, w: int, m: int) -> ModelTiming:
+        workload, fit = self.workloads[w], self._fit(w)
+        return ModelTiming(
+            model=self.names[m],
+            workload=workload.name,
+            kind=workload.kind,
+            tokens=workload.tokens,
+            low_us=float(fit.low_us[m]),
+            latency_us=float(fit.latency_us[m]),
+            high_us=float(fit.high_us[m]),
+            timings_us=tuple(self.rounds.tables[w].us[:, m].tolist()),
+            verdict=self._verdict(w, m),
+            ratio=self._ratio(w, m).as_ratio() if m else None,
+        )
+
+
+def conditions(device: torch.device, dtype: torch.dtype, bound: bool, shared: str) -> Iterator[str]:
+    """What was not as it should be before anything was timed. ``shared``: why the A/A replicate
+    has no weights of its own."""
+    if shared:
+        yield (
+            f"the A/A replicate is the same object as the reference ({shared}): what different "
+            "addresses do to the time does not show in the A/A spread"
+        )
+    if device.type == "cpu" and not bound:
+        yield "compute threads could not be bound to cores: timings scatter more on a busy machine"
+    if not multiplies(dtype, device):
+        short = str(dtype).removeprefix("torch.")
+        yield f"this CPU has no instructions for products in {short}: it would hardly be run so"

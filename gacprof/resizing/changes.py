@@ -1,0 +1,210 @@
+"""From dims to tensors: what every tensor of the checkpoint becomes.
+
+Shapes follow from the sizes alone, so headers can be written before any data is read; which
+entries a cut keeps is found only when the first tensor that needs it is written.
+
+A module whose factors are merged gets the dense tensors of a plain model: the weight outer·inner,
+group by group for grouped factors, and the groups' biases one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, Place, TensorInfo
+from gacprof.core.dtypes import element_type
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.factors import Method
+from gacprof.core.points import MAX_DIM
+from gacprof.planning.memory import Sizes
+
+
+@dataclass(frozen=True)
+class Change:
+    """One dim and the size it gets.
+
+    ``how`` is ``zeros`` for padding, ``residual`` for padding with what the original weights
+    say (``informed``), else how it is cut.
+    """
+
+    dim: Dim
+    after: int
+    informed: bool = False
+
+    @property
+    def pads(self) -> bool:
+        return self.after > self.dim.size
+
+    @property
+    def how(self) -> Literal["zeros", "residual"] | Method:
+        if self.pads:
+            return "residual" if self.informed else "zeros"
+        if self.dim.ordered:
+            return "order"
+        return "svd" if self.dim.kind == "rank" else "magnitude"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One stored tensor and, by axis, the changes that it takes part in with their places."""
+
+    info: TensorInfo
+    places: Mapping[int, tuple[tuple[Change, Place], ...]] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape after all changes."""
+        grown = {
+            axis: sum(change.after - change.dim.size for change, _ in entries)
+            for axis, entries in self.places.items()
+        }
+        return tuple(n + grown.get(axis, 0) for axis, n in enumerate(self.info.shape))
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """One tensor of the new checkpoint: its parts, joined along axis 0.
+
+    With ``inner`` (of merged factors) each part is multiplied by its section of it, which is the
+    next as many rows as the part has columns.
+    """
+
+    name: str
+    parts: tuple[Edit, ...]
+    inner: Edit | None = None
+
+    @property
+    def dtype(self) -> str:
+        return self.parts[0].info.dtype
+
+    @property
+    def sources(self) -> tuple[TensorInfo, ...]:
+        """The stored tensors that it is made of."""
+        inner = () if self.inner is None else (self.inner.info,)
+        return (*(part.info for part in self.parts), *inner)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.unmerged:
+            return self.parts[0].shape
+        height = sum(part.shape[0] for part in self.parts)
+        return (height,) if self.inner is None else (height, self.inner.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * element_type(self.dtype).itemsize
+
+    @property
+    def unmerged(self) -> bool:
+        return len(self.parts) == 1 and self.inner is None
+
+    @property
+    def unchanged(self) -> bool:
+        return self.unmerged and not self.parts[0].places
+
+
+def changes_of(inventory: Inventory, sizes: Sizes) -> tuple[Change, ...]:
+    """The changes that ``sizes`` ask for, in the inventory's order; merged ranks are left out.
+
+    Raises :class:`PlanError` for a dim that the checkpoint does not have or a size below 1,
+    :class:`CheckpointError` for a dim that may not be changed, with the reason.
+    """
+    unknown = sorted(sizes.keys() - {dim.name for dim in inventory.dims})
+    if unknown:
+        raise PlanError(
+            f"{inventory.path} has no dim '{unknown[0]}'"
+            + (f" (and {len(unknown) - 1} more of the plan's)" if len(unknown) > 1 else "")
+            + "; make the plan from this checkpoint"
+        )
+    changes = []
+    for dim in inventory.dims:
+        after = sizes.get(dim.name, dim.size)
+        if after is None:
+            continue
+        if isinstance(after, bool) or not isinstance(after, int):
+            raise PlanError(f"'{dim.name}' cannot have size {after!r}: sizes are whole numbers")
+        if not 1 <= after <= MAX_DIM:
+            raise PlanError(f"'{dim.name}' cannot have size {after}: it must be 1 to {MAX_DIM}")
+        if after != dim.size:
+            changes.append(Change(dim, after))
+            _refuse(changes[-1])
+    return tuple(changes)
+
+
+def _refuse(change: Change) -> None:
+    dim, reason = change.dim, ""
+    if dim.padding == "refused":
+        reason = dim.why or "zero padding would change what the model computes"
+    elif change.how == "magnitude" and dim.kind == "hidden":
+        reason = "its entries have no order, and every layer reads them; it can only be padded"
+    elif change.how == "svd" and {p.axis for p in dim.places} != {0, 1}:
+        reason = "it is not written in one pair of factors"
+    if reason:
+        verb = "changed" if dim.padding == "refused" else "cut"
+        raise CheckpointError(
+            f"'{dim.name}' cannot be {verb} from {dim.size} to {change.after}: {reason}"
+        )
+
+
+def merged_modules(inventory: Inventory, sizes: Sizes) -> tuple[Module, ...]:
+    """The modules whose ranks ``sizes`` gives up (None).
+
+    Raises :class:`PlanError` where only some of a module's ranks are, :class:`CheckpointError`
+    where one may not change.
+    """
+    gone = {name for name, size in sizes.items() if size is None}
+    found = []
+    for module in inventory.modules:
+        ranks = {name for name in module.dims if inventory.dim(name).kind == "rank"}
+        if not ranks & gone:
+            continue
+        if not ranks <= gone:
+            raise PlanError(f"'{module.name}' can be fused with all its ranks or not at all")
+        _refuse_merge(inventory, module, [inventory.dim(name) for name in sorted(ranks)])
+        gone -= ranks
+        found.append(module)
+    if gone:
+        raise PlanError(f"{inventory.path}: '{min(gone)}' is no rank and cannot be fused")
+    return tuple(found)
+
+
+def _refuse_merge(inventory: Inventory, module: Module, ranks: Iterable[Dim]) -> None:
+    reason = ""
+    for rank in ranks:
+        inner = next(p for p in rank.places if p.tensor == module.gemms[0].weight)
+        if rank.padding == "refused":
+            reason = reason or rank.why
+        elif inner.axis != 0:
+            reason = reason or "it is stored transposed"
+    if f"{module.name}.weight" in inventory.tensors:
+        reason = reason or "it has a dense weight beside"
+    if reason:
+        raise CheckpointError(f"'{module.name}' cannot be fused: {reason}")
+
+
+def new_tensors(
+    inventory: Inventory, changes: Iterable[Change], merged: Sequence[Module] = ()
+) -> dict[str, NewTensor]:
+    """The tensors of the new checkpoint by name."""
+    places: dict[str, dict[int, tuple[tuple[Change, Place], ...]]] = {}
+    for change in changes:
+        for place in change.dim.places:
+            axes = places.setdefault(place.tensor, {})
+            axes[place.axis] = (*axes.get(place.axis, ()), (change, place))
+    edits = {name: Edit(info, places.get(name, {})) for name, info in inventory.tensors.items()}
+    tensors = {name: NewTensor(name, (edit,)) for name, edit in edits.items()}
+    for module in merged:
+        inner, *outer = (edits[gemm.weight] for gemm in module.gemms)
+        names = [edit.info.name.removesuffix(".weight") + ".bias" for edit in outer]
+        biases = tuple(edits[name] for name in names if name in edits)
+        made = [NewTensor(f"{module.name}.weight", tuple(outer), inner)]
+        if biases:
+            made.append(NewTensor(f"{module.name}.bias", biases))
+        for tensor in made:
+            for info in tensor.sources:
+                del tensors[info.name]
+            tensors[tensor.name] = tensor
+    return tensors

@@ -1,0 +1,197 @@
+"""The new sizes that are asked for: by a plan, zero padding to a multiple, merging factors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.planning import Plan
+from gacprof.planning.memory import Sizes, footprint
+from gacprof.planning.schema import Choice
+
+Asked = Plan | str | Path | Mapping[str, int | None]
+"""A plan, its file, a strategy, or sizes by dim name (None: merge the factors)."""
+
+Strategy = Literal["minimal", "optimal"]
+
+MULTIPLES: Mapping[str, int] = MappingProxyType({"minimal": 8, "optimal": 16})
+"""The zero-padding repair of "When Smaller Is Slower": to 8 (``minimal``) or 16 (``optimal``)."""
+
+AGAIN = (
+    "the plan was edited: plan again (--pin holds a size), or set checkpoint_before and "
+    "checkpoint_after of its budget to null, which leaves its account out"
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """New sizes by dim name, None where factors are merged; ``origin`` says who asked."""
+
+    sizes: Sizes
+    origin: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) -> Request:
+    """What was asked for, as sizes. A plan's fingerprint is that of files, so a model in memory
+    is held to the plan's dims only.
+
+    Raises :class:`PlanError` for a plan that was not made for this checkpoint.
+    """
+    if isinstance(asked, Mapping):
+        return Request(dict(asked), {"sizes": dict(asked)})
+    if isinstance(asked, str) and asked in MULTIPLES:
+        return by_strategy(inventory, asked)
+    plan = asked if isinstance(asked, Plan) else Plan.load(asked)
+    if not in_memory and plan.fingerprint != inventory.fingerprint:
+        raise PlanError(
+            f"the plan was made for another checkpoint ({plan.checkpoint}, fingerprint "
+            f"{plan.fingerprint[:12]}); {inventory.path} has {inventory.fingerprint[:12]}"
+        )
+    _check_choices(plan, inventory)
+    if not in_memory and plan.budget.checkpoint_after is not None:
+        _check_costs(plan, inventory)
+    return Request(plan.changes, {"plan": digest(plan.as_dict())})
+
+
+def by_strategy(inventory: Inventory, strategy: str) -> Request:
+    if strategy not in MULTIPLES:
+        raise PlanError(f"unknown strategy '{strategy}': use {' or '.join(MULTIPLES)}")
+    sizes, notes = padded(inventory, MULTIPLES[strategy])
+    return Request(sizes, {"strategy": strategy}, notes)
+
+
+def padded(inventory: Inventory, multiple: int) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Every dim that zeros may pad, rounded up, and notes on those left alone."""
+    sizes, left = {}, []
+    for dim in inventory.dims:
+        target = _round_up(dim.size, multiple)
+        if target == dim.size:
+            continue
+        if dim.padding == "exact":
+            sizes[dim.name] = target
+        else:
+            left.append(f"{dim.name} stays {dim.size}: {dim.why}")
+    return sizes, tuple(left)
+
+
+def uniform(inventory: Inventory, multiple: int) -> Request:
+    """All widths of one kind at their largest, rounded up to ``multiple``.
+
+    Names every width, so that the config is rewritten even where one needs no padding. Raises
+    :class:`CheckpointError` where the result would still not be a plain model.
+    """
+    if multiple < 1:
+        raise PlanError(f"a multiple of {multiple} makes no sense; use 8")
+    factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
+    if factored:
+        raise CheckpointError(
+            f"{inventory.path} has factored layers ({factored[0]} and {len(factored) - 1} more): "
+            "no plain config describes those; use --plan or --strategy"
+        )
+    if any(dim.kind == "hidden" for dim in inventory.dims):
+        raise CheckpointError(
+            f"{inventory.path} has a sliced hidden size and shortcut matrices, which no plain "
+            "config describes; use --plan or --strategy"
+        )
+    attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
+    if len(attentions) > 1:
+        raise CheckpointError(
+            f"{inventory.path} has {len(attentions)} different attention shapes: heads cannot be "
+            "padded, so no plain config describes it"
+        )
+    widths = [dim for dim in inventory.dims if dim.kind == "width"]
+    if not widths:
+        raise CheckpointError(f"{inventory.path} has no width that differs between layers")
+    largest: dict[str, int] = {}
+    for dim in widths:
+        largest[dim.role] = max(largest.get(dim.role, 0), dim.size)
+    sizes = {dim.name: _round_up(largest[dim.role], multiple) for dim in widths}
+    return Request(sizes, {"uniform": multiple})
+
+
+def merged(inventory: Inventory, modules: Sequence[str] | None) -> Request:
+    """The sizes that give up the ranks of ``modules``, or of all factored modules."""
+    ranks = {
+        module.name: [dim for dim in module.dims if inventory.dim(dim).kind == "rank"]
+        for module in inventory.modules
+        if module.kind in ("factored", "grouped")
+    }
+    unknown = sorted(set(modules or ()) - ranks.keys())
+    if unknown:
+        raise PlanError(f"{inventory.path}: '{unknown[0]}' is not a factored module")
+    if not ranks:
+        raise PlanError(f"{inventory.path} has no factored modules to fuse")
+    chosen = ranks if modules is None else modules
+    sizes = {dim: None for name in chosen for dim in ranks[name]}
+    return Request(sizes, {"fuse": sorted(modules) if modules else "all"})
+
+
+def digest(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _check_choices(plan: Plan, inventory: Inventory) -> None:
+    """Raise :class:`PlanError` for a choice that is not one of a dim as it is here."""
+    if not plan.choices:
+        raise PlanError(f"the plan for {plan.checkpoint} has no choices: plan again")
+    dims = {dim.name: dim for dim in inventory.dims}
+    for choice in plan.choices:
+        misfit = _misfit(choice, dims.get(choice.dim))
+        if misfit:
+            raise PlanError(
+                f"the plan for {plan.checkpoint} does not fit the {inventory.path}: {misfit}"
+            )
+        most = dims[choice.dim].most
+        if most is not None and choice.after and choice.after > most:
+            raise PlanError(
+                f"the plan gives '{choice.dim}' the rank {choice.after}: the dense weight's rank "
+                f"is {dims[choice.dim].dense_size}"
+            )
+
+
+def _misfit(choice: Choice, dim: Dim | None) -> str:
+    if dim is None:
+        return f"it has no dim '{choice.dim}'"
+    if choice.before != dim.size:
+        return f"it says that '{dim.name}' is {choice.before}, here it is {dim.size}"
+    if choice.kind != dim.kind:
+        return f"it says that '{dim.name}' is a {choice.kind}, here it is a {dim.kind}"
+    return ""
+
+
+def _check_costs(plan: Plan, inventory: Inventory) -> None:
+    """Raise :class:`PlanError` where sizes were edited and what they cost was not.
+
+    A plan is a file that people edit. Its sizes may be changed by hand; but where it still says
+    what they cost, sizes and costs have to agree.
+    """
+    for choice in plan.choices:
+        after, cost = choice.after, inventory.dim(choice.dim).params_per_unit
+        if after is not None and choice.cost != after * cost:
+            raise PlanError(
+                f"the plan gives '{choice.dim}' the size {after} at {choice.cost:,} parameters, "
+                f"it takes {after * cost:,}; {AGAIN}"
+            )
+        if after != choice.before and after is not None and after not in choice.candidates:
+            raise PlanError(
+                f"the plan gives '{choice.dim}' the size {after}, which was not on offer; {AGAIN}"
+            )
+    then = footprint(inventory, plan.changes)
+    for what, stated, found in (
+        ("parameters", plan.budget.checkpoint_after, then.parameters),
+        ("bytes of weights", plan.memory and plan.memory.after, then.nbytes),
+    ):
+        if stated is not None and stated != found:
+            raise PlanError(f"the plan says {stated:,} {what}, its sizes give {found:,}; {AGAIN}")
