@@ -193,7 +193,7 @@ def test_held_out_points_of_the_published_curves(a100, operator, axis, fixed, lo
     jump=st.floats(1.2, 2.0),
     slope=st.floats(0.0, 0.02),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_held_out_points_of_a_recorded_device(seed, modulus, cliff, jump, slope):
     """A tenth of K held out of a device with growth, residue classes, a cliff and 1 % noise a call:
     3 % in the median, and no answer is from across the cliff or from another class."""
