@@ -69,7 +69,7 @@ class Use:
 
 def of_curve(curve: Curve) -> list[Candidate]:
     """Every measured dim of the curve with its verdict; ascending."""
-    p = curve.points
+    p, identity = curve.points, curve.identity
     safe, misaligned, frontier = set(curve.safe), set(curve.misaligned), set(curve.frontier)
     columns = zip(
         p.d, p.median_us, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
@@ -84,7 +84,7 @@ def of_curve(curve: Curve) -> list[Candidate]:
             "safe" if d in safe else "misaligned" if d in misaligned else "undecided",
             d in frontier,
             curve.tolerance,
-            curve.identity,
+            identity,
         )
         for d, latency, penalty, low, high in columns
     ]

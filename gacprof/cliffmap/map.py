@@ -8,6 +8,7 @@ from math import inf, isfinite, sqrt
 from pathlib import Path
 from typing import Any, Unpack
 
+from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, of_curve, of_sums
 from gacprof.cliffmap.judge import too_noisy
 from gacprof.cliffmap.lookup import Index, Lookup
@@ -143,10 +144,10 @@ class CliffMap:
     ) -> float:
         """latency / envelope − 1 of a measured dim; :class:`MapLookupError` for any other."""
         curve = self.curve(operator, axis, dtype, flags, near=d, **fixed)
-        for candidate in self._judged(curve):
-            if candidate.d == d:
-                return candidate.penalty
-        raise MapLookupError.at(curve, d, f"{axis}={d} was not measured on {curve.identity}")
+        place = curve.points.place(d)
+        if place is None:
+            raise MapLookupError.at(curve, d, f"{axis}={d} was not measured on {curve.identity}")
+        return detect.penalty(curve.points.median_us)[place]
 
     def candidates(
         self,
@@ -170,16 +171,16 @@ class CliffMap:
         Raises :class:`MapLookupError` where the map has no such axis.
         """
         curve = self.curve(operator, axis, dtype, flags, near=near, **fixed)
-        judged = self._judged(curve)
-        if not judged[0].d <= near <= judged[-1].d:
+        first, last = curve.points.d[0], curve.points.d[-1]
+        if not first <= near <= last:
             raise MapLookupError.at(
                 curve,
                 near,
-                f"the map '{self.name}' holds {axis} from {judged[0].d} to {judged[-1].d} on "
+                f"the map '{self.name}' holds {axis} from {first} to {last} on "
                 f"{curve.identity}, not near {near}",
             )
         return choose(
-            judged, near,
+            of_curve(curve), near,
             below=below, above=above, window=window, count=count, safe_only=safe_only,
         )  # fmt: skip
 
@@ -272,15 +273,6 @@ class CliffMap:
             flags=flags,
             axis=axis,
         )
-
-    def _judged(self, curve: Curve) -> list[Candidate]:
-        if id(curve) not in self._judgements:
-            self._judgements[id(curve)] = of_curve(curve)
-        return self._judgements[id(curve)]
-
-    @cached_property
-    def _judgements(self) -> dict[int, list[Candidate]]:
-        return {}
 
     @cached_property
     def _index(self) -> Index:
