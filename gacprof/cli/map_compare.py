@@ -98,7 +98,7 @@ def check(
     as_json: bool = Json,
 ) -> None:
     """Say whether a map holds for this machine's device and libraries. Exit code 1 if not."""
-    from gacprof.cliffmap.fit import check as fit
+    from gacprof.cliffmap.compare import check as fit
 
     (loaded,) = options.load(cliff_map)
     from gacprof.devices.device import open_device

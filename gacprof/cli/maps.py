@@ -119,7 +119,7 @@ def _summary(loaded: CliffMap) -> dict[str, Any]:
     from gacprof.cliffmap.catalogue import describe
 
     file = loaded.file
-    about = describe(loaded).as_dict()
+    about = describe(loaded)
     return {
         **about,
         "arch": file.device.arch,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, log
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from pydantic import ValidationError
@@ -25,7 +24,7 @@ MechanismOf = Callable[[Sample], str | None]
 
 
 def mechanism_of_kernels(sample: Sample) -> str | None:
-    """What served a point, as the kernels' names tell it (:mod:`gacprof.kernels`): family,
+    """What served a point, by its kernels' names (:mod:`gacprof.kernels`): family,
     template, instruction, alignment, without tile and schedule. None where none was seen."""
     from gacprof.kernels import attach
 
@@ -34,25 +33,6 @@ def mechanism_of_kernels(sample: Sample) -> str | None:
         padded = "padded " if any(kernel.role != "copy" for kernel in group.before) else ""
         parts.append(padded + group.main.mechanism + (" split-k" if group.main.split_k else ""))
     return " + ".join(dict.fromkeys(parts)) or None
-
-
-@dataclass(frozen=True)
-class _Served:
-    """What is known of points beside their times."""
-
-    notes: Mapping[Point, PointNote]
-    mechanism_of: MechanismOf
-
-    def kernels(self, point: Point) -> tuple[str, ...]:
-        note = self.notes.get(point)
-        return note.kernels if note else ()
-
-    def mechanism(self, point: Point) -> str | None:
-        return self.mechanism_of(Sample(point, (), (), "", kernels=self.kernels(point)))
-
-    def failed(self, point: Point) -> str:
-        note = self.notes.get(point)
-        return note.failed if note else ""
 
 
 def build_map(
@@ -65,7 +45,6 @@ def build_map(
     suite: str = "",
     suite_hash: str = "",
     created: str | None = None,
-    notes: Iterable[str] = (),
     mechanism_of: MechanismOf = mechanism_of_kernels,
 ) -> CliffMap:
     """The cliff map of these blocks.
@@ -77,24 +56,28 @@ def build_map(
 
     Raises :class:`MapError` where nothing was measured or a time is no positive number.
     """
-    taken, timer, extra_notes = _of_one_timer(list(blocks))
-    served = _Served(point_notes or {}, mechanism_of)
+    taken, timer, notes = _of_one_timer(list(blocks))
+    about = point_notes or {}
     curves = {key: curve_blocks(of_curve) for key, of_curve in _by_curve(taken).items()}
     if not curves:
         raise MapError(
-            f"nothing to build the map '{name}' from: no sample was measured{_why(served.notes)}. "
+            f"nothing to build the map '{name}' from: no sample was measured{_why(about)}. "
             "Run the sweep again (gacprof sweep … --resume)"
         )
     noise = noise_of(list(curves.values()))
-    failed = _failed_by_curve(served.notes, curves)
+    failed = _failed_by_curve(about, curves)
     made, lone = [], []
-    for key, curve in sorted(curves.items(), key=str):
-        measured = _measured(curve, key, noise.inflation, served)
+    for key, curve in sorted(curves.items(), key=lambda item: str(item[0])):
+        measured = _measured(curve, key.axis, noise.inflation, about, mechanism_of)
         if len(measured) < 2:
-            lone += [_lone(curve, m, key, timer) for m in measured]
+            lone += [_lone(m, key, timer) for m in measured]
             continue
         what = Axis(key.operator, key.axis, dict(key.fixed), key.dtype, dict(key.flags), timer)
-        made.append(_curve(what, measured, failed.get(key, {}), tolerance))
+        try:
+            made.append(make_curve(what, measured, failed.get(key, {}), tolerance))
+        except ValidationError as error:
+            fault = error.errors()[0]["msg"]
+            raise MapError(f"{key.operator} {key.axis} ({what.fixed}): {fault}") from None
     file = MapFile(
         schema_=SCHEMA,
         name=name,
@@ -110,12 +93,12 @@ def build_map(
             suite=suite,
             suite_hash=suite_hash,
             stack=dict(environment.stack),
-            notes=[*notes, *extra_notes],
+            notes=notes,
         ),
         noise=noise,
         checks=checks(list(curves.values())),
         curves=made,
-        lone=_without_doubles(lone, made),
+        lone=_on_no_curve(lone, made),
     )
     return CliffMap(file)
 
@@ -126,8 +109,7 @@ def noise_of_blocks(blocks: Iterable[Block]) -> Noise:
     return noise_of([curve_blocks(of_curve) for of_curve in _by_curve(taken).values()])
 
 
-@dataclass(frozen=True)
-class _Key:
+class _Key(NamedTuple):
     operator: str
     axis: str
     dtype: str
@@ -194,7 +176,13 @@ def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
     return CurveBlocks(blocks, list(place), matrix, sum(flags) / len(flags), fit)
 
 
-def _measured(curve: CurveBlocks, key: _Key, inflation: float, served: _Served) -> list[Measured]:
+def _measured(
+    curve: CurveBlocks,
+    axis: str,
+    inflation: float,
+    notes: Mapping[Point, PointNote],
+    mechanism_of: MechanismOf,
+) -> list[Measured]:
     """Each point's latency: of its slot and its replicate, weighed by their errors."""
     by_point: dict[Point, list[int]] = defaultdict(list)
     for column, (point, _) in enumerate(curve.slots):
@@ -202,14 +190,15 @@ def _measured(curve: CurveBlocks, key: _Key, inflation: float, served: _Served) 
     found = []
     for point, columns in by_point.items():
         effect, error = _pooled(curve.fit.effect[columns], curve.fit.error[columns])
+        kernels = notes[point].kernels if point in notes else ()
         found.append(
             Measured(
-                point.dim[key.axis],
+                point.dim[axis],
                 float(np.exp(effect)),
                 inf if curve.contended else inflation * error,
                 int(curve.fit.counts[columns].sum()),
-                served.mechanism(point),
-                served.kernels(point),
+                mechanism_of(Sample(point, (), (), "", kernels=kernels)),
+                kernels,
             )
         )
     return found
@@ -238,19 +227,7 @@ def _failed_by_curve(
     return found
 
 
-def _curve(
-    what: Axis, measured: list[Measured], failed: Mapping[int, str], tolerance: float
-) -> Curve:
-    try:
-        return make_curve(what, measured, failed, tolerance)
-    except ValidationError as error:
-        fixed = dict(what.fixed)
-        raise MapError(
-            f"{what.operator} {what.axis} ({fixed}): {error.errors()[0]['msg']}"
-        ) from None
-
-
-def _lone(curve: CurveBlocks, m: Measured, key: _Key, timer: str) -> LonePoint:
+def _lone(m: Measured, key: _Key, timer: str) -> LonePoint:
     return LonePoint(
         operator=key.operator,
         dims=dict(key.fixed) | {key.axis: m.d},
@@ -264,23 +241,17 @@ def _lone(curve: CurveBlocks, m: Measured, key: _Key, timer: str) -> LonePoint:
     )
 
 
-def _without_doubles(lone: Sequence[LonePoint], curves: Sequence[Curve]) -> list[LonePoint]:
+def _on_no_curve(lone: Sequence[LonePoint], curves: Sequence[Curve]) -> list[LonePoint]:
     """Lone points that no curve holds, each once."""
-    held = set()
-    for curve in curves:
-        for d in curve.points.d:
-            held.add(_identity(curve.operator, {**curve.fixed, curve.axis: d}, curve))
-    kept = []
-    for point in lone:
-        identity = _identity(point.operator, point.dims, point)
-        if identity not in held:
-            held.add(identity)
-            kept.append(point)
-    return kept
-
-
-def _identity(operator: str, dims: Mapping[str, int], of: Curve | LonePoint) -> tuple:
-    return operator, tuple(sorted(dims.items())), of.dtype, tuple(sorted(of.flags.items()))
+    held = {
+        Point.of(curve.operator, {**curve.fixed, curve.axis: d}, curve.dtype, curve.flags)
+        for curve in curves
+        for d in curve.points.d
+    }
+    kept: dict[Point, LonePoint] = {}
+    for p in lone:
+        kept.setdefault(Point.of(p.operator, p.dims, p.dtype, p.flags), p)
+    return [p for point, p in kept.items() if point not in held]
 
 
 def _why(notes: Mapping[Point, PointNote]) -> str:

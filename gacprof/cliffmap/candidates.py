@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.arguments import check_whole, check_window
 from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.selection import check_whole, check_window
 from gacprof.core.points import Flag
 
 
+class JudgedDim:
+    """What candidates of one map and of several maps have in common."""
+
+    d: int
+    verdict: Verdict
+
+    @property
+    def safe(self) -> bool:
+        return self.verdict == "safe"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "safe": self.safe}
+
+
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(JudgedDim):
     """A measured dim and what it costs. ``latency_us`` is summed over the uses where there are
     several; ``penalty`` is the fraction that padding to a larger dim would recover, between
     ``penalty_low`` and ``penalty_high`` (None where no larger dim settles it), judged by the
@@ -30,13 +44,6 @@ class Candidate:
     on_frontier: bool
     tolerance: float
     curve: str = ""
-
-    @property
-    def safe(self) -> bool:
-        return self.verdict == "safe"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"safe": self.safe}
 
 
 @dataclass(frozen=True)
@@ -54,10 +61,15 @@ class Use:
     flags: Mapping[str, Flag] = field(default_factory=dict)
     weight: float = 1.0
 
+    @property
+    def fixed(self) -> dict[str, int]:
+        """The operator's other dims."""
+        return {name: size for name, size in self.dims.items() if name != self.axis}
+
 
 def of_curve(curve: Curve) -> list[Candidate]:
     """Every measured dim of the curve with its verdict; ascending."""
-    p = curve.points
+    p, identity = curve.points, curve.identity
     safe, misaligned, frontier = set(curve.safe), set(curve.misaligned), set(curve.frontier)
     columns = zip(
         p.d, p.median_us, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
@@ -72,7 +84,7 @@ def of_curve(curve: Curve) -> list[Candidate]:
             "safe" if d in safe else "misaligned" if d in misaligned else "undecided",
             d in frontier,
             curve.tolerance,
-            curve.identity,
+            identity,
         )
         for d, latency, penalty, low, high in columns
     ]
@@ -107,16 +119,17 @@ def of_sums(
     ]
 
 
-class Judged(Protocol):
-    """A dim that is safe or not."""
-
-    @property
-    def d(self) -> int: ...
-    @property
-    def safe(self) -> bool: ...
+J = TypeVar("J", bound=JudgedDim)
 
 
-J = TypeVar("J", bound=Judged)
+class Limits(TypedDict, total=False):
+    """The options of :func:`choose`."""
+
+    below: int | None
+    above: int | None
+    window: int | tuple[int, int] | None
+    count: int | None
+    safe_only: bool
 
 
 def choose(
@@ -145,13 +158,9 @@ def choose(
     if window is not None:
         first, last = window if isinstance(window, tuple | list) else (near - window, near + window)
         kept = [c for c in kept if first <= c.d <= last]
-    lower = [c for c in kept if c.d < near]
-    upper = [c for c in kept if c.d > near]
-    kept = [
-        *(lower if below is None else lower[len(lower) - min(below, len(lower)) :]),
-        *(c for c in kept if c.d == near),
-        *(upper if above is None else upper[:above]),
-    ]
+    lower = sorted((c for c in kept if c.d < near), key=lambda c: -c.d)
+    upper = sorted((c for c in kept if c.d > near), key=lambda c: c.d)
+    kept = [*lower[:below], *(c for c in kept if c.d == near), *upper[:above]]
     if count is not None:
         kept = sorted(kept, key=lambda c: (abs(c.d - near), -c.d))[:count]
     return sorted(kept, key=lambda c: c.d)

@@ -1,25 +1,27 @@
-"""Two maps side by side: what became faster, which cliffs are gone, new, or moved.
+"""A map beside another map, or beside the machine at hand (``gacprof map diff`` and ``check``).
 
-Two devices, or one device before and after an upgrade. A cliff of one map is looked for at
-the same two dims of the other, so that maps with different periods can be compared; what the
-other map did not measure there is said to be unknown, not gone.
+Two maps are of two devices, or of one before and after an upgrade. A cliff of one map is looked
+for at the same two dims of the other, so that maps with different periods can be compared; what
+the other map did not measure there is said to be unknown, not gone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import log1p
 from statistics import median
 from typing import Any, Literal
 
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import Cliff, Curve
+from gacprof.core.points import Environment
 
 MOVED_WITHIN = 0.1
 """A cliff in the same direction within this fraction of the dim is the old one, moved."""
 
-Verdict = Literal["gone", "new", "moved", "larger", "smaller", "unknown"]
+ChangeKind = Literal["gone", "new", "moved", "larger", "smaller", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class CliffChange:
     not overlap. For ``moved``, ``before`` and ``after`` are the old place, ``to`` the new.
     """
 
-    verdict: Verdict
+    verdict: ChangeKind
     before: int
     after: int
     jump_a: float | None
@@ -112,7 +114,7 @@ def _curve(a: Curve, b: Curve) -> CurveDiff:
     )
 
 
-_Bounds = tuple[float, float, float]  # low, middle, high
+_Bounds = tuple[float, float, float]  # latency in µs: low, middle, high
 
 
 def _latencies(curve: Curve) -> dict[int, _Bounds]:
@@ -127,35 +129,34 @@ def _changes(a: Curve, b: Curve) -> list[CliffChange]:
     """Cliffs of either map that are not alike in the other; those that moved are paired up."""
     floor = a.floor + b.floor
     in_a, in_b = _latencies(a), _latencies(b)
-    kept = [(c, _judge(c, in_b, floor)) for c in a.cliffs]
-    gone = [(c, change) for c, change in kept if change.verdict == "gone"]
-    other = [change for _, change in kept if change.verdict != "gone" and _matters(change)]
-    new = [
-        (c, CliffChange("new", c.before, c.after, change.jump_b, c.jump, change.significant))
-        for c in b.cliffs
-        if (change := _judge(c, in_a, floor)).verdict == "gone"
-    ]
-    for cliff, change in list(gone):
+    kept = [(cliff, _change(cliff, in_b, floor)) for cliff in a.cliffs]
+    backwards = [(cliff, _change(cliff, in_a, floor)) for cliff in b.cliffs]
+    new = [(cliff, change) for cliff, change in backwards if change.verdict == "gone"]
+    found = []
+    for cliff, change in kept:
         match = next((pair for pair in new if _same_but_moved(cliff, pair[0])), None)
-        if match is not None:
-            gone.remove((cliff, change))
+        if change.verdict != "gone":
+            if change.verdict == "unknown" or change.significant:
+                found.append(change)
+        elif match is None:
+            found.append(change)
+        else:
             new.remove(match)
-            other.append(
-                CliffChange(
-                    "moved", cliff.before, cliff.after, cliff.jump, match[0].jump,
-                    change.significant and match[1].significant,
-                    (match[0].before, match[0].after),
+            to, back = match
+            found.append(
+                replace(
+                    change,
+                    verdict="moved",
+                    jump_b=to.jump,
+                    significant=change.significant and back.significant,
+                    to=(to.before, to.after),
                 )
-            )  # fmt: skip
-    found = [change for _, change in gone] + [change for _, change in new] + other
+            )
+    found += [replace(c, verdict="new", jump_a=c.jump_b, jump_b=c.jump_a) for _, c in new]
     return sorted(found, key=lambda change: (change.before, change.after))
 
 
-def _matters(change: CliffChange) -> bool:
-    return change.verdict == "unknown" or change.significant
-
-
-def _judge(cliff: Cliff, there: Mapping[int, _Bounds], floor: float) -> CliffChange:
+def _change(cliff: Cliff, there: Mapping[int, _Bounds], floor: float) -> CliffChange:
     """The cliff's own two dims in the other map. ``gone`` if there is no such jump there."""
     if cliff.before not in there or cliff.after not in there:
         return CliffChange("unknown", cliff.before, cliff.after, cliff.jump, None, False)
@@ -163,12 +164,85 @@ def _judge(cliff: Cliff, there: Mapping[int, _Bounds], floor: float) -> CliffCha
     jump = middle_1 / middle_0 - 1
     low, high = low_1 / high_0 - 1, high_1 / low_0 - 1
     significant = low - floor > cliff.high or high + floor < cliff.low
-    verdict: Verdict = "larger" if abs(jump) > abs(cliff.jump) else "smaller"
+    kind: ChangeKind = "larger" if abs(jump) > abs(cliff.jump) else "smaller"
     if abs(log1p(jump)) <= log1p(floor / 2) or jump * cliff.jump < 0:
-        verdict = "gone"
-    return CliffChange(verdict, cliff.before, cliff.after, cliff.jump, round(jump, 4), significant)
+        kind = "gone"
+    return CliffChange(kind, cliff.before, cliff.after, cliff.jump, round(jump, 4), significant)
 
 
 def _same_but_moved(old: Cliff, new: Cliff) -> bool:
     near = abs(new.after - old.after) <= MOVED_WITHIN * old.after
     return near and old.jump * new.jump > 0
+
+
+DECISIVE = ("torch", "cuda", "cublas", "cudnn", "mkl", "onednn")
+"""Components that choose kernels: another major or minor version makes a map stale."""
+
+REPORTED = ("driver", "triton", "gacprof", "python")
+"""Components whose change is worth knowing, but does not choose a kernel of the map."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One thing that differs. ``decisive`` ones make the map stale."""
+
+    what: str
+    map: str | None
+    here: str | None
+    decisive: bool
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """Whether a map holds for a machine: what differs between the two."""
+
+    map: str
+    provenance: str
+    mismatches: list[Mismatch]
+
+    @property
+    def stale(self) -> bool:
+        return any(m.decisive for m in self.mismatches)
+
+    @property
+    def lines(self) -> list[str]:
+        """One sentence a mismatch, the decisive ones first."""
+        ordered = sorted(self.mismatches, key=lambda m: not m.decisive)
+        return [
+            f"{m.what}: the map is of {m.map or 'none'}, here is {m.here or 'none'}"
+            + ("" if m.decisive else " (does not choose kernels)")
+            for m in ordered
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "stale": self.stale}
+
+
+def check(cliff_map: CliffMap, here: Environment) -> Compatibility:
+    """Compare the map's device and stack with an environment. A component that the map does
+    not name (a published one names few) cannot mismatch."""
+    there = cliff_map.environment
+    found = [
+        Mismatch(what, of_map, at_hand, True)
+        for what, of_map, at_hand in (
+            ("kind of device", there.kind, here.kind),
+            ("device", there.name, here.name),
+            ("architecture", there.arch, here.arch),
+        )
+        if of_map != at_hand
+    ]
+    for names, decisive in ((DECISIVE, True), (REPORTED, False)):
+        for name in names:
+            of_map, at_hand = there.stack.get(name), here.stack.get(name)
+            if of_map and _release(name, of_map) != _release(name, at_hand):
+                found.append(Mismatch(name, of_map, at_hand, decisive))
+    return Compatibility(cliff_map.name, cliff_map.file.provenance.kind, found)
+
+
+def _release(component: str, version: str | None) -> tuple[int, ...] | None:
+    """Major and minor. cuDNN's number is one integer: 91002 is 9.10.2, 8907 is 8.9.7."""
+    numbers = [int(n) for n in re.findall(r"\d+", version or "")]
+    if component == "cudnn" and len(numbers) == 1:
+        major_unit, minor_unit = (10000, 100) if numbers[0] >= 90000 else (1000, 100)
+        return numbers[0] // major_unit, numbers[0] % major_unit // minor_unit
+    return tuple(numbers[:2]) or None

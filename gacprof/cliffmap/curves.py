@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp, inf, isfinite
 from statistics import median
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.cliff import Cliff
 from gacprof.cliffmap.judge import TOLERANCE, Judged, judge
 from gacprof.cliffmap.periods import find_period
-from gacprof.cliffmap.residues import label
-from gacprof.cliffmap.schema import Coverage, Curve, Period, Points, Tier
+from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Period, Points, Tier
 from gacprof.core.points import Flag
 
 
@@ -47,7 +45,7 @@ class _Class:
 
     modulus: int
     remainders: list[int]
-    members: list[Measured] = field(default_factory=list)
+    members: list[Measured]
 
 
 def make_curve(
@@ -56,7 +54,7 @@ def make_curve(
     failed: Mapping[int, str] | None = None,
     tolerance: float = TOLERANCE,
 ) -> Curve:
-    """Everything the columns tell: period, tiers, cliffs, frontier, verdicts.
+    """Everything that follows from the columns: period, tiers, cliffs, frontier, verdicts.
 
     ``failed`` are dims that could not be measured, with the reason. Errors are those of all
     dims or of none. Raises ``ValueError`` (pydantic's) for fewer than two dims, a dim twice, or
@@ -72,7 +70,7 @@ def make_curve(
     cliffs_by_class = [_cliffs(c, len(measured) - 1) for c in classes]
     # Beyond the last dim of the best class nothing can be said to be safe: what it would be
     # padded to was not measured.
-    settled = _settled(dims, period)
+    settled = classes[0].members[-1].d
     sure = sum(d <= settled for d in dims)
     judged = judge(latency, errors, tolerance, sure)
     points, mechanisms, kernels = _columns(measured, judged)
@@ -147,45 +145,28 @@ def _rounded(value: float) -> float:
 
 
 def _classes(measured: list[Measured], period: Period | None) -> list[_Class]:
-    if period is None:
-        return [_Class(1, [0], measured)]
-    return [
-        _Class(
-            period.modulus,
-            c.remainders,
-            [m for m in measured if m.d % period.modulus in c.remainders],
-        )
-        for c in period.classes
-    ]
-
-
-def _settled(d: list[int], period: Period | None) -> int:
-    if period is None:
-        return d[-1]
-    best = period.classes[0].remainders
-    return max(size for size in d if size % period.modulus in best)
+    modulus = period.modulus if period else 1
+    remainders = [c.remainders for c in period.classes] if period else [[0]]
+    return [_Class(modulus, r, [m for m in measured if m.d % modulus in r]) for r in remainders]
 
 
 def _cliffs(c: _Class, looked_at: int) -> list[Cliff]:
     dims, latency = [m.d for m in c.members], [m.us for m in c.members]
     at = {m.d: m for m in c.members}
     return [
-        Cliff(
-            before=edge.before,
-            after=edge.after,
-            jump=round(edge.jump, 4),
-            low=round(edge.low, 4),
-            high=round(edge.high, 4),
-            modulus=c.modulus,
-            remainders=c.remainders,
-            cause=_cause(at[edge.before], at[edge.after]),
+        cliff.model_copy(
+            update={
+                "modulus": c.modulus,
+                "remainders": c.remainders,
+                "cause": _cause(at[cliff.before], at[cliff.after]),
+            }
         )
-        for edge in detect.edges(dims, latency, _errors(c.members), looked_at)
+        for cliff in detect.edges(dims, latency, _errors(c.members), looked_at)
     ]
 
 
 def _cause(before: Measured, after: Measured) -> str | None:
-    """Another mechanism, else another kernel of the same one, else none that names can tell."""
+    """Another mechanism, else another kernel of the same one; None where kernels are unknown."""
     if before.mechanism is None or after.mechanism is None:
         return None
     if before.mechanism != after.mechanism:
@@ -203,7 +184,7 @@ def _tiers(axis: str, c: _Class, cliffs: list[Cliff]) -> list[Tier]:
         if not stretches or m.d in edges or m.mechanism != stretches[-1][-1].mechanism:
             stretches.append([])
         stretches[-1].append(m)
-    name = label(axis, c.modulus, c.remainders)
+    name = detect.label(axis, c.modulus, c.remainders)
     return [
         Tier(
             name=name,

@@ -1,4 +1,4 @@
-"""What a curve of latency over a dim tells: envelope, penalty, frontier, safe dims, edges.
+"""What a curve of latency over a dim says: envelope, penalty, frontier, edges; steps, residues.
 
 Pure functions on parallel columns: ``d`` strictly ascending dims, ``latency`` in microseconds.
 Nothing here knows of multiples of 8, of kernels, or of GPUs.
@@ -6,11 +6,12 @@ Nothing here knows of multiples of 8, of kernels, or of GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from itertools import pairwise
-from math import expm1, hypot, isfinite, log, log1p
+from math import expm1, gcd, hypot, isfinite, log, log1p
 from statistics import NormalDist
+
+from gacprof.cliffmap.schema import Cliff
 
 ASSUMED_FLOOR = 0.05
 """What is no cliff where a map has no A/A pairs, as published data has none. Twice the
@@ -20,16 +21,11 @@ It only keeps cliffs from being claimed: it makes no dim safe."""
 NORMAL_95 = 1.96
 """Standard errors on either side that hold 95 % of a normal distribution."""
 
+ROUNDING = 1e-6
+"""Latencies are kept with six digits: where a device repeats itself exactly, this is the noise."""
 
-@dataclass(frozen=True)
-class Edge:
-    """Latency jumps between two neighbouring dims: see :class:`gacprof.cliffmap.schema.Cliff`."""
-
-    before: int
-    after: int
-    jump: float
-    low: float
-    high: float
+FAMILY = 0.003
+"""The chance that noise makes any cliff of a curve, all its edges together."""
 
 
 def envelope(latency: Sequence[float]) -> list[float]:
@@ -61,13 +57,6 @@ def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[i
     return kept[::-1]
 
 
-ROUNDING = 1e-6
-"""Latencies are kept with six digits: where a device repeats itself exactly, this is the noise."""
-
-FAMILY = 0.003
-"""The chance that noise makes any cliff of a curve, all its edges together."""
-
-
 def edge_quantile(edges: int) -> float:
     """How many standard errors an edge must stand out by, where ``edges`` are looked at.
 
@@ -80,10 +69,8 @@ def cliff_floor(error: Sequence[float] | None) -> float:
     """The jump that noise can feign at nearly any edge (95 %) of a curve with these standard
     errors: nothing smaller is called a cliff there, and what is half as large again is found.
     :data:`ASSUMED_FLOOR` where no errors are known."""
-    if error is None:
-        return ASSUMED_FLOOR
-    known = sorted(hypot(a, b) for a, b in pairwise(error) if isfinite(a) and isfinite(b))
-    if not known:
+    known = sorted(hypot(a, b) for a, b in pairwise(error or ()) if isfinite(a) and isfinite(b))
+    if error is None or not known:
         return ASSUMED_FLOOR
     typical = known[int(0.95 * (len(known) - 1))]
     return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * typical))
@@ -94,33 +81,53 @@ def edges(
     latency: Sequence[float],
     error: Sequence[float] | None,
     looked_at: int | None = None,
-    growth: float = 1.0,
-) -> list[Edge]:
+) -> list[Cliff]:
     """Neighbouring dims between which latency jumps by more than noise and work explain.
 
-    From ``a`` to the next measured dim ``b`` the work grows by ``(b / a) ** growth``, so any
-    ratio of latencies between 1 (a plateau) and that (proportional) is no cliff: a coarse
-    sweep of a smooth ramp has none. Beyond either end it is one if the excess is more than
-    noise feigns: by the ``error`` of both dims (relative standard errors) where known, at any of
-    the ``looked_at`` edges (those of the dims given, by default), else :data:`ASSUMED_FLOOR`.
+    From ``a`` to the next measured dim ``b`` the work grows by ``b / a``, so any ratio of latencies
+    between 1 (a plateau) and that (proportional) is no cliff: a coarse sweep of a smooth ramp has
+    none. Beyond either end it is one if the excess is more than noise feigns: by the ``error`` of
+    both dims (relative standard errors) where known, at any of the ``looked_at`` edges (those of
+    the dims given, by default), else :data:`ASSUMED_FLOOR`.
     """
-    number = looked_at or len(d) - 1
-    errors = error if error is not None else [0.0] * len(d)
-    assumed = log1p(ASSUMED_FLOOR) if error is None else 0.0
-    entries = list(zip(d, latency, errors, strict=True))
-    found = (_edge(a, b, edge_quantile(number), assumed, growth) for a, b in pairwise(entries))
-    return [edge for edge in found if edge is not None]
+    quantile = edge_quantile(looked_at or len(d) - 1)
+    errors = [0.0] * len(d) if error is None else error
+    least = log1p(ASSUMED_FLOOR) if error is None else ROUNDING
+    found = []
+    columns = zip(d, latency, errors, strict=True)
+    for (a, t_a, error_a), (b, t_b, error_b) in pairwise(columns):
+        spread, ratio = hypot(error_a, error_b), log(t_b / t_a)
+        feigned = max(least, quantile * spread)
+        if not isfinite(spread) or -feigned <= ratio <= log(b / a) + feigned:
+            continue
+        jump, low, high = (
+            round(expm1(ratio + side * NORMAL_95 * spread), 4) for side in (0, -1, 1)
+        )
+        found.append(Cliff(before=a, after=b, jump=jump, low=low, high=high))
+    return found
 
 
-_Entry = tuple[int, float, float]
+def finest_step(d: Sequence[int]) -> int:
+    """The largest step that visits all these dims: 1 for a dense sweep, 64 for a coarse one."""
+    return gcd(*(b - a for a, b in pairwise(d))) or 1
 
 
-def _edge(a: _Entry, b: _Entry, quantile: float, assumed: float, growth: float) -> Edge | None:
-    (before, t_a, error_a), (after, t_b, error_b) = a, b
-    spread = hypot(error_a, error_b)
-    ratio, proportional = log(t_b / t_a), growth * log(after / before)
-    feigned = max(assumed, quantile * spread, ROUNDING)
-    if -feigned <= ratio <= proportional + feigned or not isfinite(spread):
-        return None
-    wide = NORMAL_95 * spread
-    return Edge(before, after, expm1(ratio), expm1(ratio - wide), expm1(ratio + wide))
+def label(axis: str, modulus: int, remainders: Collection[int]) -> str:
+    """The shortest description of a residue class: one residue (``K % 16 = 0``), all but one,
+    a difference (``K % 2 = 0, K % 8 ≠ 0``), or a list."""
+    wanted = {r % modulus for r in remainders}
+    if len(wanted) == modulus:
+        return f"all {axis}"
+    divisors = [m for m in range(2, modulus + 1) if modulus % m == 0]
+    single = {(m, r): set(range(r, modulus, m)) for m in divisors for r in range(m)}
+    for (m, r), members in single.items():
+        if wanted == members:
+            return f"{axis} % {m} = {r}"
+    for (m, r), members in single.items():
+        if wanted == set(range(modulus)) - members:
+            return f"{axis} % {m} ≠ {r}"
+    for m, n in ((m, n) for m in divisors for n in divisors if n > m and n % m == 0):
+        if wanted == single[m, 0] - single[n, 0]:
+            return f"{axis} % {m} = 0, {axis} % {n} ≠ 0"
+    listed = ", ".join(str(r) for r in sorted(wanted))
+    return f"{axis} % {modulus} in {listed}"

@@ -1,14 +1,14 @@
 """What a compressor can be fed: safe dims as a table, and the one number its option takes.
 
 Most compressors round every dim to multiples of a single number. The best such number is
-found from the map, and what it still loses against the full candidate set is told with it.
+found from the map, with what it still loses against the full candidate set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean as mean
+from statistics import fmean
 from typing import Any, Literal
 
 from gacprof.cliffmap import detect
@@ -46,58 +46,75 @@ class Modulus:
     loses: float
     unreached: int
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
-class Setting:
+class ToolOption:
     """One option of one tool. ``rounds`` says which way the tool moves a dim."""
 
     tool: str
     option: str
-    axes: tuple[str, ...]
     rounds: Literal["up", "down", "nearest"]
     default: int
 
 
 TOOLS = (
     # ASVD rounds the rank up and does not charge the overshoot to the budget; default 1.
-    Setting("ASVD", "rank_align", ("K", "N"), "up", 1),
+    ToolOption("ASVD", "rank_align", "up", 1),
     # PaLU: max(1, round(r / block)) * block; default block 32.
-    Setting("PaLU", "block size", ("K", "N"), "nearest", 32),
+    ToolOption("PaLU", "block size", "nearest", 32),
     # Torch-Pruning keeps a multiple of round_to; default None.
-    Setting("Torch-Pruning", "round_to", ("K", "N"), "down", 1),
+    ToolOption("Torch-Pruning", "round_to", "down", 1),
     # LLM-Pruner's pruner has it, its command line has not; it rounds the number pruned.
-    Setting("LLM-Pruner", "round_to", ("K", "N"), "down", 1),
+    ToolOption("LLM-Pruner", "round_to", "down", 1),
     # SliceGPT: 8 on the command line, 1 in the library.
-    Setting("SliceGPT", "--round-interval", ("K", "N"), "down", 8),
+    ToolOption("SliceGPT", "--round-interval", "down", 8),
     # ModelOpt Minitron: hidden 256, ffn 512 by default.
-    Setting("ModelOpt Minitron", "hidden_size / ffn_hidden_size divisor", ("K", "N"), "down", 256),
+    ToolOption("ModelOpt Minitron", "hidden_size / ffn_hidden_size divisor", "down", 256),
 )
 """Options by tool, from their sources (docs/feed-your-compressor.md)."""
 
 
 def moduli(curve: Curve) -> list[Modulus]:
     """Every modulus that the curve can judge, ascending. 1 stands for no rounding at all."""
-    judged = _Judged.of(curve)
-    found = (judged.modulus(modulus) for modulus in range(1, LARGEST_MODULUS + 1))
-    return [modulus for modulus in found if modulus is not None]
+    d, latency, settled = curve.points.d, curve.points.median_us, curve.coverage.settled
+    at = dict(zip(d, latency, strict=True))
+    best = dict(zip(d, detect.envelope(latency), strict=True))
+    found = []
+    for modulus in range(1, LARGEST_MODULUS + 1):
+        multiples = [size for size in d if size % modulus == 0 and size <= settled]
+        if len(multiples) < LEAST_MULTIPLES:
+            continue
+        rounded = ((wish, -(-wish // modulus) * modulus) for wish in d if wish <= settled)
+        penalties = [at[size] / best[size] - 1 for size in multiples]
+        found.append(
+            Modulus(
+                modulus=modulus,
+                multiples=len(multiples),
+                penalty=round(fmean(penalties), 4),
+                worst_penalty=round(max(penalties), 4),
+                safe_share=round(len(set(curve.safe) & set(multiples)) / len(multiples), 4),
+                loses=round(fmean(at[up] / best[wish] - 1 for wish, up in rounded if up in at), 4),
+                unreached=sum(size % modulus != 0 for size in curve.safe),
+            )
+        )
+    return found
 
 
-def best_modulus(curve: Curve) -> Modulus:
+def best_modulus(*curves: Curve) -> Modulus:
     """The smallest modulus than which no larger one loses less by more than :data:`WORTH`.
 
-    1 means that rounding gains nothing here. Raises :class:`MapError` where no modulus has
-    three measured multiples.
+    1 means that rounding gains nothing here. Several curves that must share one (a rank's K and N)
+    are judged on the worst of them. Raises :class:`MapError` where no modulus has three measured
+    multiples on each.
     """
-    return together([curve])
+    return _best([_by_modulus(curve) for curve in curves])
 
 
-def together(curves: Sequence[Curve]) -> Modulus:
-    """The best modulus where several curves must share one (a rank's K and N): judged on the
-    worst of them, as :func:`best_modulus` does. Raises :class:`MapError` as there."""
-    tables = [{m.modulus: m for m in moduli(curve)} for curve in curves]
+def _by_modulus(curve: Curve) -> dict[int, Modulus]:
+    return {m.modulus: m for m in moduli(curve)}
+
+
+def _best(tables: Sequence[dict[int, Modulus]]) -> Modulus:
     common = sorted(set.intersection(*(set(table) for table in tables))) if tables else []
     if not common:
         raise MapError("too few dims were measured to judge any modulus here: sweep more of them")
@@ -112,13 +129,13 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     Each entry names tool, option, value, the tool's default, and the loss of both against
     the full candidate set (None where the default cannot be judged).
     """
-    best = together(curves)
-    rows = []
+    tables = [_by_modulus(curve) for curve in curves]
+    best = _best(tables)
+    found = []
     for tool in TOOLS:
-        default = [_Judged.of(curve).modulus(tool.default) for curve in curves]
-        known = [m for m in default if m is not None]
-        worst = _worst(known) if len(known) == len(curves) else None
-        rows.append(
+        known = [table[tool.default] for table in tables if tool.default in table]
+        default = _worst(known) if len(known) == len(tables) else None
+        found.append(
             {
                 "tool": tool.tool,
                 "option": tool.option,
@@ -128,11 +145,11 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
                 "loses": best.loses,
                 "unreached": best.unreached,
                 "default": tool.default,
-                "default_penalty": worst.penalty if worst else None,
-                "default_loses": worst.loses if worst else None,
+                "default_penalty": default.penalty if default else None,
+                "default_loses": default.loses if default else None,
             }
         )
-    return rows
+    return found
 
 
 def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
@@ -207,7 +224,7 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def _axis(curve: Curve) -> dict[str, Any]:
-    judged = moduli(curve)
+    judged = _by_modulus(curve)
     return {
         "operator": curve.operator,
         "axis": curve.axis,
@@ -219,53 +236,11 @@ def _axis(curve: Curve) -> dict[str, Any]:
         "safe": curve.safe,
         "undecided": curve.undecided,
         "frontier": curve.frontier,
-        "best_modulus": best_modulus(curve).as_dict() if judged else None,
+        "best_modulus": asdict(_best([judged])) if judged else None,
     }
 
 
-@dataclass(frozen=True)
-class _Judged:
-    """A curve's columns by dim, computed once for all moduli."""
-
-    latency: dict[int, float]
-    penalty: dict[int, float]
-    best: dict[int, float]
-    safe: frozenset[int]
-    settled: int
-
-    @classmethod
-    def of(cls, curve: Curve) -> _Judged:
-        d, latency = curve.points.d, curve.points.median_us
-        return cls(
-            dict(zip(d, latency, strict=True)),
-            dict(zip(d, detect.penalty(latency), strict=True)),
-            dict(zip(d, detect.envelope(latency), strict=True)),
-            frozenset(curve.safe),
-            curve.coverage.settled,
-        )
-
-    def modulus(self, modulus: int) -> Modulus | None:
-        """None where too few of its multiples were measured to say anything."""
-        multiples = [d for d in self.latency if d % modulus == 0 and d <= self.settled]
-        if len(multiples) < LEAST_MULTIPLES:
-            return None
-        losses = [
-            self.latency[up] / self.best[wish] - 1
-            for wish in self.latency
-            if (up := -(-wish // modulus) * modulus) in self.latency and wish <= self.settled
-        ]
-        return Modulus(
-            modulus=modulus,
-            multiples=len(multiples),
-            penalty=round(mean(self.penalty[d] for d in multiples), 4),
-            worst_penalty=round(max(self.penalty[d] for d in multiples), 4),
-            safe_share=round(sum(d in self.safe for d in multiples) / len(multiples), 4),
-            loses=round(mean(losses), 4),
-            unreached=sum(d % modulus != 0 for d in self.safe),
-        )
-
-
-def _worst(several: list[Modulus]) -> Modulus:
+def _worst(several: Sequence[Modulus]) -> Modulus:
     """One modulus on several curves: the worst of each figure."""
     return Modulus(
         modulus=several[0].modulus,

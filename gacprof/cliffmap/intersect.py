@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Unpack
 
-from gacprof.cliffmap.candidates import Candidate, Use, choose, of_curve
+from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
 from gacprof.cliffmap.judge import Verdict
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.selection import best
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
 
+_WORST_FIRST: tuple[Verdict, ...] = ("misaligned", "undecided")
+
 
 @dataclass(frozen=True)
-class SharedDim:
+class SharedDim(JudgedDim):
     """One dim on all maps. ``worst_penalty`` is the largest of ``penalties``, at most
     ``penalty_high`` (None where that is open on one); ``penalties`` and ``latencies_us`` are by
     map name. Its ``verdict`` is ``safe`` where it is safe on every one, ``misaligned`` where it is
@@ -28,13 +30,6 @@ class SharedDim:
     latencies_us: dict[str, float]
     penalty_high: float | None
     tolerance: float
-
-    @property
-    def safe(self) -> bool:
-        return self.verdict == "safe"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"safe": self.safe}
 
 
 @dataclass(frozen=True)
@@ -58,36 +53,23 @@ class Intersection:
         """Dims safe on all maps around ``d``; on a side without any, the least worst one."""
         return self.choose(d, below=below, above=above)
 
-    def choose(
-        self,
-        near: int,
-        *,
-        below: int | None = None,
-        above: int | None = None,
-        window: int | tuple[int, int] | None = None,
-        count: int | None = None,
-        safe_only: bool = True,
-    ) -> list[SharedDim]:
+    def choose(self, near: int, **limits: Unpack[Limits]) -> list[SharedDim]:
         """As :func:`gacprof.cliffmap.candidates.choose`; on a side that has no dim safe on all
         maps, the one with the least worst case instead."""
-        found = choose(
-            self.dims, near,
-            below=below, above=above, window=window, count=count, safe_only=safe_only,
-        )  # fmt: skip
-        everything = choose(self.dims, near, window=window, safe_only=False)
-        sides = (
-            (below, lambda d: d < near),
-            (above, lambda d: d > near),
-        )
-        for most, here in sides:
-            dims = [dim for dim in everything if here(dim.d)]
-            if most != 0 and not any(dim.safe for dim in dims) and safe_only:
+        found = choose(self.dims, near, **limits)
+        if not limits.get("safe_only", True):
+            return found
+        everything = choose(self.dims, near, window=limits.get("window"), safe_only=False)
+        lower = [dim for dim in everything if dim.d < near]
+        upper = [dim for dim in everything if dim.d > near]
+        for most, dims in ((limits.get("below"), lower), (limits.get("above"), upper)):
+            if most != 0 and not any(dim.safe for dim in dims):
                 found += sorted(dims, key=lambda dim: (dim.worst_penalty, abs(dim.d - near)))[:1]
         return sorted(found, key=lambda dim: dim.d)
 
     def as_dict(self) -> dict[str, Any]:
         dims = [dim.as_dict() for dim in self.dims]
-        return {**asdict(self), "dims": dims, "safe": self.safe}
+        return {**vars(self), "dims": dims, "safe": self.safe}
 
 
 def intersect(
@@ -105,11 +87,14 @@ def intersect(
     Where other dims are left open, those are taken at which every map has a curve, if any;
     curves that cover ``near`` are preferred.
     Raises :class:`MapError` for fewer than two maps, two of one name, or no dim in common;
-    :class:`MapMiss` where a map has no such axis.
+    :class:`MapLookupError` where a map has no such axis.
     """
     _check(maps)
-    shared = _shared_fixed(maps, operator, axis, dtype, flags, near, fixed) or fixed
-    curves = {m.name: m.curve(operator, axis, dtype, flags, near=near, **shared) for m in maps}
+    first, *others = (m.select(operator, axis, dtype, flags, **fixed) for m in maps)
+    sizes = [[curve.fixed for curve in of_map] for of_map in others]
+    shared = best([curve for curve in first if all(curve.fixed in s for s in sizes)], near)
+    at = shared.fixed if shared else fixed
+    curves = {m.name: m.curve(operator, axis, dtype, flags, near=near, **at) for m in maps}
     judged = {name: of_curve(curve) for name, curve in curves.items()}
     identities = {name: curve.identity for name, curve in curves.items()}
     return _together(operator, axis, identities, judged)
@@ -119,8 +104,8 @@ def intersect_uses(maps: Sequence[CliffMap], uses: Sequence[Use]) -> Intersectio
     """One dim of several operators (:meth:`CliffMap.joint_candidates`) on several maps."""
     _check(maps)
     judged = {m.name: m.judge_jointly(uses) for m in maps}
-    operators, axes = (" + ".join(dict.fromkeys(n)) for n in zip(
-        *((use.operator, use.axis) for use in uses), strict=True))  # fmt: skip
+    operators = " + ".join(dict.fromkeys(use.operator for use in uses))
+    axes = " + ".join(dict.fromkeys(use.axis for use in uses))
     return _together(operators, axes, {name: f"{len(uses)} uses" for name in judged}, judged)
 
 
@@ -133,23 +118,6 @@ def _check(maps: Sequence[CliffMap]) -> None:
         )
 
 
-def _shared_fixed(
-    maps: Sequence[CliffMap],
-    operator: str,
-    axis: str,
-    dtype: str | None,
-    flags: Mapping[str, Flag] | None,
-    near: int | None,
-    fixed: Mapping[str, int],
-) -> dict[str, int]:
-    """The other dims of the first map's best curve among those that all maps have; else none."""
-    curves = [m.select(operator, axis, dtype, flags, **fixed) for m in maps]
-    everywhere = [[c.fixed for c in of_map] for of_map in curves]
-    common = [c for c in curves[0] if all(c.fixed in there for there in everywhere)]
-    chosen = best(common, near)
-    return dict(chosen.fixed) if chosen else {}
-
-
 def _together(
     operator: str, axis: str, curves: dict[str, str], judged: Mapping[str, Sequence[Candidate]]
 ) -> Intersection:
@@ -160,30 +128,25 @@ def _together(
         raise MapError(
             f"{' and '.join(curves)} measured no {axis} of {operator} in common: {', '.join(spans)}"
         )
-    dims = []
-    for d in common:
-        here = {name: known[d] for name, known in by_dim.items()}
-        penalties = {name: candidate.penalty for name, candidate in here.items()}
-        dims.append(
-            SharedDim(
-                d,
-                max(penalties.values()),
-                _joint([candidate.verdict for candidate in here.values()]),
-                penalties,
-                {name: candidate.latency_us for name, candidate in here.items()},
-                _highest([candidate.penalty_high for candidate in here.values()]),
-                min(candidate.tolerance for candidate in here.values()),
-            )
-        )
-    return Intersection(operator, axis, curves, dims)
+    return Intersection(
+        operator,
+        axis,
+        curves,
+        [_shared({n: known[d] for n, known in by_dim.items()}) for d in common],
+    )
 
 
-def _joint(verdicts: Sequence[Verdict]) -> Verdict:
-    if "misaligned" in verdicts:
-        return "misaligned"
-    return "undecided" if "undecided" in verdicts else "safe"
-
-
-def _highest(bounds: Sequence[float | None]) -> float | None:
-    known = [bound for bound in bounds if bound is not None]
-    return max(known) if len(known) == len(bounds) else None
+def _shared(candidates: Mapping[str, Candidate]) -> SharedDim:
+    """One dim by its candidate on each map."""
+    here = list(candidates.values())
+    verdicts = {c.verdict for c in here}
+    bounds = [c.penalty_high for c in here if c.penalty_high is not None]
+    return SharedDim(
+        d=here[0].d,
+        worst_penalty=max(c.penalty for c in here),
+        verdict=next((v for v in _WORST_FIRST if v in verdicts), "safe"),
+        penalties={name: c.penalty for name, c in candidates.items()},
+        latencies_us={name: c.latency_us for name, c in candidates.items()},
+        penalty_high=max(bounds) if len(bounds) == len(here) else None,
+        tolerance=min(c.tolerance for c in here),
+    )

@@ -88,7 +88,7 @@ def verdict_of(low: float, high: float, tolerance: float) -> Verdict:
 
 
 MOST_FLOOR = 0.1
-"""Above this A/A floor the same point measured twice tells nothing of cliffs of its size."""
+"""Above this A/A floor the differences between dims are lost in those of one point."""
 WIDE = 5
 """An undecided dim whose penalty is bounded within so many tolerances is nearly decided."""
 MOST_WIDE = 0.5

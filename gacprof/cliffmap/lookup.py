@@ -1,33 +1,144 @@
-"""Latency of any shape: measured exactly, else within its tier, else a miss. Never a guess.
+"""Latency of any shape: measured exactly, else within its tier, else an error. Never a guess.
 
 In this order:
 
 1. the exact point;
-2. between two measured neighbours of the same tier on the same curve (:mod:`within`);
+2. between two measured neighbours of the same tier on the same curve;
 3. the curve at the nearest other fixed dims, scaled, provided that each dim that differs
-   stays within one tier on the way (:mod:`scaling`).
+   stays within one tier on the way.
 
 Nothing crosses a cliff, a change of mechanism, or a change of residue class.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from math import gcd, inf, log
+from typing import Any, Literal
 
-from gacprof.cliffmap.miss import MapMiss
-from gacprof.cliffmap.query import Lookup, Query, curve_key
-from gacprof.cliffmap.scaling import Scaling
+from gacprof.cliffmap.detect import NORMAL_95, finest_step
 from gacprof.cliffmap.schema import Curve, LonePoint, MapFile
-from gacprof.cliffmap.selection import complete_dims
-from gacprof.cliffmap.within import between, measured
+from gacprof.cliffmap.selection import (
+    MapLookupError,
+    complete_dims,
+    dims_distance,
+    flag_distance,
+)
 from gacprof.core.points import Flag
 
-__all__ = ["Index", "Lookup"]
+WIDEST_GAP = 1.25
+"""Between neighbours further apart than this ratio nothing is filled in: a coarse sweep does
+not show what lies between its dims."""
 
-_Hit = tuple[tuple[int, int], Lookup]
+WIDEST_HOLE = 2
+"""On a curve without a period only single missing dims are filled in, this many of the sweep's
+finest steps from neighbour to neighbour: across a wider hole nothing vouches that the residues
+which were not visited fare as those that were. On CPU sweeps that was up to 15 % wrong."""
+
+WIDEST_STEP = 1.1
+"""Between neighbours whose latencies differ by more than this ratio nothing is filled in. A
+gap of dims hides a cliff as large as the work grows over it (72 to 88: 22 %), and halfway
+across one the answer would be off by half of it. At this ratio it is off by 5 % at most."""
+
+BLIND_RATIO = 2.0
+"""How far work scales a dim along which the map holds no curve, and that only between
+multiples of :data:`BLIND_MULTIPLE`."""
+
+BLIND_MULTIPLE = 128
+"""Tile edges of the GEMM kernels divide it or are twice it; at its multiples no alignment
+differs. Wave quantisation may, hence the mark ``scaled``."""
+
+NEAREST = 4
+"""How many of the nearest curves of an axis are tried."""
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A latency with its bounds (None where the source gives none) and where it comes from.
+
+    ``kind`` is ``exact`` for a measured point, else ``scaled``. ``source`` names the curve
+    and what was done. ``unbounded`` marks a point that was measured too seldom for bounds: its
+    error may be anything.
+    """
+
+    latency_us: float
+    low_us: float | None
+    high_us: float | None
+    kind: Literal["exact", "scaled"]
+    source: str
+    unbounded: bool = False
+
+    @property
+    def error(self) -> float | None:
+        """The relative standard error beside the curve's other dims: infinite where the point was
+        measured too seldom, None where the source gives no spread at all."""
+        if self.unbounded:
+            return inf
+        if self.low_us is None or self.high_us is None:
+            return None
+        return log(self.high_us / self.low_us) / (2 * NORMAL_95)
+
+
+def measured(curve: Curve, d: int) -> Lookup | None:
+    """The latency at a dim of the curve, if that was measured."""
+    p = curve.points
+    place = p.place(d)
+    if place is None:
+        return None
+    found = p.median_us[place], p.low_us[place], p.high_us[place]
+    return Lookup(*found, "exact", curve.identity)
+
+
+def between(curve: Curve, d: int) -> Lookup | None:
+    """Linear between the two measured neighbours of d's tier; None where d is in no one tier."""
+    tiers = [tier for tier in curve.tiers if tier.holds(d)]
+    dims, latency, step = curve.points.d, curve.points.median_us, finest_step(curve.points.d)
+    # A sweep in steps says nothing of residues that it never visited.
+    if len(tiers) != 1 or (d - dims[0]) % step:
+        return None
+    members = [i for i, size in enumerate(dims) if tiers[0].holds(size)]
+    place = bisect_left(members, d, key=lambda i: dims[i])
+    before, after = members[place - 1], members[place]
+    a, b = dims[before], dims[after]
+    if b / a > WIDEST_GAP or (curve.period is None and (b - a) // step > WIDEST_HOLE):
+        return None
+    if max(latency[before], latency[after]) > WIDEST_STEP * min(latency[before], latency[after]):
+        return None
+    middle = latency[before] + (d - a) / (b - a) * (latency[after] - latency[before])
+    lows = [low for low in (curve.points.low_us[before], curve.points.low_us[after]) if low]
+    highs = [high for high in (curve.points.high_us[before], curve.points.high_us[after]) if high]
+    return Lookup(
+        middle,
+        min([*lows, middle]) if lows else None,
+        max([*highs, middle]) if highs else None,
+        "scaled",
+        f"{curve.identity}, between {curve.axis}={a} and {b} of the tier '{tiers[0].name}'",
+    )
+
+
+def _at(curve: Curve, d: int) -> Lookup | None:
+    return measured(curve, d) or between(curve, d)
+
+
+@dataclass(frozen=True)
+class _Query:
+    """All dims of an operator, spelt out; flags only as far as they were asked for."""
+
+    operator: str
+    dims: dict[str, int]
+    dtype: str
+    flags: Mapping[str, Flag]
+
+    def but(self, axis: str) -> dict[str, int]:
+        """The dims without one."""
+        return {name: size for name, size in self.dims.items() if name != axis}
+
+    def distance(self, flags: Mapping[str, Flag]) -> tuple[int, int] | None:
+        return flag_distance(self.operator, flags, self.flags)
 
 
 class Index:
@@ -36,14 +147,14 @@ class Index:
     def __init__(self, file: MapFile) -> None:
         self._name = file.name
         self._measured = file.provenance.kind == "measured"
-        self._curves: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
+        self._through: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
+        self._alike: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         for curve in file.curves:
-            self._curves[curve_key(curve)].append(curve)
+            self._through[_through(curve, curve.axis, curve.fixed)].append(curve)
+            self._alike[_alike(curve, curve.axis, curve.fixed)].append(curve)
         self._lone: dict[tuple[Any, ...], list[LonePoint]] = defaultdict(list)
         for point in file.lone:
-            key = (point.operator, point.dtype, tuple(sorted(point.dims.items())))
-            self._lone[key].append(point)
-        self._scaling = Scaling(file.curves)
+            self._lone[_through(point, "", point.dims)].append(point)
 
     def find(
         self,
@@ -52,12 +163,17 @@ class Index:
         dtype: str,
         flags: Mapping[str, Flag] | None = None,
     ) -> Lookup:
-        """The latency at these dims. Raises :class:`MapMiss` where the map cannot say."""
-        query = Query(operator, complete_dims(operator, dims), dtype, flags or {})
-        found = self._exact(query) or self._between(query) or self._scaling.carry(query)
+        """The latency at these dims. Raises :class:`MapLookupError` where the map cannot say."""
+        query = _Query(operator, complete_dims(operator, dims), dtype, flags or {})
+        curves = list(self._curves_through(query))
+        found = (
+            self._exact(query, curves)
+            or _nearest_flags((distance, between(c, query.dims[c.axis])) for distance, c in curves)
+            or self._scaled(query)
+        )
         if found is None:
             shape = " ".join(f"{name}={size}" for name, size in sorted(query.dims.items()))
-            raise MapMiss(
+            raise MapLookupError(
                 f"the map '{self._name}' cannot tell the latency of {operator} {shape} {dtype}",
                 operator=operator,
                 dims=query.dims,
@@ -67,36 +183,110 @@ class Index:
         unbounded = self._measured and found.low_us is None
         return replace(found, unbounded=True) if unbounded else found
 
-    def _exact(self, query: Query) -> Lookup | None:
-        hits = [
-            (distance, found)
-            for axis, distance, curve in self._through(query)
-            if (found := measured(curve, query.dims[axis])) is not None
-        ]
-        for point in self._lone.get(query.point_key, ()):
-            distance = query.distance(point.flags)
-            if distance is not None:
-                values = point.median_us, point.low_us, point.high_us
-                hits.append((distance, Lookup(*values, "exact", "a point of its own")))
-        return _best(hits)
-
-    def _between(self, query: Query) -> Lookup | None:
-        return _best(
-            [
-                (distance, found)
-                for axis, distance, curve in self._through(query)
-                if (found := between(curve, query.dims[axis])) is not None
-            ]
-        )
-
-    def _through(self, query: Query) -> Iterator[tuple[str, tuple[int, int], Curve]]:
+    def _curves_through(self, query: _Query) -> Iterator[tuple[tuple[int, int], Curve]]:
         """The curves that run through the point, whether or not they hold it."""
         for axis in query.dims:
-            for curve in self._curves.get(query.key(axis), ()):
+            for curve in self._through.get(_through(query, axis, query.but(axis)), ()):
                 distance = query.distance(curve.flags)
                 if distance is not None:
-                    yield axis, distance, curve
+                    yield distance, curve
+
+    def _exact(
+        self, query: _Query, curves: Iterable[tuple[tuple[int, int], Curve]]
+    ) -> Lookup | None:
+        hits = [(distance, measured(c, query.dims[c.axis])) for distance, c in curves]
+        for p in self._lone.get(_through(query, "", query.dims), ()):
+            distance = query.distance(p.flags)
+            if distance is not None:
+                found = Lookup(p.median_us, p.low_us, p.high_us, "exact", "a point of its own")
+                hits.append((distance, found))
+        return _nearest_flags(hits)
+
+    def _scaled(self, query: _Query) -> Lookup | None:
+        """From the curve at the nearest fixed dims whose way to these dims stays in one tier."""
+        options = []
+        for (operator, axis, dtype, flags, names), curves in self._alike.items():
+            if (operator, dtype) != (query.operator, query.dtype):
+                continue
+            distance = query.distance(dict(flags))
+            if distance is None or {*names, axis} != set(query.dims):
+                continue
+            size, wanted = query.dims[axis], query.but(axis)
+            covering = (c for c in curves if c.points.d[0] <= size <= c.points.d[-1])
+            near = ((distance, dims_distance(c.fixed, wanted), c.identity, c) for c in covering)
+            options += nsmallest(NEAREST, near, key=lambda option: option[:3])
+        for *_, curve in sorted(options, key=lambda option: option[:3]):
+            found = self._scaled_from(curve, query)
+            if found is not None:
+                return found
+        return None
+
+    def _scaled_from(self, curve: Curve, query: _Query) -> Lookup | None:
+        here = _at(curve, query.dims[curve.axis])
+        if here is None:
+            return None
+        factor, steps, blind = 1.0, [], 0
+        for name, there in curve.fixed.items():
+            wanted = query.dims[name]
+            if wanted == there:
+                continue
+            spanning = self._spanning(curve, query, name, there)
+            if spanning:
+                ratio = _measured_ratio(spanning, query, name, there)
+            else:
+                ratio, blind = _blind_ratio(there, wanted), blind + 1
+            if ratio is None or blind > 1:
+                return None
+            factor *= ratio
+            steps.append(f"{name} {there} → {wanted}: ×{ratio:.3f}")
+        return replace(
+            here,
+            latency_us=here.latency_us * factor,
+            low_us=None if here.low_us is None else here.low_us * factor,
+            high_us=None if here.high_us is None else here.high_us * factor,
+            kind="scaled",
+            source=", ".join([here.source, *steps]),
+        )
+
+    def _spanning(self, curve: Curve, query: _Query, name: str, there: int) -> list[Curve]:
+        """Curves over ``name``, of the same flags, that hold both ends of the way."""
+        low, high = sorted((there, query.dims[name]))
+        alike = self._alike.get(_alike(curve, name, query.but(name)), ())
+        return [c for c in alike if c.points.d[0] <= low and high <= c.points.d[-1]]
 
 
-def _best(hits: list[_Hit]) -> Lookup | None:
-    return min(hits, key=lambda hit: hit[0])[1] if hits else None
+def _measured_ratio(spanning: list[Curve], query: _Query, name: str, there: int) -> float | None:
+    """latency(wanted) / latency(there) on the nearest curve over ``name``, in one tier.
+
+    Of the other near ones too: a dim that is badly served already hides the cliffs of the
+    others, and the nearest curve may be fixed at such a dim.
+    """
+    others, wanted = query.but(name), query.dims[name]
+    near = nsmallest(NEAREST, spanning, key=lambda c: (dims_distance(c.fixed, others), c.identity))
+    for curve in near:
+        if not any(tier.holds(there) and tier.holds(wanted) for tier in curve.tiers):
+            return None
+    start, end = _at(near[0], there), _at(near[0], wanted)
+    return end.latency_us / start.latency_us if start and end else None
+
+
+def _blind_ratio(there: int, wanted: int) -> float | None:
+    """By work alone, along a dim over which no curve leads this way."""
+    far = max(there, wanted) / min(there, wanted) > BLIND_RATIO
+    return None if far or gcd(there, wanted) % BLIND_MULTIPLE else wanted / there
+
+
+def _nearest_flags(hits: Iterable[tuple[tuple[int, int], Lookup | None]]) -> Lookup | None:
+    found = [(distance, hit) for distance, hit in hits if hit is not None]
+    return min(found, key=lambda hit: hit[0])[1] if found else None
+
+
+def _through(of: Curve | LonePoint | _Query, axis: str, fixed: Mapping[str, int]) -> tuple:
+    """What curves over an axis have in common that run through one point."""
+    return of.operator, axis, of.dtype, tuple(sorted(fixed.items()))
+
+
+def _alike(curve: Curve, axis: str, fixed: Iterable[str]) -> tuple:
+    """What curves have in common that differ in sizes only."""
+    flags = tuple(sorted(curve.flags.items()))
+    return curve.operator, axis, curve.dtype, flags, tuple(sorted(fixed))

@@ -6,18 +6,23 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import inf, isfinite, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from gacprof.cliffmap import candidates as near_by
-from gacprof.cliffmap.arguments import check_names, check_sizes
-from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.cliffmap import detect
+from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, of_curve, of_sums
 from gacprof.cliffmap.judge import too_noisy
-from gacprof.cliffmap.lookup import Index
-from gacprof.cliffmap.miss import MapMiss
-from gacprof.cliffmap.missed import first_missed
-from gacprof.cliffmap.query import Lookup
+from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
-from gacprof.cliffmap.selection import best, complete_dims, matching, nearest
+from gacprof.cliffmap.selection import (
+    MapLookupError,
+    best,
+    check_names,
+    check_sizes,
+    complete_dims,
+    dims_distance,
+    matching,
+    why_none,
+)
 from gacprof.cliffmap.storage import read_map, write_map
 from gacprof.core.errors import MapError
 from gacprof.core.points import Environment, Flag
@@ -100,7 +105,7 @@ class CliffMap:
         """The one curve that answers best among those that agree with what is given.
 
         It covers ``near`` if any does, and has the default flags where flags are left out.
-        Raises :class:`MapMiss` where the map has none over that axis, :class:`MapError` for
+        Raises :class:`MapLookupError` where the map has none over that axis, :class:`MapError` for
         an operator or a dim that there is not, or a size that is none.
         """
         check_sizes(fixed if near is None else {**fixed, axis: near})
@@ -118,13 +123,13 @@ class CliffMap:
     ) -> Lookup:
         """The latency at these dims, exact or within its tier (:mod:`gacprof.cliffmap.lookup`).
 
-        Raises :class:`MapMiss`, naming the sweep that would fill it, and :class:`MapError` for
-        an unknown operator or a size that is none.
+        Raises :class:`MapLookupError`, naming the sweep that would fill it, and :class:`MapError`
+        for an unknown operator or a size that is none.
         """
         check_sizes(dims)
         try:
             return self._index.find(operator, dims, dtype, flags)
-        except MapMiss:
+        except MapLookupError:
             check_names(self.curves, operator, None)
             raise
 
@@ -137,18 +142,12 @@ class CliffMap:
         flags: Mapping[str, Flag] | None = None,
         **fixed: int,
     ) -> float:
-        """latency / envelope − 1 of a measured dim. Raises :class:`MapMiss` for any other."""
+        """latency / envelope − 1 of a measured dim; :class:`MapLookupError` for any other."""
         curve = self.curve(operator, axis, dtype, flags, near=d, **fixed)
-        for candidate in self._judged(curve):
-            if candidate.d == d:
-                return candidate.penalty
-        raise MapMiss(
-            f"{axis}={d} was not measured on {curve.identity}",
-            operator=operator,
-            dims={**curve.fixed, axis: d},
-            dtype=curve.dtype,
-            flags=curve.flags,
-        )
+        place = curve.points.place(d)
+        if place is None:
+            raise MapLookupError.at(curve, d, f"{axis}={d} was not measured on {curve.identity}")
+        return detect.penalty(curve.points.median_us)[place]
 
     def candidates(
         self,
@@ -169,116 +168,90 @@ class CliffMap:
 
         ``below``/``above`` cap each side, ``window`` is a half-width or (first, last),
         ``count`` keeps the nearest. ``fixed`` are the operator's other dims, where they matter.
-        Raises :class:`MapMiss` where the map has no such axis.
+        Raises :class:`MapLookupError` where the map has no such axis.
         """
         curve = self.curve(operator, axis, dtype, flags, near=near, **fixed)
-        self._check_covered(near, [c.d for c in self._judged(curve)], curve)
-        return near_by.choose(
-            self._judged(curve), near,
+        first, last = curve.points.d[0], curve.points.d[-1]
+        if not first <= near <= last:
+            raise MapLookupError.at(
+                curve,
+                near,
+                f"the map '{self.name}' holds {axis} from {first} to {last} on "
+                f"{curve.identity}, not near {near}",
+            )
+        return choose(
+            of_curve(curve), near,
             below=below, above=above, window=window, count=count, safe_only=safe_only,
         )  # fmt: skip
 
     def joint_candidates(
-        self,
-        uses: Sequence[Use],
-        near: int,
-        *,
-        below: int | None = None,
-        above: int | None = None,
-        window: int | tuple[int, int] | None = None,
-        count: int | None = None,
-        safe_only: bool = True,
+        self, uses: Sequence[Use], near: int, **limits: Unpack[Limits]
     ) -> list[Candidate]:
         """Safe sizes of one dim that several operators share, as a rank is N of one GEMM and K
-        of the next: judged on their summed latency at the layer's real shapes.
+        of the next: judged on their summed latency at the layer's real shapes. ``limits`` are those
+        of :meth:`candidates`.
 
-        Only sizes at which the map can tell every use's latency are judged. Raises
-        :class:`MapMiss` of the first use for which it can tell none.
+        Only sizes at which every use's latency can be looked up are judged. Raises
+        :class:`MapLookupError` where there is none, naming the sweep of the first use.
         """
         judged = self.judge_jointly(uses)
         first, last = judged[0].d, judged[-1].d
         if not first <= near <= last:
-            raise MapMiss(
+            raise MapLookupError(
                 f"the map '{self.name}' knows all {len(uses)} uses from {first} to {last} only, "
                 f"not near {near}",
                 operator=uses[0].operator,
-                dims={**self._fixed(uses[0]), uses[0].axis: near},
+                dims={**uses[0].fixed, uses[0].axis: near},
                 dtype=uses[0].dtype,
                 flags=uses[0].flags,
             )
-        return near_by.choose(
-            judged, near,
-            below=below, above=above, window=window, count=count, safe_only=safe_only,
-        )  # fmt: skip
+        return choose(judged, near, **limits)
 
     def judge_jointly(self, uses: Sequence[Use]) -> list[Candidate]:
         """Every size that all uses can be looked up at, judged on the weighted sum."""
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
-        settled, sizes, curves_used = [], set[int](), []
-        for use in uses:
-            fixed = complete_dims(use.operator, self._fixed(use))
-            curves = matching(self.curves, use.operator, use.axis, use.dtype, use.flags)
-            curve = nearest(curves, fixed)
-            if curve is None:
-                raise self._no_curve(use.operator, use.axis, use.dtype, use.flags, fixed)
-            sizes.update(curve.points.d)
-            settled.append(curve.coverage.settled)
-            curves_used.append(curve)
-        rows = [(d, self._total(uses, d)) for d in sorted(sizes)]
-        known = [(d, *total) for d, total in rows if total is not None]
+        curves = [self._nearest(use) for use in uses]
+        sizes = sorted({d for curve in curves for d in curve.points.d})
+        known = [(d, *total) for d in sizes if (total := self._total(uses, d)) is not None]
         if not known:
-            self._explain(uses, min(sizes))
+            raise MapLookupError(
+                f"the map '{self.name}' holds no size at which all {len(uses)} uses can be told",
+                operator=uses[0].operator,
+                dims=uses[0].fixed,
+                dtype=uses[0].dtype,
+                flags=uses[0].flags,
+                axis=uses[0].axis,
+            )
         d, latency, error = (list(column) for column in zip(*known, strict=True))
-        return near_by.of_sums(
+        return of_sums(
             d,
             latency,
             None if all(e is None for e in error) else [inf if e is None else e for e in error],
-            min(curve.tolerance for curve in curves_used),
-            min(settled),
-            " + ".join(dict.fromkeys(curve.identity for curve in curves_used)),
+            min(curve.tolerance for curve in curves),
+            min(curve.coverage.settled for curve in curves),
+            " + ".join(dict.fromkeys(curve.identity for curve in curves)),
         )
 
-    def _check_covered(self, near: int, dims: Sequence[int], curve: Curve) -> None:
-        """Raises :class:`MapMiss` for a wish beyond what the curve holds."""
-        if not dims[0] <= near <= dims[-1]:
-            raise MapMiss(
-                f"the map '{self.name}' holds {curve.axis} from {dims[0]} to {dims[-1]} on "
-                f"{curve.identity}, not near {near}",
-                operator=curve.operator,
-                dims={**curve.fixed, curve.axis: near},
-                dtype=curve.dtype,
-                flags=curve.flags,
-            )
-
-    @staticmethod
-    def _fixed(use: Use) -> dict[str, int]:
-        return {name: size for name, size in use.dims.items() if name != use.axis}
+    def _nearest(self, use: Use) -> Curve:
+        fixed = complete_dims(use.operator, use.fixed)
+        curves = matching(self.curves, use.operator, use.axis, use.dtype, use.flags)
+        if not curves:
+            raise self._no_curve(use.operator, use.axis, use.dtype, use.flags, fixed)
+        return min(curves, key=lambda curve: dims_distance(curve.fixed, fixed))
 
     def _total(self, uses: Sequence[Use], d: int) -> tuple[float, float | None] | None:
-        """(summed latency, its relative standard error) at a size; None where a use is missed."""
-        total = sum_of_uses = 0.0
+        """(summed latency, its relative standard error) at a size; None where one is unknown."""
+        total = variance = 0.0
         for use in uses:
             try:
                 found = self.latency(use.operator, {**use.dims, use.axis: d}, use.dtype, use.flags)
-            except MapMiss:
+            except MapLookupError:
                 return None
-            total += use.weight * found.latency_us
             share = use.weight * found.latency_us
-            sum_of_uses += (inf if found.error is None else found.error * share) ** 2
-        return total, (sqrt(sum_of_uses) / total if isfinite(sum_of_uses) else None)
-
-    def _explain(self, uses: Sequence[Use], d: int) -> None:
-        """Raise the miss of the first use that cannot be looked up, as a miss of its axis."""
-        use = uses[0]
-        raise MapMiss(
-            f"the map '{self.name}' holds no size at which all {len(uses)} uses can be told",
-            operator=use.operator,
-            dims=self._fixed(use),
-            dtype=use.dtype,
-            flags=use.flags,
-            axis=use.axis,
-        )
+            total += share
+            variance += (inf if found.error is None else found.error * share) ** 2
+        return total, (sqrt(variance) / total if isfinite(variance) else None)
 
     def _no_curve(
         self,
@@ -287,12 +260,12 @@ class CliffMap:
         dtype: str | None,
         flags: Mapping[str, Flag] | None,
         fixed: Mapping[str, int],
-    ) -> MapMiss:
+    ) -> MapLookupError:
         check_names(self.curves, operator, axis)
         held = any((c.operator, c.axis) == (operator, axis) for c in self.curves)
-        why = first_missed(self.curves, operator, axis, dtype, flags, fixed) if held else ""
+        why = why_none(self.curves, operator, axis, dtype, flags, fixed) if held else ""
         there = f" with these settings: {why}" if why else ""
-        return MapMiss(
+        return MapLookupError(
             f"the map '{self.name}' has no curve of {operator} over {axis}{there}",
             operator=operator,
             dims=fixed,
@@ -300,16 +273,6 @@ class CliffMap:
             flags=flags,
             axis=axis,
         )
-
-    def _judged(self, curve: Curve) -> list[Candidate]:
-        known = self._judgements.get(id(curve))
-        if known is None:
-            known = self._judgements[id(curve)] = near_by.of_curve(curve)
-        return known
-
-    @cached_property
-    def _judgements(self) -> dict[int, list[Candidate]]:
-        return {}
 
     @cached_property
     def _index(self) -> Index:

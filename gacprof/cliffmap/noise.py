@@ -14,7 +14,7 @@ from gacprof.core.points import Block, Point
 
 Floats = NDArray[np.float64]
 LEAST_PAIRS = 12
-"""Fewer A/A pairs do not tell how far errors are off: their 95 % quantile is the largest."""
+"""Fewer A/A pairs do not show how far errors are off: their 95 % quantile is the largest."""
 DRIFT_BOUND = 0.25
 """A level that moves by more within a sweep was not one machine state."""
 CARRY_OVER_BOUND = 0.01
@@ -100,7 +100,7 @@ def _carry_over(curves: Sequence[CurveBlocks]) -> Check | None:
         return None
     middle = np.median(y)
     wide = 3 * 1.4826 * np.median(np.abs(y - middle))
-    y = np.clip(y - middle, -wide, wide)  # disturbances tell nothing of the predecessor
+    y = np.clip(y - middle, -wide, wide)  # disturbances do not depend on the predecessor
     fast, slow = np.quantile(x, (0.1, 0.9))
     if slow - fast < 1e-6:
         return None

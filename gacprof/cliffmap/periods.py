@@ -1,8 +1,8 @@
 """Find what repeats along an axis: which modulus, and which residues fare alike.
 
 No modulus is preferred for being a power of two. For each one, a dim's latency is compared
-with the mean of one whole period around it, and the comparison is foretold from the *other*
-dims of the same residue. What is foretold is explained; noise cannot be foretold, a ramp is
+with the mean of one whole period around it, and that ratio is predicted from the *other*
+dims of the same residue. What is predicted is explained; noise cannot be predicted, a ramp is
 its own mean, and a cliff happens once, so none of them passes for a period.
 """
 
@@ -13,16 +13,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import exp, log1p
 from statistics import median
-from typing import TYPE_CHECKING
 
-from gacprof.cliffmap.residues import finest_step
+import numpy as np
+from numpy.typing import NDArray
+
+from gacprof.cliffmap.detect import finest_step
 from gacprof.cliffmap.schema import Period, ResidueClass
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 LARGEST_MODULUS = 256
 """The largest tile edge among the kernels of cuBLAS and FlashAttention-2."""
@@ -42,12 +40,10 @@ TIE = 0.01
 def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Period | None:
     """The modulus that explains the curve best, with its residue classes; None if none does.
 
-    Classes differ by more than ``floor``, and the modulus is the smallest that tells them
-    apart; each holds a residue that several dims were measured of, for one dim alone foretells
-    nothing. Dims may have any spacing; a modulus is a multiple of the sweep's finest step.
+    Classes differ by more than ``floor``, and the modulus is the smallest that separates them;
+    each holds a residue that several dims were measured of, for one dim alone predicts nothing.
+    Dims may have any spacing; a modulus is a multiple of the sweep's finest step.
     """
-    import numpy as np
-
     step = finest_step(d)
     places = (np.asarray(d) - d[0]) // step
     if places[-1] >= 64 * len(d):  # too sparse for any period to show, and a huge array
@@ -97,8 +93,6 @@ def _against_period(logs: Array, modulus: int) -> Array:
     An even period has no middle: its two ends count half each. Missing dims are left out of
     the mean, and the result is padded with NaN to whole rows.
     """
-    import numpy as np
-
     half = modulus // 2
     weights = np.ones(2 * half + 1)
     if modulus % 2 == 0:
@@ -114,8 +108,6 @@ def _against_period(logs: Array, modulus: int) -> Array:
 
 def _explained(logs: Array, modulus: int) -> float:
     """1 − Σ|relative − median of the others of its residue| / Σ|relative|."""
-    import numpy as np
-
     relative = _against_period(logs, modulus)
     total = np.nansum(np.abs(relative))
     if total == 0:
@@ -125,8 +117,6 @@ def _explained(logs: Array, modulus: int) -> float:
 
 def _median_of_others(table: Array) -> Array:
     """For each entry the median of its column without it; 0 where it is alone."""
-    import numpy as np
-
     order = np.argsort(table, axis=0)  # NaN last
     rank = np.argsort(order, axis=0)
     ordered = np.take_along_axis(table, order, axis=0)
@@ -144,8 +134,6 @@ def _median_of_others(table: Array) -> Array:
 
 def _effects(logs: Array, modulus: int) -> dict[int, float]:
     """Place on the axis (mod the period) → median log effect; places never measured are absent."""
-    import numpy as np
-
     relative = _against_period(logs, modulus)
     columns = {i: column[~np.isnan(column)] for i, column in enumerate(relative.T)}
     return {i: float(np.median(column)) for i, column in columns.items() if len(column)}
@@ -163,7 +151,7 @@ def _grouped(effects: dict[int, float], floor: float) -> list[list[int]]:
 
 
 def _reduced(modulus: int, classes: list[ResidueClass]) -> tuple[int, list[ResidueClass]]:
-    """The same classes by the smallest divisor of the modulus that tells them apart."""
+    """The same classes by the smallest divisor of the modulus that separates them."""
     for smaller in (m for m in range(2, modulus) if modulus % m == 0):
         merged = [{r % smaller for r in c.remainders} for c in classes]
         if sum(len(m) for m in merged) == len(set().union(*merged)):

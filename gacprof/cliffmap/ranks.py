@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.miss import MapMiss
+from gacprof.cliffmap.selection import MapLookupError
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
 
@@ -40,16 +40,21 @@ def safe_ranks(
     ``tokens`` (counts, or counts with weights; by default those that the map was measured at for
     these shapes). ``within`` are the first and the last rank wanted.
 
-    Raises :class:`MapMiss` with the command that measures what the map lacks, :class:`MapError`
-    for shapes that are none.
+    Raises :class:`MapLookupError` with the command that measures what the map lacks,
+    :class:`MapError` for shapes that are none.
     """
     shapes = _shapes(layers)
     dtype = dtype or _only_dtype(cliff_map)
     regime = _regime(cliff_map, dtype)
-    weights = _weights(tokens) or dict.fromkeys(_measured(cliff_map, shapes, dtype, regime), 1.0)
-    if not weights:
-        weights = dict.fromkeys(DEFAULT_TOKENS, 1.0)
-    uses = [use for shape in shapes for use in _pair(shape, weights, dtype, regime)]
+    if tokens is None or not len(tokens):
+        tokens = _measured(cliff_map, shapes, dtype, regime) or DEFAULT_TOKENS
+    weights = tokens if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
+    uses = [
+        Use("linear", {"M": m, other: size}, axis, dtype, regime, weight)
+        for shape in shapes
+        for m, weight in weights.items()
+        for axis, other, size in _products(shape)
+    ]
     command = _command(shapes, list(weights), dtype, within)
     for use in uses:
         _check_measured(cliff_map, use, within, command)
@@ -59,16 +64,10 @@ def safe_ranks(
     return [c for c in judged if c.safe or not safe_only]
 
 
-def _pair(
-    shape: Shape, weights: Mapping[int, float], dtype: str, regime: Mapping[str, Flag]
-) -> list[Use]:
-    """The rank as N of ``x · Vᵀ`` and K of ``· Uᵀ``, at each token count."""
+def _products(shape: Shape) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
+    """(the rank's axis, the other axis, its size) of ``x · Vᵀ`` and of ``· Uᵀ``."""
     out_features, in_features = shape
-    return [
-        Use("linear", {"M": m, other: size}, axis, dtype, regime, weight)
-        for m, weight in weights.items()
-        for axis, other, size in (("N", "K", in_features), ("K", "N", out_features))
-    ]
+    return ("N", "K", in_features), ("K", "N", out_features)
 
 
 def _shapes(layers: Linear | Shape | Iterable[Linear | Shape]) -> list[Shape]:
@@ -83,14 +82,6 @@ def _shapes(layers: Linear | Shape | Iterable[Linear | Shape]) -> list[Shape]:
             raise MapError(f"{tuple(listed)} is no weight's shape: give (out, in)")
         return [(listed[0], listed[1])]
     return [shape for entry in listed for shape in _shapes(entry)]
-
-
-def _weights(tokens: Mapping[int, float] | Sequence[int] | None) -> dict[int, float]:
-    if tokens is None:
-        return {}
-    if isinstance(tokens, Mapping):
-        return dict(tokens)
-    return dict.fromkeys(tokens, 1.0)
 
 
 def _only_dtype(cliff_map: CliffMap) -> str:
@@ -111,19 +102,19 @@ def _measured(
     cliff_map: CliffMap, shapes: Iterable[Shape], dtype: str, regime: Mapping[str, Flag]
 ) -> list[int]:
     """The token counts at which every product of these shapes has a curve."""
-    found: list[set[int]] = []
-    for out_features, in_features in shapes:
-        for axis, other, size in (("N", "K", in_features), ("K", "N", out_features)):
-            curves = cliff_map.select("linear", axis, dtype, regime, **{other: size})
-            found.append({curve.fixed["M"] for curve in curves})
+    found = [
+        {c.fixed["M"] for c in cliff_map.select("linear", axis, dtype, regime, **{other: size})}
+        for shape in shapes
+        for axis, other, size in _products(shape)
+    ]
     return sorted(set.intersection(*found))
 
 
 def _check_measured(
     cliff_map: CliffMap, use: Use, within: tuple[int, int] | None, command: str
 ) -> None:
-    """Raises :class:`MapMiss` where no curve is of this very product, or none reaches the ranks
-    that are wanted."""
+    """Raises :class:`MapLookupError` where no curve is of this very product, or none reaches the
+    ranks that are wanted."""
     curves = cliff_map.select("linear", use.axis, use.dtype, use.flags, **use.dims)
     spans = [(curve.points.d[0], curve.points.d[-1]) for curve in curves]
     at = ", ".join(f"{name}={size}" for name, size in use.dims.items())
@@ -136,7 +127,7 @@ def _check_measured(
         )
     else:
         return
-    raise MapMiss(
+    raise MapLookupError(
         why, operator="linear", dims=use.dims, dtype=use.dtype, flags=use.flags, axis=use.axis,
         command=command,
     )  # fmt: skip

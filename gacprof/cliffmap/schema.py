@@ -8,14 +8,16 @@ Latencies are microseconds, dims are counts, floors and penalties are fractions 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gacprof.cliffmap.cliff import Cliff, Positive, Size
-
 SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
 
+Size = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
@@ -112,6 +114,25 @@ class Period(_Strict):
         return next(found, None)
 
 
+class Cliff(_Strict):
+    """An edge between two neighbouring measured dims where latency jumps.
+
+    ``jump`` is latency(after) / latency(before) − 1, negative where the larger dim is
+    faster. ``low`` and ``high`` bound it by the intervals of both medians. Where the curve
+    has a period, neighbours are taken within a residue class (``modulus``, ``remainders``):
+    the jumps between classes are what the period says.
+    """
+
+    before: Size
+    after: Size
+    jump: float
+    low: float
+    high: float
+    modulus: Size = 1
+    remainders: list[int] = Field(default_factory=lambda: [0])
+    cause: str | None = None
+
+
 class Tier(_Strict):
     """Dims served by the same mechanism, as one stretch of the axis: first to last.
 
@@ -154,27 +175,27 @@ class Points(_Strict):
     @model_validator(mode="after")
     def _columns_agree(self) -> Points:
         n = len(self.d)
-        columns = (
-            self.median_us, self.low_us, self.high_us, self.count,
-            self.penalty_low, self.penalty_high,
-        )  # fmt: skip
-        lengths = {len(column) for column in columns}
+        of_all = ("median_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
+        lengths = {len(getattr(self, name)) for name in of_all}
         if lengths != {n} or not {len(self.mechanism), len(self.kernels)} <= {0, n}:
             raise ValueError("the columns of 'points' differ in length")
         if n < 2:
             raise ValueError(f"an axis needs two dims at least, this one has {n}")
         if self.d[0] <= 0:
             raise ValueError(f"the dim {self.d[0]} is not positive")
-        for before, after in zip(self.d, self.d[1:], strict=False):
+        for before, after in pairwise(self.d):
             if after == before:
                 raise ValueError(f"d={after} is there twice")
             if after < before:
                 raise ValueError(f"d={after} stands after d={before}: dims must ascend")
-        for d, latency, low, high in zip(
-            self.d, self.median_us, self.low_us, self.high_us, strict=True
-        ):
-            _check_latency(d, latency, low, high)
+        for latency in zip(self.d, self.median_us, self.low_us, self.high_us, strict=True):
+            _check_latency(*latency)
         return self
+
+    def place(self, d: int) -> int | None:
+        """Where ``d`` stands in the columns; None where it was not measured."""
+        found = bisect_left(self.d, d)
+        return found if found < len(self.d) and self.d[found] == d else None
 
 
 def _check_latency(d: int, latency: float, low: float | None, high: float | None) -> None:

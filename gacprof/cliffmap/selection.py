@@ -1,12 +1,64 @@
-"""Which curve answers: by operator, axis, dtype, flags and the nearest fixed dims."""
+"""Which curve answers a question: by operator, axis, dtype, flags and the nearest fixed dims; and
+what is said where none does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import inf, log2
+from numbers import Integral
+from typing import Any
 
 from gacprof.cliffmap.schema import Curve
+from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
+
+SHOWN = 6
+"""Values that a message lists before it counts the rest."""
+
+
+class MapLookupError(MapError):
+    """The map lacks what was asked; the message names the sweep that would fill it.
+
+    The attributes are the ``reason`` and what was asked. ``axis`` is None where a single point was
+    asked for; ``command`` is the one that measures it, where it is known.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        operator: str,
+        dims: Mapping[str, int],
+        dtype: str | None,
+        flags: Mapping[str, Flag] | None = None,
+        axis: str | None = None,
+        command: str = "",
+    ) -> None:
+        self.reason = reason
+        self.operator = operator
+        self.dims = dict(dims)
+        self.dtype = dtype
+        self.flags = dict(flags or {})
+        self.axis = axis
+        self.command = command
+        fill = f"to measure it: {command}" if command else f"to fill it, sweep {self.sweep}"
+        super().__init__(f"{reason}; {fill}")
+
+    @classmethod
+    def at(cls, curve: Curve, d: int, reason: str) -> MapLookupError:
+        """Of one dim of a curve."""
+        dims = {**curve.fixed, curve.axis: d}
+        return cls(reason, operator=curve.operator, dims=dims, dtype=curve.dtype, flags=curve.flags)
+
+    @property
+    def sweep(self) -> str:
+        """The missing sweep in words, as a suite would state it."""
+        dims = ", ".join(f"{name} = {size}" for name, size in sorted(self.dims.items()))
+        flags = "".join(f", {name} = {value}" for name, value in sorted(self.flags.items()))
+        over = f" over {self.axis}" if self.axis else ""
+        at = f" at {dims}" if dims else ""
+        dtype = f", dtype {self.dtype}" if self.dtype else ""
+        return f"operator '{self.operator}'{over}{at}{dtype}{flags} (gacprof sweep SUITE)"
 
 
 def flag_distance(
@@ -16,26 +68,19 @@ def flag_distance(
 
     A flag that was left out is best at the operator's default (its first allowed value:
     ``bias`` False, ``cache`` warm, ``causal`` False, ``mask`` none), then at anything else;
-    among equals fewer flags are plainer.
+    among equals the one with fewer flags is nearer.
     """
     for name, value in asked.items():
         if name not in flags or flags[name] != value:
             return None
-    default = default_flags(operator)
-    strange = sum(
-        name in default and default[name] != value
-        for name, value in flags.items()
-        if name not in asked
-    )
-    return strange, len(flags)
-
-
-def default_flags(operator: str) -> dict[str, Flag]:
-    """The operator's own defaults; none for an operator that only a published map knows."""
     from gacprof.operators import OPERATORS
 
     known = OPERATORS.get(operator)
-    return {name: allowed[0] for name, allowed in known.flags.items()} if known else {}
+    default = {name: allowed[0] for name, allowed in known.flags.items()} if known else {}
+    strange = sum(
+        name not in asked and default.get(name, value) != value for name, value in flags.items()
+    )
+    return strange, len(flags)
 
 
 def complete_dims(operator: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -45,10 +90,9 @@ def complete_dims(operator: str, dims: Mapping[str, int]) -> dict[str, int]:
     full = dict(dims)
     known = OPERATORS.get(operator)
     for name, default in (known.default_dims if known else {}).items():
-        if name not in full:
-            size = full.get(default) if isinstance(default, str) else default
-            if size is not None:
-                full[name] = size
+        size = full.get(default) if isinstance(default, str) else default
+        if name not in full and size is not None:
+            full[name] = size
     return full
 
 
@@ -68,20 +112,20 @@ def matching(
     """The curves that contradict nothing of what is given, those nearest the defaults first."""
     found = []
     for curve in curves:
-        distance = flag_distance(operator, curve.flags, flags or {})
         if (
             curve.operator == operator
             and axis in (None, curve.axis)
             and dtype in (None, curve.dtype)
-            and distance is not None
             and all(curve.fixed.get(name) == size for name, size in (fixed or {}).items())
         ):
-            found.append((distance, curve.identity, curve))
+            distance = flag_distance(operator, curve.flags, flags or {})
+            if distance is not None:
+                found.append((distance, curve.identity, curve))
     return [curve for _, _, curve in sorted(found, key=lambda entry: entry[:2])]
 
 
 def best(curves: list[Curve], near: int | None = None) -> Curve | None:
-    """The curve that covers ``near``; among equals the plainest flags, then the most dims."""
+    """The curve that covers ``near``; among equals the default flags, then the most dims."""
 
     def order(curve: Curve) -> tuple[bool, tuple[int, int], int, str]:
         covers = near is None or curve.points.d[0] <= near <= curve.points.d[-1]
@@ -91,11 +135,81 @@ def best(curves: list[Curve], near: int | None = None) -> Curve | None:
     return min(curves, key=order, default=None)
 
 
-def nearest(curves: list[Curve], fixed: Mapping[str, int]) -> Curve | None:
-    """The curve at the nearest fixed dims; among equals the one with the plainest flags."""
+def why_none(
+    curves: Iterable[Curve],
+    operator: str,
+    axis: str | None = None,
+    dtype: str | None = None,
+    flags: Mapping[str, Flag] | None = None,
+    fixed: Mapping[str, int] | None = None,
+) -> str | None:
+    """``none has dtype = int8 (there are float16, float32)``: the first setting, in the order of
+    the parameters, that no curve has which has all before it. None where some curve has all."""
+    wanted = _settings(operator, axis, dtype, flags or {}, fixed or {})
+    left = [_settings(c.operator, c.axis, c.dtype, c.flags, c.fixed) for c in curves]
+    for name, value in wanted.items():
+        if value is None:
+            continue
+        held = {settings[name] for settings in left if settings.get(name) is not None}
+        left = [settings for settings in left if settings.get(name) == value]
+        if not left:
+            there = [
+                str(v) for v in sorted(held, key=lambda v: (v if type(v) is int else 0, str(v)))
+            ]
+            more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
+            values = f"there are {', '.join(there[:SHOWN])}{more}" if there else "they have none"
+            return f"none has {name} = {value} ({values})"
+    return None
 
-    def order(curve: Curve) -> tuple[float, tuple[int, int], str]:
-        flags = flag_distance(curve.operator, curve.flags, {}) or (0, 0)
-        return dims_distance(curve.fixed, fixed), flags, curve.identity
 
-    return min(curves, key=order, default=None)
+def _settings(
+    operator: str,
+    axis: str | None,
+    dtype: str | None,
+    flags: Mapping[str, Flag],
+    fixed: Mapping[str, int],
+) -> dict[str, Any]:
+    named = {f"flag {name}": value for name, value in flags.items()}
+    return {"operator": operator, "axis": axis, "dtype": dtype, **named, **fixed}
+
+
+def check_names(curves: Iterable[Curve], operator: str, axis: str | None) -> None:
+    """An operator or axis that neither the map nor gacprof knows is a mistake in the question:
+    no sweep would answer it. Raises :class:`MapError` with the names that there are."""
+    from gacprof.operators import OPERATORS
+
+    axes = {curve.axis for curve in curves if curve.operator == operator}
+    known = OPERATORS.get(operator)
+    if known is None and not axes:
+        held = sorted({curve.operator for curve in curves})
+        raise MapError(f"unknown operator '{operator}': the map has {', '.join(held) or 'none'}")
+    axes |= set(known.dims if known else ())
+    if axis is not None and axis not in axes:
+        raise MapError(f"'{axis}' is no dim of {operator}: it has {', '.join(sorted(axes))}")
+
+
+def check_sizes(sizes: Mapping[str, Any]) -> None:
+    """Dims are whole numbers from 1. Raises :class:`MapError` naming the one that is not."""
+    for name, size in sizes.items():
+        check_whole(name, size, 1)
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raises :class:`MapError` for what is no integer (numpy's are) or less than ``least``."""
+    if type(value) is int and value >= least:  # first: every look-up comes by here
+        return
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise MapError(f"{name} must be a whole number, {least} or more, not {value!r}")
+
+
+def check_window(window: Any) -> None:
+    """A half-width, or (first, last) in this order. Raises :class:`MapError`."""
+    if not isinstance(window, tuple | list):
+        check_whole("window", window, 0)
+        return
+    if len(window) != 2:
+        raise MapError(f"window must be a half-width or (first, last), not {window!r}")
+    for end in window:
+        check_whole("window", end, 0)
+    if window[0] > window[1]:
+        raise MapError(f"window is empty: its first dim {window[0]} is above its last {window[1]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -10,13 +11,24 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gacprof.cliffmap.consistency import contradiction
-from gacprof.cliffmap.crossings import disagreement
-from gacprof.cliffmap.schema import SCHEMA, MapFile
+from gacprof.cliffmap import detect
+from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
 from gacprof.core.files import write_text
 
 FAMILY = SCHEMA.rsplit("/", 1)[0]
+
+ROUNDING = 2e-4
+"""Jumps are kept with four decimals, medians with six digits."""
+
+DISAGREE = 0.1
+"""Published curves come from separate runs (1.3 % apart at most). A tenth is more, and more than
+three noise floors is noise."""
+
+LEVELS_DISAGREE = 0.5
+"""Of a sweep's own curves: each has its level from its own blocks, which may be few."""
+SPREAD_KNOWN = ("cpu-monotonic", "cuda-graph", "cuda-events", "recorded")
+"""Timers of our own sweeps, in whose maps a point without bounds was measured too seldom."""
 
 
 def read_map(name_or_path: str | Path) -> MapFile:
@@ -30,7 +42,7 @@ def read_map(name_or_path: str | Path) -> MapFile:
         file = MapFile.model_validate_json(text)
     except ValidationError as error:
         raise MapError(f"{where} is no cliff map: {_reason(text, error)}") from None
-    fault = contradiction(file) or disagreement(file)
+    fault = _contradiction(file) or _disagreement(file)
     if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file
@@ -61,8 +73,11 @@ def _compact(value: Any) -> str:
 
 def _text(name_or_path: str | Path) -> tuple[str, str]:
     place: Path | Traversable = Path(name_or_path)
-    if not _is_path(name_or_path):
-        name = str(name_or_path)
+    name = str(name_or_path)
+    is_path = (
+        isinstance(name_or_path, Path) or name.endswith(".json") or "/" in name or place.is_file()
+    )
+    if not is_path:
         place = resources.files("gacprof.maps") / f"{name}.json"
         if name not in shipped_maps():
             raise MapError(
@@ -70,16 +85,10 @@ def _text(name_or_path: str | Path) -> tuple[str, str]:
                 f"{', '.join(shipped_maps()) or 'none'}"
             )
     try:
-        return place.read_text(encoding="utf-8"), str(name_or_path)
+        return place.read_text(encoding="utf-8"), name
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise MapError(f"cannot read the map {name_or_path}: {reason}") from None
-
-
-def _is_path(name_or_path: str | Path) -> bool:
-    if isinstance(name_or_path, Path):
-        return True
-    return name_or_path.endswith(".json") or "/" in name_or_path or Path(name_or_path).is_file()
+        raise MapError(f"cannot read the map {name}: {reason}") from None
 
 
 def _reason(text: str, error: ValidationError) -> str:
@@ -111,13 +120,101 @@ def _place(loc: tuple[int | str, ...], data: Any) -> str:
     words = ""
     for part in loc:
         words += f"[{part}]" if isinstance(part, int) else f".{part}" if words else str(part)
-        data = data[part] if _holds(data, part) else None
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            data = None
         if isinstance(data, dict) and isinstance(part, int) and "axis" in data:
             words += f" ({data.get('operator')} {data.get('axis')} {data.get('fixed')})"
     return words or "the file"
 
 
-def _holds(data: Any, part: int | str) -> bool:
-    if isinstance(data, list):
-        return isinstance(part, int) and 0 <= part < len(data)
-    return isinstance(data, dict) and part in data
+def _contradiction(file: MapFile) -> str | None:
+    """The first finding that the points of its curve contradict, in words; None if all follow."""
+    for number, curve in enumerate(file.curves):
+        fault = _of_safe(curve) or _of_cliffs(curve) or _of_coverage(curve)
+        if fault is not None:
+            return f"curves[{number}] ({curve.identity}): {fault}"
+    return None
+
+
+def _of_safe(curve: Curve) -> str | None:
+    """Verdicts follow from the penalties' bounds, and these hold the penalty itself."""
+    p, safe, misaligned = curve.points, set(curve.safe), set(curve.misaligned)
+    for d, penalty, low, high in zip(
+        p.d, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
+    ):
+        if not low - ROUNDING <= penalty or (high is not None and penalty > high + ROUNDING):
+            return f"the penalty of {d} is {penalty:.1%}, its bounds are {low} and {high}"
+        if d in safe and (high is None or high > curve.tolerance + ROUNDING):
+            return f"'safe' names {d}, whose penalty may be {high or penalty:.1%}"
+        if d in misaligned and low <= curve.tolerance - ROUNDING:
+            return f"'misaligned' names {d}, whose penalty may be as low as {low:.1%}"
+        if d in safe and d > curve.coverage.settled:
+            return f"'safe' names {d}, but nothing above {curve.coverage.settled} is settled"
+    return None
+
+
+def _of_cliffs(curve: Curve) -> str | None:
+    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    for cliff in curve.cliffs:
+        jump = latency[cliff.after] / latency[cliff.before] - 1
+        if abs(jump - cliff.jump) > ROUNDING * (1 + abs(jump)):
+            return (
+                f"the cliff {cliff.before} → {cliff.after} says {cliff.jump:+.1%}, "
+                f"the points say {jump:+.1%}"
+            )
+    return None
+
+
+def _of_coverage(curve: Curve) -> str | None:
+    measured = len(curve.points.d)
+    if curve.coverage.measured != measured:
+        return f"'coverage' says {curve.coverage.measured} dims were measured, there are {measured}"
+    both = [d for d in curve.coverage.failed if d in set(curve.points.d)]
+    return f"{both[0]} is among the measured and the failed dims" if both else None
+
+
+def _disagreement(file: MapFile) -> str | None:
+    """The first point of which two curves say different things, in words; None if all agree."""
+    least = LEVELS_DISAGREE if file.provenance.kind == "measured" else DISAGREE
+    allowed = max(least, 3 * (file.noise.floor or 0.0))
+    crossing = _by_open_axis(file.curves)
+    for curve in file.curves:
+        for other_axis in curve.fixed:
+            for other in crossing.get(_key(curve, other_axis, curve.axis), ()):
+                here = _at(curve, other.fixed[curve.axis])
+                there = _at(other, curve.fixed[other_axis])
+                if here and there and abs(here - there) / min(here, there) > allowed:
+                    point = {**curve.fixed, curve.axis: other.fixed[curve.axis]}
+                    dims = " ".join(f"{name}={value}" for name, value in sorted(point.items()))
+                    return (
+                        f"two curves disagree at {curve.operator} {dims} {curve.dtype}: "
+                        f"{here} µs over {curve.axis}, {there} µs over {other_axis}"
+                    )
+    return None
+
+
+def _at(curve: Curve, d: int) -> float | None:
+    """The latency at a measured dim, in µs; None where it was measured too seldom to be bounded
+    though others were."""
+    p = curve.points
+    place = p.place(d)
+    if place is None or (p.low_us[place] is None and curve.timer in SPREAD_KNOWN):
+        return None
+    return p.median_us[place]
+
+
+def _by_open_axis(curves: list[Curve]) -> dict[tuple, list[Curve]]:
+    """Curves by the axis they sweep and by one more axis left open, all else equal."""
+    found: dict[tuple, list[Curve]] = defaultdict(list)
+    for curve in curves:
+        for name in curve.fixed:
+            found[_key(curve, curve.axis, name)].append(curve)
+    return found
+
+
+def _key(curve: Curve, swept: str, opened: str) -> tuple:
+    rest = tuple(item for item in sorted(curve.fixed.items()) if item[0] not in (swept, opened))
+    flags = tuple(sorted(curve.flags.items()))
+    return curve.operator, curve.dtype, flags, swept, opened, rest

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import lcm, sqrt
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
-from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.dtypes import choose_dtype
@@ -141,7 +141,7 @@ class Predictor:
         dims = {"M": m, "N": n, "K": k}
         try:
             found = self.map.latency("linear", dims, self.dtype, self._regime | {"bias": bias})
-        except MapMiss as miss:
+        except MapLookupError as miss:
             if not bias:
                 return Estimate(None, str(miss))
             # Adding a bias costs little beside the product, but it is not the point asked for.

@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gacprof.cliffmap.missed import first_missed
 from gacprof.cliffmap.schema import Curve, MapFile
-from gacprof.cliffmap.selection import best, matching
+from gacprof.cliffmap.selection import best, matching, why_none
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag, Point
 from gacprof.explain import attention, linear
@@ -78,7 +77,7 @@ def explain_map(
     """
     found = matching(file.curves, operator, axis, dtype, flags, fixed)
     if not found:
-        missed = first_missed(file.curves, operator, axis, dtype, flags, fixed)
+        missed = why_none(file.curves, operator, axis, dtype, flags, fixed)
         raise MapError(f"map '{file.name}' has no such curve of {operator}: {missed}")
     holding = [curve for curve in found if d in curve.points.d]
     chosen = best(holding or found, near=d)

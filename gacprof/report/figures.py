@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
-from gacprof.cliffmap.residues import label
+from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve, Tier
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Flag
@@ -70,7 +70,7 @@ def side_by_side(
 ) -> Figure:
     """The same axis on several devices, one above the other, over the same dims.
 
-    Raises :class:`MapMiss` where a map has no such axis, :class:`ReportError` for no maps.
+    Raises :class:`MapLookupError` where a map has no such axis, :class:`ReportError` for no maps.
     """
     if not maps:
         raise ReportError("a comparison of no maps: name two")

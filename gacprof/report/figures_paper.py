@@ -79,7 +79,7 @@ def paper_figure(cliff_map: CliffMap, number: int, dtype: str | None = None) -> 
 
     A panel is drawn at the paper's shape, else at the map's plainest one of the same regime;
     its heading says which. A panel that the map lacks names the suite that gives it. Raises
-    :class:`ReportError` for another number, :class:`MapMiss` where the map lacks all panels.
+    :class:`ReportError` for another number, :class:`MapLookupError` where the map lacks all panels.
     """
     if number not in FIGURES:
         raise ReportError(f"there is no figure {number} to draw (there are 5, 6, 7, 8)")
@@ -117,7 +117,7 @@ def _draw(axes: Axes, panel: Panel, curve: Curve) -> None:
     if panel.rate is None:
         draw_staircase(axes, curve)
         return
-    from gacprof.cliffmap.residues import label
+    from gacprof.cliffmap.detect import label
 
     classes = [(curve.period.modulus, c.remainders) for c in curve.period.classes] if (
         curve.period

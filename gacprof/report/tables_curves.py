@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import best
 from gacprof.core.points import Flag
@@ -31,7 +31,7 @@ def find(
     for wanted in (fixed or {}, {}):
         try:
             return cliff_map.curve(operator, axis, None, flags, **wanted)
-        except MapMiss:
+        except MapLookupError:
             continue
     return None
 
@@ -61,7 +61,7 @@ def exactly(
     """The curve at these fixed dims, or None."""
     try:
         return cliff_map.curve(operator, axis, None, None, **fixed)
-    except MapMiss:
+    except MapLookupError:
         return None
 
 

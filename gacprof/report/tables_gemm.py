@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.residues import label
+from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.report.tables import Cell, Column, Table

@@ -8,7 +8,7 @@ from math import gcd
 from statistics import median
 
 from gacprof.cliffmap import CliffMap, detect
-from gacprof.cliffmap.residues import label
+from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve
 from gacprof.report.tables import Cell, Column, Table
 from gacprof.report.tables_curves import PAPER_ATTENTION, lacking, latencies, of_regime

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_json, write_text
@@ -103,7 +103,7 @@ def figures(setting: Setting) -> Outcome:
     for number in FIGURES:
         try:
             figure = paper_figure(cliff_map, number)
-        except MapMiss as miss:
+        except MapLookupError as miss:
             notes.append(
                 f"figure {number} ({NAMES.get(number, number)}): not measured: {_first(miss)}"
             )
@@ -140,5 +140,5 @@ def _write(setting: Setting, name: str, figure: Figure) -> str:
     return f"{FOLDER}/{name}.svg"
 
 
-def _first(miss: MapMiss) -> str:
+def _first(miss: MapLookupError) -> str:
     return str(miss).partition("\n")[0]

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.core.files import write_json, write_text
 from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.report.tables import Column, Table, render
@@ -234,6 +234,6 @@ def _products(
 def _attention(cliff_map: CliffMap, dims: dict[str, int], dtype: str, causal: bool) -> Estimate:
     try:
         found = cliff_map.latency("attention", dims, dtype, {"causal": causal})
-    except MapMiss as miss:
+    except MapLookupError as miss:
         return Estimate(None, str(miss))
     return Estimate(found.latency_us, "", found.kind != "exact")

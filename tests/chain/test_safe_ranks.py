@@ -9,7 +9,7 @@ import pytest
 from planted import PLANTED, TOKENS, planted_latency
 
 import gacprof
-from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.core.errors import MapError, SuiteError
 from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
@@ -75,14 +75,14 @@ def test_no_rank_is_above_the_weights_own(ranks_map):
 
 
 def test_a_missing_curve_is_answered_by_a_command_that_can_be_pasted(ranks_map, run_dry):
-    with pytest.raises(MapMiss) as missed:
+    with pytest.raises(MapLookupError) as missed:
         gacprof.safe_ranks((640, 256), ranks_map, tokens=[64], within=(32, 80))
     assert missed.value.command in str(missed.value)
     assert "--ranks 640x256 --range 32:80 --tokens 64 --dtype float32" in missed.value.command
     assert "2 curves" in run_dry(missed.value.command)
-    with pytest.raises(MapMiss, match="holds ranks from 16 to 128"):
+    with pytest.raises(MapLookupError, match="holds ranks from 16 to 128"):
         gacprof.safe_ranks((512, 256), ranks_map, within=(16, 200))
-    with pytest.raises(MapMiss, match="--tokens 7 "):
+    with pytest.raises(MapLookupError, match="--tokens 7 "):
         gacprof.safe_ranks((512, 256), ranks_map, tokens=[7])
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.published import published_map
 from gacprof.core.points import Environment
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 
 @pytest.fixture(scope="session")
 def a100(fixtures: Path) -> CliffMap:
     """The published A100 figures, freshly imported."""
+    from published_map import published_map
+
     return published_map(fixtures / "published")
 
 

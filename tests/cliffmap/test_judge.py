@@ -69,7 +69,7 @@ def test_the_bounds_hold_the_truth_at_the_level_claimed(plateau):
     dims = np.arange(96, 160)
     true = np.full(len(dims), 100.0) if plateau else 100 + 40.0 * (dims % 8 != 0) + dims / 10
     error = np.where(dims % 3, 0.01, 0.03)
-    wanted, times = np.array(penalty(true.tolist())), 1500
+    wanted, times = np.array(penalty(true.tolist())), 500
     below = above = 0.0
     for _ in range(times):
         judged = judge(true * np.exp(draw.normal(0, error)), error)

@@ -7,7 +7,7 @@ import json
 import pytest
 from planted_blocks import linear, numbered, planted
 
-from gacprof.cliffmap import CliffMap, MapMiss, Use
+from gacprof.cliffmap import CliffMap, MapLookupError, Use
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.intersect import intersect
 from gacprof.core.errors import MapError
@@ -53,7 +53,7 @@ def test_unsafe_dims_can_be_seen_with_their_penalty(a100):
 
 
 def test_the_penalty_of_an_unmeasured_dim_is_a_miss(a100):
-    with pytest.raises(MapMiss, match="head_dim=161 was not measured"):
+    with pytest.raises(MapLookupError, match="head_dim=161 was not measured"):
         a100.penalty("attention", "head_dim", 161)
 
 
@@ -102,9 +102,9 @@ def test_weights_say_how_often_each_use_runs():
 def test_joint_candidates_only_where_every_use_can_be_told():
     m = pair(lambda d: 10.0, lambda d: 10.0)
     elsewhere = Use("linear", {"M": 8, "N": 999}, "K", "float16")
-    with pytest.raises(MapMiss, match="no size at which all 2 uses"):
+    with pytest.raises(MapLookupError, match="no size at which all 2 uses"):
         m.joint_candidates([USES[0], elsewhere], 107)
-    with pytest.raises(MapMiss, match="no curve of linear over M"):
+    with pytest.raises(MapLookupError, match="no curve of linear over M"):
         m.joint_candidates([Use("linear", {"N": 1, "K": 1}, "M", "float16")], 107)
     with pytest.raises(MapError, match="no uses"):
         m.joint_candidates([], 107)
@@ -135,7 +135,7 @@ def test_intersections_that_make_no_sense_are_refused(a100):
         intersect([a100], "linear", "K")
     with pytest.raises(MapError, match="two maps of different names"):
         intersect([a100, a100], "linear", "K")
-    with pytest.raises(MapMiss, match="no curve"):
+    with pytest.raises(MapLookupError, match="no curve"):
         intersect([a100, pair(lambda d: 1.0, lambda d: 1.0)], "attention", "head_dim")
 
 
@@ -168,7 +168,7 @@ def test_maps_without_a_common_dim_are_refused():
 def test_a_question_that_makes_no_sense_is_no_miss(a100, ask, told):
     with pytest.raises(MapError) as error:
         ask(a100)
-    assert told in str(error.value) and not isinstance(error.value, MapMiss)
+    assert told in str(error.value) and not isinstance(error.value, MapLookupError)
 
 
 def near_107(cliff_map, **limits):

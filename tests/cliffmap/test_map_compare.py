@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 from planted_blocks import linear, planted
 
+from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.cliffmap.catalogue import list_maps, summarise
-from gacprof.cliffmap.compare import diff
-from gacprof.cliffmap.fit import check
+from gacprof.cliffmap.catalogue import describe, summarise
+from gacprof.cliffmap.compare import check, diff
 from gacprof.core.points import Environment
 
 STACK = {"torch": "2.13.0+cu130", "cublas": "13.1.0.3", "cudnn": "91501", "driver": "580.65"}
@@ -118,10 +118,11 @@ def test_another_device_makes_it_stale(a100):
 def test_the_list_of_maps_tells_provenance_and_age(tmp_path):
     measured(step(128), "mine").save(tmp_path / "mine.json")
     today = datetime(2026, 5, 9, tzinfo=UTC)
-    infos = {info.name: info for info in list_maps(tmp_path / "mine.json", today=today)}
-    assert infos["a100-published"].provenance == "published"
-    assert infos["a100-published"].age_days == 10
-    assert infos["mine"].provenance == "measured" and infos["mine"].points == 128
+    published = describe(CliffMap.load("a100-published"), today)
+    assert published["provenance"] == "published"
+    assert published["age_days"] == 10
+    mine = describe(CliffMap.load(tmp_path / "mine.json"))
+    assert mine["provenance"] == "measured" and mine["points"] == 128
 
 
 def test_a_curve_in_one_line(a100):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gacprof.cliffmap import detect
+from gacprof.cliffmap.detect import finest_step, label
 from gacprof.cliffmap.periods import find_period
-from gacprof.cliffmap.residues import finest_step, label
 
 DIMS = list(range(64, 320))
 

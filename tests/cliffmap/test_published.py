@@ -7,9 +7,9 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from published_map import main, published_map
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.published import main, published_map
 from gacprof.core.errors import MapError
 
 

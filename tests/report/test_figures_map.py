@@ -11,7 +11,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from planted_blocks import linear, numbered, planted
 
-from gacprof.cliffmap import CliffMap, MapMiss
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
@@ -116,7 +116,7 @@ def test_two_devices_share_the_dims_and_keep_their_own_times(a100):
     first, second = figure.axes
     assert first.get_xlim() == second.get_xlim()
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["NVIDIA A100 80GB", "another"]
-    with pytest.raises(MapMiss):
+    with pytest.raises(MapLookupError):
         side_by_side([a100, other], "attention", "q_len")
     with pytest.raises(ReportError, match="no maps"):
         side_by_side([], "attention", "q_len")
@@ -186,7 +186,7 @@ def test_the_papers_figures_come_from_the_map(a100, number, panels):
 
 
 def test_a_figure_the_map_cannot_draw(a100, grid):
-    with pytest.raises(MapMiss, match="attention over head_dim"):
+    with pytest.raises(MapLookupError, match="attention over head_dim"):
         paper_figure(grid, 5)
     with pytest.raises(ReportError, match="no figure 9"):
         paper_figure(a100, 9)

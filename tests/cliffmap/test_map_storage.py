@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from map_json_schema import json_schema
 
 from gacprof.cliffmap import CliffMap, shipped_maps
-from gacprof.cliffmap.jsonschema import json_schema
 from gacprof.core.errors import MapError
 
 

@@ -1,6 +1,6 @@
 """The map of an A100 from the published figures of the GAC paper.
 
-``python -m gacprof.cliffmap.published DATA_DIR OUT`` regenerates the shipped
+``python tools/published_map.py DATA_DIR OUT`` regenerates the shipped
 ``a100-published`` from the digitised figure data (CC BY 4.0). Every number is the authors';
 what is done here is to drop points that were not recoverable exactly (``src = interp``), to
 turn rates into latencies where the figure's settings state all dims, and to detect.
@@ -207,7 +207,7 @@ def _forced_backends(folder: Path) -> list[Curve]:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 2:
-        print("usage: python -m gacprof.cliffmap.published DATA_DIR OUT.json", file=sys.stderr)
+        print("usage: python tools/published_map.py DATA_DIR OUT.json", file=sys.stderr)
         return 2
     try:
         published_map(Path(arguments[0])).save(arguments[1])

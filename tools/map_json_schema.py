@@ -1,4 +1,4 @@
-"""The map's JSON Schema, generated from the models: ``python -m gacprof.cliffmap.jsonschema OUT``.
+"""The map's JSON Schema, generated from the models: ``python tools/map_json_schema.py OUT``.
 
 ``docs/cliffmap.schema.json`` is its output; a test keeps it current.
 """
