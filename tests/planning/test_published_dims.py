@@ -6,8 +6,7 @@ from collections import defaultdict
 import pytest
 from planted import planted_device
 
-from gacprof.planning.constraints import Constraints
-from gacprof.planning.make import make_plan
+from gacprof.planning import Constraints, plan
 from gacprof.survey.shapes import Shape, inventory_of
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.suite import parse_suite
@@ -48,10 +47,10 @@ def test_every_score_and_ratio_is_planned_to_full_alignment_within_its_budget(
 ):
     dims = published[score, ratio]
     inventory = inventory_of(LLAMA, dims)
-    made = make_plan(
+    made = plan(
         inventory,
         cliff_map,
-        aim="gac",
+        objective="gac",
         tokens={1: 1.0},
         budget_parameters=inventory.parameters,
         constraints=Constraints(pinned={"*:width": "keep"}),
