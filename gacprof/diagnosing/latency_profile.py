@@ -81,6 +81,16 @@ def latency_profile(
     for want of a neighbour. ``dim.dense_size`` has no say: a size is no better served for having
     been larger once.
     """
+    key = predictor.shape_of(dim), low, high, *sorted(also)
+    if key not in predictor.memo:
+        predictor.memo[key] = _profile(predictor, dim, low, high, also)
+    found: LatencyProfile = predictor.memo[key]
+    return found
+
+
+def _profile(
+    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int]
+) -> LatencyProfile:
     high = min(high, dim.most or MAX_DIM)
     sizes, latencies, errors = list[int](), list[float](), list[float | None]()
     scaled, missing = False, ""

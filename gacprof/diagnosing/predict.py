@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm, sqrt
+from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapMiss
@@ -102,6 +103,7 @@ class Predictor:
             g.weight: g for module in inventory.modules for g in module.gemms
         }
         self._known: dict[tuple[int, int, bool], Estimate] = {}
+        self.memo: dict[object, Any] = {}  # what was derived for dims, by shape; copies share it
         curves = cliff_map.select("linear", dtype=self.dtype)
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
         self._regime: dict[str, Flag] = {"cache": "cold"} if cold else {}
@@ -217,6 +219,11 @@ class Predictor:
             axes[feed.axis] += size - dim.size
         gemms = [(self._gemms[weight], grown) for weight, grown in extra.items()]
         return [Gemm(g.weight, g.N + d["N"], g.K + d["K"], g.bias) for g, d in gemms]
+
+    def shape_of(self, dim: Dim) -> object:
+        """What the dim's latencies follow from: the same for equal layers."""
+        grown = [gemm for more in (0, 1) for gemm in self.resized(dim, dim.size + more)]
+        return dim.size, dim.most, tuple((gemm.N, gemm.K, gemm.bias) for gemm in grown)
 
     def weights(self, changes: Mapping[str, int | None]) -> Estimate:
         """All products of the weights that have adjustable dims, with these dims resized.

@@ -6,8 +6,9 @@ cost, latency and loss are the sums over its members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Verdict
@@ -21,11 +22,15 @@ from gacprof.diagnosing.latency_profile import (
 )
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
-from gacprof.planning.objectives import Objective, candidates, share_kept
-from gacprof.planning.request import Bounds, PlanRequest
+from gacprof.planning.objectives import candidates, share_kept
+from gacprof.planning.request import Bounds
 
-Group = tuple[tuple[Dim, ...], Bounds]
-"""Dims that take one common size, and what is left to them."""
+if TYPE_CHECKING:
+    from gacprof.planning.problem import Problem
+
+Dims = tuple[Dim, ...]
+Kept = Mapping[str, Sequence[float]]
+"""By dim name: the share of energy kept at each size from 0 to the dim's own."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class DimClass:
     objective; where there are none, the class stays as it is.
     """
 
-    members: tuple[Dim, ...]
+    members: Dims
     options: tuple[Option, ...]
     untouched: Option
     bounds: Bounds
@@ -87,52 +92,30 @@ class DimClass:
         return all(dim.size == self.untouched.size for dim in self.members)
 
 
-def build_classes(
-    predictor: Predictor,
-    groups: Iterable[Group],
-    request: PlanRequest,
-    goal: Objective,
-    kept: Mapping[str, Sequence[float]],
-    sizes: Sizes | None = None,
-) -> list[DimClass]:
-    """The classes of ``groups``. ``kept`` gives, by dim name, the share of energy kept at each
-    size from 0 to the dim's own. Each dim is judged beside the others at ``sizes``.
+def build_class(problem: Problem, members: Dims, bounds: Bounds, sizes: Sizes) -> DimClass:
+    """What dims that share one size may become, each judged beside the others at ``sizes``.
 
     Raises :class:`PlanError` for a size that a dim cannot have.
     """
-    found = []
-    for members, bounds in groups:
-        made = _class(predictor, members, bounds, request, kept, sizes or Sizes())
-        chosen_from = candidates(goal, made, request.constraints.untouched)
-        found.append(replace(made, candidates=chosen_from))
-    return found
-
-
-def _class(
-    predictor: Predictor,
-    members: tuple[Dim, ...],
-    bounds: Bounds,
-    request: PlanRequest,
-    kept: Mapping[str, Sequence[float]],
-    sizes: Sizes,
-) -> DimClass:
+    predictor, request = problem.predictor, problem.request
     near = beside(predictor, members, members, sizes)
     untouched = _untouched(near, members)
     if bounds.pin is not None:
-        option = _pinned(near, members, bounds.pin, kept)
-        return DimClass(members, (option,), untouched, bounds)
+        option = _pinned(near, members, bounds.pin, problem.kept)
+        return DimClass(members, (option,), untouched, bounds, candidates=(option,))
     profiles = _profiles(predictor, members, _reach(members, request.window, bounds), sizes)
     common = set.intersection(*(set(profile.costs) for profile in profiles))
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
-    options = [_option(near, members, profiles, size, kept) for size in allowed]
+    options = [_option(near, members, profiles, size, problem.kept) for size in allowed]
     if len(members) == 1 and request.constraints.fuse:
         options += [o for o in _fused(near, members[0], untouched) if bounds.allow(o.size)]
     missing = next((profile.missing for profile in profiles if profile.missing), "")
-    return DimClass(members, tuple(options), untouched, bounds, missing)
+    group = DimClass(members, tuple(options), untouched, bounds, missing)
+    return replace(group, candidates=candidates(problem.goal, group, request.constraints.untouched))
 
 
 def _profiles(
-    predictor: Predictor, members: Sequence[Dim], reach: tuple[int, int], sizes: Sizes
+    predictor: Predictor, members: Dims, reach: tuple[int, int], sizes: Sizes
 ) -> list[LatencyProfile]:
     """One of each member, beside its companions."""
     nears = [(beside(predictor, members, [dim], sizes), dim) for dim in members]
@@ -144,7 +127,7 @@ def _profiles(
     return [latency_profile(near, dim, *reach, also=tried) for near, dim in nears]
 
 
-def _reach(members: Sequence[Dim], window: float, bounds: Bounds) -> tuple[int, int]:
+def _reach(members: Dims, window: float, bounds: Bounds) -> tuple[int, int]:
     """The window, moved to what is allowed where the two do not meet."""
     low, high = around(members, window)
     if bounds.least > high:
@@ -156,7 +139,7 @@ def _reach(members: Sequence[Dim], window: float, bounds: Bounds) -> tuple[int, 
     return low, high
 
 
-def _untouched(predictor: Predictor, members: Sequence[Dim]) -> Option:
+def _untouched(predictor: Predictor, members: Dims) -> Option:
     return Option(
         max(dim.size for dim in members),
         sum(dim.size * dim.params_per_unit for dim in members),
@@ -169,10 +152,10 @@ def _untouched(predictor: Predictor, members: Sequence[Dim]) -> Option:
 
 def _option(
     predictor: Predictor,
-    members: Sequence[Dim],
+    members: Dims,
     profiles: Sequence[LatencyProfile],
     size: int,
-    kept: Mapping[str, Sequence[float]],
+    kept: Kept,
 ) -> Option:
     verdict, high = _worst(profiles, size)
     shares = [share_kept(dim, size, kept) for dim in members]
@@ -189,7 +172,7 @@ def _option(
     )
 
 
-def _time_together(predictor: Predictor, members: Sequence[Dim]) -> float | None:
+def _time_together(predictor: Predictor, members: Dims) -> float | None:
     """Predicted time (µs) in all products that the members feed, each once. None where the map
     lacks one."""
     total = 0.0
@@ -213,9 +196,7 @@ def _worst(profiles: Sequence[LatencyProfile], size: int) -> tuple[Verdict | Non
     return worst, max(bounds) if len(bounds) == len(known) else None
 
 
-def _pinned(
-    predictor: Predictor, members: Sequence[Dim], size: int, kept: Mapping[str, Sequence[float]]
-) -> Option:
+def _pinned(predictor: Predictor, members: Dims, size: int, kept: Kept) -> Option:
     """The one option of a pinned class. Raises :class:`PlanError` where it cannot be made."""
     refused = _refusal(members, size, pinned=True)
     if refused:
@@ -224,7 +205,7 @@ def _pinned(
     return _option(predictor, members, profiles, size, kept)
 
 
-def _refusal(members: Sequence[Dim], size: int, pinned: bool = False) -> str:
+def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
     """Why the dims cannot have the size; empty where they can.
 
     A rank whose directions are in no order can be cut, by an SVD, but what that loses is not
@@ -248,27 +229,26 @@ def _fused(predictor: Predictor, dim: Dim, untouched: Option) -> list[Option]:
     if dim.kind != "rank" or dim.padding == "refused":
         return []
     for module in inventory.modules:
+        if dim.name not in module.dims:
+            continue
         ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
-        if ranks == [dim.name]:
-            bias = any(gemm.bias for gemm in module.gemms)
-            dense = predictor.gemm(module.out_features, module.in_features, bias).latency_us
-            if dense is None:
-                return []
-            cost = module.out_features * module.in_features
-            rank = dim.dense_size or min(module.out_features, module.in_features)
-            size = max(rank, dim.size)
-            slower = untouched.latency_us is not None and dense > untouched.latency_us
-            return [
-                Option(
-                    size,
-                    cost,
-                    dense_bytes(inventory, module),
-                    dense,
-                    "safe",
-                    1.0,
-                    fused=True,
-                    offered=not slower,
-                    penalty_high=0.0,
-                )
-            ]
+        bias = any(gemm.bias for gemm in module.gemms)
+        dense = predictor.gemm(module.out_features, module.in_features, bias).latency_us
+        if len(ranks) > 1 or dense is None:
+            return []
+        rank = dim.dense_size or min(module.out_features, module.in_features)
+        slower = untouched.latency_us is not None and dense > untouched.latency_us
+        return [
+            Option(
+                max(rank, dim.size),
+                module.out_features * module.in_features,
+                dense_bytes(inventory, module),
+                dense,
+                "safe",
+                1.0,
+                fused=True,
+                offered=not slower,
+                penalty_high=0.0,
+            )
+        ]
     return []

@@ -76,8 +76,8 @@ def _choice(problem: Problem, group: DimClass, dim: Dim, chosen: Option | None) 
     predictor = problem.predictor
     sizes = [option.size for option in group.candidates if not option.fused]
     size = dim.size if chosen is None else chosen.size
-    after, cost = size, size * dim.params_per_unit
-    latency = predictor.dim(dim, size).latency_us
+    after: int | None = size
+    cost, latency = size * dim.params_per_unit, predictor.dim(dim, size).latency_us
     if chosen is not None and chosen.fused:
         after, cost, latency = None, chosen.cost, chosen.latency_us
     return Choice(

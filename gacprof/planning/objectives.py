@@ -122,8 +122,6 @@ def candidates(goal: Objective, group: DimClass, untouched: bool) -> tuple[Optio
 
     Raises :class:`PlanError` where staying would break what the user asked of its sizes.
     """
-    if group.bounds.pin is not None:
-        return group.options
     found = goal.eligible(group)
     if untouched and group.is_untouched:
         as_it_is = [o for o in group.options if o.size == group.untouched.size and not o.fused]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Inventory
@@ -11,10 +11,10 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import Sizes
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.classes import DimClass, Group, build_classes
+from gacprof.planning.classes import DimClass, Dims, Kept, build_class
 from gacprof.planning.memory import Ceiling, ceilings
 from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
-from gacprof.planning.request import PlanRequest, grouped
+from gacprof.planning.request import Bounds, PlanRequest, grouped
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Problem:
     request: PlanRequest
     predictor: Predictor
     goal: Objective
-    kept: Mapping[str, Sequence[float]]
-    groups: Sequence[Group]
+    kept: Kept
+    groups: Sequence[tuple[Dims, Bounds]]
 
     @property
     def inventory(self) -> Inventory:
@@ -63,10 +63,10 @@ class Problem:
 
         Raises :class:`PlanError` where nothing is on offer and the map knows other token counts.
         """
-        predictor = self.predictor
-        classes = build_classes(predictor, self.groups, self.request, self.goal, self.kept, sizes)
-        if predictor.tokens_note and not any(group.candidates for group in classes):
-            raise PlanError(f"the map knows no safe size for any dim: {predictor.tokens_note}")
+        classes = [build_class(self, *group, sizes or Sizes()) for group in self.groups]
+        note = self.predictor.tokens_note
+        if note and not any(group.candidates for group in classes):
+            raise PlanError(f"the map knows no safe size for any dim: {note}")
         return classes
 
     def limits(self, least_kept: float | None) -> Limits:
