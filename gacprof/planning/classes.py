@@ -144,7 +144,7 @@ def _untouched(predictor: Predictor, members: Dims) -> Option:
         max(dim.size for dim in members),
         sum(dim.size * dim.params_per_unit for dim in members),
         sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        _time_together(predictor, members),
+        _time_together(predictor, members, None),
         None,
         float(len(members)),
     )
@@ -159,12 +159,11 @@ def _option(
 ) -> Option:
     verdict, high = _worst(profiles, size)
     shares = [share_kept(dim, size, kept) for dim in members]
-    resized = predictor.beside({dim.name: size for dim in members})
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        _time_together(resized, members),
+        _time_together(predictor, members, size),
         verdict,
         None if None in shares else sum(share for share in shares if share is not None),
         penalty_high=high,
@@ -172,9 +171,13 @@ def _option(
     )
 
 
-def _time_together(predictor: Predictor, members: Dims) -> float | None:
-    """Predicted time (µs) in all products that the members feed, each once. None where the map
-    lacks one."""
+def _time_together(predictor: Predictor, members: Dims, size: int | None) -> float | None:
+    """Predicted time (µs) in all products that the members feed, each once, all of them at
+    ``size`` (None: as they are). None where the map lacks one."""
+    if len(members) == 1:
+        return predictor.dim(members[0], size or members[0].size).latency_us
+    if size is not None:
+        predictor = predictor.beside({dim.name: size for dim in members})
     total = 0.0
     for weight in dict.fromkeys(feed.weight for dim in members for feed in dim.feeds):
         latency = predictor.product(weight).latency_us
