@@ -159,11 +159,13 @@ def _option(
 ) -> Option:
     verdict, high = _worst(profiles, size)
     shares = [share_kept(dim, size, kept) for dim in members]
+    only = profiles[0].costs.get(size) if len(members) == 1 else None
+    latency = only.latency_us if only else _time_together(predictor, members, size)
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        _time_together(predictor, members, size),
+        latency,
         verdict,
         None if None in shares else sum(share for share in shares if share is not None),
         penalty_high=high,
@@ -174,8 +176,6 @@ def _option(
 def _time_together(predictor: Predictor, members: Dims, size: int | None) -> float | None:
     """Predicted time (µs) in all products that the members feed, each once, all of them at
     ``size`` (None: as they are). None where the map lacks one."""
-    if len(members) == 1:
-        return predictor.dim(members[0], size or members[0].size).latency_us
     if size is not None:
         predictor = predictor.beside({dim.name: size for dim in members})
     total = 0.0
