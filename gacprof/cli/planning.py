@@ -159,6 +159,7 @@ def pareto(
     """
     from gacprof.checkpoint import scan
     from gacprof.cliffmap import CliffMap
+    from gacprof.planning import PlanRequest
     from gacprof.planning.pareto import pareto as weigh
     from gacprof.report.figures_style import save
     from gacprof.report.pareto_figure import pareto_figure
@@ -167,15 +168,17 @@ def pareto(
         found = weigh(
             scan(checkpoint),
             CliffMap.load(cliff_map),
-            aim=objective,
-            tokens=None if tokens is None else workload(tokens),
-            dtype=dtype,
-            window=window,
+            PlanRequest(
+                objective,
+                tokens=None if tokens is None else workload(tokens),
+                dtype=dtype,
+                window=window,
+                constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse),
+                scores=read_scores(scores),
+                quality_floor=quality_floor,
+                latency_limit_us=latency_limit,
+            ),
             budgets=budgets,
-            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse),
-            scores=read_scores(scores),
-            quality_floor=quality_floor,
-            latency_limit_us=latency_limit,
             grid=grid,
             progress=advance,
         )
@@ -217,7 +220,7 @@ def _constraints(
     untouched: bool,
     fuse: bool,
 ) -> Any:
-    from gacprof.planning.constraints import Constraints
+    from gacprof.planning import Constraints
 
     return Constraints(
         tuple(uniform or ("none",)),

@@ -16,7 +16,7 @@ from gacprof.core.files import write_json
 from gacprof.core.points import Environment
 from gacprof.demo.model import described, write_demo_checkpoint
 from gacprof.devices.worker import sweeper
-from gacprof.diagnosing.diagnosis import Diagnosis
+from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
 from gacprof.planning import Plan
 from gacprof.report.contents import Contents

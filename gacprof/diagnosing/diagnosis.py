@@ -7,205 +7,55 @@ Penalties come from measurements, never from a rule about multiples of 8; the pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.companions import aligned_across, beside
-from gacprof.diagnosing.landscape import Landscape, around, landscape
+from gacprof.diagnosing.companions import aligned_across, beside, companions
+from gacprof.diagnosing.findings import (
+    Diagnosis,
+    DimFinding,
+    WeightFinding,
+    highest_penalty,
+)
+from gacprof.diagnosing.latency_profile import around, latency_profile
 from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
 from gacprof.diagnosing.workload import Tokens
+
+if TYPE_CHECKING:
+    import torch
 
 WINDOW = 0.25
 """How far around a dim's size better sizes are looked for, as a fraction."""
 
 
-@dataclass(frozen=True)
-class DimFinding:
-    """One adjustable dim: what it costs as it is, and the best it could be padded to.
-
-    ``verdict`` is ``safe`` or ``misaligned`` where the penalty's interval lies below or above
-    ``tolerance``, ``undecided`` where it holds it (``penalty_high`` is None where nothing larger
-    was measured), ``unknown`` where the map has no latency. Latencies are µs over the workload,
-    in all GEMMs that the dim feeds.
-    """
-
-    name: str
-    kind: str
-    size: int
-    layer: int | None
-    role: str
-    feeds: tuple[str, ...]
-    divisible_by_8: bool
-    verdict: str
-    penalty: float | None
-    latency_us: float | None
-    best_size: int | None
-    best_latency_us: float | None
-    tier: str | None
-    advice: str
-    tolerance: float
-    scaled: bool = False
-    penalty_low: float | None = None
-    penalty_high: float | None = None
-
-    @property
-    def lost_us(self) -> float:
-        """Time that padding this dim would surely recover: none unless it is misaligned."""
-        if self.latency_us is None or self.best_latency_us is None or self.verdict != "misaligned":
-            return 0.0
-        return max(0.0, self.latency_us - self.best_latency_us)
-
-
-@dataclass(frozen=True)
-class WeightFinding:
-    """One linear layer: its matrix products, their predicted time, and its adjustable dims."""
-
-    name: str
-    role: str
-    layer: int | None
-    kind: str
-    dtype: str
-    gemms: tuple[str, ...]
-    latency_us: float | None
-    dims: tuple[str, ...]
-    divisible_by_8: bool
-    verdict: str
-    missing: str = ""
-
-
-@dataclass(frozen=True, repr=False)
-class Diagnosis:
-    """The whole answer. Times are µs over ``tokens`` (token count → weight)."""
-
-    checkpoint: str
-    layout: str
-    map: str
-    device: str
-    dtype: str
-    tokens: dict[int, float]
-    tolerance: float
-    parameters: int
-    weights: tuple[WeightFinding, ...]
-    dims: tuple[DimFinding, ...]
-    notes: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return (
-            f"<Diagnosis of {self.checkpoint} by the map {self.map}: {self.misaligned} of "
-            f"{len(self.weights)} weights misaligned, {self.unknown} unknown>"
-        )
-
-    @property
-    def tolerances(self) -> tuple[float, float]:
-        """The narrowest and the widest tolerance that a dim was judged by."""
-        known = [dim.tolerance for dim in self.dims] or [self.tolerance]
-        return min(known), max(known)
-
-    @property
-    def misaligned(self) -> int:
-        """Weights with a dim whose measured penalty is above the tolerance."""
-        return sum(w.verdict == "misaligned" for w in self.weights)
-
-    @property
-    def undecided(self) -> int:
-        """Weights with a dim whose penalty may or may not be above the tolerance, none being
-        misaligned or unknown."""
-        return sum(w.verdict == "undecided" for w in self.weights)
-
-    @property
-    def undecided_high(self) -> float | None:
-        """The most that an undecided dim may lose; None where there is none, or no bound."""
-        bounds = [d.penalty_high for d in self.dims if d.verdict == "undecided"]
-        known = [bound for bound in bounds if bound is not None]
-        return max(known) if known and len(known) == len(bounds) else None
-
-    @property
-    def unknown(self) -> int:
-        return sum(w.verdict == "unknown" for w in self.weights)
-
-    @property
-    def not_divisible_by_8(self) -> int:
-        """Weights with a dim that is no multiple of 8: the papers' count."""
-        return sum(not w.divisible_by_8 for w in self.weights)
-
-    @property
-    def predicted_us(self) -> float | None:
-        """All matrix products of one pass, or None if the map lacks any of them."""
-        known = [w.latency_us for w in self.weights]
-        return None if any(t is None for t in known) else sum(t for t in known if t is not None)
-
-    @property
-    def judged(self) -> tuple[DimFinding, ...]:
-        """The dims that the map knows enough of to judge."""
-        return tuple(dim for dim in self.dims if dim.verdict != "unknown")
-
-    @property
-    def lost_us(self) -> float | None:
-        """Time lost to penalties, over the dims that the map knows; None if it knows none."""
-        return sum(dim.lost_us for dim in self.judged) if self.judged else None
-
-    @property
-    def recoverable_us(self) -> float | None:
-        """The part of it that exact padding recovers."""
-        if not self.judged:
-            return None
-        return sum(dim.lost_us for dim in self.judged if dim.advice.startswith("pad"))
-
-    def totals(self) -> dict[str, Any]:
-        count = len(self.weights) or 1
-        return {
-            "weights": len(self.weights),
-            "parameters": self.parameters,
-            "judged": len(self.weights) - self.unknown,
-            "misaligned": self.misaligned,
-            "misaligned_share": self.misaligned / count,
-            "safe": sum(w.verdict == "safe" for w in self.weights),
-            "undecided": self.undecided,
-            "undecided_penalty_high": self.undecided_high,
-            "unknown": self.unknown,
-            "not_divisible_by_8": self.not_divisible_by_8,
-            "not_divisible_by_8_share": self.not_divisible_by_8 / count,
-            "predicted_us": self.predicted_us,
-            "lost_us": self.lost_us,
-            "recoverable_us": self.recoverable_us,
-        }
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "schema": "gacprof.diagnosis/1",
-            "checkpoint": self.checkpoint,
-            "layout": self.layout,
-            "map": self.map,
-            "device": self.device,
-            "dtype": self.dtype,
-            "tokens": {str(m): weight for m, weight in self.tokens.items()},
-            "tolerance": self.tolerance,
-            "tolerances": list(self.tolerances),
-            "totals": self.totals(),
-            "weights": [asdict(w) for w in self.weights],
-            "dims": [asdict(d) | {"lost_us": d.lost_us} for d in self.dims],
-            "notes": list(self.notes),
-        }
-
-
-def diagnose_inventory(
-    inventory: Inventory,
-    cliff_map: CliffMap,
+def diagnose(
+    checkpoint: str | Path | Inventory | torch.nn.Module,
+    cliff_map: CliffMap | str | Path,
     *,
     tokens: Tokens | None = None,
     dtype: str | None = None,
-    window: float = WINDOW,
 ) -> Diagnosis:
-    """Judge every weight of ``inventory`` by ``cliff_map`` at the token counts served.
+    """Judge a checkpoint's dims by a map. Reads headers only; imports no torch.
 
-    Raises :class:`PlanError` for a workload that is none, or a dtype the map does not hold.
+    ``checkpoint`` is a path, a hub id, an inventory, or a model in memory. ``tokens`` are counts,
+    or maps counts to weights; by default those that the map measured this model at, else one
+    decode step and one prefill of 1024.
+    Raises :class:`CheckpointError`, :class:`MapError` or :class:`PlanError`.
     """
+    if not isinstance(cliff_map, CliffMap):
+        cliff_map = CliffMap.load(cliff_map)
+    inventory = inventory_for(checkpoint)
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
-    dims = {dim.name: _judge_dim(predictor, dim, window) for dim in inventory.dims}
-    dims = {dim.name: _beside_aligned(predictor, dim, window, dims) for dim in inventory.dims}
+    first: dict[str, DimFinding] = {}
+    for dim in inventory.dims:
+        first[dim.name] = _beside_its_axis(predictor, dim, first)
+    held = _padded(first.values())
+    dims = {dim.name: _beside_crossing(predictor, dim, first, held) for dim in inventory.dims}
     weights = tuple(
         _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
     )
@@ -230,61 +80,84 @@ def diagnose_inventory(
     )
 
 
-def _beside_aligned(
-    predictor: Predictor, dim: Dim, window: float, found: Mapping[str, DimFinding]
+def _padded(findings: Iterable[DimFinding]) -> dict[str, int]:
+    """The best sizes of the dims that are to be padded."""
+    return {
+        found.name: found.best_size
+        for found in findings
+        if found.advice.startswith("pad") and found.best_size is not None
+    }
+
+
+def _beside_its_axis(
+    predictor: Predictor, dim: Dim, earlier: Mapping[str, DimFinding]
 ) -> DimFinding:
-    """The dim's own finding; where nothing is wrong with it as it is, that beside aligned dims in
-    its products: odd ones may hide what it costs."""
+    """The dim judged beside aligned ones on its axis, as a plan judges it: PaLU's groups add up in
+    one product, which is aligned only where all of them are.
+
+    What aligning that product recovers counts once: the dim's time is that beside the ``earlier``
+    ones as they are padded, and the others as they are.
+    """
+    near = beside(predictor, [dim], [dim])
+    own = _judge_dim(near, dim)
+    if near is predictor:
+        return own
+    if own.verdict == "unknown" or own.best_size is None:
+        return _judge_dim(predictor, dim)
+    others = companions(predictor.inventory, [dim], [dim], crossing=False)
+    padded = _padded(earlier[other.name] for other in others if other.name in earlier)
+    here = predictor.beside(padded)
+    now, then = (here.dim(dim, size).latency_us for size in (dim.size, own.best_size))
+    if now is not None and then is not None:
+        own = replace(own, latency_us=now, best_latency_us=then)
+    return _once_aligned(own)
+
+
+def _beside_crossing(
+    predictor: Predictor, dim: Dim, found: Mapping[str, DimFinding], held: Mapping[str, int]
+) -> DimFinding:
+    """The dim's own finding; where nothing is wrong with it as it is, that beside aligned dims
+    across its products: odd ones may hide what it costs."""
     own = found[dim.name]
     if own.verdict in ("misaligned", "unknown"):
         return own
-    padded = {
-        name: other.best_size
-        for name, other in found.items()
-        if other.advice.startswith("pad") and other.best_size is not None
-    }
-    near = beside(predictor, [dim], [dim], aligned_across(predictor.inventory, padded))
-    if near is predictor:
-        return own
-    again = _judge_dim(near, dim, window)
-    if again.verdict != "misaligned":
-        return own
-    when = ", once the dims beside it are aligned" if again.advice.startswith("pad") else ""
-    return replace(again, advice=again.advice + when)
+    near = beside(predictor, [dim], [dim], aligned_across(predictor.inventory, held))
+    again = own if near is predictor else _judge_dim(near, dim)
+    return _once_aligned(again) if again.verdict == "misaligned" else own
 
 
-def _judge_dim(predictor: Predictor, dim: Dim, window: float) -> DimFinding:
-    land = landscape(predictor, dim, *around([dim], window))
-    here, best = land.place(dim.size), land.best_padding(dim.size)
+def _once_aligned(found: DimFinding) -> DimFinding:
+    when = ", once the dims beside it are aligned" if found.advice.startswith("pad") else ""
+    return replace(found, advice=found.advice + when)
+
+
+def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
+    profile = latency_profile(predictor, dim, *around([dim], WINDOW))
+    here, best = profile.costs.get(dim.size), profile.best_padding(dim.size)
     feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
     common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
-    if here is None or best is None or not _comparable(land, here):
-        missing = land.missing or "the map holds no larger size to compare it with"
-        latency = None if here is None else land.latency_us[here]
+    # A size that nothing larger was measured beside cannot be judged.
+    if not here or not best or (here.penalty_high is None and dim.size == max(profile.costs)):
+        missing = profile.missing or "the map holds no larger size to compare it with"
+        latency = here.latency_us if here else None
         return DimFinding(
-            *common, "unknown", None, latency, None, None, None, missing, land.tolerance
+            *common, "unknown", None, latency, None, None, None, missing, profile.tolerance
         )
-    verdict, latency = land.verdict[here], land.latency_us[here]
-    best_size, best_latency = (dim.size, latency) if verdict == "safe" else best
+    best = here if here.verdict == "safe" else best
     return DimFinding(
         *common,
-        verdict,
-        land.penalty[here],
-        latency,
-        best_size,
-        best_latency,
+        here.verdict,
+        here.penalty,
+        here.latency_us,
+        best.size,
+        best.latency_us,
         predictor.mechanism(dim),
-        _advice(dim, verdict, best_size, land.penalty_high[here]),
-        land.tolerance,
-        land.scaled,
-        land.penalty_low[here],
-        land.penalty_high[here],
+        _advice(dim, here.verdict, best.size, here.penalty_high),
+        profile.tolerance,
+        profile.scaled,
+        here.penalty_low,
+        here.penalty_high,
     )
-
-
-def _comparable(land: Landscape, here: int) -> bool:
-    """Whether anything was measured that the size can be judged against."""
-    return land.penalty_high[here] is not None or here + 1 < len(land.sizes)
 
 
 def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
@@ -339,10 +212,8 @@ def _remarks(
         remarks.append(_all_safe(judged, len(judged) == len(dims)))
     undecided = [d for d in judged if d.verdict == "undecided"]
     if undecided:
-        bounds = [d.penalty_high for d in undecided if d.penalty_high is not None]
-        most = (
-            f", none is off by more than {max(bounds):.1%}" if len(bounds) == len(undecided) else ""
-        )
+        bound = highest_penalty(undecided)
+        most = "" if bound is None else f", none is off by more than {bound:.1%}"
         count = "1 dim is" if len(undecided) == 1 else f"{len(undecided)} dims are"
         remarks.append(
             f"{count} undecided: the map's errors leave open whether more than "
@@ -365,13 +236,13 @@ def _remarks(
 
 def _all_safe(judged: Sequence[DimFinding], all_known: bool) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
-    told = (
+    safe = (
         f"every dim{'' if all_known else ' that the map knows'} is safe, none loses more than "
         f"{max(d.tolerance for d in judged):.0%}"
     )
     if not all_known:
-        return told
+        return safe
     return (
-        f"{told}: if this model is slow, its dims are not why (two small products in place of one, "
+        f"{safe}: if this model is slow, its dims are not why (two small products in place of one, "
         "launch-bound or memory-bound decode)"
     )

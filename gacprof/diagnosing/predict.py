@@ -1,7 +1,7 @@
 """What the map says a model's matrix products cost, at the token counts that will be served.
 
-The only place where an inventory meets a map. Everything is a look-up; what the map does not
-hold stays None and keeps the reason, which names the sweep that would fill it.
+The only place where an inventory and a map come together. Everything is a lookup; what the map
+does not hold stays None and keeps the reason, which names the sweep that would fill it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm, sqrt
+from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapLookupError
@@ -105,13 +106,13 @@ class Predictor:
             g.weight: g for module in inventory.modules for g in module.gemms
         }
         self._known: dict[tuple[int, int, bool], Estimate] = {}
+        self.memo: dict[object, Any] = {}  # what was derived for dims, by shape; copies share it
         curves = cliff_map.select("linear", dtype=self.dtype)
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
         self._regime: dict[str, Flag] = {"cache": "cold"} if cold else {}
         self._curves = _by_fixed_dims(curves, self._regime)
         self.tolerance = min((c.tolerance for c in curves), default=TOLERANCE)
-        self.measured_tokens = _measured_tokens(curves, self._gemms.values())
-        swept = _swept_tokens(curves, self._gemms.values())
+        swept, self.measured_tokens = _token_counts(curves, self._gemms.values())
         self.tokens = dict.fromkeys(swept, 1.0) if tokens is None and swept else workload_of(tokens)
 
     @property
@@ -163,7 +164,7 @@ class Predictor:
         found = [place.size(place.curve.coverage.settled) for place in self._curves_of(dim)]
         return min(found, default=None)
 
-    def offered_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
+    def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
         """The sizes within [low, high] that were measured in every GEMM of ``dim``. No rule offers
         another: a period that was found on few points foretells sizes that it has not seen."""
         curves = self._curves_of(dim)
@@ -222,38 +223,28 @@ class Predictor:
         gemms = [(self._gemms[weight], grown) for weight, grown in extra.items()]
         return [Gemm(g.weight, g.N + d["N"], g.K + d["K"], g.bias) for g, d in gemms]
 
+    def shape_of(self, dim: Dim) -> object:
+        """What the dim's latencies follow from: the same for equal layers."""
+        grown = [gemm for more in (0, 1) for gemm in self.resized(dim, dim.size + more)]
+        return dim.size, dim.most, tuple((gemm.N, gemm.K, gemm.bias) for gemm in grown)
+
     def weights(self, changes: Mapping[str, int | None]) -> Estimate:
         """All products of the weights that have adjustable dims, with these dims resized.
 
         A rank that becomes None is fused away: its module is one dense product.
         """
-        grown: dict[tuple[str, str], int] = {}
-        for dim in self.inventory.dims:
-            after = changes.get(dim.name, dim.size)
-            if after is None:
-                continue
-            for feed in dim.feeds:
-                key = (feed.weight, feed.axis)
-                grown[key] = grown.get(key, 0) + after - dim.size
+        near = self.beside({name: size for name, size in changes.items() if size is not None})
         total = NOTHING
         for module in self.inventory.modules:
             if not module.dims:
                 continue
-            gemms = [
-                (
-                    gemm.N + grown.get((gemm.weight, "N"), 0),
-                    gemm.K + grown.get((gemm.weight, "K"), 0),
-                    gemm.bias,
-                )
-                for gemm in module.gemms
-            ]
+            gemms = [near._gemms[gemm.weight] for gemm in module.gemms]
             if any(changes.get(name, 0) is None for name in module.dims):
-                first, last = module.gemms[0], module.gemms[-1]
-                wide = module.out_features + grown.get((last.weight, "N"), 0)
-                deep = module.in_features + grown.get((first.weight, "K"), 0)
-                gemms = [(wide, deep, any(bias for _, _, bias in gemms))]
-            for n, k, bias in gemms:
-                total += self.gemm(n, k, bias)
+                wide = module.out_features + gemms[-1].N - module.gemms[-1].N
+                deep = module.in_features + gemms[0].K - module.gemms[0].K
+                gemms = [Gemm(module.name, wide, deep, any(gemm.bias for gemm in gemms))]
+            for gemm in gemms:
+                total += self.gemm(gemm.N, gemm.K, gemm.bias)
         return total
 
     def _curve(self, axis: str, m: int, gemm: Gemm) -> Curve | None:
@@ -276,31 +267,19 @@ def _by_fixed_dims(curves: Sequence[Curve], regime: Mapping[str, Flag]) -> dict[
     return found
 
 
-def _swept_tokens(curves: Sequence[Curve], gemms: Iterable[Gemm]) -> list[int]:
-    """The token counts at which curves over N or K of these GEMMs were measured."""
+def _token_counts(curves: Sequence[Curve], gemms: Iterable[Gemm]) -> tuple[list[int], list[int]]:
+    """The token counts at which curves over N or K of these GEMMs were measured, and these with
+    the counts of curves over M."""
     shapes = {(g.N, g.K) for g in gemms}
-    sides = {"N": {k for _, k in shapes}, "K": {n for n, _ in shapes}}
-    other = {"N": "K", "K": "N"}
-    return sorted(
-        {
-            curve.fixed["M"]
-            for curve in curves
-            if curve.axis in sides and curve.fixed.get(other[curve.axis]) in sides[curve.axis]
-        }
-    )
-
-
-def _measured_tokens(curves: Sequence[Curve], gemms: Iterable[Gemm]) -> list[int]:
-    shapes = {(g.N, g.K) for g in gemms}
-    sides = {"N": {k for _, k in shapes}, "K": {n for n, _ in shapes}}
-    found: set[int] = set()
+    sides = {"N": {("K", k) for _, k in shapes}, "K": {("N", n) for n, _ in shapes}}
+    swept, along_m = set[int](), set[int]()
     for curve in curves:
-        n, k, m = (curve.fixed.get(axis) for axis in "NKM")
-        if curve.axis == "M" and (n, k) in shapes:
-            found.update(curve.points.d)
-        elif m is not None and (k if curve.axis == "N" else n) in sides[curve.axis]:
-            found.add(m)
-    return sorted(found)
+        if curve.axis == "M":
+            if (curve.fixed.get("N"), curve.fixed.get("K")) in shapes:
+                along_m.update(curve.points.d)
+        elif sides[curve.axis] & curve.fixed.items():
+            swept.add(curve.fixed["M"])
+    return sorted(swept), sorted(swept | along_m)
 
 
 def _listed(counts: Sequence[int]) -> str:

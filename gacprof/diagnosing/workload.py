@@ -1,4 +1,4 @@
-"""The token counts that will be served, with weights."""
+"""What will be served: token counts with weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tokens = Mapping[int, float] | Sequence[int]
 def workload_of(tokens: Tokens | None) -> dict[int, float]:
     """``{1: 0.9, 1024: 0.1}`` or ``[1, 1024]`` as counts with weights; None is the default.
 
-    Raises :class:`PlanError` for anything that is no list of positive counts.
+    Raises :class:`PlanError` for anything but a list of positive counts.
     """
     if tokens is None:
         return dict(DEFAULT_TOKENS)
@@ -30,7 +30,7 @@ def workload_of(tokens: Tokens | None) -> dict[int, float]:
     if not pairs:
         raise PlanError("no token counts were given: leave tokens out for 1 and 1024, or name some")
     for count, weight in pairs:
-        known = _is_whole(count) and _is_number(weight)
+        known = is_number(count, int) and is_number(weight)
         if not known or count <= 0 or not 0 < weight < float("inf"):
             raise PlanError(
                 f"the workload {tokens} needs positive token counts (whole numbers) and weights"
@@ -38,9 +38,6 @@ def workload_of(tokens: Tokens | None) -> dict[int, float]:
     return {int(count): float(weight) for count, weight in pairs}
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def is_number(value: object, kind: type = Real) -> bool:
+    """Whether the value is a number of that kind; True and False are none."""
+    return isinstance(value, kind) and not isinstance(value, bool)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gacprof.planning.request import WINDOW, Constraints, PlanRequest
 from gacprof.planning.schema import Plan
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
     from gacprof.diagnosing.workload import Tokens
-    from gacprof.planning.constraints import Constraints
 
 
 def plan(
@@ -27,7 +27,7 @@ def plan(
     memory: int | None = None,
     tokens: Tokens | None = None,
     dtype: str | None = None,
-    window: float = 0.25,
+    window: float = WINDOW,
     constraints: Constraints | None = None,
     scores: Mapping[str, float] | None = None,
     quality_floor: float | None = None,
@@ -35,17 +35,21 @@ def plan(
     time_limit: float | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Plan:
-    """Choose a size for every adjustable dim of a checkpoint or of a model in memory. See
-    :func:`make_plan`.
+    """Choose a size for every adjustable dim of a checkpoint or of a model in memory.
 
-    Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError` or
-    :class:`SolverError`.
+    The keywords are the fields of :class:`PlanRequest`; ``progress(value, bound)`` is called
+    while the search goes on. Raises :class:`CheckpointError`, :class:`MapError`,
+    :class:`PlanError` or :class:`SolverError`.
     """
     from gacprof.checkpoint import Inventory, scan
     from gacprof.checkpoint.tensors import ModelReader
     from gacprof.cliffmap import CliffMap
     from gacprof.planning.make import make_plan
 
+    request = PlanRequest(
+        objective, budget, budget_parameters, memory, tokens, dtype, window,
+        constraints or Constraints(), scores, quality_floor, latency_limit_us, time_limit,
+    )  # fmt: skip
     if not isinstance(cliff_map, CliffMap):
         cliff_map = CliffMap.load(cliff_map)
     reader = None
@@ -56,24 +60,7 @@ def plan(
     else:
         reader = ModelReader(checkpoint)
         inventory = reader.inventory
-    return make_plan(
-        inventory,
-        cliff_map,
-        aim=objective,
-        budget=budget,
-        budget_parameters=budget_parameters,
-        memory=memory,
-        tokens=tokens,
-        dtype=dtype,
-        window=window,
-        constraints=constraints,
-        scores=scores,
-        quality_floor=quality_floor,
-        latency_limit_us=latency_limit_us,
-        time_limit=time_limit,
-        progress=progress,
-        reader=reader,
-    )
+    return make_plan(inventory, cliff_map, request, reader=reader, progress=progress)
 
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Constraints", "Plan", "PlanRequest", "plan"]

@@ -6,25 +6,31 @@ cost, latency and loss are the sums over its members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Verdict
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import Sizes, beside
-from gacprof.diagnosing.landscape import LEAST_REACH, Landscape, around, landscape
-from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.constraints import (
-    Bounds,
-    Constraints,
-    bounds_of,
-    check_numbers,
-    check_patterns,
-    grouped,
+from gacprof.diagnosing.latency_profile import (
+    LEAST_REACH,
+    LatencyProfile,
+    around,
+    latency_profile,
 )
-from gacprof.planning.coupling import together
+from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
+from gacprof.planning.objectives import candidates, share_kept
+from gacprof.planning.request import Bounds
+
+if TYPE_CHECKING:
+    from gacprof.planning.problem import Problem
+
+Dims = tuple[Dim, ...]
+Kept = Mapping[str, Sequence[float]]
+"""By dim name: the share of energy kept at each size from 0 to the dim's own."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Option:
     the members' energy (squared singular values) that the size keeps, summed over members and
     None where it is not known; ``verdict`` is the map's word on the worst member, whose penalty is
     at most ``penalty_high``; ``offered`` is whether a plan may choose the size by it
-    (:meth:`Landscape.offers`). ``fused`` means that the factor pair is multiplied out to one
+    (:meth:`LatencyProfile.offers`). ``fused`` means that the factor pair is multiplied out to one
     dense weight instead; ``size`` is then the rank that such a weight can have.
     """
 
@@ -59,14 +65,16 @@ class DimClass:
     """Dims that take one common size, and the options they have, ascending by size.
 
     A class that is pinned has that one option. ``untouched`` stands for all members as they
-    are, its size being the largest of theirs.
+    are, its size being the largest of theirs. ``candidates`` are the options that suit the
+    objective; where there are none, the class stays as it is.
     """
 
-    members: tuple[Dim, ...]
+    members: Dims
     options: tuple[Option, ...]
     untouched: Option
     bounds: Bounds
     missing: str = ""
+    candidates: tuple[Option, ...] = ()
 
     @property
     def name(self) -> str:
@@ -84,79 +92,42 @@ class DimClass:
         return all(dim.size == self.untouched.size for dim in self.members)
 
 
-def build_classes(
-    predictor: Predictor,
-    dims: Iterable[Dim],
-    *,
-    window: float,
-    constraints: Constraints,
-    kept: Mapping[str, Sequence[float]],
-    sizes: Sizes | None = None,
-) -> list[DimClass]:
-    """The classes of all adjustable dims. ``kept`` gives, by dim name, the share of energy
-    kept at each size from 0 to the dim's own. Each dim is judged beside the others at ``sizes``.
+def build_class(problem: Problem, members: Dims, bounds: Bounds, sizes: Sizes) -> DimClass:
+    """What dims that share one size may become, each judged beside the others at ``sizes``.
 
-    Raises :class:`PlanError` for constraints that contradict each other or name no dim, and
-    where no dim may change.
+    Raises :class:`PlanError` for a size that a dim cannot have.
     """
-    check_numbers(window=window)
-    if not 0 <= window < float("inf"):
-        raise PlanError(f"the window is {window}: it must be a share of a dim, such as 0.25")
-    dims = list(dims)
-    free = [dim for dim in dims if dim.adjustable]
-    if dims and not free:
-        raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
-    check_patterns(free, constraints)
-    return [
-        _class(predictor, sizes or Sizes(), members, window, constraints, kept)
-        for members in grouped(free, constraints)
-    ]
-
-
-def pinned_sizes(dims: Iterable[Dim], constraints: Constraints) -> dict[str, int]:
-    """The sizes of all dims that are pinned, by name."""
-    free = [dim for dim in dims if dim.adjustable]
-    check_patterns(free, constraints)
-    found: dict[str, int] = {}
-    for members in grouped(free, constraints):
-        pin = bounds_of(members, constraints).pin
-        if pin is not None:
-            found |= dict.fromkeys([dim.name for dim in members], pin)
-    return found
-
-
-def _class(
-    predictor: Predictor,
-    sizes: Sizes,
-    members: list[Dim],
-    window: float,
-    constraints: Constraints,
-    kept: Mapping[str, Sequence[float]],
-) -> DimClass:
-    bounds = bounds_of(members, constraints)
+    predictor, request = problem.predictor, problem.request
     near = beside(predictor, members, members, sizes)
     untouched = _untouched(near, members)
     if bounds.pin is not None:
-        option = _pinned(near, members, bounds.pin, kept)
-        return DimClass(tuple(members), (option,), untouched, bounds)
-    reach = _reach(members, window, bounds)
-    nears = [beside(predictor, members, [dim], sizes) for dim in members]
-    lands = [landscape(own, dim, *reach) for own, dim in zip(nears, members, strict=True)]
-    if len(members) > 1:  # a size that was measured of one member may be looked up for another
-        tried = set[int]().union(*(land.sizes for land in lands))
-        lands = [
-            landscape(own, dim, *reach, also=tried) for own, dim in zip(nears, members, strict=True)
-        ]
-    common = set.intersection(*(set(land.sizes) for land in lands)) if lands else set()
+        option = _pinned(near, members, bounds.pin, problem.kept)
+        return DimClass(members, (option,), untouched, bounds, candidates=(option,))
+    profiles = _profiles(predictor, members, _reach(members, request.window, bounds), sizes)
+    common = set.intersection(*(set(profile.costs) for profile in profiles))
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
-    options = [_option(near, members, lands, size, kept) for size in allowed]
-    if len(members) == 1 and constraints.fuse:
+    options = [_option(near, members, profiles, size, problem.kept) for size in allowed]
+    if len(members) == 1 and request.constraints.fuse:
         options += [o for o in _fused(near, members[0], untouched) if bounds.allow(o.size)]
-    missing = next((land.missing for land in lands if land.missing), "")
-    return DimClass(tuple(members), tuple(options), untouched, bounds, missing)
+    missing = next((profile.missing for profile in profiles if profile.missing), "")
+    group = DimClass(members, tuple(options), untouched, bounds, missing)
+    return replace(group, candidates=candidates(problem.goal, group, request.constraints.untouched))
 
 
-def _reach(members: list[Dim], window: float, bounds: Bounds) -> tuple[int, int]:
+def _profiles(
+    predictor: Predictor, members: Dims, reach: tuple[int, int], sizes: Sizes
+) -> list[LatencyProfile]:
+    """One of each member, beside its companions."""
+    nears = [(beside(predictor, members, [dim], sizes), dim) for dim in members]
+    found = [latency_profile(near, dim, *reach) for near, dim in nears]
+    if len(members) == 1:
+        return found
+    # A size that was measured of one member may be looked up for another.
+    tried = set[int]().union(*(profile.costs for profile in found))
+    return [latency_profile(near, dim, *reach, also=tried) for near, dim in nears]
+
+
+def _reach(members: Dims, window: float, bounds: Bounds) -> tuple[int, int]:
     """The window, moved to what is allowed where the two do not meet."""
     low, high = around(members, window)
     if bounds.least > high:
@@ -168,12 +139,12 @@ def _reach(members: list[Dim], window: float, bounds: Bounds) -> tuple[int, int]
     return low, high
 
 
-def _untouched(predictor: Predictor, members: list[Dim]) -> Option:
+def _untouched(predictor: Predictor, members: Dims) -> Option:
     return Option(
         max(dim.size for dim in members),
         sum(dim.size * dim.params_per_unit for dim in members),
         sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        together(predictor, members, None),
+        _time_together(predictor, members, None),
         None,
         float(len(members)),
     )
@@ -181,50 +152,63 @@ def _untouched(predictor: Predictor, members: list[Dim]) -> Option:
 
 def _option(
     predictor: Predictor,
-    members: list[Dim],
-    lands: list[Landscape],
+    members: Dims,
+    profiles: Sequence[LatencyProfile],
     size: int,
-    kept: Mapping[str, Sequence[float]],
+    kept: Kept,
 ) -> Option:
-    verdict, high = _worst(lands, size)
+    verdict, high = _worst(profiles, size)
+    shares = [share_kept(dim, size, kept) for dim in members]
+    only = profiles[0].costs.get(size) if len(members) == 1 else None
+    latency = only.latency_us if only else _time_together(predictor, members, size)
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        together(predictor, members, size),
+        latency,
         verdict,
-        _sum(share_kept(dim, size, kept) for dim in members),
+        None if None in shares else sum(share for share in shares if share is not None),
         penalty_high=high,
-        offered=all(land.offers(size, dim.size) for land, dim in zip(lands, members, strict=True)),
+        offered=all(p.offers(size, dim.size) for p, dim in zip(profiles, members, strict=True)),
     )
 
 
-def _worst(lands: Sequence[Landscape], size: int) -> tuple[Verdict | None, float | None]:
+def _time_together(predictor: Predictor, members: Dims, size: int | None) -> float | None:
+    """Predicted time (µs) in all products that the members feed, each once, all of them at
+    ``size`` (None: as they are). None where the map lacks one."""
+    if size is not None:
+        predictor = predictor.beside({dim.name: size for dim in members})
+    total = 0.0
+    for weight in dict.fromkeys(feed.weight for dim in members for feed in dim.feeds):
+        latency = predictor.product(weight).latency_us
+        if latency is None:
+            return None
+        total += latency
+    return total
+
+
+def _worst(profiles: Sequence[LatencyProfile], size: int) -> tuple[Verdict | None, float | None]:
     """The verdict on the size over all members, and the bound of its penalty."""
-    places = [land.place(size) for land in lands]
-    known = [(land, at) for land, at in zip(lands, places, strict=True) if at is not None]
-    if len(known) < len(lands):
+    costs = [profile.costs.get(size) for profile in profiles]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
         return None, None
-    verdicts = {land.verdict[at] for land, at in known}
-    bounds = [land.penalty_high[at] for land, at in known]
-    settled = [bound for bound in bounds if bound is not None]
     order: tuple[Verdict, ...] = ("misaligned", "undecided", "safe")
-    worst = next(verdict for verdict in order if verdict in verdicts)
-    return worst, max(settled) if len(settled) == len(bounds) else None
+    worst = min((cost.verdict for cost in known), key=order.index)
+    bounds = [cost.penalty_high for cost in known if cost.penalty_high is not None]
+    return worst, max(bounds) if len(bounds) == len(known) else None
 
 
-def _pinned(
-    predictor: Predictor, members: list[Dim], size: int, kept: Mapping[str, Sequence[float]]
-) -> Option:
+def _pinned(predictor: Predictor, members: Dims, size: int, kept: Kept) -> Option:
     """The one option of a pinned class. Raises :class:`PlanError` where it cannot be made."""
     refused = _refusal(members, size, pinned=True)
     if refused:
         raise PlanError(f"{members[0].name} cannot be pinned to {size}: {refused}")
-    lands = [landscape(predictor, dim, size, size) for dim in members]
-    return _option(predictor, members, lands, size, kept)
+    profiles = [latency_profile(predictor, dim, size, size) for dim in members]
+    return _option(predictor, members, profiles, size, kept)
 
 
-def _refusal(members: list[Dim], size: int, pinned: bool = False) -> str:
+def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
     """Why the dims cannot have the size; empty where they can.
 
     A rank whose directions are in no order can be cut, by an SVD, but what that loses is not
@@ -248,45 +232,26 @@ def _fused(predictor: Predictor, dim: Dim, untouched: Option) -> list[Option]:
     if dim.kind != "rank" or dim.padding == "refused":
         return []
     for module in inventory.modules:
+        if dim.name not in module.dims:
+            continue
         ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
-        if ranks == [dim.name]:
-            bias = any(gemm.bias for gemm in module.gemms)
-            dense = predictor.gemm(module.out_features, module.in_features, bias).latency_us
-            if dense is None:
-                return []
-            cost = module.out_features * module.in_features
-            rank = dim.dense_size or min(module.out_features, module.in_features)
-            size = max(rank, dim.size)
-            slower = untouched.latency_us is not None and dense > untouched.latency_us
-            return [
-                Option(
-                    size,
-                    cost,
-                    dense_bytes(inventory, module),
-                    dense,
-                    "safe",
-                    1.0,
-                    fused=True,
-                    offered=not slower,
-                    penalty_high=0.0,
-                )
-            ]
+        bias = any(gemm.bias for gemm in module.gemms)
+        dense = predictor.gemm(module.out_features, module.in_features, bias).latency_us
+        if len(ranks) > 1 or dense is None:
+            return []
+        rank = dim.dense_size or min(module.out_features, module.in_features)
+        slower = untouched.latency_us is not None and dense > untouched.latency_us
+        return [
+            Option(
+                max(rank, dim.size),
+                module.out_features * module.in_features,
+                dense_bytes(inventory, module),
+                dense,
+                "safe",
+                1.0,
+                fused=True,
+                offered=not slower,
+                penalty_high=0.0,
+            )
+        ]
     return []
-
-
-def share_kept(dim: Dim, size: int | None, kept: Mapping[str, Sequence[float]]) -> float | None:
-    """The share of energy that a size keeps (None: multiplied out). Padding keeps everything; a
-    cut keeps what its spectrum says, None where there is none."""
-    if size is None or size >= dim.size:
-        return 1.0
-    shares = kept.get(dim.name)
-    return shares[size] if shares is not None else None
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    total = 0.0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total

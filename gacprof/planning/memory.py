@@ -1,4 +1,4 @@
-"""What a checkpoint of other sizes holds: parameters, and bytes as stored.
+"""What a checkpoint of other sizes takes, in parameters and in bytes as stored, and may take.
 
 Bytes are those of the weights, on disk and in memory alike; headers, the tokenizer, the cache
 of keys and values and the activations are not in them.
@@ -7,14 +7,20 @@ of keys and values and the activations are not in them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, TensorInfo
+from gacprof.core.errors import PlanError
 from gacprof.core.points import BYTES_PER_ELEMENT
+from gacprof.planning.request import PlanRequest
 
-Sizes = Mapping[str, int | None]
+if TYPE_CHECKING:
+    from gacprof.planning.classes import Option
+
+NewSizes = Mapping[str, int | None]
 """Dim name → new size; None where a factor pair is multiplied out and its rank with it."""
 
 
@@ -26,7 +32,7 @@ class Footprint:
     nbytes: int
 
 
-def footprint(inventory: Inventory, changes: Sizes) -> Footprint:
+def footprint(inventory: Inventory, changes: NewSizes) -> Footprint:
     """Parameters and bytes with these dims resized, all together and exactly: where two dims
     share a tensor (a rank and a width), the product of both counts.
 
@@ -44,11 +50,9 @@ def footprint(inventory: Inventory, changes: Sizes) -> Footprint:
             nbytes += dense * _bytes_per_parameter(inventory, module)
     seen: set[object] = set()
     for tensor in inventory.tensors.values():
-        key = (tensor.file, tensor.offset, tensor.shape, tensor.stride)
-        stored = key if tensor.offset is not None else tensor.name
-        if tensor.name in dropped or stored in seen:
+        if tensor.name in dropped or _stored_at(tensor) in seen:
             continue
-        seen.add(stored)
+        seen.add(_stored_at(tensor))
         numel = prod(n + grown.get((tensor.name, axis), 0) for axis, n in enumerate(tensor.shape))
         nbytes += numel * (tensor.nbytes // max(tensor.numel, 1))
         if not tensor.name.endswith("rotary_emb.inv_freq"):
@@ -63,18 +67,22 @@ def planned(inventory: Inventory, dims: Iterable[Dim], without: Collection[str] 
     and a rank) twice.
     """
     names = {place.tensor for dim in dims for place in dim.places}.difference(without)
-    stored: dict[object, TensorInfo] = {}
-    for name in sorted(names):
-        tensor = inventory.tensors[name]
-        key = (tensor.file, tensor.offset, tensor.shape, tensor.stride)
-        stored[key if tensor.offset is not None else name] = tensor
+    tensors = [inventory.tensors[name] for name in sorted(names)]
+    stored = {_stored_at(tensor): tensor for tensor in tensors}
     return Footprint(
         sum(tensor.numel for tensor in stored.values()),
         sum(tensor.nbytes for tensor in stored.values()),
     )
 
 
-def _grown(inventory: Inventory, changes: Sizes) -> dict[tuple[str, int], int]:
+def _stored_at(tensor: TensorInfo) -> object:
+    """The same for tensors that share their bytes."""
+    if tensor.offset is None:
+        return tensor.name
+    return tensor.file, tensor.offset, tensor.shape, tensor.stride
+
+
+def _grown(inventory: Inventory, changes: NewSizes) -> dict[tuple[str, int], int]:
     grown: dict[tuple[str, int], int] = defaultdict(int)
     for dim in inventory.dims:
         after = changes.get(dim.name, dim.size)
@@ -111,3 +119,98 @@ def _bytes_per_parameter(inventory: Inventory, module: Module) -> int:
     if last is None or not last.numel:
         return BYTES_PER_ELEMENT.get(module.dtype, 4)
     return last.nbytes // last.numel
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The most that the planned dims may cost, summed over them, and how it was arrived at.
+
+    ``unit`` is ``parameters`` or ``bytes``. ``as_given`` says such a sum in the terms that
+    the user set the ceiling in. ``shared`` is what the sum counts more than once as the
+    checkpoint is, for weights that several dims are written in.
+    """
+
+    most: int
+    unit: str
+    basis: str
+    as_given: Callable[[int], str]
+    shared: int = 0
+
+    @property
+    def limit(self) -> int:
+        """The most that the planned weights may hold, each counted once."""
+        return self.most - self.shared
+
+    def lowered(self, by: int) -> Ceiling:
+        return replace(self, most=self.most - by)
+
+    def spent(self, options: Iterable[Option]) -> int:
+        """What these options take of it."""
+        return sum(o.nbytes if self.unit == "bytes" else o.cost for o in options)
+
+
+def ceilings(inventory: Inventory, request: PlanRequest) -> tuple[Ceiling | None, Ceiling | None]:
+    """The request's limits on parameters and on bytes, as the solver counts them: over the
+    adjustable dims. Raises :class:`PlanError` for one that the rest alone exceeds."""
+    dims = [dim for dim in inventory.dims if dim.adjustable]
+    now, weights = footprint(inventory, {}), planned(inventory, dims)
+    summed = sum(dim.size * dim.params_per_unit for dim in dims)
+    parameters = memory = None
+    if request.budget_parameters is not None:
+        wanted = int(request.budget_parameters)
+        parameters = _of_all(wanted, now.parameters, weights.parameters, summed, "parameters")
+    elif request.budget is not None:
+        dense, shared = dense_parameters(inventory), summed - weights.parameters
+        parameters = Ceiling(
+            int(min(request.budget * dense, 2.0**100)) + shared,
+            "parameters",
+            f"{request.budget:g} of {dense:,} dense parameters",
+            lambda cost: f"{ceil((cost - shared) / dense * 1e4) / 1e4:g} of the dense size",
+            shared,
+        )
+    if request.memory is not None:
+        summed = sum(dim.size * bytes_per_unit(inventory, dim) for dim in dims)
+        memory = _of_all(int(request.memory), now.nbytes, weights.nbytes, summed, "bytes")
+    return parameters, memory
+
+
+def _of_all(limit: int, now: int, weights: int, summed: int, unit: str) -> Ceiling:
+    """A limit on the whole checkpoint, which holds ``now``, ``weights`` of it in planned weights;
+    ``summed`` is what the solver counts for these."""
+    amount = "{:,}".format if unit == "parameters" else human_bytes
+    noun, less = ("parameters", "fewer") if unit == "parameters" else ("of weights", "less")
+    shared, rest = summed - weights, now - weights
+    if limit <= rest:
+        raise PlanError(
+            f"{amount(limit)} {noun} are {less} than the {amount(rest)} that no plan can change; "
+            f"as it is the checkpoint has {amount(now)}"
+        )
+    return Ceiling(
+        limit - rest + shared,
+        unit,
+        f"{amount(limit)} {noun} in all; it has {amount(now)}",
+        lambda cost: f"{amount(cost - shared + rest)} {noun} in all",
+        shared,
+    )
+
+
+def human_bytes(count: int) -> str:
+    """``6.13 MB``, decimal, as ``--memory`` reads it back; never less than there is."""
+    for size, unit in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= size:
+            return f"{-(-count * 1000 // size) / 1000:.7g} {unit}"
+    return f"{count} B"
+
+
+def dense_parameters(inventory: Inventory) -> int:
+    """Parameters of the planned weights were they dense: in × out for a factored weight.
+
+    Each weight counts once, whatever dims it is written in. The width of a pruned layer is
+    counted as it is.
+    """
+    dims = [dim for dim in inventory.dims if dim.adjustable]
+    ranks = {dim.name for dim in dims if dim.kind == "rank"}
+    factored = [module for module in inventory.modules if ranks & set(module.dims)]
+    factors = {gemm.weight for module in factored for gemm in module.gemms}
+    dense = sum(module.in_features * module.out_features for module in factored)
+    return dense + planned(inventory, dims, without=factors).parameters

@@ -16,11 +16,19 @@ where the user allows it every class may stay as it is, safe or not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from gacprof.core.errors import PlanError
-from gacprof.planning.classes import DimClass, Option
+import numpy as np
+
+from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.tensors import TensorReader, open_tensors
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.factors import Stored, norms
+from gacprof.diagnosing.workload import is_number
+
+if TYPE_CHECKING:
+    from gacprof.planning.classes import DimClass, Option
 
 GAC_NEIGHBOURS = 2
 """Eq. 4 is linear in cost, so its optimum puts all but one class at an end of its window
@@ -109,24 +117,20 @@ def objective(name: str, scores: Mapping[str, float] | None = None) -> Objective
     return made[name]
 
 
-def offered(goal: Objective, group: DimClass, untouched: bool) -> list[Option]:
+def candidates(goal: Objective, group: DimClass, untouched: bool) -> tuple[Option, ...]:
     """What the solver may choose from; empty where the class has to stay as it is.
 
     Raises :class:`PlanError` where staying would break what the user asked of its sizes.
     """
-    if group.bounds.pin is not None:
-        return list(group.options)
-    options = goal.eligible(group)
+    found = goal.eligible(group)
     if untouched and group.is_untouched:
         as_it_is = [o for o in group.options if o.size == group.untouched.size and not o.fused]
-        options += [o for o in as_it_is if o not in options]
-    if options:
-        return sorted(options, key=lambda o: (o.fused, o.size))
-    if not all(group.bounds.allow(dim.size) for dim in group.members):
+        found += [o for o in as_it_is if o not in found]
+    if not found and not all(group.bounds.allow(dim.size) for dim in group.members):
         raise PlanError(f"{group.name} must be {group.bounds}: {_nothing_safe(group)}")
-    if not group.is_untouched:
+    if not found and not group.is_untouched:
         raise PlanError(f"{group.name} have no common size: {_nothing_safe(group)}")
-    return []
+    return tuple(sorted(found, key=lambda o: (o.fused, o.size)))
 
 
 def _nothing_safe(group: DimClass) -> str:
@@ -138,12 +142,13 @@ def _nothing_safe(group: DimClass) -> str:
 
 
 def check_scores(
-    scores: Mapping[str, float] | None, dims: Sequence[str], classes: Sequence[DimClass]
+    scores: Mapping[str, float] | None, dims: Sequence[str], free: Sequence[str]
 ) -> None:
     """Importance scores, if there are any, must be numbers ≥ 0, for every dim with a choice.
 
-    ``dims`` are the names of all dims. Raises :class:`PlanError`; a dim without a score is
-    refused rather than given one, for the scale of the others is not known.
+    ``dims`` are the names of all dims, ``free`` of those with a choice. Raises
+    :class:`PlanError`; a dim without a score is refused rather than given one, for the scale of
+    the others is not known.
     """
     if scores is None:
         return
@@ -152,11 +157,10 @@ def check_scores(
             raise PlanError(
                 f"the scores name '{name}', which is no dim here; dims are named like '{dims[0]}'"
             )
-        if not (isinstance(score, int | float) and 0 <= score <= MAX_SCORE):
-            small = isinstance(score, float) or abs(score) < 2**63
-            shown = f"{score:.4g}" if small else "a huge integer"
+        if not (is_number(score) and 0 <= score <= MAX_SCORE):
+            huge = isinstance(score, int) and abs(score) >= 2**63
+            shown = "a huge integer" if huge else f"{score:.4g}" if is_number(score) else score
             raise PlanError(f"the score of '{name}' is {shown}: it must be 0 to {MAX_SCORE:g}")
-    free = [dim.name for group in classes if group.bounds.pin is None for dim in group.members]
     lacking = [name for name in free if name not in scores]
     if lacking:
         kind = lacking[0].rpartition(":")[2]
@@ -164,3 +168,54 @@ def check_scores(
             f"{len(lacking)} of {len(free)} dims have no score, the first is '{lacking[0]}': give "
             f"each its own, or leave them as they are (--pin '*:{kind}=keep')"
         )
+
+
+def energy_kept(
+    inventory: Inventory, dims: Iterable[Dim], reader: TensorReader | None = None
+) -> dict[str, list[float]]:
+    """For each ordered rank: the share of energy kept at sizes 0 … size (size + 1 values).
+
+    For ``W ≈ u·v`` with orthonormal directions, ‖u[:,i]‖·‖v[i,:]‖ is σᵢ however the compressor
+    split Σ between the factors (√Σ in both, or all of it in one), so a cut tail costs Σσᵢ². Where
+    the factors are not orthonormal (whitened, or updated later) it is the energy of the entries
+    as stored: an estimate.
+
+    Reads the factors' data, one tensor at a time, through ``reader`` or from the disk. Raises
+    :class:`CheckpointError` for factors that are not there or hold NaN or infinity.
+    """
+    reader = reader or open_tensors(inventory)
+    return {dim.name: _kept(reader, dim) for dim in dims if dim.kind == "rank" and dim.ordered}
+
+
+def _kept(reader: TensorReader, dim: Dim) -> list[float]:
+    strengths = np.ones(dim.size)
+    for place in dim.places:
+        info = reader.info(place.tensor)
+        if len(info.shape) != 2:
+            continue
+        stored = Stored(reader.read(place.tensor), info.dtype)
+        with np.errstate(over="ignore"):
+            here = norms(stored, place.axis)
+        here = here[place.start : place.start + dim.size]
+        if not np.isfinite(here).all():
+            raise CheckpointError(
+                f"{reader.inventory.path}: '{place.tensor}' holds NaN or infinity: what "
+                f"'{dim.name}' keeps of its energy cannot be told; mend the tensor, or plan with "
+                "the objective pad"
+            )
+        strengths = strengths * here
+    energy = np.square(strengths)
+    total = float(energy.sum())
+    if not total > 0:
+        return [1.0] * (dim.size + 1)
+    kept = np.concatenate([[0.0], np.cumsum(energy)]) / total
+    return [float(min(1.0, share)) for share in kept]
+
+
+def share_kept(dim: Dim, size: int | None, kept: Mapping[str, Sequence[float]]) -> float | None:
+    """The share of energy that a size keeps (None: multiplied out). Padding keeps everything; a
+    cut keeps what its spectrum says, None where there is none."""
+    if size is None or size >= dim.size:
+        return 1.0
+    shares = kept.get(dim.name)
+    return shares[size] if shares is not None else None

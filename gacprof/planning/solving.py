@@ -1,58 +1,148 @@
-"""From classes and an objective to the solver and back."""
+"""From a problem's classes to the solver and back, its limits kept by all dims together.
+
+The solver counts dims one by one, but dims that share a weight (a gate's rank and its layer's
+width) have a product that no sum of their own costs gives: two paddings cost more than both
+alone. So what the solver chose is counted anew with all of it applied, and where that breaks a
+limit, the solver is given less by as much as its own count was short.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.budgets import Ceiling
 from gacprof.planning.classes import DimClass, Option
+from gacprof.planning.memory import Ceiling, footprint
 from gacprof.planning.objectives import Objective
+from gacprof.planning.problem import Limits, Problem
 from gacprof.planning.schema import Certificate
 from gacprof.solver import InfeasibleBudget, solve
+
+REPETITIONS = 12
+"""Each takes away what the last count was short by; two or three do in practice."""
+
+ROUNDING = 1e-12
+"""Sums of doubles in another order differ by less than this share."""
+
+Progress = Callable[[float, float], None]
+"""Called with the best value so far and its bound."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The chosen option by class name; None where a class had none and stays as it is."""
+    """The chosen option of each class; None where a class had none and stays as it is."""
 
-    chosen: Mapping[str, Option | None]
+    classes: Sequence[DimClass]
+    chosen: Sequence[Option | None]
     certificate: Certificate
-    members: Mapping[str, Sequence[str]]
+
+    @property
+    def pairs(self) -> list[tuple[DimClass, Option | None]]:
+        return list(zip(self.classes, self.chosen, strict=True))
 
     @property
     def sizes(self) -> dict[str, int | None]:
-        """By dim name; None where the factors are multiplied out."""
-        found: dict[str, int | None] = {}
-        for name, option in self.chosen.items():
-            if option is not None:
-                size = None if option.fused else option.size
-                found |= dict.fromkeys(self.members[name], size)
-        return found
+        return sizes_of((group, option) for group, option in self.pairs if option is not None)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a plan must keep to, over all planned dims; None is no limit.
+def sizes_of(pairs: Iterable[tuple[DimClass, Option]]) -> dict[str, int | None]:
+    """The chosen sizes by dim name; None where the factors are multiplied out."""
+    return {
+        dim.name: None if option.fused else option.size
+        for group, option in pairs
+        for dim in group.members
+    }
 
-    ``latency_us`` is the workload's predicted time in the products of the planned weights, of
-    which they take ``latency_now_us`` as they are; ``energy_kept`` is the least mean share of
-    energy.
+
+def solve_jointly(
+    problem: Problem,
+    classes: Sequence[DimClass],
+    limits: Limits,
+    *,
+    deadline: float | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Choose one candidate a class, the limits kept with all dims resized together.
+
+    ``deadline`` is on the monotonic clock. Raises :class:`PlanError` where no class has a
+    candidate, or the map does not hold the products that would show that a limit is kept;
+    :class:`InfeasibleBudget` naming the nearest budget or limit that can be met.
     """
+    given, broken = limits, ""
+    for _ in range(REPETITIONS):
+        try:
+            outcome = _solve(problem.goal, classes, given, deadline, progress)
+        except InfeasibleBudget as error:
+            if not broken:
+                raise
+            raise InfeasibleBudget(broken, error.resource, error.nearest) from None
+        tighter, broken = _tightened(problem, limits, given, outcome)
+        if not broken:
+            return outcome if given == limits else _noted(outcome)
+        if outcome.certificate.interrupted:
+            break
+        given = tighter
+    raise InfeasibleBudget(broken, "limit", float("nan"))
 
-    parameters: Ceiling | None = None
-    memory: Ceiling | None = None
-    latency_us: float | None = None
-    latency_now_us: float | None = None
-    energy_kept: float | None = None
+
+def _tightened(
+    problem: Problem, limits: Limits, given: Limits, outcome: Outcome
+) -> tuple[Limits, str]:
+    """The limits for another repetition, and what this one broke (empty: nothing)."""
+    now, then = (footprint(problem.inventory, sizes) for sizes in ({}, outcome.sizes))
+    before = [group.untouched for group in outcome.classes]
+    after = [option or group.untouched for group, option in outcome.pairs]
+    broken, changed = [], dict[str, Any]()
+    for name, more in (
+        ("parameters", then.parameters - now.parameters),
+        ("memory", then.nbytes - now.nbytes),
+    ):
+        ceiling: Ceiling | None = getattr(limits, name)
+        if ceiling is not None and (takes := ceiling.spent(before) + more) > ceiling.most:
+            changed[name] = ceiling.lowered(takes - ceiling.spent(after))
+            broken.append(f"fits {ceiling.basis}: the nearest has {ceiling.as_given(takes)}")
+    if limits.latency_us is not None and given.latency_us is not None:
+        time_us = _time_known(problem, outcome)
+        if time_us > limits.latency_us * (1 + ROUNDING):
+            pairs = zip(before, after, strict=True)
+            saved = sum((a.latency_us or 0.0) - (b.latency_us or 0.0) for a, b in pairs)
+            counted_us = (limits.latency_now_us or 0.0) - saved
+            changed["latency_us"] = limits.latency_us - (time_us - counted_us)
+            broken.append(
+                f"is within {limits.latency_us:.1f} µs: the nearest takes {time_us:.1f} µs"
+            )
+    if not broken:
+        return given, ""
+    joined = " and ".join(broken)
+    return replace(given, **changed), f"no plan was found that {joined}, with all dims resized"
+
+
+def _time_known(problem: Problem, outcome: Outcome) -> float:
+    after = problem.predictor.weights(outcome.sizes)
+    if after.latency_us is None:
+        raise PlanError(
+            "the limit cannot be kept for certain: the map does not hold the planned sizes "
+            "together; pin what shares a product with others (--pin '*:width=keep'), or "
+            f"sweep it: {after.missing}"
+        )
+    return after.latency_us
+
+
+def _noted(outcome: Outcome) -> Outcome:
+    proof = outcome.certificate
+    note = (
+        "dims that share a weight are counted one by one, and together they broke a limit: the "
+        "proof is for a limit tightened by what they broke it by"
+    )
+    return replace(outcome, certificate=proof.model_copy(update={"notes": [*proof.notes, note]}))
 
 
 @dataclass(frozen=True)
-class Second:
+class _Resource:
     """The solver's second resource; ``refused`` says in the user's terms what would do."""
 
     name: str
@@ -61,61 +151,49 @@ class Second:
     refused: Callable[[float], InfeasibleBudget]
 
 
-def refuse_other_tokens(predictor: Predictor, offered: Mapping[str, Sequence[Option]]) -> None:
-    """Raise :class:`PlanError` where nothing is on offer and the map knows other token counts."""
-    if predictor.tokens_note and not any(offered.values()):
-        raise PlanError(f"the map knows no safe size for any dim: {predictor.tokens_note}")
-
-
-def solve_classes(
+def _solve(
     goal: Objective,
     classes: Sequence[DimClass],
-    offered: Mapping[str, Sequence[Option]],
     limits: Limits,
-    *,
-    time_limit: float | None = None,
-    progress: Callable[[float, float], None] | None = None,
+    deadline: float | None,
+    progress: Progress | None,
 ) -> Outcome:
-    """Choose one offered option a class, within the limits.
+    """Choose one candidate a class, dims counted one by one.
 
-    Among options of equal value only the cheapest is kept, so that nothing is padded further
-    than the objective asks. Raises :class:`PlanError` where no class has an option, and
-    :class:`InfeasibleBudget` naming the nearest budget or limit that can be met.
+    Among candidates of equal value only the cheapest is kept, so that nothing is padded further
+    than the objective asks.
     """
-    free = [group for group in classes if offered[group.name]]
+    free = [group for group in classes if group.candidates]
+    stuck = [group.untouched for group in classes if not group.candidates]
     if not free:
         reason = next((group.missing for group in classes if group.missing), "")
         raise PlanError(
             "the map knows no safe size for any dim of this checkpoint; 'gacprof sweep --for "
             "CHECKPOINT' measures what a plan needs" + (f" ({reason})" if reason else "")
         )
-    options = [_cheapest_of_equals(goal, group, offered[group.name], limits) for group in free]
-    values = [
-        [goal.value(g, option) for option in row] for g, row in zip(free, options, strict=True)
-    ]
-    stuck = [group.untouched for group in classes if not offered[group.name]]
-    ceiling, costs, seconds = _budget(options, stuck, limits)
-    seconds += _others(free, options, len(stuck), limits)
-    if len(seconds) > 1:
-        names = " and ".join(second.name for second in seconds)
-        raise PlanError(f"the solver keeps to a budget and one more limit, not {names}: drop one")
+    options = [_cheapest_of_equals(goal, group, limits) for group in free]
+    ceiling, costs, second = _resources(free, options, stuck, limits)
     most = sum(max(row) for row in costs)
-    room = most if ceiling is None else min(ceiling.most - _spent(ceiling, stuck), most)
-    second: dict[str, Any] = {}
-    if seconds:
-        second = {"latency": seconds[0].rows, "limit": seconds[0].limit}
+    room = most if ceiling is None else min(ceiling.most - ceiling.spent(stuck), most)
+    left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
     try:
-        solution = solve(costs, values, room, **second, seconds=time_limit, progress=progress)
+        solution = solve(
+            costs,
+            [[goal.value(g, o) for o in row] for g, row in zip(free, options, strict=True)],
+            room,
+            None if second is None else second.rows,
+            None if second is None else second.limit,
+            seconds=left,
+            progress=progress,
+        )
     except InfeasibleBudget as error:
-        if error.resource == "limit":
-            raise seconds[0].refused(float(error.nearest)) from None
+        if second is not None and error.resource == "limit":
+            raise second.refused(float(error.nearest)) from None
         assert ceiling is not None
-        within = f" within the limit on {seconds[0].name}" if seconds else ""
-        nearest = int(error.nearest) + _spent(ceiling, stuck)
+        within = f" within the limit on {second.name}" if second else ""
+        nearest = int(error.nearest) + ceiling.spent(stuck)
         raise _refused(ceiling, nearest, within) from None
-    chosen: dict[str, Option | None] = {group.name: None for group in classes}
-    for group, row, j in zip(free, options, solution.choice, strict=True):
-        chosen[group.name] = row[int(j)]
+    picked = (row[int(j)] for row, j in zip(options, solution.choice, strict=True))
     certificate = Certificate(
         solver="exact multi-choice knapsack",
         measures=goal.measures,
@@ -126,40 +204,69 @@ def solve_classes(
         interrupted=solution.interrupted,
         notes=list(solution.notes),
     )
-    return Outcome(chosen, certificate, {g.name: [d.name for d in g.members] for g in classes})
+    chosen = [next(picked) if group.candidates else None for group in classes]
+    return Outcome(classes, chosen, certificate)
 
 
-def _budget(
-    options: Sequence[Sequence[Option]], stuck: Sequence[Option], limits: Limits
-) -> tuple[Ceiling | None, list[list[int]], list[Second]]:
-    """The solver's first resource. Where all dtypes agree, bytes are parameters times a width,
-    so that of two ceilings only the tighter one matters; else bytes are a resource of their own.
-    """
+def _cheapest_of_equals(goal: Objective, group: DimClass, limits: Limits) -> list[Option]:
+    cheapest: dict[tuple[float, float | None, float | None], Option] = {}
+    pinned = group.bounds.pin is not None
+    for option in sorted(group.candidates, key=lambda o: (o.cost, o.size)):
+        if limits.energy_kept is not None and option.kept is None and not pinned:
+            continue
+        latency = option.latency_us if limits.latency_us is not None else None
+        cheapest.setdefault((goal.value(group, option), option.kept, latency), option)
+    if not cheapest:
+        raise PlanError(f"what {group.name} would keep is not known: no quality floor can be kept")
+    return sorted(cheapest.values(), key=lambda o: (o.fused, o.size))
+
+
+def _resources(
+    free: Sequence[DimClass],
+    options: Sequence[Sequence[Option]],
+    stuck: Sequence[Option],
+    limits: Limits,
+) -> tuple[Ceiling | None, list[list[int]], _Resource | None]:
+    """The ceiling on the solver's first resource, its costs, and the second resource."""
     parameters = [[option.cost for option in row] for row in options]
     nbytes = [[option.nbytes for option in row] for row in options]
     tight, memory = limits.parameters, limits.memory
-    if memory is None:
-        return tight, parameters, []
-    if tight is None:
-        return memory, nbytes, []
-    widths = {(o.nbytes // o.cost, o.nbytes % o.cost) for row in options for o in row if o.cost}
-    if len(widths) == 1 and not (only := next(iter(widths)))[1]:
-        in_bytes = (tight.most - _spent(tight, stuck)) * only[0]
-        if in_bytes <= memory.most - _spent(memory, stuck):
-            return tight, parameters, []
-        return memory, nbytes, []
+    seconds = []
+    ceiling, costs = (memory, nbytes) if tight is None and memory else (tight, parameters)
+    if tight is not None and memory is not None:
+        # Where all dtypes agree, bytes are parameters times a width, so that only the tighter of
+        # the two ceilings matters; else bytes are a resource of their own.
+        room = memory.most - memory.spent(stuck)
+        width = _width(options)
+        if width is None:
+            seconds.append(_bytes(memory, nbytes, stuck))
+        elif (tight.most - tight.spent(stuck)) * width > room:
+            ceiling, costs = memory, nbytes
+    if limits.latency_us is not None:
+        seconds.append(_latency(free, options, limits, limits.latency_us))
+    if limits.energy_kept is not None:
+        seconds.append(_energy(free, options, len(stuck), limits.energy_kept))
+    if len(seconds) > 1:
+        names = " and ".join(second.name for second in seconds)
+        raise PlanError(f"the solver keeps to a budget and one more limit, not {names}: drop one")
+    return ceiling, costs, seconds[0] if seconds else None
+
+
+def _width(options: Sequence[Sequence[Option]]) -> int | None:
+    """Bytes per parameter, where they are the same whole number for all options."""
+    widths = {divmod(o.nbytes, o.cost) for row in options for o in row if o.cost}
+    width, rest = next(iter(widths)) if len(widths) == 1 else (0, 1)
+    return None if rest else width
+
+
+def _bytes(memory: Ceiling, nbytes: list[list[int]], stuck: Sequence[Option]) -> _Resource:
     rows = [[float(n) for n in row] for row in nbytes]  # exact: bytes are far below 2**53
-    spent = _spent(memory, stuck)
-    second = Second(
-        "memory", rows, float(memory.most - spent),
-        lambda nearest: _refused(memory, math.ceil(nearest) + spent, ""),
-    )  # fmt: skip
-    return tight, parameters, [second]
+    spent = memory.spent(stuck)
 
+    def too_large(nearest: float) -> InfeasibleBudget:
+        return _refused(memory, math.ceil(nearest) + spent, "")
 
-def _spent(ceiling: Ceiling, stuck: Sequence[Option]) -> int:
-    """What the classes that stay as they are take of it."""
-    return sum(o.nbytes if ceiling.unit == "bytes" else o.cost for o in stuck)
+    return _Resource("memory", rows, float(memory.most - spent), too_large)
 
 
 def _refused(ceiling: Ceiling, nearest: int, within: str) -> InfeasibleBudget:
@@ -171,43 +278,24 @@ def _refused(ceiling: Ceiling, nearest: int, within: str) -> InfeasibleBudget:
     )
 
 
-def _others(
-    free: Sequence[DimClass], options: Sequence[Sequence[Option]], stuck: int, limits: Limits
-) -> list[Second]:
-    """Predicted latency and energy lost, where they are limited."""
-    seconds = []
-    if limits.latency_us is not None:
-        wanted = limits.latency_us
-        saved = [_savings(group, row) for group, row in zip(free, options, strict=True)]
-        most = [max(row) for row in saved]
-        # What a choice does not save of the most that its class can. Classes that share a
-        # product (a rank and a width) are added up as if the other did not change.
-        shift = sum(most) - _now(limits)
+def _latency(
+    free: Sequence[DimClass], options: Sequence[Sequence[Option]], limits: Limits, wanted: float
+) -> _Resource:
+    """What a choice does not save of the most time that its class can. Classes that share a
+    product (a rank and a width) are added up as if the other did not change."""
+    if limits.latency_now_us is None:
+        raise PlanError("the map lacks some of the planned products: no latency limit can be kept")
+    saved = [_savings(group, row) for group, row in zip(free, options, strict=True)]
+    most = [max(row) for row in saved]
+    shift = sum(most) - limits.latency_now_us
 
-        def too_slow(nearest: float) -> InfeasibleBudget:
-            least = math.ceil((nearest - shift) * 10) / 10  # as said, it can be met
-            told = f"no plan is within {wanted:.1f} µs; the nearest is {least:.1f} µs"
-            return InfeasibleBudget(told, "limit", least)
+    def too_slow(nearest: float) -> InfeasibleBudget:
+        least = math.ceil((nearest - shift) * 10) / 10  # as said, it can be met
+        message = f"no plan is within {wanted:.1f} µs; the nearest is {least:.1f} µs"
+        return InfeasibleBudget(message, "limit", least)
 
-        rows = [[m - s for s in row] for m, row in zip(most, saved, strict=True)]
-        seconds.append(Second("latency", rows, wanted + shift, too_slow))
-    if limits.energy_kept is not None:
-        floor, members = limits.energy_kept, sum(len(group.members) for group in free) + stuck
-
-        def too_lossy(nearest: float) -> InfeasibleBudget:
-            kept = math.floor((1 - nearest / members) * 1e4) / 1e4
-            told = f"no plan keeps {floor:.4f} of the energy; the nearest is {kept:.4f}"
-            return InfeasibleBudget(told, "limit", kept)
-
-        rows = [[_lost(g, o) for o in row] for g, row in zip(free, options, strict=True)]
-        seconds.append(Second("energy", rows, (1 - floor) * members, too_lossy))
-    return seconds
-
-
-def _lost(group: DimClass, option: Option) -> float:
-    if option.kept is None:
-        raise PlanError(f"what {group.name} keeps at {option.size} is not known: no quality floor")
-    return len(group.members) - option.kept
+    rows = [[m - s for s in row] for m, row in zip(most, saved, strict=True)]
+    return _Resource("latency", rows, wanted + shift, too_slow)
 
 
 def _savings(group: DimClass, row: Sequence[Option]) -> list[float]:
@@ -219,22 +307,22 @@ def _savings(group: DimClass, row: Sequence[Option]) -> list[float]:
     return [before - t for t in after if t is not None]
 
 
-def _now(limits: Limits) -> float:
-    if limits.latency_now_us is None:
-        raise PlanError("the map lacks some of the planned products: no latency limit can be kept")
-    return limits.latency_now_us
+def _energy(
+    free: Sequence[DimClass], options: Sequence[Sequence[Option]], stuck: int, floor: float
+) -> _Resource:
+    """The shares of energy lost, summed over dims."""
+    members = sum(len(group.members) for group in free) + stuck
+
+    def too_lossy(nearest: float) -> InfeasibleBudget:
+        kept = math.floor((1 - nearest / members) * 1e4) / 1e4
+        message = f"no plan keeps {floor:.4f} of the energy; the nearest is {kept:.4f}"
+        return InfeasibleBudget(message, "limit", kept)
+
+    rows = [[_lost(g, o) for o in row] for g, row in zip(free, options, strict=True)]
+    return _Resource("energy", rows, (1 - floor) * members, too_lossy)
 
 
-def _cheapest_of_equals(
-    goal: Objective, group: DimClass, offered: Sequence[Option], limits: Limits
-) -> list[Option]:
-    cheapest: dict[tuple[float, float | None, float | None], Option] = {}
-    pinned = group.bounds.pin is not None
-    for option in sorted(offered, key=lambda o: (o.cost, o.size)):
-        if limits.energy_kept is not None and option.kept is None and not pinned:
-            continue
-        latency = option.latency_us if limits.latency_us is not None else None
-        cheapest.setdefault((goal.value(group, option), option.kept, latency), option)
-    if not cheapest:
-        raise PlanError(f"what {group.name} would keep is not known: no quality floor can be kept")
-    return sorted(cheapest.values(), key=lambda o: (o.fused, o.size))
+def _lost(group: DimClass, option: Option) -> float:
+    if option.kept is None:
+        raise PlanError(f"what {group.name} keeps at {option.size} is not known: no quality floor")
+    return len(group.members) - option.kept

@@ -19,7 +19,7 @@ from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Method
 from gacprof.core.points import MAX_DIM
-from gacprof.planning.memory import Sizes
+from gacprof.planning.memory import NewSizes as Sizes
 
 
 @dataclass(frozen=True)

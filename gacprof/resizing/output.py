@@ -27,7 +27,7 @@ from gacprof.checkpoint.layouts.width import widths_against_config
 from gacprof.checkpoint.safetensors import MAX_HEADER_BYTES
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync, write_json
-from gacprof.planning.memory import Sizes
+from gacprof.planning.memory import NewSizes as Sizes
 from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.result import RealignResult
 from gacprof.resizing.writers import WeightsFile

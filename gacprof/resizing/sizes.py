@@ -13,7 +13,8 @@ from typing import Any, Literal
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
-from gacprof.planning.memory import Sizes, footprint
+from gacprof.planning.memory import NewSizes as Sizes
+from gacprof.planning.memory import footprint
 from gacprof.planning.schema import Choice
 
 Asked = Plan | str | Path | Mapping[str, int | None]

@@ -93,15 +93,14 @@ def planned(
     The objective is the paper's Eq. 4 with equal scores: random weights have no spectra worth
     keeping. Raises :class:`GacprofError` where the map cannot carry a plan.
     """
-    from gacprof.planning.classes import Constraints
-    from gacprof.planning.make import make_plan
+    from gacprof.planning import Constraints, plan
 
     inventory = inventory_of(shape, sizes)
     other = {d.name: d.size for d in inventory.dims if d.kind != kind}
-    made = make_plan(
+    made = plan(
         inventory,
         cliff_map,
-        aim="gac",
+        objective="gac",
         budget_parameters=inventory.parameters,
         tokens=dict.fromkeys(PLAN_TOKENS, 1.0),
         dtype=shape.dtype,

@@ -28,9 +28,8 @@ from gacprof.cliffmap import CliffMap, Use
 from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
-from gacprof.diagnosing.landscape import LEAST_REACH
-from gacprof.planning import Plan, plan
-from gacprof.planning.constraints import Constraints
+from gacprof.diagnosing.latency_profile import LEAST_REACH
+from gacprof.planning import Constraints, Plan, plan
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 

@@ -17,9 +17,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
-from gacprof.planning import Plan
-from gacprof.planning.constraints import Constraints
-from gacprof.planning.make import make_plan
+from gacprof.planning import Constraints, Plan, plan
 from gacprof.resizing import realign
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
@@ -68,7 +66,7 @@ def test_a_width_that_only_odd_ranks_hide_is_misaligned(coupled):
 
 def test_what_the_dims_lose_adds_up_to_what_aligning_them_all_recovers(coupled):
     found = diagnose(*coupled, tokens=TOKENS)
-    made = make_plan(*coupled, aim="pad", tokens=TOKENS)
+    made = plan(*coupled, objective="pad", tokens=TOKENS)
     assert made.changes == dict.fromkeys(RANKS, 136) | {WIDTH: 688}
     recovered = made.predicted_before_us - made.predicted_after_us
     assert found.recoverable_us == found.lost_us == pytest.approx(recovered, rel=1e-2)
@@ -76,11 +74,11 @@ def test_what_the_dims_lose_adds_up_to_what_aligning_them_all_recovers(coupled):
 
 def test_aligning_ones_own_output_again_changes_nothing(coupled, tmp_path):
     inventory, cliff_map = coupled
-    realign(inventory, make_plan(*coupled, aim="pad", tokens=TOKENS), tmp_path / "out")
+    realign(inventory, plan(*coupled, objective="pad", tokens=TOKENS), tmp_path / "out")
     out = scan(tmp_path / "out")
     for by in (cliff_map, map_of(out, tmp_path)):
         assert {d.verdict for d in diagnose(out, by, tokens=TOKENS).dims} == {"safe"}
-        assert make_plan(out, by, aim="pad", tokens=TOKENS).changes == {}
+        assert plan(out, by, objective="pad", tokens=TOKENS).changes == {}
 
 
 @pytest.mark.parametrize("period", [16, 32])
@@ -99,14 +97,14 @@ def test_it_holds_on_a_device_of_another_period(period, tmp_path):
 
     inventory = scan(checkpoint(tmp_path / "source", factored(683, 131), {}))
     cliff_map = measured(inventory, tmp_path / "first")
-    made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS)
+    made = plan(inventory, cliff_map, objective="pad", tokens=TOKENS)
     assert {size % period for size in made.changes.values()} == {0}
     assert set(made.changes) == {WIDTH, *RANKS}
     assert made.certificate.proved is not any("judged beside others" in n for n in _notes(made))
     realign(inventory, made, tmp_path / "out")
     out = scan(tmp_path / "out")
     for by in (cliff_map, measured(out, tmp_path / "second")):
-        assert make_plan(out, by, aim="pad", tokens=TOKENS).changes == {}
+        assert plan(out, by, objective="pad", tokens=TOKENS).changes == {}
 
 
 def _notes(made: Plan) -> list[str]:
@@ -114,7 +112,7 @@ def _notes(made: Plan) -> list[str]:
 
 
 def test_the_certificate_says_what_was_proved(coupled):
-    made = make_plan(*coupled, aim="pad", tokens=TOKENS)
+    made = plan(*coupled, objective="pad", tokens=TOKENS)
     assert made.certificate.proved
     assert any("not over all combinations of coupled dims" in n for n in _notes(made))
 
@@ -122,7 +120,7 @@ def test_the_certificate_says_what_was_proved(coupled):
 def test_a_width_is_judged_beside_the_ranks_that_are_held(coupled):
     """With all ranks held at 131, no width is faster than another: nothing is padded for it."""
     held = Constraints(pinned={"*:rank": "keep"}, fuse=False)
-    assert make_plan(*coupled, aim="pad", tokens=TOKENS, constraints=held).changes == {}
+    assert plan(*coupled, objective="pad", tokens=TOKENS, constraints=held).changes == {}
 
 
 def test_a_width_beside_aligned_ranks_is_judged_as_it_is(tmp_path):
@@ -144,9 +142,12 @@ def test_groups_that_add_up_in_one_product_are_judged_beside_aligned_groups(tmp_
     config = {"head_wise_ranks": {K_PROJ: [41, 43]}}
     inventory = scan(checkpoint(tmp_path / "source", shapes, config))
     cliff_map = map_of(inventory, tmp_path)
-    assert 48 in {d.best_size for d in diagnose(inventory, cliff_map, tokens=TOKENS).dims}
-    made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS)
-    assert set(made.changes.values()) == {48}
+    found = diagnose(inventory, cliff_map, tokens=TOKENS)
+    made = plan(inventory, cliff_map, objective="pad", tokens=TOKENS)
+    assert {d.best_size for d in found.dims} == {48}
+    assert len(made.changes) == 2 and set(made.changes.values()) == {48}
+    recovered = made.predicted_before_us - made.predicted_after_us
+    assert found.recoverable_us == found.lost_us == pytest.approx(recovered)
 
 
 def test_products_are_measured_beside_aligned_dims_too(coupled):

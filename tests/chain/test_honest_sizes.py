@@ -18,7 +18,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
-from gacprof.planning.make import make_plan
+from gacprof.planning import plan
 from gacprof.resizing import realign
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
@@ -120,8 +120,8 @@ def test_an_odd_size_is_misaligned_though_the_config_agrees_with_it(odd):
 
 def test_the_plan_does_what_the_diagnosis_says_and_then_nothing_more(odd, tmp_path):
     inventory, cliff_map, name = odd
-    settings: dict[str, Any] = {"aim": "pad", "tokens": TOKENS}
-    made = make_plan(inventory, cliff_map, **settings)
+    settings: dict[str, Any] = {"objective": "pad", "tokens": TOKENS}
+    made = plan(inventory, cliff_map, **settings)
     choice = next(c for c in made.choices if c.dim == name)
     assert choice.after is None or (choice.after % 8 == 0 and choice.after > choice.before)
     sizes = {name: -(-choice.before // 8) * 8}
@@ -129,7 +129,7 @@ def test_the_plan_does_what_the_diagnosis_says_and_then_nothing_more(odd, tmp_pa
     padded = scan(tmp_path / "padded")
     found = diagnose(padded, cliff_map, tokens=TOKENS)
     assert next(d for d in found.dims if d.name == name).verdict in ("safe", "unknown")
-    again = make_plan(padded, map_of(padded, tmp_path / "again"), **settings)
+    again = plan(padded, map_of(padded, tmp_path / "again"), **settings)
     kept = next(c for c in again.choices if c.dim == name)
     assert kept.after is None or kept.after == kept.before
 

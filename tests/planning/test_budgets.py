@@ -9,12 +9,9 @@ from gacprof import operators
 from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import PlanError, SolverError
-from gacprof.planning import plan
-from gacprof.planning.budgets import human_bytes
-from gacprof.planning.classes import build_classes
-from gacprof.planning.constraints import Constraints
-from gacprof.planning.make import make_plan
-from gacprof.planning.memory import bytes_per_unit, footprint
+from gacprof.planning import Constraints, PlanRequest, plan
+from gacprof.planning.memory import bytes_per_unit, footprint, human_bytes
+from gacprof.planning.problem import pose
 
 
 def test_a_unit_of_a_dim_costs_its_parameters_at_the_stored_dtype(planted):
@@ -62,12 +59,12 @@ def test_where_dtypes_differ_bytes_are_a_resource_of_their_own(planted):
     inventory, cliff_map = planted("svdllm_mha_0.6")
     now = footprint(inventory, {})
     assert now.nbytes not in (2 * now.parameters, 4 * now.parameters)
-    made = make_plan(
-        inventory, cliff_map, aim="gac", tokens=TOKENS, dtype="float32", memory=now.nbytes
+    made = plan(
+        inventory, cliff_map, objective="gac", tokens=TOKENS, dtype="float32", memory=now.nbytes
     )
     assert made.memory.after <= now.nbytes
-    both = make_plan(
-        inventory, cliff_map, aim="gac", tokens=TOKENS, dtype="float32", memory=now.nbytes,
+    both = plan(
+        inventory, cliff_map, objective="gac", tokens=TOKENS, dtype="float32", memory=now.nbytes,
         budget_parameters=now.parameters - 10_000,
     )  # fmt: skip
     assert both.memory.after <= now.nbytes
@@ -120,12 +117,12 @@ def test_a_latency_limit_holds_with_all_dims_resized_together(asvd, planted_map,
 def test_dims_that_break_a_limit_together_are_held_to_a_tighter_one(planted):
     """PaLU's groups add up in one product, so that each alone seems to cost less than it does."""
     inventory, cliff_map = planted("palu_mha_gs4_block1")
-    settings = {"aim": "gac", "tokens": TOKENS, "dtype": "float32"}
-    free = make_plan(inventory, cliff_map, **settings)
+    settings = {"objective": "gac", "tokens": TOKENS, "dtype": "float32"}
+    free = plan(inventory, cliff_map, **settings)
     tightened = 0
     for share in (0.999, 0.997, 0.995, 0.99):
         limit = share * free.predicted_after_us
-        made = make_plan(inventory, cliff_map, latency_limit_us=limit, **settings)
+        made = plan(inventory, cliff_map, latency_limit_us=limit, **settings)
         assert made.predicted_after_us <= limit * (1 + 1e-9)
         tightened += any("tightened" in note for note in made.certificate.notes)
     assert tightened
@@ -138,18 +135,23 @@ def test_a_limit_that_the_map_cannot_vouch_for_is_refused(planted):
     measured = [c.model_copy(update={"tiers": []}) for c in cliff_map.file.curves]
     alone = CliffMap(cliff_map.file.model_copy(update={"curves": measured}))
     with pytest.raises(PlanError, match=r"together.*--pin"):
-        make_plan(
-            inventory, alone, aim="pad", tokens=TOKENS, dtype="float32",
+        plan(
+            inventory, alone, objective="pad", tokens=TOKENS, dtype="float32",
             latency_limit_us=1e6, constraints=Constraints(least={"*:hidden": 208}),
         )  # fmt: skip
 
 
 def test_a_budget_is_kept_by_all_dims_together_where_their_products_count(planted):
     inventory, cliff_map = planted("slicegpt_mha_s0.22_r1")
-    least = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32")
+    least = plan(inventory, cliff_map, objective="pad", tokens=TOKENS, dtype="float32")
     limit = least.budget.checkpoint_after
-    made = make_plan(
-        inventory, cliff_map, aim="gac", tokens=TOKENS, dtype="float32", budget_parameters=limit
+    made = plan(
+        inventory,
+        cliff_map,
+        objective="gac",
+        tokens=TOKENS,
+        dtype="float32",
+        budget_parameters=limit,
     )
     assert made.budget.checkpoint_after <= limit
 
@@ -181,17 +183,12 @@ def test_the_fastest_cuts_nothing_unless_it_is_allowed_to(asvd, planted_map):
     [(999, "999 B"), (1000, "1 kB"), (5_225_001, "5.226 MB"), (6_000_000_000, "6 GB")],
 )
 def test_bytes_are_told_so_that_they_suffice(count, told):
-    assert human_bytes(count, up=True) == told
+    assert human_bytes(count) == told
 
 
 def test_options_are_what_the_map_knows_within_the_window(planted):
-    from gacprof.diagnosing.predict import Predictor
-
     inventory, cliff_map = planted("asvd_mha_r1")
-    predictor = Predictor(cliff_map, inventory, TOKENS)
-    classes = build_classes(
-        predictor, inventory.dims, window=0.25, constraints=Constraints(), kept={}
-    )
+    classes = pose(inventory, cliff_map, PlanRequest(tokens=TOKENS)).classes()
     ranks = [g for g in classes if g.members[0].kind == "rank"]
     assert all(any(o.fused for o in g.options) for g in ranks)  # dense is always on offer
     assert all(any(o.size == g.untouched.size for o in g.options) for g in ranks)

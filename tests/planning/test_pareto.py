@@ -5,22 +5,21 @@ from planted import TOKENS
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
-from gacprof.planning.constraints import Constraints
-from gacprof.planning.make import make_plan
+from gacprof.planning import Constraints, PlanRequest, plan
 from gacprof.planning.pareto import pareto
 from gacprof.report.pareto_figure import pareto_figure
 
 
 @pytest.fixture(scope="module")
 def found(asvd, planted_map):
-    return pareto(scan(asvd), planted_map, tokens=TOKENS, budgets=6, grid=4)
+    return pareto(scan(asvd), planted_map, PlanRequest(tokens=TOKENS), budgets=6, grid=4)
 
 
 def ours(found):
     return [v for v in found.variants if v.method.startswith("gacprof")]
 
 
-def test_every_rival_is_there(found):
+def test_every_baseline_is_there(found):
     methods = [v.method for v in found.variants]
     ways = [f"{way} to {multiple}" for multiple in (8, 64) for way in ("up", "down", "nearest")]
     assert {"as it is", "paper's DP, today's budget", *ways} <= set(methods)
@@ -30,20 +29,20 @@ def test_every_rival_is_there(found):
 def test_no_rounding_keeps_more_in_fewer_parameters_than_ours_today(found, asvd):
     today = next(v for v in ours(found) if v.method.endswith("today's budget"))
     assert today.parameters <= scan(asvd).parameters and today.aligned == 1.0 and today.proved
-    for rival in found.variants:
-        if rival.aligned == 1.0 and rival.parameters <= today.parameters and rival.energy_kept:
-            assert rival.energy_kept <= today.energy_kept + 1e-12
+    for other in found.variants:
+        if other.aligned == 1.0 and other.parameters <= today.parameters and other.energy_kept:
+            assert other.energy_kept <= today.energy_kept + 1e-12
 
 
 def test_ours_end_where_a_budget_no_longer_binds(found, asvd, planted_map):
-    free = make_plan(scan(asvd), planted_map, tokens=TOKENS)
+    free = plan(scan(asvd), planted_map, tokens=TOKENS)
     assert max(v.parameters for v in ours(found)) == free.budget.checkpoint_after
     assert len({v.parameters for v in ours(found)}) == len(ours(found)) >= 5
 
 
 def test_a_variant_takes_what_a_plan_of_its_sizes_takes(found, asvd, planted_map):
     variant = ours(found)[0]
-    made = make_plan(scan(asvd), planted_map, tokens=TOKENS, budget_parameters=variant.parameters)
+    made = plan(scan(asvd), planted_map, tokens=TOKENS, budget_parameters=variant.parameters)
     assert made.energy_kept == pytest.approx(variant.energy_kept)
     assert made.memory.after == variant.nbytes
 
@@ -65,26 +64,27 @@ def test_each_cell_of_the_grid_is_the_best_within_its_lines(found):
 
 def test_constraints_and_limits_bind_ours(asvd, planted_map):
     inventory = scan(asvd)
-    pinned = pareto(
-        inventory, planted_map, tokens=TOKENS, budgets=3,
-        constraints=Constraints(pinned={"*:rank": "keep"}),
-    )  # fmt: skip
+
+    def made(budgets, **asked):
+        return pareto(inventory, planted_map, PlanRequest(tokens=TOKENS, **asked), budgets=budgets)
+
+    pinned = made(3, constraints=Constraints(pinned={"*:rank": "keep"}))
     assert {v.parameters for v in ours(pinned)} == {inventory.parameters}
-    floor = pareto(inventory, planted_map, tokens=TOKENS, budgets=5, quality_floor=0.97)
+    floor = made(5, quality_floor=0.97)
     assert all(v.energy_kept >= 0.97 for v in ours(floor))
     limit = ours(floor)[0].latency_us
-    fast = pareto(inventory, planted_map, tokens=TOKENS, budgets=5, latency_limit_us=limit * 1.001)
+    fast = made(5, latency_limit_us=limit * 1.001)
     assert all(v.latency_us <= limit * 1.001 for v in ours(fast))
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"budgets": 0}, {"grid": 1}, {"aim": "nonesuch"}, {"scores": {"x": 1.0}},
-     {"quality_floor": 2.0}],
+    ("asked", "settings"),
+    [({}, {"budgets": 0}), ({}, {"grid": 1}), ({"objective": "nonesuch"}, {}),
+     ({"scores": {"x": 1.0}}, {}), ({"quality_floor": 2.0}, {}), ({"budget": 0.5}, {})],
 )  # fmt: skip
-def test_impossible_requests_are_refused(asvd, planted_map, settings):
+def test_impossible_requests_are_refused(asvd, planted_map, asked, settings):
     with pytest.raises(GacprofError):
-        pareto(scan(asvd), planted_map, tokens=TOKENS, **settings)
+        pareto(scan(asvd), planted_map, PlanRequest(tokens=TOKENS, **asked), **settings)
 
 
 def test_the_picture_names_everything_drawn_and_everything_left_out(found):

@@ -7,9 +7,8 @@ from planted import TOKENS
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
-from gacprof.planning import Plan
-from gacprof.planning.make import dense_parameters, make_plan
-from gacprof.planning.memory import footprint, planned
+from gacprof.planning import Plan, plan
+from gacprof.planning.memory import dense_parameters, footprint, planned
 from gacprof.planning.objectives import objective
 from gacprof.resizing import realign
 
@@ -79,28 +78,33 @@ def timed(inventory, cliff_map, plan):
 def test_parameters_budget_and_time_are_what_the_plan_says(planted, name, aim, tmp_path):
     inventory, cliff_map = planted(name)
     budget = inventory.parameters if aim == "gac" else None
-    made = make_plan(
-        inventory, cliff_map, aim=aim, tokens=TOKENS, dtype="float32", budget_parameters=budget
+    made = plan(
+        inventory,
+        cliff_map,
+        objective=aim,
+        tokens=TOKENS,
+        dtype="float32",
+        budget_parameters=budget,
     )
     made.save(tmp_path / "plan.json")
-    plan = Plan.load(tmp_path / "plan.json")
-    after = counted(inventory, plan)
-    assert plan.budget.checkpoint_before == inventory.parameters
-    assert plan.budget.checkpoint_after == after
-    assert plan.budget.used - plan.budget.before == after - inventory.parameters
+    saved = Plan.load(tmp_path / "plan.json")
+    after = counted(inventory, saved)
+    assert saved.budget.checkpoint_before == inventory.parameters
+    assert saved.budget.checkpoint_after == after
+    assert saved.budget.used - saved.budget.before == after - inventory.parameters
     if budget is not None:
-        assert after <= budget and plan.budget.used <= plan.budget.limit
-    if plan.predicted_after_us is not None:
-        assert plan.predicted_after_us == pytest.approx(timed(inventory, cliff_map, plan))
-    assert plan.certificate.value <= plan.certificate.bound
-    assert plan.certificate.gap == pytest.approx(plan.certificate.bound - plan.certificate.value)
+        assert after <= budget and saved.budget.used <= saved.budget.limit
+    if saved.predicted_after_us is not None:
+        assert saved.predicted_after_us == pytest.approx(timed(inventory, cliff_map, saved))
+    assert saved.certificate.value <= saved.certificate.bound
+    assert saved.certificate.gap == pytest.approx(saved.certificate.bound - saved.certificate.value)
 
 
 @pytest.mark.parametrize("aim", ["pad", "energy", "latency", "gac"])
 def test_the_value_is_that_of_the_choices(planted, aim):
     inventory, cliff_map = planted("asvd_mha_r1")
-    made = make_plan(
-        inventory, cliff_map, aim=aim, tokens=TOKENS, budget_parameters=inventory.parameters
+    made = plan(
+        inventory, cliff_map, objective=aim, tokens=TOKENS, budget_parameters=inventory.parameters
         if aim != "pad" else None,
     )  # fmt: skip
     value = {
@@ -114,11 +118,11 @@ def test_the_value_is_that_of_the_choices(planted, aim):
     assert made.certificate.proved or "judged beside others" in made.certificate.notes[-1]
 
 
-@pytest.mark.parametrize("settings", [{}, {"budget": 0.8}, {"aim": "latency", "budget": 1.2}])
+@pytest.mark.parametrize("settings", [{}, {"budget": 0.8}, {"objective": "latency", "budget": 1.2}])
 def test_the_realigned_checkpoint_has_the_parameters_and_bytes_that_were_planned(
     asvd, planted_map, tmp_path, settings
 ):
-    made = make_plan(scan(asvd), planted_map, tokens=TOKENS, **settings)
+    made = plan(scan(asvd), planted_map, tokens=TOKENS, **settings)
     realign(asvd, made, tmp_path / "out")
     after = scan(tmp_path / "out")
     assert after.parameters == made.budget.checkpoint_after
@@ -129,7 +133,7 @@ def test_the_realigned_checkpoint_has_the_parameters_and_bytes_that_were_planned
 def test_padding_leaves_no_dim_unsafe_once_all_of_them_are_padded(planted, name):
     """Dims that add up in one product (PaLU's groups) are safe together, not only each alone."""
     inventory, cliff_map = planted(name)
-    made = make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32")
+    made = plan(inventory, cliff_map, objective="pad", tokens=TOKENS, dtype="float32")
     shapes, dense = shapes_after(inventory, made)
     planned = {g.weight for m in inventory.modules if m.dims for g in m.gemms}
     assert not dense
@@ -142,8 +146,8 @@ def test_no_part_is_larger_than_the_whole(planted, name):
     of the residual stream."""
     inventory, cliff_map = planted(name)
     written = {place.tensor for dim in inventory.dims for place in dim.places}
-    made = make_plan(
-        inventory, cliff_map, aim="pad", tokens=TOKENS, dtype="float32",
+    made = plan(
+        inventory, cliff_map, objective="pad", tokens=TOKENS, dtype="float32",
         budget_parameters=2 * inventory.parameters,
     )  # fmt: skip
     budget = made.budget
@@ -168,4 +172,4 @@ def test_parameters_that_no_plan_can_change_are_those_of_other_weights(planted):
     rest = inventory.parameters - sum(inventory.tensors[tensor].numel for tensor in written)
     assert rest > 0
     with pytest.raises(PlanError, match=f"fewer than the {rest:,} that no plan can change"):
-        make_plan(inventory, cliff_map, aim="pad", tokens=TOKENS, budget_parameters=rest)
+        plan(inventory, cliff_map, objective="pad", tokens=TOKENS, budget_parameters=rest)

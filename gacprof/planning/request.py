@@ -1,15 +1,18 @@
-"""What a user holds fixed, and what that leaves to each dim."""
+"""What a plan is asked for: objective, budgets, limits, and what the user holds fixed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from numbers import Real
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.core.errors import PlanError
+from gacprof.diagnosing.workload import Tokens, is_number
+
+WINDOW = 0.25
+"""How far around a dim's size other sizes are offered, as a fraction."""
 
 UNIFORM = ("none", "module", "role", "kind")
 """Ways to share sizes that have a name; anything else is a pattern over dim names."""
@@ -40,16 +43,89 @@ class Constraints:
 
 
 @dataclass(frozen=True)
+class PlanRequest:
+    """What a plan is asked for; all limits that are given hold.
+
+    ``budget`` is a fraction of the dense size of the planned weights, ``budget_parameters``
+    a count for the whole checkpoint, ``memory`` the bytes of all its weights as stored. With
+    none, memory is not limited, and nothing is lost unless a limit on time asks for it.
+    ``quality_floor`` is the least mean share of energy kept, ``latency_limit_us`` the most time
+    that the workload may take in the planned weights' products, all of them resized together.
+    ``tokens`` and ``dtype`` are the workload; ``scores`` are importances by dim name, for the
+    objective ``gac``. ``time_limit`` (seconds) ends a search early with its best plan.
+
+    Raises :class:`PlanError` for a value that is out of range or no number.
+    """
+
+    objective: str = "energy"
+    budget: float | None = None
+    budget_parameters: int | None = None
+    memory: int | None = None
+    tokens: Tokens | None = None
+    dtype: str | None = None
+    window: float = WINDOW
+    constraints: Constraints = field(default_factory=Constraints)
+    scores: Mapping[str, float] | None = None
+    quality_floor: float | None = None
+    latency_limit_us: float | None = None
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, (in_range, wanted) in _RANGES.items():
+            number = getattr(self, name)
+            if number is None and name != "window":
+                continue
+            if not is_number(number):
+                raise PlanError(f"{name} is {number!r}: it must be a number")
+            if not in_range(number):
+                raise PlanError(f"the {name} is {number}: it must be {wanted}")
+        if self.budget is not None and self.budget_parameters is not None:
+            raise PlanError("give either a budget fraction or a number of parameters, not both")
+
+    @property
+    def has_budget(self) -> bool:
+        return any(b is not None for b in (self.budget, self.budget_parameters, self.memory))
+
+    @property
+    def least_kept(self) -> float | None:
+        """The quality floor: where latency alone is asked for and nothing limits it, all of it."""
+        fastest = self.objective == "latency" and not self.has_budget
+        return 1.0 if fastest and self.quality_floor is None else self.quality_floor
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user may not have meant."""
+        notes = []
+        if self.least_kept != self.quality_floor:
+            notes.append("no quality floor was given: nothing is cut (--quality-floor allows cuts)")
+        if self.budget is not None and self.budget > 1:
+            meant = f": was {self.budget / 100:g} meant?" if 2 <= self.budget <= 100 else ""
+            notes.append(
+                f"the budget {self.budget:g} is above 1, the size of the dense weights{meant}"
+            )
+        return notes
+
+
+_POSITIVE: tuple[Callable[[float], bool], str] = (lambda x: 0 < x < float("inf"), "positive")
+_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
+    "budget": (_POSITIVE[0], "a positive fraction of the dense size"),
+    "budget_parameters": _POSITIVE,
+    "memory": _POSITIVE,
+    "window": (lambda x: 0 <= x < float("inf"), "a share of a dim, such as 0.25"),
+    "quality_floor": (lambda x: 0 <= x <= 1, "a share from 0 to 1"),
+    "latency_limit_us": _POSITIVE,
+    "time_limit": (lambda x: x > 0, "positive"),
+}
+"""Field → which numbers it may be, and that in words."""
+
+
+@dataclass(frozen=True)
 class Bounds:
     """What one size may be, for a class of dims: ``pin`` exactly, or from ``least`` to ``most``."""
 
     pin: int | None = None
     least: int = 1
     most: int | None = None
-
-    @property
-    def given(self) -> bool:
-        return self.pin is not None or self.least > 1 or self.most is not None
 
     def allow(self, size: int) -> bool:
         if self.pin is not None:
@@ -64,12 +140,13 @@ class Bounds:
         return " and ".join(part for part in (low, high) if part)
 
 
-def grouped(dims: Iterable[Dim], constraints: Constraints) -> list[list[Dim]]:
-    """Dims that take one common size, together; in the order given.
+def grouped(dims: Sequence[Dim], constraints: Constraints) -> list[tuple[tuple[Dim, ...], Bounds]]:
+    """Dims that take one common size, together, and what is left to them; in the order given.
 
-    Raises :class:`PlanError` for a way to share sizes that is none, or that matches no dim.
+    Raises :class:`PlanError` for constraints that contradict each other, match no dim or are
+    none.
     """
-    dims = list(dims)
+    _check_patterns(dims, constraints)
     given = constraints.uniform
     ways = [given] if isinstance(given, str) else list(given)
     for way in ways:
@@ -77,7 +154,7 @@ def grouped(dims: Iterable[Dim], constraints: Constraints) -> list[list[Dim]]:
     groups: dict[object, list[Dim]] = {}
     for dim in dims:
         groups.setdefault(_group(dim, ways), []).append(dim)
-    return list(groups.values())
+    return [(tuple(group), bounds_of(group, constraints)) for group in groups.values()]
 
 
 def _check_way(way: str, dims: Sequence[Dim]) -> None:
@@ -112,11 +189,11 @@ def _group(dim: Dim, ways: Sequence[str]) -> object:
     return "alone", dim.name
 
 
-def check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
+def _check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
     """Raises :class:`PlanError` for a pattern of no adjustable dim, or a size that is none."""
     for what in ("pinned", "least", "most"):
         for pattern, size in (getattr(constraints, what) or {}).items():
-            whole = isinstance(size, int) and not isinstance(size, bool) and size > 0
+            whole = is_number(size, int) and size > 0
             if not whole and (what, size) != ("pinned", "keep"):
                 raise PlanError(
                     f"the constraint '{what}' gives '{pattern}' the size {size!r}: sizes are "
@@ -129,13 +206,6 @@ def check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
 def _no_match(what: str, pattern: str, dims: Sequence[Dim]) -> PlanError:
     like = f"; dims are named like '{dims[0].name}'" if dims else ""
     return PlanError(f"the constraint '{what}' names '{pattern}', which is no dim here{like}")
-
-
-def check_numbers(**numbers: object) -> None:
-    """Raise :class:`PlanError` for a limit or a share that is neither a number nor None."""
-    for name, number in numbers.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
-            raise PlanError(f"{name} is {number!r}: it must be a number")
 
 
 def bounds_of(members: Sequence[Dim], constraints: Constraints) -> Bounds:

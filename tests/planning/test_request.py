@@ -4,9 +4,8 @@ import pytest
 from planted import TOKENS
 
 from gacprof.core.errors import GacprofError, PlanError
-from gacprof.planning import plan
-from gacprof.planning.constraints import Constraints, bounds_of, grouped
-from gacprof.planning.make import make_plan
+from gacprof.planning import Constraints, plan
+from gacprof.planning.request import bounds_of, grouped
 
 ONE = "model.layers.0.self_attn.v_proj:rank"  # 76 of 256
 
@@ -96,8 +95,8 @@ def test_one_width_for_a_plain_config(planted):
     """LLM-Pruner's layers keep 600, 448, 439 and 439 channels."""
     inventory, cliff_map = planted("llmpruner_mha_global_mlp_0.3")
     for way in ("kind", "role", "*:width"):
-        made = make_plan(
-            inventory, cliff_map, tokens=TOKENS, dtype="float32", aim="pad",
+        made = plan(
+            inventory, cliff_map, tokens=TOKENS, dtype="float32", objective="pad",
             constraints=Constraints(uniform=way),
         )  # fmt: skip
         (width,) = {c.after for c in made.choices}
@@ -106,8 +105,8 @@ def test_one_width_for_a_plain_config(planted):
 
 def test_palus_groups_of_one_weight_share_a_rank(planted):
     inventory, cliff_map = planted("palu_mha_gs4_block1")
-    made = make_plan(
-        inventory, cliff_map, tokens=TOKENS, dtype="float32", aim="gac",
+    made = plan(
+        inventory, cliff_map, tokens=TOKENS, dtype="float32", objective="gac",
         constraints=Constraints(uniform="module"),
     )  # fmt: skip
     groups = {}
@@ -126,7 +125,7 @@ def test_gate_up_and_down_have_one_width_between_them(planted):
 
 def test_what_is_shared_by_a_pattern_comes_before_what_is_shared_by_role(planted):
     inventory, _ = planted("asvd_mha_r1")
-    groups = grouped(inventory.dims, Constraints(uniform=("*:width", "role")))
+    groups = [g for g, _ in grouped(inventory.dims, Constraints(uniform=("*:width", "role")))]
     sizes = sorted(len(group) for group in groups if group[0].kind == "width")
     assert sizes == [4]
     assert any(len(group) > 1 for group in groups if group[0].kind == "rank")
@@ -145,7 +144,7 @@ def test_no_plan_asks_for_a_cut_that_realigning_refuses(planted, tmp_path, name,
     from gacprof.resizing import realign
 
     inventory, cliff_map = planted(name)
-    made = make_plan(inventory, cliff_map, tokens=TOKENS, dtype="float32", aim=aim)
+    made = plan(inventory, cliff_map, tokens=TOKENS, dtype="float32", objective=aim)
     unordered = [c for c in made.choices if not inventory.dim(c.dim).ordered]
     assert all(c.after >= c.before for c in unordered if c.kind != "width")
     realign(inventory, made, tmp_path / "out")
@@ -173,8 +172,13 @@ def test_importance_decides_who_gets_the_parameters(planted):
     budget = inventory.parameters
     for favourite in (ONE, "model.layers.0.mlp.gate_proj:rank"):
         scores = dict.fromkeys(dims, 1.0) | {favourite: 1000.0}
-        made = make_plan(
-            inventory, cliff_map, aim="gac", tokens=TOKENS, budget_parameters=budget, scores=scores
+        made = plan(
+            inventory,
+            cliff_map,
+            objective="gac",
+            tokens=TOKENS,
+            budget_parameters=budget,
+            scores=scores,
         )
         choice = next(c for c in made.choices if c.dim == favourite)
         assert choice.after == choice.window[1]

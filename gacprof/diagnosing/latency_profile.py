@@ -1,0 +1,126 @@
+"""The latency profile of one dim: its possible sizes, their predicted latency and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+from gacprof.checkpoint.inventory import Dim
+from gacprof.cliffmap.judge import Verdict, judge
+from gacprof.core.points import MAX_DIM
+from gacprof.diagnosing.predict import Predictor
+
+
+@dataclass(frozen=True)
+class SizeCost:
+    """What one size costs: µs over the workload, in all GEMMs that the dim feeds.
+
+    The penalty is that over the fastest size at least as large; ``penalty_high`` is None where
+    nothing larger settles it: the size is not safe then.
+    """
+
+    size: int
+    latency_us: float
+    penalty: float
+    penalty_low: float
+    penalty_high: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class LatencyProfile:
+    """What one dim could become, by size, ascending. A size is judged on the sum over all GEMMs
+    that the dim feeds: one that suits one product and not the other, by what both cost.
+
+    ``missing`` says which product the map lacks, where it lacks one.
+    """
+
+    costs: Mapping[int, SizeCost]
+    tolerance: float
+    scaled: bool
+    missing: str = ""
+
+    def offers(self, size: int, now: int) -> bool:
+        """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
+        it undecided; and the size as it is ``now`` while nothing says that it is misaligned."""
+        cost = self.costs.get(size)
+        if cost is None or cost.verdict == "misaligned":
+            return False
+        if cost.verdict == "safe" or cost.penalty_high is None:
+            return cost.verdict == "safe"
+        return size == now or cost.penalty <= self.tolerance
+
+    def best_padding(self, size: int) -> SizeCost | None:
+        """The fastest size ≥ ``size``; the smallest within the tolerance of it."""
+        above = [cost for cost in self.costs.values() if cost.size >= size]
+        fastest = min((cost.latency_us for cost in above), default=inf)
+        return next((c for c in above if c.latency_us <= fastest * (1 + self.tolerance)), None)
+
+
+LEAST_REACH = 32
+"""How far sizes are looked for each way at least: a small dim has another tile beside it too (the
+next multiple of AMX's 32 of K, say)."""
+
+
+def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
+    """The sizes within ±``window`` (a fraction) of any of these dims."""
+    reach = {dim.size: max(LEAST_REACH, round(dim.size * window)) for dim in dims}
+    low = min(size - far for size, far in reach.items())
+    high = max(size + far for size, far in reach.items())
+    return max(1, low), high
+
+
+def latency_profile(
+    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int] = ()
+) -> LatencyProfile:
+    """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
+
+    Sizes are those that were measured (:meth:`Predictor.measured_sizes`). Ones beyond ``high``
+    or :attr:`Dim.most` still count for the penalty, so that the last sizes are not called safe
+    for want of a neighbour. ``dim.dense_size`` has no say: a size is no better served for having
+    been larger once.
+    """
+    key = predictor.shape_of(dim), low, high, *sorted(also)
+    if key not in predictor.memo:
+        predictor.memo[key] = _profile(predictor, dim, low, high, also)
+    found: LatencyProfile = predictor.memo[key]
+    return found
+
+
+def _profile(
+    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int]
+) -> LatencyProfile:
+    high = min(high, dim.most or MAX_DIM)
+    sizes, latencies, errors = list[int](), list[float](), list[float | None]()
+    scaled, missing = False, ""
+    for size in sorted({dim.size, *predictor.measured_sizes(dim, low, MAX_DIM), *also}):
+        estimate = predictor.dim(dim, size)
+        if estimate.latency_us is None:
+            missing = missing or estimate.missing
+            continue
+        sizes.append(size)
+        latencies.append(estimate.latency_us)
+        errors.append(estimate.error)
+        scaled = scaled or estimate.scaled
+    if not sizes:
+        return LatencyProfile({}, predictor.tolerance, scaled, missing)
+    settled = predictor.settled(dim)
+    sure = sum(
+        size == dim.most or (size < sizes[-1] and (settled is None or size <= settled))
+        for size in sizes
+    )
+    judged = judge(latencies, _errors(errors), predictor.tolerance, sure)
+    columns = (
+        sizes, latencies, judged.penalty.tolist(), judged.low.tolist(),
+        [p if isfinite(p) else None for p in judged.high.tolist()], judged.verdict,
+    )  # fmt: skip
+    costs = {row[0]: SizeCost(*row) for row in zip(*columns, strict=True) if row[0] <= high}
+    return LatencyProfile(costs, predictor.tolerance, scaled, missing)
+
+
+def _errors(errors: Sequence[float | None]) -> list[float] | None:
+    """None where the map gives none at all; infinite for a size that lacks one."""
+    if all(error is None for error in errors):
+        return None
+    return [inf if error is None else error for error in errors]

@@ -1,0 +1,232 @@
+"""What a choice of sizes changes, costs and saves, by the same map and the same spectra.
+
+:func:`summary` makes the plan of a solver's outcome; :class:`Evaluator` weighs any sizes, whoever
+chose them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gacprof.checkpoint.inventory import Dim
+from gacprof.diagnosing.companions import companions
+from gacprof.diagnosing.latency_profile import latency_profile
+from gacprof.planning.classes import DimClass, Option
+from gacprof.planning.memory import NewSizes, footprint, planned
+from gacprof.planning.objectives import share_kept
+from gacprof.planning.problem import Limits, Problem
+from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
+from gacprof.planning.solving import Outcome
+
+
+def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
+    """The plan of an outcome, with all of its dims resized together."""
+    inventory, predictor = problem.inventory, problem.predictor
+    choices = [
+        _choice(problem, group, dim, option)
+        for group, option in outcome.pairs
+        for dim in group.members
+    ]
+    changes = {c.dim: c.after for c in choices if c.after != c.before}
+    now, after = predictor.weights({}), predictor.weights(changes)
+    budget, memory = _costs(problem, limits, changes)
+    warnings = [*_warnings(problem, outcome), *problem.request.notes]
+    if after.latency_us is None:
+        warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
+    return Plan(
+        checkpoint=inventory.path,
+        fingerprint=inventory.fingerprint,
+        layout=inventory.layout,
+        map=predictor.map.name,
+        device=predictor.map.environment.name,
+        objective=problem.goal.name,
+        workload=Workload(tokens=predictor.tokens, dtype=predictor.dtype),
+        tolerance=predictor.tolerance,
+        budget=budget,
+        memory=memory,
+        choices=choices,
+        certificate=outcome.certificate,
+        predicted_before_us=now.latency_us,
+        predicted_after_us=after.latency_us,
+        energy_kept=_mean([c.energy_kept for c in choices]),
+        warnings=warnings,
+    )
+
+
+def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget, Memory]:
+    """Parameters of the planned weights, and bytes of the checkpoint, all dims resized together."""
+    inventory, limit, memory = problem.inventory, limits.parameters, limits.memory
+    now, then = footprint(inventory, {}), footprint(inventory, changes)
+    weights = planned(inventory, [dim for dim in inventory.dims if dim.adjustable])
+    rest = now.nbytes - weights.nbytes
+    return Budget(
+        limit=None if limit is None else limit.limit,
+        used=weights.parameters + then.parameters - now.parameters,
+        before=weights.parameters,
+        basis="no limit on parameters was given" if limit is None else limit.basis,
+        checkpoint_before=now.parameters,
+        checkpoint_after=then.parameters,
+    ), Memory(
+        limit=None if memory is None else memory.limit + rest, before=now.nbytes, after=then.nbytes
+    )
+
+
+def _choice(problem: Problem, group: DimClass, dim: Dim, chosen: Option | None) -> Choice:
+    predictor = problem.predictor
+    sizes = [option.size for option in group.candidates if not option.fused]
+    size = dim.size if chosen is None else chosen.size
+    after: int | None = size
+    cost, latency = size * dim.params_per_unit, predictor.dim(dim, size).latency_us
+    if chosen is not None and chosen.fused:
+        after, cost, latency = None, chosen.cost, chosen.latency_us
+    return Choice(
+        dim=dim.name,
+        kind=dim.kind,
+        before=dim.size,
+        after=after,
+        action=action(dim.size, after),
+        fusable=any(option.fused for option in group.candidates),
+        cost=cost,
+        latency_before_us=predictor.dim(dim, dim.size).latency_us,
+        latency_after_us=latency,
+        window=(sizes[0], sizes[-1]) if sizes else None,
+        candidates=sizes,
+        energy_kept=share_kept(dim, after, problem.kept),
+        safe=None if chosen is None else chosen.safe,
+        verdict=None if chosen is None else chosen.verdict,
+        penalty_high=None if chosen is None else chosen.penalty_high,
+    )
+
+
+def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
+    predictor = problem.predictor
+    warnings = [predictor.dtype_note] if predictor.dtype_note else []
+    refused = [d for d in problem.inventory.dims if not d.adjustable]
+    if refused:
+        warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
+    stuck = [group for group in outcome.classes if not group.candidates]
+    if stuck:
+        reason = stuck[0].missing or "the map knows no safe size near it"
+        warnings.append(f"{len(stuck)} dims stay as they are, {stuck[0].name}: {reason}")
+    pairs = [(group, option) for group, option in outcome.pairs if option is not None]
+    if problem.goal.name == "gac":
+        warnings += _degenerate(outcome, pairs)
+    fused = [(g, o) for g, o in pairs if o.fused]
+    if fused:
+        faster = sum((g.untouched.latency_us or 0) - (o.latency_us or 0) for g, o in fused)
+        warnings.append(
+            f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
+            + (f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower")
+        )
+    unsafe = [g for g, o in pairs if not o.safe and g.bounds.pin is not None]
+    if unsafe:
+        warnings.append(
+            f"{len(unsafe)} pinned sizes are not known to be safe, the first is {unsafe[0].name}"
+        )
+    warnings += _undecided([o for _, o in pairs], predictor.tolerance)
+    cut = sum(o.size < dim.size for g, o in pairs if not o.fused for dim in g.members)
+    if cut:
+        dims = "1 dim is" if cut == 1 else f"{cut} dims are"
+        warnings.append(f"{dims} cut: the model's function changes")
+    return warnings
+
+
+def _undecided(chosen: Sequence[Option], tolerance: float) -> list[str]:
+    bounds = [option.penalty_high for option in chosen if option.verdict == "undecided"]
+    if not bounds:
+        return []
+    known = [bound for bound in bounds if bound is not None]
+    most = f", at most {max(known):.1%}" if len(known) == len(bounds) else ""
+    sizes = "1 chosen size is" if len(bounds) == 1 else f"{len(bounds)} chosen sizes are"
+    return [
+        f"{sizes} undecided: the map's errors leave open whether more than "
+        f"{tolerance:.0%} is lost{most}"
+    ]
+
+
+def _degenerate(outcome: Outcome, pairs: Sequence[tuple[DimClass, Option]]) -> list[str]:
+    at_end = sum(
+        len(group.candidates) > 1 and option in (group.candidates[0], group.candidates[-1])
+        for group, option in pairs
+    )
+    if at_end <= len(outcome.classes) / 2:
+        return []
+    return [
+        f"{at_end} of {len(outcome.classes)} dims sit at an end of their window: Eq. 4 is linear "
+        "in cost and says nothing about quality; prefer the objective 'energy'"
+    ]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to size the dims: of the whole checkpoint ``parameters`` and ``nbytes``, of the
+    workload ``latency_us`` in the planned weights' products, None where the map lacks one.
+
+    ``energy_kept`` is the mean share over all dims, 1 for padding, None where a dim is cut
+    that has no spectrum; ``aligned`` the share of dims on a safe size, None where the map
+    cannot tell. ``proved`` says of a solver's choice whether it is the best there is.
+    """
+
+    method: str
+    parameters: int
+    nbytes: int
+    latency_us: float | None
+    energy_kept: float | None
+    aligned: float | None
+    note: str = ""
+    proved: bool | None = None
+
+
+class Evaluator:
+    """Parameters, latency, energy and alignment of any choice of sizes."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.dims = [dim for members, _ in problem.groups for dim in members]
+        self._predictor = problem.predictor
+        self._kept: Mapping[str, Sequence[float]] = problem.kept
+        self._known: dict[tuple[object, ...], bool | None] = {}
+        self._companions = {
+            dim.name: [
+                companions(problem.inventory, [dim], [dim], crossing=crossing)
+                for crossing in (True, False)
+            ]
+            for dim in self.dims
+        }
+
+    def variant(
+        self, method: str, sizes: NewSizes, note: str = "", proved: bool | None = None
+    ) -> Variant:
+        takes = footprint(self._predictor.inventory, sizes)
+        after = [(dim, sizes.get(dim.name, dim.size)) for dim in self.dims]
+        return Variant(
+            method,
+            takes.parameters,
+            takes.nbytes,
+            self._predictor.weights(sizes).latency_us,
+            _mean([share_kept(dim, size, self._kept) for dim, size in after]),
+            _mean([size is None or self._is_safe(dim, size, sizes) for dim, size in after]),
+            note,
+            proved,
+        )
+
+    def _is_safe(self, dim: Dim, size: int, sizes: NewSizes) -> bool | None:
+        """The map's word on the size, beside the new sizes of dims that share its products; of
+        those on its axis alone where the map does not hold all of them together."""
+        across, along = self._companions[dim.name]
+        for dims in ([*along, *across], along):
+            others = {d.name: sizes.get(d.name, d.size) or d.size for d in dims}
+            key = dim.name, size, *others.items()
+            if key not in self._known:
+                profile = latency_profile(self._predictor.beside(others), dim, size, size)
+                cost = profile.costs.get(size)
+                judged = cost is not None and cost.penalty_high is not None
+                self._known[key] = cost.verdict == "safe" if cost and judged else None
+            if self._known[key] is not None:
+                return self._known[key]
+        return None
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(shares) else None

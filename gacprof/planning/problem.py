@@ -1,0 +1,111 @@
+"""A request on one checkpoint and one map: what is known before any size is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.cliffmap import CliffMap
+from gacprof.core.errors import PlanError
+from gacprof.diagnosing.companions import Sizes
+from gacprof.diagnosing.predict import Predictor
+from gacprof.planning.classes import DimClass, Dims, Kept, build_class
+from gacprof.planning.memory import Ceiling, ceilings
+from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
+from gacprof.planning.request import Bounds, PlanRequest, grouped
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a plan must keep to, over all planned dims; None is no limit.
+
+    ``latency_us`` is the workload's predicted time in the products of the planned weights, of
+    which they take ``latency_now_us`` as they are; ``energy_kept`` is the least mean share of
+    energy.
+    """
+
+    parameters: Ceiling | None = None
+    memory: Ceiling | None = None
+    latency_us: float | None = None
+    latency_now_us: float | None = None
+    energy_kept: float | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``kept`` are the shares of energy that each rank keeps, empty where no spectra were read;
+    ``groups`` the dims that take one size, and their bounds."""
+
+    request: PlanRequest
+    predictor: Predictor
+    goal: Objective
+    kept: Kept
+    groups: Sequence[tuple[Dims, Bounds]]
+
+    @property
+    def inventory(self) -> Inventory:
+        return self.predictor.inventory
+
+    @property
+    def pinned(self) -> dict[str, int]:
+        """The sizes of all dims that are pinned, by name."""
+        return {
+            dim.name: bounds.pin
+            for members, bounds in self.groups
+            if bounds.pin is not None
+            for dim in members
+        }
+
+    def classes(self, sizes: Sizes | None = None) -> list[DimClass]:
+        """What each group may become, judged beside the others at ``sizes``.
+
+        Raises :class:`PlanError` where nothing is on offer and the map knows other token counts.
+        """
+        classes = [build_class(self, *group, sizes or Sizes()) for group in self.groups]
+        note = self.predictor.tokens_note
+        if note and not any(group.candidates for group in classes):
+            raise PlanError(f"the map knows no safe size for any dim: {note}")
+        return classes
+
+    def limits(self, least_kept: float | None) -> Limits:
+        """The request's limits. What an objective itself makes the most of need not be a resource
+        beside the budget: the best there is meets the limit, or nothing does."""
+        parameters, memory = ceilings(self.inventory, self.request)
+        return Limits(
+            parameters,
+            memory,
+            None if self.goal.name == "latency" else self.request.latency_limit_us,
+            self.predictor.weights({}).latency_us,
+            None if self.goal.name == "energy" else least_kept,
+        )
+
+
+def pose(
+    inventory: Inventory,
+    cliff_map: CliffMap,
+    request: PlanRequest,
+    *,
+    reader: TensorReader | None = None,
+    all_spectra: bool = False,
+) -> Problem:
+    """Check the request against the checkpoint and the map, and read the spectra that the
+    objective needs, or ``all_spectra``; ``reader`` reads tensors that are not on disk.
+
+    Raises :class:`PlanError`, or :class:`CheckpointError` for factors that cannot be read.
+    """
+    dims = inventory.dims
+    if not dims:
+        raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
+    goal = objective(request.objective, request.scores)
+    predictor = Predictor(cliff_map, inventory, request.tokens, request.dtype)
+    free = [dim for dim in dims if dim.adjustable]
+    if not free:
+        raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
+    groups = grouped(free, request.constraints)
+    unpinned = [dim.name for members, bounds in groups if bounds.pin is None for dim in members]
+    check_scores(request.scores, [dim.name for dim in dims], unpinned)
+    spectra = all_spectra or goal.name in ("energy", "latency") or request.least_kept is not None
+    kept = energy_kept(inventory, dims, reader) if spectra else {}
+    return Problem(request, predictor, goal, kept, groups)
