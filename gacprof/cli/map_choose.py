@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gacprof.cli import map_options as options
-from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, Operator
-from gacprof.cli.printing import Json, at_most, microseconds, percent, print_json, print_table, say
+from gacprof.cli import options
+from gacprof.cli.options import Axis, Dtype, Fixed, Flags, Operator
+from gacprof.cli.printing import Json, emit, print_json, print_table, say
 from gacprof.core.errors import MapError
+from gacprof.core.formatting import at_most, microseconds, percent
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import Candidate, CliffMap
@@ -24,11 +25,6 @@ Maps = Annotated[
     list[str] | None, typer.Argument(metavar="[MAP]…", help="Shipped maps' names, or files.")
 ]
 MoreMaps = Annotated[list[str] | None, typer.Option("--map", help="The same; repeatable.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(candidates)
-    app.command()(intersect)
 
 
 def candidates(
@@ -63,7 +59,7 @@ def candidates(
 
     With several maps: dims safe on all of them; where a side has none, its least worst one.
     """
-    loaded = options.load(*_names(maps, more, least=1))
+    loaded = options.load_maps(*_names(maps, more, least=1))
     limits: dict[str, Any] = {
         "window": options.window(window), "below": below, "above": above, "count": count,
     }  # fmt: skip
@@ -84,10 +80,8 @@ def candidates(
         if not as_json:
             for m in loaded:
                 _say_curve(m, m.curve(op, ax, near=near, **about), near)
-    if as_json:
-        print_json([entry.as_dict() for entry in found])
-        return
-    _print_found(found, [m.name for m in loaded], f"{words} near {near}", unsafe)
+    names = [m.name for m in loaded]
+    emit(found, as_json, _print_found, names, f"{words} near {near}", unsafe)
 
 
 def _singly(
@@ -132,12 +126,12 @@ def intersect(
     as_json: bool = Json,
 ) -> None:
     """Print the dims that are safe on all maps; where there is none, the least worst ones."""
-    from gacprof.cliffmap.intersect import intersect as meet
+    from gacprof.cliffmap.intersect import intersect as common
 
-    loaded = options.load(*_names(maps, None, least=2))
+    loaded = options.load_maps(*_names(maps, None, least=2))
     op, ax = options.one_axis(operator, axis)
     sizes = options.known_sizes(loaded, op, ax, fixed)
-    both = meet(loaded, op, ax, dtype, options.flags(flag), near=near, **sizes)
+    both = common(loaded, op, ax, dtype, options.flags(flag), near=near, **sizes)
     shown = _shown(both, near)
     if as_json:
         around = {} if near is None else {"near": near, "found": [s.as_dict() for s in shown]}

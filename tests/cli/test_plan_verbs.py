@@ -8,8 +8,8 @@ import pytest
 from planted_blocks import linear, planted
 
 from gacprof.checkpoint import scan
-from gacprof.cli.plan_tables import window
-from gacprof.cli.planning import byte_count
+from gacprof.cli.options import byte_count
+from gacprof.cli.planning import window
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Environment

@@ -8,7 +8,7 @@ from gacprof.core.errors import GacprofError
 from gacprof.planning.constraints import Constraints
 from gacprof.planning.make import make_plan
 from gacprof.planning.pareto import pareto
-from gacprof.report.pareto_figure import pareto_figure
+from gacprof.report.figures_models import pareto_figure
 
 
 @pytest.fixture(scope="module")
