@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError
-from gacprof.core.formatting import percent
 from gacprof.sweeping import (
     RunSummary,
     Suite,
     environment_of,
     load_suite,
-    read_samples,
     run_sweep,
     suite_of,
     sweeper,
@@ -31,13 +29,10 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
-    from gacprof.core.points import Flag, Point
+    from gacprof.core.points import Flag
     from gacprof.devices.device import Device
     from gacprof.diagnosing.workload import Tokens
     from gacprof.explain.causes import Explanation
-    from gacprof.explain.disputes import Verdict
-    from gacprof.kernels.ncu import KernelCounters
-    from gacprof.kernels.onednn import CpuImplementation
     from gacprof.planning.pareto import Pareto
     from gacprof.sweeping.run import Progress
 
@@ -139,7 +134,7 @@ def sweep(
                 processes=chosen.timing.processes,
             )
         )  # fmt: skip
-        folder = Path(out or f"runs/{chosen.name}-{_slug(opened.environment.name)}")
+        folder = Path(out or f"runs/{chosen.name}-{slug(opened.environment.name)}")
         _check_resume(resume, folder)
         with _noted(folder):
             return run_sweep(
@@ -228,7 +223,7 @@ def _kind(device: str | None) -> str:
     return "cuda" if device == "all" else device_name(device).partition(":")[0]
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -329,116 +324,6 @@ def _check_counters(folder: Path, loaded: CliffMap) -> None:
         raise MapError(
             f"{folder} holds no counters ({COUNTERS}): gacprof evidence ncu {folder} collects them"
         )
-
-
-def settle_disputes(
-    device: str | None = None,
-    out: str | Path | None = None,
-    only: Sequence[int] = (),
-    progress: Progress | None = None,
-) -> tuple[list[Verdict], str]:
-    """(verdicts on what the papers disagree about, what they rest on), measured on a GPU; where
-    there is none, as far as they can be settled without."""
-    from gacprof.explain.disputes import settle
-    from gacprof.explain.disputes.measuring import check, settle_on
-
-    numbers = check(only)
-    if device is None:
-        import torch
-
-        if not torch.cuda.is_available():
-            return settle(numbers=numbers), "no GPU at hand: settled without one"
-        device = "cuda"
-    if not device.startswith("cuda"):
-        raise MeasurementError(
-            f"the disputes are about GPUs, not '{device}': leave --device out to see which are "
-            "settled without one"
-        )
-    from gacprof.sweeping.suite import Timing
-
-    with sweeper(device, processes=Timing().processes) as opened:
-        name = opened.environment.name
-        folder = Path(out or f"runs/disputes-{_slug(name)}")
-        done = settle_on(opened, folder, numbers, progress)
-    return done.verdicts, f"{name}, noise floor {percent(done.floor)}; samples: {folder}"
-
-
-def collect_counters(
-    samples: str | Path,
-    *,
-    edges: bool = False,
-    report: str | Path | None = None,
-    device: str = "cuda:0",
-    timeout_s: float = 1800,
-) -> tuple[dict[Point, list[KernelCounters]], str]:
-    """(Nsight Compute's counters by point of a sweep, why there are none), kept in its folder.
-
-    ``edges`` counts at the cliffs' edges only; a ``report`` is read instead of collecting one.
-    """
-    from gacprof.kernels.beside import read_counters, write_counters
-    from gacprof.kernels.ncu import read_report
-    from gacprof.kernels.ncu_collect import by_point, collect
-
-    folder = Path(samples)
-    kind = environment_of(folder).kind
-    if kind != "cuda" and report is None:
-        raise MeasurementError(
-            f"{folder} was measured on a {kind} device: Nsight Compute counts on NVIDIA GPUs "
-            "only ('gacprof evidence cpu' asks a CPU's libraries)"
-        )
-    points = _points(folder, edges)
-    if report is None:
-        made = collect(points, folder / "counters.ncu-rep", timeout_s, _gpu_index(device))
-        counters, problem = made.counters, made.problem
-    else:
-        counters, problem = by_point(points, read_report(Path(report))), ""
-        if not counters:
-            problem = (
-                f"no launch in {report} belongs to a point of {folder}: it is of another sweep, "
-                "or of another tool; leave the folder out to see all launches"
-            )
-    known = {point: counters[point.id] for point in points if point.id in counters}
-    if known:
-        write_counters(folder, read_counters(folder) | known)
-    return known, problem
-
-
-def collect_implementations(samples: str | Path, *, edges: bool = False) -> list[CpuImplementation]:
-    """What oneDNN and MKL say serves the points of a CPU's sweep; kept in its folder."""
-    from gacprof.kernels.beside import read_implementations, write_implementations
-    from gacprof.kernels.onednn import implementations
-
-    folder = Path(samples)
-    environment = environment_of(folder)
-    if environment.kind != "cpu":
-        raise MeasurementError(
-            f"{folder} was measured on {environment.name}, which is no CPU: its kernels are in "
-            "the samples already"
-        )
-    found = implementations(_points(folder, edges))
-    known = read_implementations(folder) | {one.point: one for one in found}
-    write_implementations(folder, list(known.values()))
-    return list(found)
-
-
-def _points(folder: Path, edges: bool) -> list[Point]:
-    """The folder's measured points, or those at its map's edges."""
-    from gacprof.explain.edges import edge_points
-
-    if edges:
-        points = [p for curve in build_map(folder).curves for p in edge_points(curve)]
-        if not points:
-            raise MeasurementError(f"the map of {folder} has no cliff: leave --edges out")
-    else:
-        points = [s.point for s in read_samples(folder) if s.status == "ok"]
-    return list(dict.fromkeys(points))
-
-
-def _gpu_index(device: str) -> int:
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index or "0").isdigit():
-        raise MeasurementError(f"counters are a GPU's: --device is cuda:0, cuda:1 …, not {device}")
-    return int(index or 0)
 
 
 def pareto(

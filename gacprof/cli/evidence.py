@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gacprof.cli.options import sizes
 from gacprof.cli.printing import Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError, MeasurementError
 
 if TYPE_CHECKING:
+    from gacprof.core.points import Point
     from gacprof.kernels.fa2 import Inventory
     from gacprof.kernels.ncu import KernelCounters
     from gacprof.kernels.onednn import CpuImplementation
@@ -26,24 +28,22 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Samples = Annotated[Path, typer.Argument(help="A sweep's folder.")]
-Edges = Annotated[
-    bool, typer.Option("--edges", help="Only the cliffs' edges and their neighbours.")
-]
-Torch = Annotated[str | None, typer.Option(help="With --arch. Default: installed.")]
+Samples = Annotated[Path, Argument(help="A sweep's folder.")]
+Edges = Annotated[bool, Option("--edges", help="Only the cliffs' edges and their neighbours.")]
+Torch = Annotated[str | None, Option(help="With --arch. Default: installed.")]
 
 
 @app.command()
 def ncu(
     samples: Annotated[
-        Path | None, typer.Argument(help="A sweep's folder; not needed to read a --report.")
+        Path | None, Argument(help="A sweep's folder; not needed to read a --report.")
     ] = None,
     edges: Edges = False,
     report: Annotated[
-        Path | None, typer.Option(help="Read this .ncu-rep instead of collecting one.")
+        Path | None, Option(help="Read this .ncu-rep instead of collecting one.")
     ] = None,
-    device: Annotated[str, typer.Option(help="The GPU to count on: cuda:0, cuda:1 …")] = "cuda:0",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for ncu, in all.")] = 1800,
+    device: Annotated[str, Option(help="The GPU to count on: cuda:0, cuda:1 …")] = "cuda:0",
+    timeout: Annotated[float, Option(min=1, help="Seconds for ncu, in all.")] = 1800,
     as_json: bool = Json,
 ) -> None:
     """Count with Nsight Compute at a sweep's points, or read a report that exists.
@@ -51,15 +51,12 @@ def ncu(
     Counters are kept in the folder, where 'map build' and 'explain' find them. Without ncu or
     permission it says how to get them, and that is no failure.
     """
-    from gacprof.api import collect_counters
     from gacprof.kernels.ncu import read_report
 
     launches: list[tuple[str, KernelCounters]] = []
     problem = ""
     if samples is not None:
-        known, problem = collect_counters(
-            samples, edges=edges, report=report, device=device, timeout_s=timeout
-        )
+        known, problem = _collect_counters(samples, edges, report, device, timeout)
         launches = [(str(p), launch) for p, listed in known.items() for launch in listed]
     elif report is not None:
         launches = [("", launch) for launch in read_report(report)]
@@ -70,6 +67,60 @@ def ncu(
         print_json({"launches": rows, "problem": problem})
     else:
         _print_launches(launches, problem)
+
+
+def _collect_counters(
+    folder: Path, edges: bool, report: Path | None, device: str, timeout_s: float
+) -> tuple[dict[Point, list[KernelCounters]], str]:
+    """(Nsight Compute's counters by point of a sweep, why there are none), kept in its folder."""
+    from gacprof.kernels.beside import read_counters, write_counters
+    from gacprof.kernels.ncu import read_report
+    from gacprof.kernels.ncu_collect import by_point, collect
+    from gacprof.sweeping import environment_of
+
+    kind = environment_of(folder).kind
+    if kind != "cuda" and report is None:
+        raise MeasurementError(
+            f"{folder} was measured on a {kind} device: Nsight Compute counts on NVIDIA GPUs "
+            "only ('gacprof evidence cpu' asks a CPU's libraries)"
+        )
+    points = _points(folder, edges)
+    if report is None:
+        made = collect(points, folder / "counters.ncu-rep", timeout_s, _gpu_index(device))
+        counters, problem = made.counters, made.problem
+    else:
+        counters, problem = by_point(points, read_report(report)), ""
+        if not counters:
+            problem = (
+                f"no launch in {report} belongs to a point of {folder}: it is of another sweep, "
+                "or of another tool; leave the folder out to see all launches"
+            )
+    known = {point: counters[point.id] for point in points if point.id in counters}
+    if known:
+        write_counters(folder, read_counters(folder) | known)
+    return known, problem
+
+
+def _points(folder: Path, edges: bool) -> list[Point]:
+    """The folder's measured points, or those at its map's edges."""
+    from gacprof import build_map
+    from gacprof.explain.edges import edge_points
+    from gacprof.sweeping import read_samples
+
+    if edges:
+        points = [p for curve in build_map(folder).curves for p in edge_points(curve)]
+        if not points:
+            raise MeasurementError(f"the map of {folder} has no cliff: leave --edges out")
+    else:
+        points = [s.point for s in read_samples(folder) if s.status == "ok"]
+    return list(dict.fromkeys(points))
+
+
+def _gpu_index(device: str) -> int:
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise MeasurementError(f"counters are a GPU's: --device is cuda:0, cuda:1 …, not {device}")
+    return int(index or 0)
 
 
 def _print_launches(launches: Sequence[tuple[str, KernelCounters]], problem: str) -> None:
@@ -113,9 +164,25 @@ def cpu(samples: Samples, edges: Edges = False, as_json: bool = Json) -> None:
 
     Kept in the folder, where 'map build' finds it and names the tiers after it.
     """
-    from gacprof.api import collect_implementations
+    emit(_ask_libraries(samples, edges), as_json, _print_implementations, samples)
 
-    emit(collect_implementations(samples, edges=edges), as_json, _print_implementations, samples)
+
+def _ask_libraries(folder: Path, edges: bool) -> list[CpuImplementation]:
+    """What serves the points of a CPU's sweep, kept in its folder."""
+    from gacprof.kernels.beside import read_implementations, write_implementations
+    from gacprof.kernels.onednn import implementations
+    from gacprof.sweeping import environment_of
+
+    environment = environment_of(folder)
+    if environment.kind != "cpu":
+        raise MeasurementError(
+            f"{folder} was measured on {environment.name}, which is no CPU: its kernels are in "
+            "the samples already"
+        )
+    found = implementations(_points(folder, edges))
+    known = read_implementations(folder) | {one.point: one for one in found}
+    write_implementations(folder, list(known.values()))
+    return list(found)
 
 
 def _print_implementations(found: Sequence[CpuImplementation], samples: Path) -> None:
@@ -132,9 +199,9 @@ def _print_implementations(found: Sequence[CpuImplementation], samples: Path) ->
 @app.command()
 def static(
     probe: Annotated[
-        list[str] | None, typer.Option(help="row_copy, row_sum or gemm; repeatable.")
+        list[str] | None, Option(help="row_copy, row_sum or gemm; repeatable.")
     ] = None,
-    arch: Annotated[list[str] | None, typer.Option(help="sm80 …; repeatable.")] = None,
+    arch: Annotated[list[str] | None, Option(help="sm80 …; repeatable.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Compile our Triton probes, without a GPU, and print loads and MMA by divisibility."""
@@ -161,7 +228,7 @@ def _print_static(rows: Sequence[Row]) -> None:
 def names(
     kernels: Annotated[
         list[str],
-        typer.Argument(help="Kernel names, in order of launch; - reads them from stdin, by line."),
+        Argument(help="Kernel names, in order of launch; - reads them from stdin, by line."),
     ],
     as_json: bool = Json,
 ) -> None:
@@ -186,21 +253,21 @@ def _print_groups(groups: Sequence[Any]) -> None:
 
 @app.command()
 def sdpa(
-    head_dim: Annotated[int, typer.Option("--head-dim", min=1)],
+    head_dim: Annotated[int, Option("--head-dim", min=1)],
     arch: Annotated[
-        str | None, typer.Option(help="By rules, for this chip: sm80 … Default: the GPU at hand.")
+        str | None, Option(help="By rules, for this chip: sm80 … Default: the GPU at hand.")
     ] = None,
     torch: Torch = None,
-    cudnn: Annotated[int | None, typer.Option(help="With --arch, as 91002.")] = None,
-    v_head_dim: Annotated[int | None, typer.Option(min=1, help="Default: --head-dim.")] = None,
-    dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
-    mask: Annotated[str, typer.Option(help="none, float or bool.")] = "none",
-    causal: Annotated[bool, typer.Option("--causal")] = False,
-    batch: Annotated[int, typer.Option(min=1)] = 1,
-    heads: Annotated[int, typer.Option(min=1)] = 32,
-    kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: --heads.")] = None,
-    q_len: Annotated[int, typer.Option(min=1)] = 2048,
-    kv_len: Annotated[int | None, typer.Option(min=1, help="Default: --q-len.")] = None,
+    cudnn: Annotated[int | None, Option(help="With --arch, as 91002.")] = None,
+    v_head_dim: Annotated[int | None, Option(min=1, help="Default: --head-dim.")] = None,
+    dtype: Annotated[str, Option(help="float16, bfloat16 or float32.")] = "float16",
+    mask: Annotated[str, Option(help="none, float or bool.")] = "none",
+    causal: Annotated[bool, Option("--causal")] = False,
+    batch: Annotated[int, Option(min=1)] = 1,
+    heads: Annotated[int, Option(min=1)] = 32,
+    kv_heads: Annotated[int | None, Option(min=1, help="Default: --heads.")] = None,
+    q_len: Annotated[int, Option(min=1)] = 2048,
+    kv_len: Annotated[int | None, Option(min=1, help="Default: --q-len.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Say which backend serves an attention call, and why each of the others does not.
@@ -245,10 +312,10 @@ def _print_choice(choice: Choice, question: Question) -> None:
 @app.command()
 def fa2(
     library: Annotated[
-        Path | None, typer.Argument(help="A libtorch_cuda.so. Default: the installed torch's.")
+        Path | None, Argument(help="A libtorch_cuda.so. Default: the installed torch's.")
     ] = None,
     torch: Annotated[
-        str | None, typer.Option(help="What was recorded of this release instead, as 2.9.1.")
+        str | None, Option(help="What was recorded of this release instead, as 2.9.1.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -272,11 +339,11 @@ def _print_templates(found: Inventory) -> None:
 
 @app.command()
 def tiers(
-    arch: Annotated[str, typer.Option(help="sm80, sm86, sm89, sm90, sm100 or sm120.")],
-    dtype: Annotated[str, typer.Option(help="As float16, tf32 or float8_e4m3.")] = "float16",
+    arch: Annotated[str, Option(help="sm80, sm86, sm89, sm90, sm100 or sm120.")],
+    dtype: Annotated[str, Option(help="As float16, tf32 or float8_e4m3.")] = "float16",
     row: Annotated[
         list[str] | None,
-        typer.Option("--row", metavar="DIM=SIZE", help="Predict for rows of K=107, N=4096 …"),
+        Option("--row", metavar="DIM=SIZE", help="Predict for rows of K=107, N=4096 …"),
     ] = None,
     as_json: bool = Json,
 ) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from gacprof.cli import options
 from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName
 from gacprof.cli.printing import Json, emit, print_table, progress, say
+from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import microseconds, percent
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 def explain(
     cliff_map: MapName,
-    d: Annotated[int, typer.Option("--d", min=1, help="The dim.")],
-    operator: Annotated[str, typer.Option("--op", help="linear, attention …")],
+    d: Annotated[int, Option("--d", min=1, help="The dim.")],
+    operator: Annotated[str, Option("--op", help="linear, attention …")],
     axis: Axis = None,
     fixed: Fixed = None,
     dtype: Dtype = None,
     flag: Flags = None,
     samples: Annotated[
-        Path | None, typer.Option(help="A sweep's folder with counters. Default: the map's own.")
+        Path | None, Option(help="A sweep's folder with counters. Default: the map's own.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -59,18 +60,46 @@ def _print_explanation(found: Explanation, cliff_map: str) -> None:
 
 def disputes(
     device: Annotated[
-        str | None, typer.Option(help="cuda or cuda:N. Default: the first GPU, if there is one.")
+        str | None, Option(help="cuda or cuda:N. Default: the first GPU, if there is one.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the samples.")] = None,
-    only: Annotated[list[int] | None, typer.Option(help="A dispute's number; repeatable.")] = None,
+    out: Annotated[Path | None, Option(help="Folder for the samples.")] = None,
+    only: Annotated[list[int] | None, Option(help="A dispute's number; repeatable.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Settle what the papers disagree about, on the GPU at hand; without one, what can be."""
-    from gacprof.api import settle_disputes
-
-    with progress("disputes") as advance:
-        verdicts, basis = settle_disputes(device, out, only or (), advance)
+    verdicts, basis = _settled(device, out, only or ())
     emit(verdicts, as_json, _print_verdicts, basis)
+
+
+def _settled(
+    device: str | None, out: Path | None, only: Sequence[int]
+) -> tuple[list[Verdict], str]:
+    """(verdicts, what they rest on), measured on a GPU; where there is none, as far as they can be
+    settled without."""
+    from gacprof.explain.disputes import settle
+    from gacprof.explain.disputes.measuring import check, settle_on
+
+    numbers = check(only)
+    if device is None:
+        import torch
+
+        if not torch.cuda.is_available():
+            return settle(numbers=numbers), "no GPU at hand: settled without one"
+        device = "cuda"
+    if not device.startswith("cuda"):
+        raise MeasurementError(
+            f"the disputes are about GPUs, not '{device}': leave --device out to see which are "
+            "settled without one"
+        )
+    from gacprof import api
+    from gacprof.sweeping.suite import Timing
+
+    with api.sweeper(device, processes=Timing().processes) as opened:
+        name = opened.environment.name
+        folder = Path(out or f"runs/disputes-{api.slug(name)}")
+        with progress("disputes") as advance:
+            done = settle_on(opened, folder, numbers, advance)
+    return done.verdicts, f"{name}, noise floor {percent(done.floor)}; samples: {folder}"
 
 
 def _print_verdicts(verdicts: Sequence[Verdict], basis: str) -> None:
@@ -87,16 +116,16 @@ def _print_verdicts(verdicts: Sequence[Verdict], basis: str) -> None:
 
 
 def report(
-    out: Annotated[Path, typer.Option(help="The page's folder.")],
+    out: Annotated[Path, Option(help="The page's folder.")],
     cliff_map: Annotated[
-        str | None, typer.Option("--map", help="A shipped map's name, or a file.")
+        str | None, Option("--map", help="A shipped map's name, or a file.")
     ] = None,
-    diagnosis: Annotated[Path | None, typer.Option(help="What diagnose --json printed.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="A plan's file.")] = None,
-    realigned: Annotated[Path | None, typer.Option(help="What realign --json printed.")] = None,
-    verified: Annotated[Path | None, typer.Option(help="What verify --json printed.")] = None,
-    benched: Annotated[Path | None, typer.Option(help="What bench --json printed.")] = None,
-    title: Annotated[str | None, typer.Option(help="The page's heading.")] = None,
+    diagnosis: Annotated[Path | None, Option(help="What diagnose --json printed.")] = None,
+    plan: Annotated[Path | None, Option(help="A plan's file.")] = None,
+    realigned: Annotated[Path | None, Option(help="What realign --json printed.")] = None,
+    verified: Annotated[Path | None, Option(help="What verify --json printed.")] = None,
+    benched: Annotated[Path | None, Option(help="What bench --json printed.")] = None,
+    title: Annotated[str | None, Option(help="The page's heading.")] = None,
 ) -> None:
     """Write one HTML page, with figures as SVG and PNG, from what the other verbs left."""
     import gacprof

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from gacprof.cli import options
 from gacprof.cli.options import Axis, Dtype, Fixed, Flags, Operator
@@ -22,20 +22,20 @@ EACH_SIDE = 3
 """Candidates shown on either side where nothing is asked for."""
 
 Maps = Annotated[
-    list[str] | None, typer.Argument(metavar="[MAP]…", help="Shipped maps' names, or files.")
+    list[str] | None, Argument(metavar="[MAP]…", help="Shipped maps' names, or files.")
 ]
-MoreMaps = Annotated[list[str] | None, typer.Option("--map", help="The same; repeatable.")]
+MoreMaps = Annotated[list[str] | None, Option("--map", help="The same; repeatable.")]
 
 
 def candidates(
-    near: Annotated[int, typer.Option(min=1, help="The dim that a compressor chose.")],
+    near: Annotated[int, Option(min=1, help="The dim that a compressor chose.")],
     maps: Maps = None,
     more: MoreMaps = None,
     operator: Operator = None,
     axis: Axis = None,
     uses: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--use",
             metavar="OP:AXIS:DIM=SIZE,…",
             help="Instead of --op and --axis, once for each operator that the dim takes part in: "
@@ -46,13 +46,13 @@ def candidates(
     fixed: Fixed = None,
     flag: Flags = None,
     window: Annotated[
-        str | None, typer.Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
+        str | None, Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
     ] = None,
-    below: Annotated[int | None, typer.Option(min=0, help="At most so many below.")] = None,
-    above: Annotated[int | None, typer.Option(min=0, help="At most so many above.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="The so many nearest.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All safe dims.")] = False,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Dims that are not safe too.")] = False,
+    below: Annotated[int | None, Option(min=0, help="At most so many below.")] = None,
+    above: Annotated[int | None, Option(min=0, help="At most so many above.")] = None,
+    count: Annotated[int | None, Option(min=1, help="The so many nearest.")] = None,
+    every: Annotated[bool, Option("--all", help="All safe dims.")] = False,
+    unsafe: Annotated[bool, Option("--unsafe", help="Dims that are not safe too.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Print the safe dims near one, below and above, with latency and penalty.
@@ -116,10 +116,10 @@ def _jointly(
 
 
 def intersect(
-    maps: Annotated[list[str], typer.Argument(metavar="MAP MAP…", help="Two maps or more.")],
+    maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="Two maps or more.")],
     operator: Operator = None,
     axis: Axis = None,
-    near: Annotated[int | None, typer.Option(min=1, help="Only around this dim.")] = None,
+    near: Annotated[int | None, Option(min=1, help="Only around this dim.")] = None,
     dtype: Dtype = None,
     fixed: Fixed = None,
     flag: Flags = None,

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from gacprof.cli import options
 from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName, Operator
@@ -22,17 +22,13 @@ if TYPE_CHECKING:
 
     from gacprof.cliffmap import CliffMap
 
-Out = Annotated[Path | None, typer.Option(help="Write there instead of printing.")]
+Out = Annotated[Path | None, Option(help="Write there instead of printing.")]
 
 
 def table(
     cliff_map: MapName,
-    name: Annotated[
-        str, typer.Option("--table", help="A2, A3, A4, B1 … B6, or all of them.")
-    ] = "all",
-    form: Annotated[
-        str, typer.Option("--format", help="markdown, latex, csv or html.")
-    ] = "markdown",
+    name: Annotated[str, Option("--table", help="A2, A3, A4, B1 … B6, or all of them.")] = "all",
+    form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
     out: Out = None,
     as_json: bool = Json,
 ) -> None:
@@ -65,13 +61,13 @@ def export(
     cliff_map: MapName,
     form: Annotated[
         str,
-        typer.Option(
+        Option(
             "--format",
             help="json: everything; csv: one row a dim; settings: the compressors' options.",
         ),
     ] = "json",
     out: Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print what a compressor can be fed: safe dims by axis, and ready values for its option."""
     (loaded,) = options.load_maps(cliff_map)
@@ -130,22 +126,18 @@ def _print_settings(loaded: CliffMap) -> None:
 
 def figure(
     cliff_map: MapName,
-    out: Annotated[Path, typer.Option(help="Stem: OUT.svg and OUT.png are written.")],
+    out: Annotated[Path, Option(help="Stem: OUT.svg and OUT.png are written.")],
     operator: Operator = None,
     axis: Axis = None,
     dtype: Dtype = None,
     fixed: Fixed = None,
     flag: Flags = None,
     beside: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="MAP", help="Another map beside it; repeatable."),
+        list[str] | None, Option("--with", metavar="MAP", help="Another map beside it; repeatable.")
     ] = None,
-    paper: Annotated[
-        int | None, typer.Option(help="Instead: figure 5, 6, 7 or 8 of the paper.")
-    ] = None,
+    paper: Annotated[int | None, Option(help="Instead: figure 5, 6, 7 or 8 of the paper.")] = None,
     heat: Annotated[
-        str | None,
-        typer.Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N."),
+        str | None, Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N.")
     ] = None,
     as_json: bool = Json,
 ) -> None:

@@ -5,21 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_write
 from gacprof.cli.options import MapName, load_maps
-from gacprof.cli.printing import (
-    Json,
-    complain,
-    emit,
-    print_json,
-    print_table,
-    say,
-    say_notes,
-)
+from gacprof.cli.printing import Json, complain, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import at_most, dims, percent
 
@@ -36,9 +29,9 @@ app = typer.Typer(help="Build, read and compare cliff maps.", no_args_is_help=Tr
 
 @app.command()
 def build(
-    samples: Annotated[Path, typer.Argument(help="A sweep's folder.")],
-    out: Annotated[Path | None, typer.Option(help="Default: cliffmap.json in it.")] = None,
-    name: Annotated[str | None, typer.Option(help="Default: the device's name.")] = None,
+    samples: Annotated[Path, Argument(help="A sweep's folder.")],
+    out: Annotated[Path | None, Option(help="Default: cliffmap.json in it.")] = None,
+    name: Annotated[str | None, Option(help="Default: the device's name.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Build the cliff map of a finished or interrupted sweep.
@@ -47,12 +40,13 @@ def build(
     than half of its dims undecided with penalties of up to more than 5 tolerances.
     """
     import gacprof
+    from gacprof.report.page import map_facts
 
     built = gacprof.build_map(samples, name)
     target = out or samples / "cliffmap.json"
     built.save(target)
     if as_json:
-        print_json({"map": str(target)} | _summary(built))
+        print_json({"map": str(target)} | map_facts(built))
     else:
         _print_summary(built)
         say(f"map: {target}")
@@ -71,8 +65,8 @@ def _more(samples: Path, built: CliffMap) -> str:
 @app.command()
 def show(
     cliff_map: MapName,
-    operator: Annotated[str | None, typer.Option("--op", help="Only this operator.")] = None,
-    axis: Annotated[str | None, typer.Option(help="Only this axis.")] = None,
+    operator: Annotated[str | None, Option("--op", help="Only this operator.")] = None,
+    axis: Annotated[str | None, Option(help="Only this axis.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Print a map: its provenance, and per axis its frontier, safe dims and cliffs."""
@@ -97,15 +91,16 @@ def show(
 @app.command("list")
 def list_maps(
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]…", help="Maps of your own, listed too.")
+        list[str] | None, Argument(metavar="[FILE]…", help="Maps of your own, listed too.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
     """List the maps that ship with gacprof, with provenance and age."""
     from gacprof.cliffmap import shipped_maps
+    from gacprof.report.page import map_facts
 
     names = dict.fromkeys([*shipped_maps(), *(files or ())])
-    found = [_summary(loaded) for loaded in load_maps(*names)]
+    found = [map_facts(loaded) for loaded in load_maps(*names)]
     if as_json:
         print_json(found)
         return
@@ -126,8 +121,8 @@ def list_maps(
 
 @app.command()
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="The older map, or one device's.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The newer map, or another device's.")],
+    a: Annotated[str, Argument(metavar="A", help="The older map, or one device's.")],
+    b: Annotated[str, Argument(metavar="B", help="The newer map, or another device's.")],
     as_json: bool = Json,
 ) -> None:
     """Print which cliffs are gone, new, moved or of another size from A to B.
@@ -191,8 +186,7 @@ def _place(change: CliffChange) -> str:
 def check(
     cliff_map: MapName,
     device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or cuda:N. Default: the map's kind, if it is here."),
+        str | None, Option(help="cpu, cuda or cuda:N. Default: the map's kind, if it is here.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -218,32 +212,6 @@ def check(
         raise typer.Exit(1)
 
 
-def _summary(loaded: CliffMap) -> dict[str, Any]:
-    from gacprof.cliffmap.catalogue import describe
-
-    file = loaded.file
-    about = describe(loaded).as_dict()
-    return {
-        **about,
-        "arch": file.device.arch,
-        "source": file.provenance.source,
-        "citation": file.provenance.citation,
-        "cliffs": sum(len(c.cliffs) for c in file.curves),
-        "noise_floor": about.pop("floor"),
-        "too_noisy": loaded.too_noisy,
-        **_verdicts(loaded),
-    }
-
-
-def _verdicts(loaded: CliffMap) -> dict[str, Any]:
-    """Dims by verdict over all curves, and the tolerances that they were judged by."""
-    counts: dict[str, Any] = {
-        verdict: sum(len(getattr(curve, verdict)) for curve in loaded.curves)
-        for verdict in ("safe", "misaligned", "undecided")
-    }
-    return counts | {"tolerances": sorted({curve.tolerance for curve in loaded.curves})}
-
-
 def _age(days: int | None) -> str | None:
     return None if days is None else "today" if days < 1 else f"{days} d"
 
@@ -253,7 +221,9 @@ def _stack(stack: Mapping[str, str | None]) -> str:
 
 
 def _print_summary(loaded: CliffMap) -> None:
-    s = _summary(loaded)
+    from gacprof.report.page import map_facts
+
+    s = map_facts(loaded)
     noise = loaded.file.noise
     floor = (
         f"unknown ({noise.reason})"

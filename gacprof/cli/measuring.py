@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gacprof.cli.options import OneDevice, budget_seconds, token_counts
 from gacprof.cli.printing import Json, emit, print_json, print_table, progress, say
@@ -35,25 +36,20 @@ def _print_checks(checks: Sequence[Check]) -> None:
 
 def sweep(
     suite: Annotated[
-        str | None,
-        typer.Argument(help="A suite's name (quick, full, cpu, paper …) or a TOML file."),
+        str | None, Argument(help="A suite's name (quick, full, cpu, paper …) or a TOML file.")
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            help="cpu, cuda, cuda:N, or all (every GPU). Default: the first GPU, else the CPU."
-        ),
+        Option(help="cpu, cuda, cuda:N, or all (every GPU). Default: the first GPU, else the CPU."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the samples.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the sweep in --out.")
-    ] = False,
+    out: Annotated[Path | None, Option(help="Folder for the samples.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with the sweep in --out.")] = False,
     checkpoint: Annotated[
-        str | None, typer.Option("--for", help="Sweep this checkpoint's own shapes instead.")
+        str | None, Option("--for", help="Sweep this checkpoint's own shapes instead.")
     ] = None,
     ranks: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--ranks",
             metavar="DENSE|OUTxIN,…",
             help="Sweep the factor pairs instead that this dense checkpoint's linear layers, or "
@@ -61,39 +57,34 @@ def sweep(
         ),
     ] = None,
     rank_range: Annotated[
-        str | None,
-        typer.Option("--range", help="The ranks, with --ranks.", metavar="FIRST:LAST"),
+        str | None, Option("--range", help="The ranks, with --ranks.", metavar="FIRST:LAST")
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Token counts to serve, with --for and --ranks. Default: 1,1024.", metavar="M,M,…"
         ),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Compute dtype, with --for and --ranks.")] = "auto",
+    dtype: Annotated[str, Option(help="Compute dtype, with --for and --ranks.")] = "auto",
     window: Annotated[
-        float, typer.Option(min=0.0, max=4.0, help="Candidates within ± this share, with --for.")
+        float, Option(min=0.0, max=4.0, help="Candidates within ± this share, with --for.")
     ] = 0.25,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be measured.")] = False,
     budget: Annotated[
-        str | None, typer.Option(help="End after this time; --resume takes the rest.", metavar="8m")
+        str | None, Option(help="End after this time; --resume takes the rest.", metavar="8m")
     ] = None,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Measure every point, refine nothing.")
+        bool, Option("--exhaustive", help="Measure every point, refine nothing.")
     ] = False,
     isolate: Annotated[
-        bool,
-        typer.Option("--isolate/--no-isolate", help="Measure in worker processes, or in this one."),
+        bool, Option("--isolate/--no-isolate", help="Measure in worker processes, or in this one.")
     ] = True,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds for one block before a worker is replaced.")
+        float, Option(min=0.1, help="Seconds for one block before a worker is replaced.")
     ] = 60.0,
-    timer: Annotated[
-        str, typer.Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")
-    ] = "auto",
+    timer: Annotated[str, Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")] = "auto",
     lock_clocks: Annotated[
-        int | None,
-        typer.Option(min=1, help="Lock the SM clock meanwhile (needs root).", metavar="MHZ"),
+        int | None, Option(min=1, help="Lock the SM clock meanwhile (needs root).", metavar="MHZ")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -180,16 +171,16 @@ def _print_swept(done: RunSummary | list[RunSummary]) -> None:
 
 
 def survey(
-    out: Annotated[Path, typer.Option(help="The survey's folder.")],
+    out: Annotated[Path, Option(help="The survey's folder.")],
     device: OneDevice = None,
     budget: Annotated[
-        str | None, typer.Option(help="About how long this call may take.", metavar="8m")
+        str | None, Option(help="About how long this call may take.", metavar="8m")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a survey, and deepen what is thin.")
+        bool, Option("--resume", help="Go on with a survey, and deepen what is thin.")
     ] = False,
     suite: Annotated[
-        str | None, typer.Option(help="A suite's name or TOML file. Default: full, on a CPU cpu.")
+        str | None, Option(help="A suite's name or TOML file. Default: full, on a CPU cpu.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -220,7 +211,7 @@ def survey(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The demo's folder; an earlier demo is replaced.")],
+    out: Annotated[Path, Option(help="The demo's folder; an earlier demo is replaced.")],
     device: OneDevice = None,
     as_json: bool = Json,
 ) -> None:

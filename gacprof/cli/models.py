@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gacprof.cli.options import Checkpoint, MapOption, Tokens, token_counts, workload
 from gacprof.cli.printing import Json, emit, print_table, progress, say, say_notes
@@ -23,8 +24,8 @@ def diagnose(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
     tokens: Tokens = None,
-    dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Print safe dims too.")] = False,
+    dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None,
+    every: Annotated[bool, Option("--all", help="Print safe dims too.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Say what each weight's dims cost on a device.
@@ -43,23 +44,20 @@ def diagnose(
 
 def realign(
     checkpoint: Checkpoint,
-    out: Annotated[Path, typer.Option(help="The new checkpoint's folder; must not exist.")],
-    plan_file: Annotated[Path | None, typer.Option("--plan", help="A plan's file.")] = None,
+    out: Annotated[Path, Option(help="The new checkpoint's folder; must not exist.")],
+    plan_file: Annotated[Path | None, Option("--plan", help="A plan's file.")] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="Without a map: minimal pads to 8, optimal to 16.")
+        str | None, Option(help="Without a map: minimal pads to 8, optimal to 16.")
     ] = None,
-    uniform: Annotated[
-        bool, typer.Option("--uniform", help="One common width: a plain config.")
-    ] = False,
+    uniform: Annotated[bool, Option("--uniform", help="One common width: a plain config.")] = False,
     fuse_all: Annotated[
-        bool, typer.Option("--fuse", help="Multiply factor pairs out into dense weights.")
+        bool, Option("--fuse", help="Multiply factor pairs out into dense weights.")
     ] = False,
     module: Annotated[
-        list[str] | None, typer.Option(help="With --fuse: only this module (repeatable).")
+        list[str] | None, Option(help="With --fuse: only this module (repeatable).")
     ] = None,
     base: Annotated[
-        str | None,
-        typer.Option(help="The dense original: raised ranks get what it has, not zeros."),
+        str | None, Option(help="The dense original: raised ranks get what it has, not zeros.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -91,14 +89,14 @@ def realign(
 
 
 def verify(
-    a: Annotated[str, typer.Argument(help="The reference checkpoint.")],
-    b: Annotated[str, typer.Argument(help="The checkpoint to compare with it.")],
-    dtype: Annotated[str | None, typer.Option(help="Computed in; default float32.")] = None,
-    text: Annotated[Path | None, typer.Option(help="A text, for perplexity.")] = None,
+    a: Annotated[str, Argument(help="The reference checkpoint.")],
+    b: Annotated[str, Argument(help="The checkpoint to compare with it.")],
+    dtype: Annotated[str | None, Option(help="Computed in; default float32.")] = None,
+    text: Annotated[Path | None, Option(help="A text, for perplexity.")] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="A folder with a tokenizer; default: a's, else b's.")
+        Path | None, Option(help="A folder with a tokenizer; default: a's, else b's.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: bool = Json,
 ) -> None:
     """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
@@ -111,18 +109,18 @@ def verify(
 
 
 def bench(
-    models: Annotated[list[str], typer.Argument(help="Checkpoints; ratios are to the first.")],
-    tokens: Annotated[str, typer.Option(help="Prefill lengths.")] = "128,512,1024",
+    models: Annotated[list[str], Argument(help="Checkpoints; ratios are to the first.")],
+    tokens: Annotated[str, Option(help="Prefill lengths.")] = "128,512,1024",
     decode_steps: Annotated[
-        int, typer.Option(min=0, help="Decode steps of a model a round; 0 leaves decoding out.")
+        int, Option(min=0, help="Decode steps of a model a round; 0 leaves decoding out.")
     ] = 8,
-    batch: Annotated[int, typer.Option(min=1)] = 1,
+    batch: Annotated[int, Option(min=1)] = 1,
     rounds: Annotated[
-        int, typer.Option(min=12, help="At most; fewer where all verdicts are decided before.")
+        int, Option(min=12, help="At most; fewer where all verdicts are decided before.")
     ] = 384,
-    time_cap: Annotated[float, typer.Option(min=0, help="Seconds; no round begins later.")] = 300,
-    device: Annotated[str | None, typer.Option(help="Default: the first GPU, else CPU.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Default: as stored.")] = None,
+    time_cap: Annotated[float, Option(min=0, help="Seconds; no round begins later.")] = 300,
+    device: Annotated[str | None, Option(help="Default: the first GPU, else CPU.")] = None,
+    dtype: Annotated[str | None, Option(help="Default: as stored.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Measure prefill and decode latency of models, interleaved, on the device at hand."""

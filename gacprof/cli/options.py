@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from gacprof.core.errors import MapError, PlanError, SuiteError
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
     from gacprof.core.points import Flag
 
-Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder or weights file.")]
-MapOption = Annotated[str, typer.Option("--map", help="A shipped map's name, or a file.")]
+Checkpoint = Annotated[str, Argument(help="A checkpoint's folder or weights file.")]
+MapOption = Annotated[str, Option("--map", help="A shipped map's name, or a file.")]
 Tokens = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
         "products of this model were measured at.",
         metavar="M[:W],…",
     ),
 ]
 OneDevice = Annotated[
-    str | None, typer.Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
+    str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
 ]
-MapName = Annotated[str, typer.Argument(metavar="MAP", help="A shipped map's name, or a file.")]
-Operator = Annotated[str | None, typer.Option("--op", help="linear, attention …")]
-Axis = Annotated[str | None, typer.Option(help="The operator's axis, such as K, N, M or head_dim.")]
-Dtype = Annotated[str | None, typer.Option(help="Default: what the map holds.")]
+MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
+Operator = Annotated[str | None, Option("--op", help="linear, attention …")]
+Axis = Annotated[str | None, Option(help="The operator's axis, such as K, N, M or head_dim.")]
+Dtype = Annotated[str | None, Option(help="Default: what the map holds.")]
 Fixed = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--fixed", metavar="DIM=SIZE", help="Another dim of the operator, as M=1024; repeatable."
     ),
 ]
 Flags = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--flag", metavar="NAME=VALUE", help="A flag, as bias=true or backend=flash; repeatable."
     ),
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from gacprof.cli.options import (
     Checkpoint,
@@ -39,51 +40,45 @@ if TYPE_CHECKING:
 AROUND = 2
 """Sizes of a window shown on either side of the chosen one, besides its ends."""
 
-Aim = Annotated[str, typer.Option(help="pad, energy, gac or latency.")]
-Dtype = Annotated[str | None, typer.Option(help="Default: the checkpoint's.")]
-Window = Annotated[float, typer.Option(min=0.0, max=4.0, help="± share of a dim.")]
-Scores = Annotated[Path | None, typer.Option(help="JSON of importance by dim name, for gac.")]
-Floor = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="Least mean share of energy kept.")
-]
+Aim = Annotated[str, Option(help="pad, energy, gac or latency.")]
+Dtype = Annotated[str | None, Option(help="Default: the checkpoint's.")]
+Window = Annotated[float, Option(min=0.0, max=4.0, help="± share of a dim.")]
+Scores = Annotated[Path | None, Option(help="JSON of importance by dim name, for gac.")]
+Floor = Annotated[float | None, Option(min=0.0, max=1.0, help="Least mean share of energy kept.")]
 LatencyLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Most predicted time of the planned weights, µs.")
+    float | None, Option(min=0.0, help="Most predicted time of the planned weights, µs.")
 ]
 Uniform = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         help="One size over a 'module' (PaLU's groups), a 'role', a 'kind', or a PATTERN such as "
-        "'*:width'; may be repeated.",
+        "'*:width'; may be repeated."
     ),
 ]
 Pin = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATTERN=SIZE|keep", help="Over dim names; may be repeated."),
+    list[str] | None, Option(metavar="PATTERN=SIZE|keep", help="Over dim names; may be repeated.")
 ]
 Bound = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN=SIZE", help="May be repeated; all hold.")
+    list[str] | None, Option(metavar="PATTERN=SIZE", help="May be repeated; all hold.")
 ]
 Untouched = Annotated[
-    bool, typer.Option("--allow-untouched", help="Let misaligned dims stay where that pays.")
+    bool, Option("--allow-untouched", help="Let misaligned dims stay where that pays.")
 ]
-Fuse = Annotated[
-    bool, typer.Option("--fuse/--no-fuse", help="Whether a factor pair may become dense.")
-]
+Fuse = Annotated[bool, Option("--fuse/--no-fuse", help="Whether a factor pair may become dense.")]
 
 
 def plan(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
-    out: Annotated[Path | None, typer.Option(help="Default: plan.json here.")] = None,
+    out: Annotated[Path | None, Option(help="Default: plan.json here.")] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Parameters, as a share of the dense weights.")
+        float | None, Option(help="Parameters, as a share of the dense weights.")
     ] = None,
     budget_params: Annotated[
-        int | None, typer.Option(min=1, help="Parameters of the whole checkpoint.")
+        int | None, Option(min=1, help="Parameters of the whole checkpoint.")
     ] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB."),
+        str | None, Option(metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB.")
     ] = None,
     objective: Aim = "energy",
     tokens: Tokens = None,
@@ -99,7 +94,7 @@ def plan(
     allow_untouched: Untouched = False,
     fuse: Fuse = True,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds; then the best so far, and its gap.")
+        float | None, Option(min=0.0, help="Seconds; then the best so far, and its gap.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -140,7 +135,7 @@ def plan(
 def pareto(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
-    out: Annotated[Path | None, typer.Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
+    out: Annotated[Path | None, Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
     objective: Aim = "energy",
     tokens: Tokens = None,
     dtype: Dtype = None,
@@ -154,9 +149,9 @@ def pareto(
     most: Bound = None,
     allow_untouched: Untouched = False,
     fuse: Fuse = True,
-    budgets: Annotated[int, typer.Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
+    budgets: Annotated[int, Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
     grid: Annotated[
-        int, typer.Option(min=0, max=64, help="N budgets by N latency limits, each cell exact.")
+        int, Option(min=0, max=64, help="N budgets by N latency limits, each cell exact.")
     ] = 0,
     as_json: bool = Json,
 ) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 WIDTH_UNSEEN = 160  # columns where the output is no terminal
 
 out = Console(width=None if sys.stdout.isatty() else WIDTH_UNSEEN)
 err = Console(stderr=True)
 
-Json = typer.Option(False, "--json", help="Print JSON and nothing else on stdout.")
+Json = Option(False, "--json", help="Print JSON and nothing else on stdout.")
 
 
 class Progress(Protocol):

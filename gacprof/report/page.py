@@ -85,7 +85,8 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         figures=drawn,
         headline=headline(contents),
         bench_rows=workloads(contents.bench) if contents.bench else [],
-        map_facts=_map_facts(contents.cliff_map),
+        map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
+        noise=contents.cliff_map.file.noise if contents.cliff_map else None,
     )
     target = folder / "index.html"
     try:
@@ -133,31 +134,29 @@ def telling_curves(cliff_map: CliffMap, most: int = MOST_CURVES) -> list[Curve]:
     return chosen[:most]
 
 
-def _map_facts(cliff_map: CliffMap | None) -> dict[str, Any] | None:
-    if cliff_map is None:
-        return None
+def map_facts(cliff_map: CliffMap) -> dict[str, Any]:
+    """A map in numbers: where it is from, what it holds, how its dims were judged."""
+    from gacprof.cliffmap.catalogue import describe
+
     file = cliff_map.file
-    return {
-        "name": file.name,
-        "device": file.device.name,
-        "arch": file.device.arch,
-        "provenance": file.provenance.kind,
-        "source": file.provenance.source,
-        "citation": file.provenance.citation,
-        "created": file.provenance.created,
-        "stack": {k: v for k, v in file.provenance.stack.items() if v},
-        "floor": file.noise.floor,
-        "floor_reason": file.noise.reason,
-        "pairs": file.noise.pairs,
-        "curves": len(file.curves),
-        "points": sum(len(c.points.d) for c in file.curves),
-        "cliffs": sum(len(c.cliffs) for c in file.curves),
-        "safe": sum(len(c.safe) for c in file.curves),
-        "misaligned": sum(len(c.misaligned) for c in file.curves),
-        "undecided": sum(len(c.undecided) for c in file.curves),
-        "tolerances": sorted(c.tolerance for c in file.curves) or [0.0],
-        "too_noisy": cliff_map.too_noisy,
+    about = describe(cliff_map).as_dict()
+    verdicts = {
+        verdict: sum(len(getattr(curve, verdict)) for curve in file.curves)
+        for verdict in ("safe", "misaligned", "undecided")
     }
+    return (
+        about
+        | verdicts
+        | {
+            "arch": file.device.arch,
+            "source": file.provenance.source,
+            "citation": file.provenance.citation,
+            "cliffs": sum(len(c.cliffs) for c in file.curves),
+            "noise_floor": about.pop("floor"),
+            "too_noisy": cliff_map.too_noisy,
+            "tolerances": sorted({curve.tolerance for curve in file.curves}),
+        }
+    )
 
 
 def _inline(svg: str) -> str:

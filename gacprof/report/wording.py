@@ -91,6 +91,8 @@ def _signed(value: float | None) -> str:
 
 def between(ends: Sequence[float]) -> str:
     """``2.0% to 3.7%``; one of them where both read the same."""
+    if not ends:
+        return "unknown"
     first, last = percent(ends[0]), percent(ends[-1])
     return first if first == last else f"{first} to {last}"
 
