@@ -50,8 +50,12 @@ def make_suite(
     tokens: Tokens | None = None,
     dtype: str = "auto",
     window: float = 0.25,
+    begun: str | Path | None = None,
 ) -> Suite:
-    """What :func:`sweep` measures, as a suite; see there."""
+    """What :func:`sweep` measures, as a suite; see there. Where nothing else is named it is the
+    suite of the sweep that was ``begun`` in that folder."""
+    if begun is not None and suite is model is ranks_of is None:
+        suite = suite_of(begun)
     if sum(given is not None for given in (suite, model, ranks_of)) != 1:
         raise SuiteError(
             "give one of a suite, a model whose shapes are to be measured (--for CHECKPOINT), and "
@@ -117,11 +121,9 @@ def sweep(
     Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
     tokens that are none, :class:`PlanError`.
     """
-    if resume and out is not None and suite is model is ranks_of is None:
-        suite = suite_of(out)
     chosen = make_suite(
         suite, model=model, ranks_of=ranks_of, ranks=ranks, tokens=tokens, dtype=dtype,
-        window=window,
+        window=window, begun=out if resume else None,
     )  # fmt: skip
     chosen.curves(_kind(device))  # refused before processes are started, as is the next
     if out is not None:
@@ -382,7 +384,7 @@ def write_report(
 
 
 def _read(path: Path | None, key: str) -> dict[str, Any] | None:
-    """A verb's JSON from a file. ``key`` is what tells it from another verb's."""
+    """A verb's JSON from a file; another verb's has no ``key``."""
     if path is None:
         return None
     try:

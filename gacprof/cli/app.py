@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _usage(error: Exception) -> int:
-    """Usage errors are told by their own text, in one line; anything else is a bug of ours.
+    """Usage errors are reported in their own words, in one line; anything else is a bug of ours.
 
     A bare ``gacprof`` is an error whose text is the help: that is printed as it stands.
     """

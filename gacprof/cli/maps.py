@@ -298,10 +298,10 @@ def _undecided(curve: Curve) -> str:
     bounds = dict(zip(curve.points.d, curve.points.penalty_high, strict=True))
     bounded = [b for d in curve.undecided if (b := bounds[d]) is not None]
     open_ones = len(curve.undecided) - len(bounded)
-    told = [f"penalties of at most {at_most(max(bounded))}"] if bounded else []
+    parts = [f"penalties of at most {at_most(max(bounded))}"] if bounded else []
     if open_ones:
-        told.append(f"{open_ones} with nothing larger that would settle it")
-    return f"{dims(curve.undecided)} ({', '.join(told)})"
+        parts.append(f"{open_ones} with nothing larger that would settle it")
+    return f"{dims(curve.undecided)} ({', '.join(parts)})"
 
 
 for verb in (

@@ -91,14 +91,11 @@ def sweep(
     """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
     from gacprof import api
 
-    if resume and out is not None and suite is checkpoint is ranks is None:
-        chosen = api.suite_of(out)
-    else:
-        counts = None if tokens is None else token_counts(tokens)
-        chosen = api.make_suite(
-            suite, model=checkpoint, ranks_of=_shapes(ranks), ranks=_first_and_last(rank_range),
-            tokens=counts, dtype=dtype, window=window,
-        )  # fmt: skip
+    chosen = api.make_suite(
+        suite, model=checkpoint, ranks_of=_shapes(ranks), ranks=_first_and_last(rank_range),
+        tokens=None if tokens is None else token_counts(tokens), dtype=dtype, window=window,
+        begun=out if resume else None,
+    )  # fmt: skip
     if exhaustive:
         chosen = chosen.exhaustive()
     seconds = budget_seconds(budget)

@@ -202,7 +202,7 @@ def _style(method: str) -> tuple[str, str]:
 
 def _missing(variants: Sequence[Variant]) -> str:
     """Which methods a panel cannot show, and why."""
-    told = []
+    reasons = []
     for key, why in (
         ("latency_us", "no predicted time (sizes the map does not hold)"),
         ("energy_kept", "loss not known (a width is cut)"),
@@ -213,8 +213,8 @@ def _missing(variants: Sequence[Variant]) -> str:
             if (lacking := [v for v in all_of_it if v[key] is None])
         ]
         if names:
-            told.append(f"{why}: {', '.join(names)}")
-    return " · ".join(told)
+            reasons.append(f"{why}: {', '.join(names)}")
+    return " · ".join(reasons)
 
 
 def _draw_grid(panel: Axes, grid: Mapping[str, Any], factor: float, unit: str) -> None:
