@@ -76,11 +76,11 @@ def make_suite(
     from gacprof.sweeping.for_ranks import suite_for_ranks, suite_for_ranks_of
 
     counts = sorted(workload_of(tokens))
-    if ranks is None:
-        return suite_for(inventory_for(model), counts, dtype=dtype, window=window)
-    if isinstance(ranks_of, list | tuple):
+    if isinstance(ranks_of, list | tuple) and ranks is not None:
         return suite_for_ranks(ranks_of, ranks, counts, dtype=dtype)
-    return suite_for_ranks_of(inventory_for(ranks_of), ranks, counts, dtype=dtype)
+    if ranks is not None:
+        return suite_for_ranks_of(inventory_for(ranks_of), ranks, counts, dtype=dtype)  # type: ignore[arg-type]
+    return suite_for(inventory_for(model), counts, dtype=dtype, window=window)  # type: ignore[arg-type]
 
 
 def sweep(

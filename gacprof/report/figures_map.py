@@ -141,7 +141,7 @@ def _draw_heat(
     bar.set_label("penalty: time that padding would save", color=INK)
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     bar.ax.tick_params(colors=QUIET, labelsize=9)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     if len(penalties) <= 120:
         _write_values(panel, penalties, across, up, top)
 
