@@ -41,8 +41,8 @@ def main() -> None:
     except GacprofError as error:
         complain(str(error))
         code = error.exit_code
-    except KeyboardInterrupt as interrupt:
-        complain("; ".join(["interrupted", *getattr(interrupt, "__notes__", ())]))
+    except KeyboardInterrupt:  # before typer is at work; later it gives 130 itself
+        complain("interrupted")
         code = 130
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -73,6 +73,16 @@ def _is_number(cell: Any) -> bool:
 
 
 @contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interrupt is reported with its notes here: typer turns it into an exit code, silently."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        complain("; ".join(["interrupted", *getattr(interrupt, "__notes__", ())]))
+        raise
+
+
+@contextmanager
 def progress(title: str) -> Iterator[Progress]:
     """A bar on stderr with its share and the time left."""
     from rich import progress as bar
@@ -84,7 +94,8 @@ def progress(title: str) -> Iterator[Progress]:
         bar.TimeElapsedColumn(),
         bar.TimeRemainingColumn(),
     )
-    with bar.Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+    bars = bar.Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    with _interruptible(), bars:
         task = bars.add_task(title, total=None)
 
         def advance(done: float, total: float, what: object = "") -> None:
@@ -100,9 +111,10 @@ def search_line(objective: str) -> Iterator[Callable[[float, float], None]]:
     from rich.spinner import Spinner
 
     spinner = Spinner("dots", f"planning for {objective}: reading")
-    with Live(
+    live = Live(
         spinner, console=err, transient=True, refresh_per_second=8, auto_refresh=err.is_terminal
-    ) as live:
+    )
+    with _interruptible(), live:
         if not err.is_terminal:
             live.stop()
 
