@@ -15,9 +15,12 @@ Before compression, in the loop that picks ranks::
     gacprof.sweep(ranks_of="dense/", ranks=(64, 256), out="runs/ranks")
     gacprof.safe_ranks(layer, gacprof.build_map("runs/ranks"))     # layer: an nn.Linear
 
-Around it: ``pareto`` sets plans over many budgets side by side, ``explain_dim`` says why a dim is
-slow, ``run_survey`` measures a device and writes it up, ``write_report`` makes a page of what the
-others left. Every error that is the caller's to mend is a :class:`GacprofError`.
+Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
+``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
+side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
+``shipped_maps`` names the maps that come along; ``run_survey`` measures a device and writes it up;
+``write_report`` makes a page of what the others left. What the caller can mend is raised as a
+:class:`GacprofError`.
 
 Nothing heavy is imported before it is used.
 """

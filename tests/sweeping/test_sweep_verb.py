@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gacprof.cli.app import app
-from gacprof.cli.options import budget_seconds
-from gacprof.core.errors import MeasurementError, SuiteError
+from gacprof.core.errors import MeasurementError
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping.estimate import estimate
 from gacprof.sweeping.run import run_sweep
@@ -40,19 +39,6 @@ def tiny(tmp_path):
 
 def sweep(*arguments):
     return CliRunner().invoke(app, ["sweep", *arguments], catch_exceptions=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("8m", 480), ("1h", 3600), ("1.5m", 90)]
-)
-def test_durations_are_written_as_people_do(text, seconds):
-    assert budget_seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "-3s", "0", "8 days"])
-def test_other_durations_are_refused(text):
-    with pytest.raises(SuiteError, match="give a time such as"):
-        budget_seconds(text)
 
 
 def test_a_sweep_of_the_cpu_runs_in_a_worker(tiny, tmp_path):
