@@ -15,6 +15,13 @@ Before compression, in the loop that picks ranks::
     gacprof.sweep(ranks_of="dense/", ranks=(64, 256), out="runs/ranks")
     gacprof.safe_ranks(layer, gacprof.build_map("runs/ranks"))     # layer: an nn.Linear
 
+Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
+``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
+side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
+``shipped_maps`` names the maps that come along; ``run_survey`` measures a device and writes it up;
+``write_report`` makes a page of what the others left. What the caller can mend is raised as a
+:class:`GacprofError`.
+
 Nothing heavy is imported before it is used.
 """
 
@@ -27,46 +34,72 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "CliffMap": "gacprof.cliffmap",
+    "Constraints": "gacprof.planning.request",
+    "GacprofError": "gacprof.core.errors",
     "Plan": "gacprof.planning",
+    "Suite": "gacprof.sweeping",
     "bench": "gacprof.evaluation",
     "build_map": "gacprof.api",
     "diagnose": "gacprof.diagnosing",
+    "explain_dim": "gacprof.api",
+    "fuse": "gacprof.resizing",
     "load_model": "gacprof.checkpoint.load",
+    "pareto": "gacprof.api",
     "plan": "gacprof.planning",
     "realign": "gacprof.resizing",
+    "realign_by_strategy": "gacprof.resizing",
+    "realign_uniform": "gacprof.resizing",
+    "run_survey": "gacprof.survey",
     "safe_ranks": "gacprof.cliffmap.ranks",
     "scan": "gacprof.checkpoint",
+    "shipped_maps": "gacprof.cliffmap",
     "sweep": "gacprof.api",
     "verify": "gacprof.evaluation",
+    "write_report": "gacprof.api",
 }
 """Public name → the module that has it; imported on first use."""
 
 __all__ = [
     "CliffMap",
+    "Constraints",
+    "GacprofError",
     "Plan",
+    "Suite",
     "__version__",
     "bench",
     "build_map",
     "diagnose",
+    "explain_dim",
+    "fuse",
     "load_model",
+    "pareto",
     "plan",
     "realign",
+    "realign_by_strategy",
+    "realign_uniform",
+    "run_survey",
     "safe_ranks",
     "scan",
+    "shipped_maps",
     "sweep",
     "verify",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
-    from gacprof.api import build_map, sweep
+    from gacprof.api import build_map, explain_dim, pareto, sweep, write_report
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
-    from gacprof.cliffmap import CliffMap
+    from gacprof.cliffmap import CliffMap, shipped_maps
     from gacprof.cliffmap.ranks import safe_ranks
+    from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
     from gacprof.evaluation import bench, verify
     from gacprof.planning import Plan, plan
-    from gacprof.resizing import realign
+    from gacprof.planning.request import Constraints
+    from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform
+    from gacprof.survey import run_survey
+    from gacprof.sweeping import Suite
 
 
 def __getattr__(name: str) -> Any:

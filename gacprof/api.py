@@ -1,88 +1,273 @@
-"""The two arrows of the chain that have no room of their own: suite → samples → map."""
+"""The verbs that join rooms, each once: the command line and ``import gacprof`` call the same.
+
+What one room does alone (``diagnose``, ``plan``, ``realign``, ``verify``, ``bench``) is exported
+from there by :mod:`gacprof`.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.errors import SuiteError
-from gacprof.sweeping import RunSummary, Suite, load_suite, run_sweep, sweeper
+from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError
+from gacprof.sweeping import (
+    RunSummary,
+    Suite,
+    environment_of,
+    load_suite,
+    run_sweep,
+    suite_of,
+    sweeper,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
+    from gacprof.core.points import Flag
+    from gacprof.devices.device import Device
     from gacprof.diagnosing.workload import Tokens
+    from gacprof.explain.causes import Explanation
+    from gacprof.planning.pareto import Pareto
     from gacprof.sweeping.run import Progress
+
+    Model = str | Path | Inventory | torch.nn.Module
+
+BLOCK_TIMEOUT_S = 60.0
+
+
+def make_suite(
+    suite: Suite | str | Path | None = None,
+    *,
+    model: Model | None = None,
+    ranks_of: Model | Sequence[tuple[int, int]] | None = None,
+    ranks: tuple[int, int] | None = None,
+    tokens: Tokens | None = None,
+    dtype: str = "auto",
+    window: float = 0.25,
+    begun: str | Path | None = None,
+) -> Suite:
+    """What :func:`sweep` measures, as a suite; see there. Where nothing else is named it is the
+    suite of the sweep that was ``begun`` in that folder."""
+    if begun is not None and suite is model is ranks_of is None:
+        suite = suite_of(begun)
+    if sum(given is not None for given in (suite, model, ranks_of)) != 1:
+        raise SuiteError(
+            "give one of a suite, a model whose shapes are to be measured (--for CHECKPOINT), and "
+            "a dense model whose ranks are (ranks_of, --ranks DENSE)"
+        )
+    if (ranks_of is None) != (ranks is None):
+        raise SuiteError(
+            "ranks_of and ranks go together: ranks=(64, 256), for example "
+            "(--ranks DENSE --range 64:256)"
+        )
+    if suite is not None:
+        if tokens is not None:
+            raise SuiteError("tokens go with a model; a suite names its own dims")
+        return suite if isinstance(suite, Suite) else load_suite(suite)
+    from gacprof.checkpoint import inventory_for
+    from gacprof.diagnosing.workload import workload_of
+    from gacprof.sweeping.for_checkpoint import suite_for
+    from gacprof.sweeping.for_ranks import suite_for_ranks, suite_for_ranks_of
+
+    counts = sorted(workload_of(tokens))
+    if isinstance(ranks_of, list | tuple) and ranks is not None:
+        return suite_for_ranks(ranks_of, ranks, counts, dtype=dtype)
+    if ranks is not None:
+        return suite_for_ranks_of(inventory_for(ranks_of), ranks, counts, dtype=dtype)  # type: ignore[arg-type]
+    return suite_for(inventory_for(model), counts, dtype=dtype, window=window)  # type: ignore[arg-type]
 
 
 def sweep(
     suite: Suite | str | Path | None = None,
     *,
-    model: str | Path | Inventory | torch.nn.Module | None = None,
-    ranks_of: str | Path | Inventory | torch.nn.Module | None = None,
+    model: Model | None = None,
+    ranks_of: Model | Sequence[tuple[int, int]] | None = None,
     ranks: tuple[int, int] | None = None,
     tokens: Tokens | None = None,
     dtype: str = "auto",
     window: float = 0.25,
     device: str | None = None,
-    out: str | Path,
+    out: str | Path | None = None,
     resume: bool = False,
     budget_s: float | None = None,
     isolate: bool = True,
+    timeout_s: float = BLOCK_TIMEOUT_S,
+    timer: str = "auto",
+    lock_clocks_mhz: int | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
-    """Measure a suite (by name, file or value) on a device; samples go to the folder ``out``.
-
-    It measures in processes of its own, one after another, unless ``isolate`` is false: then a
-    point that crashes takes the caller with it, and noise between processes is not seen.
+    """Measure a suite (by name, file or value) on a device; samples go to the folder ``out``
+    (by default one under ``runs/``).
 
     Or measure the shapes of a ``model`` (a checkpoint's path or inventory, or a module in memory)
     at the token counts ``tokens`` (default: 1 and 1024; weights are left aside), and what its
     dims could become within ± the share ``window``: what a diagnosis and a plan need.
 
     Or, before compression, measure the factor pairs that the linear layers of the dense model
-    ``ranks_of`` would be cut into, over ``ranks`` from the first to the last: what
-    :func:`gacprof.safe_ranks` needs.
+    ``ranks_of`` (or weights of these (out, in) shapes) would be cut into, over ``ranks`` from
+    the first to the last: what :func:`gacprof.safe_ranks` needs.
+
+    With ``resume`` the sweep in ``out`` goes on; its suite need not be named again. It measures
+    in processes of its own, one after another, unless ``isolate`` is false: then a point that
+    crashes takes the caller with it, and noise between processes is not seen. A block that takes
+    longer than ``timeout_s`` costs its worker process. ``budget_s`` ends the sweep.
 
     Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
     tokens that are none, :class:`PlanError`.
     """
-    if sum(given is not None for given in (suite, model, ranks_of)) != 1:
-        raise SuiteError(
-            "give one of a suite, a model whose shapes are to be measured, and ranks_of"
+    chosen = make_suite(
+        suite, model=model, ranks_of=ranks_of, ranks=ranks, tokens=tokens, dtype=dtype,
+        window=window, begun=out if resume else None,
+    )  # fmt: skip
+    chosen.curves(_kind(device))  # refused before processes are started, as is the next
+    if out is not None:
+        _check_resume(resume, Path(out))
+    with ExitStack() as stack:
+        stack.enter_context(_clocks(device, lock_clocks_mhz))
+        opened = stack.enter_context(
+            sweeper(
+                device, timer=timer, isolate=isolate, timeout_s=timeout_s,
+                processes=chosen.timing.processes,
+            )
+        )  # fmt: skip
+        folder = Path(out or f"runs/{chosen.name}-{slug(opened.environment.name)}")
+        _check_resume(resume, folder)
+        with _noted(folder):
+            return run_sweep(
+                chosen, opened, folder, resume=resume, budget_s=budget_s, progress=progress
+            )
+
+
+def sweep_all_gpus(
+    suite: Suite,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    budget_s: float | None = None,
+    isolate: bool = True,
+    timeout_s: float = BLOCK_TIMEOUT_S,
+    timer: str = "auto",
+    progress: Progress | None = None,
+) -> list[RunSummary]:
+    """:func:`sweep` a suite on every GPU at once, each into a folder of its own in ``out``."""
+    from gacprof.sweeping.many import local_gpus, run_on_all
+
+    names = local_gpus()
+    with ExitStack() as stack:
+        opened = {
+            name: stack.enter_context(
+                sweeper(
+                    name, timer=timer, isolate=isolate, timeout_s=timeout_s,
+                    processes=suite.timing.processes,
+                )
+            )
+            for name in names
+        }  # fmt: skip
+        folder = Path(out or f"runs/{suite.name}-all")
+        _check_resume(resume, *(folder / name.replace(":", "") for name in names))
+        with _noted(folder):
+            summaries = run_on_all(
+                suite, opened, folder, progress=progress, resume=resume, budget_s=budget_s
+            )
+    return list(summaries.values())
+
+
+def estimate_sweep(
+    suite: Suite, device: str | None = None, budget_s: float | None = None
+) -> dict[str, Any]:
+    """What a sweep would measure, and how long it may take: a few blocks tell, where the device
+    is here."""
+    from gacprof.sweeping.estimate import estimate
+
+    kind = _kind(device)
+    curves, points, timing = suite.curves(kind), suite.points(kind), suite.timing
+    budget_s = budget_s or timing.budget_s
+    with ExitStack() as stack:
+        opened = _if_here(device)
+        if opened:
+            stack.callback(opened.close)
+        name = opened.environment.name if opened else ""
+        found = estimate(suite, kind, name, opened, budget_s)
+    return {
+        "suite": suite.name,
+        "device": kind,
+        "curves": len(curves),
+        "points": len(points),
+        "refined_curves": sum(bool(curve.refined) for curve in curves),
+        "processes": timing.processes,
+        "estimated_s": round(found.seconds, 1),
+        "estimated_from_calls": found.calls,
+        "budget_s": budget_s,
+        "longest_s": round(found.longest_s, 1),
+        "of": [str(point) for point in points],
+    }
+
+
+def _if_here(device: str | None) -> Device | None:
+    """The device, opened; None where it is not here, as in planning for another machine."""
+    from gacprof.devices.device import open_device
+
+    try:
+        return open_device(None if device == "all" else device)
+    except MeasurementError:
+        return None
+
+
+def _kind(device: str | None) -> str:
+    from gacprof.devices.device import device_name
+
+    return "cuda" if device == "all" else device_name(device).partition(":")[0]
+
+
+def slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _check_resume(resume: bool, *folders: Path) -> None:
+    """Of several GPUs one may have been stopped before it began; with none begun, the name of
+    the folder is wrong."""
+    if resume and not any(f.is_dir() and any(f.iterdir()) for f in folders):
+        folder = folders[0] if len(folders) == 1 else folders[0].parent
+        raise MeasurementError(
+            f"nothing to resume in {folder}: name the sweep's folder with --out, or leave out "
+            "--resume to begin one"
         )
-    if (ranks_of is None) != (ranks is None):
-        raise SuiteError("ranks_of and ranks go together: ranks=(64, 256), for example")
-    if ranks_of is not None:
-        chosen = _suite_of_ranks(ranks_of, ranks or (0, 0), tokens, dtype)
-    elif suite is None:
-        chosen = _suite_of(model, tokens, dtype, window)
-    elif tokens is not None:
-        raise SuiteError("tokens go with a model; a suite names its own dims")
-    else:
-        chosen = suite if isinstance(suite, Suite) else load_suite(suite)
-    processes = chosen.timing.processes
-    with sweeper(device, isolate=isolate, processes=processes) as opened:
-        return run_sweep(chosen, opened, out, resume=resume, budget_s=budget_s, progress=progress)
 
 
-def _suite_of(model: Any, tokens: Tokens | None, dtype: str, window: float) -> Suite:
-    from gacprof.checkpoint import inventory_for
-    from gacprof.diagnosing.workload import workload_of
-    from gacprof.sweeping.for_checkpoint import suite_for
+@contextmanager
+def _noted(folder: Path) -> Iterator[None]:
+    """An interrupt carries a note of where the measured blocks are."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"what was measured is in {folder}, go on with --resume")
+        raise
 
-    counts = sorted(workload_of(tokens))
-    return suite_for(inventory_for(model), counts, dtype=dtype, window=window)
 
+@contextmanager
+def _clocks(device: str | None, mhz: int | None) -> Iterator[None]:
+    """The GPU's SM clock locked at ``mhz`` meanwhile; nothing for None."""
+    if mhz is None:
+        yield
+        return
+    from gacprof.devices.clocks import locked
+    from gacprof.devices.cuda import CudaDevice
+    from gacprof.devices.device import open_device
 
-def _suite_of_ranks(model: Any, ranks: tuple[int, int], tokens: Tokens | None, dtype: str) -> Suite:
-    from gacprof.checkpoint import inventory_for
-    from gacprof.diagnosing.workload import workload_of
-    from gacprof.sweeping.for_ranks import suite_for_ranks_of
-
-    return suite_for_ranks_of(inventory_for(model), ranks, sorted(workload_of(tokens)), dtype=dtype)
+    gpu = open_device(device, "cuda-events")
+    if not isinstance(gpu, CudaDevice):
+        raise MeasurementError("--lock-clocks is for GPUs; a CPU's clock is the system's to set")
+    telemetry = gpu.telemetry
+    if telemetry.handle is None:
+        raise MeasurementError(f"clocks cannot be locked without NVML: {telemetry.why_not}")
+    with locked(telemetry.nvml, telemetry.handle, mhz, gpu.burn_in):
+        yield
 
 
 def build_map(samples: str | Path, name: str | None = None) -> CliffMap:
@@ -94,3 +279,124 @@ def build_map(samples: str | Path, name: str | None = None) -> CliffMap:
     from gacprof.explain.annotate import build_explained
 
     return build_explained(Path(samples), name)
+
+
+def explain_dim(
+    cliff_map: CliffMap | str | Path,
+    operator: str,
+    d: int,
+    *,
+    axis: str | None = None,
+    dtype: str | None = None,
+    fixed: Mapping[str, int] | None = None,
+    flags: Mapping[str, Flag] | None = None,
+    samples: str | Path | None = None,
+) -> Explanation:
+    """Why a dim of a map is slow: what serves it, what each cause costs, on what evidence.
+
+    Counters are read from the sweep's folder ``samples``, by default from beside the map's file.
+    Raises :class:`MapError` where the map holds no such dim or the folder is of another device.
+    """
+    from gacprof.cliffmap import CliffMap
+    from gacprof.explain.causes import explain_map
+    from gacprof.kernels.evidence_files import read_counters
+
+    loaded = cliff_map if isinstance(cliff_map, CliffMap) else CliffMap.load(cliff_map)
+    folder = None
+    if samples is not None:
+        folder = Path(samples)
+        _check_counters(folder, loaded)
+    elif not isinstance(cliff_map, CliffMap) and Path(cliff_map).is_file():
+        folder = Path(cliff_map).parent
+    counters = read_counters(folder) if folder else {}
+    return explain_map(loaded.file, operator, d, axis, dtype, fixed or {}, flags, counters)
+
+
+def _check_counters(folder: Path, loaded: CliffMap) -> None:
+    """Counters of another device say nothing about this map's cliffs."""
+    from gacprof.kernels.evidence_files import COUNTERS
+
+    of, device = environment_of(folder), loaded.environment
+    if (of.kind, of.name, of.arch) != (device.kind, device.name, device.arch):
+        raise MapError(
+            f"{folder} was measured on {of.name} ({of.arch}), the map '{loaded.name}' is of "
+            f"{device.name} ({device.arch}): give a sweep of that device with --samples"
+        )
+    if not (folder / COUNTERS).exists():
+        raise MapError(
+            f"{folder} holds no counters ({COUNTERS}): gacprof evidence ncu {folder} collects them"
+        )
+
+
+def pareto(
+    checkpoint: Model,
+    cliff_map: CliffMap | str | Path,
+    *,
+    objective: str = "energy",
+    budgets: int = 15,
+    grid: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+    **limits: Any,
+) -> Pareto:
+    """Plans over many ``budgets`` beside naive rounding and the paper's choice; ``grid`` budgets
+    by as many limits on latency beside that. ``limits`` are those of :class:`PlanRequest`, but
+    for a budget: ``tokens``, ``dtype``, ``window``, ``constraints``, ``scores``, …
+
+    Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError` or
+    :class:`SolverError`.
+    """
+    from gacprof.checkpoint import inventory_for
+    from gacprof.cliffmap import CliffMap
+    from gacprof.planning import PlanRequest
+    from gacprof.planning.pareto import pareto as weigh
+
+    inventory = inventory_for(checkpoint)
+    loaded = cliff_map if isinstance(cliff_map, CliffMap) else CliffMap.load(cliff_map)
+    request = PlanRequest(objective, **limits)
+    return weigh(inventory, loaded, request, budgets=budgets, grid=grid, progress=progress)
+
+
+def write_report(
+    out: str | Path,
+    *,
+    cliff_map: str | Path | None = None,
+    diagnosis: Path | None = None,
+    plan: Path | None = None,
+    realigned: Path | None = None,
+    verification: Path | None = None,
+    bench: Path | None = None,
+    title: str | None = None,
+) -> Path:
+    """One HTML page, with its figures, in the folder ``out``, from what the other verbs left:
+    a map, a plan, and the JSON that they printed. Raises :class:`ReportError`."""
+    from gacprof.cliffmap import CliffMap
+    from gacprof.planning import Plan
+    from gacprof.report.page import Contents, write_page
+
+    if not any((cliff_map, diagnosis, plan, realigned, verification, bench)):
+        raise ReportError("nothing to report: give --map, --plan, --diagnosis or another file")
+    loaded = CliffMap.load(cliff_map) if cliff_map else None
+    subject = loaded.environment.name if loaded else "a checkpoint"
+    contents = Contents(
+        title=title or f"gacprof report: {subject}",
+        cliff_map=loaded,
+        diagnosis=_read(diagnosis, "totals"),
+        plan=Plan.load(plan).as_dict() if plan else None,
+        realigned=_read(realigned, "resized"),
+        verification=_read(verification, "argmax_agreement"),
+        bench=_read(bench, "timings"),
+    )
+    return write_page(contents, out)
+
+
+def _read(path: Path | None, key: str) -> dict[str, Any] | None:
+    """A verb's JSON from a file; another verb's has no ``key``."""
+    if path is None:
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ReportError(f"cannot read {path}: {error}") from None
+    if not isinstance(data, dict) or key not in data:
+        raise ReportError(f"{path} has no '{key}': it is not what this option takes")
+    return data

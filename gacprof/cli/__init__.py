@@ -1,4 +1,4 @@
-"""The command line: one file a group of verbs, ``app.py`` to hold them together."""
+"""The command line: one file a group of verbs, each with what it prints; ``app.py`` runs them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from gacprof.cli import devices, evidence, explaining, maps, models, pages, survey
+from gacprof.cli import evidence, explaining, maps, measuring, models, planning
 from gacprof.cli.printing import complain
 from gacprof.core.errors import GacprofError
 from gacprof.devices.threads import short_waits
@@ -23,8 +23,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for room in (devices, models, pages, explaining, survey):
-    room.register(app)
+for verb in (
+    measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
+    models.realign, models.verify, models.bench, explaining.report, measuring.demo,
+    explaining.explain, explaining.disputes, measuring.survey,
+):  # fmt: skip
+    app.command()(verb)
 app.add_typer(maps.app, name="map")
 app.add_typer(evidence.app, name="evidence")
 
@@ -37,7 +41,7 @@ def main() -> None:
     except GacprofError as error:
         complain(str(error))
         code = error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before typer is at work; later it gives 130 itself
         complain("interrupted")
         code = 130
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
@@ -52,15 +56,15 @@ def main() -> None:
 
 
 def _usage(error: Exception) -> int:
-    """Usage errors are told by their own text, in one line; anything else is a bug of ours.
+    """Usage errors are reported in their own words, in one line; anything else is a bug of ours.
 
     A bare ``gacprof`` is an error whose text is the help: that is printed as it stands.
     """
-    told = getattr(error, "format_message", None)
-    if told is None:
+    message = getattr(error, "format_message", None)
+    if message is None:
         raise error
     if type(error).__name__ == "NoArgsIsHelpError":  # typer brings its own copy of click's
-        print(told())
+        print(message())
         return 0
-    complain(f"{told()} (see 'gacprof --help')")
+    complain(f"{message()} (see 'gacprof --help')")
     return 2

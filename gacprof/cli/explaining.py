@@ -1,143 +1,136 @@
-"""Verbs that give reasons: ``explain`` a dim, settle the ``disputes``."""
+"""Verbs that give reasons and write them up: ``explain``, ``disputes``, ``report``."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from gacprof.cli import map_options as options
-from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, MapName
-from gacprof.cli.printing import Json, microseconds, percent, print_json, print_table, progress, say
-from gacprof.core.errors import MapError, MeasurementError
+from gacprof.cli import options
+from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName
+from gacprof.cli.printing import Json, emit, print_table, progress, say
+from gacprof.core.errors import MeasurementError
+from gacprof.core.formatting import microseconds, percent
 
 if TYPE_CHECKING:
-    from gacprof.cliffmap import CliffMap
     from gacprof.explain.causes import Explanation
     from gacprof.explain.disputes import Verdict
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(explain)
-    app.command()(disputes)
-
-
 def explain(
     cliff_map: MapName,
-    d: Annotated[int, typer.Option("--d", min=1, help="The dim.")],
-    operator: Annotated[str, typer.Option("--op", help="linear, attention …")],
+    d: Annotated[int, Option("--d", min=1, help="The dim.")],
+    operator: Annotated[str, Option("--op", help="linear, attention …")],
     axis: Axis = None,
     fixed: Fixed = None,
     dtype: Dtype = None,
     flag: Flags = None,
     samples: Annotated[
-        Path | None, typer.Option(help="A sweep's folder with counters. Default: the map's own.")
+        Path | None, Option(help="A sweep's folder with counters. Default: the map's own.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
     """Say why a dim is slow: what serves it, what each cause costs, on what evidence."""
-    from gacprof.explain.causes import explain_map
-    from gacprof.kernels.evidence_files import read_counters
+    import gacprof
 
-    (loaded,) = options.load(cliff_map)
-    if samples is not None:
-        _check_samples(samples, loaded)
-    folder = samples or Path(cliff_map).parent
-    told = explain_map(
-        loaded.file, operator, d, axis, dtype, options.sizes(fixed), options.flags(flag),
-        read_counters(folder) if samples or Path(cliff_map).is_file() else {},
+    found = gacprof.explain_dim(
+        cliff_map, operator, d, axis=axis, dtype=dtype, fixed=options.sizes(fixed),
+        flags=options.flags(flag), samples=samples,
     )  # fmt: skip
-    if as_json:
-        print_json(told.as_dict())
-        return
-    _print_explanation(told, loaded.name)
+    emit(found, as_json, _print_explanation, cliff_map)
 
 
-def _check_samples(folder: Path, loaded: CliffMap) -> None:
-    """Counters of another device say nothing about this map's cliffs."""
-    from gacprof.kernels.evidence_files import COUNTERS
-    from gacprof.sweeping import environment_of
-
-    of, device = environment_of(folder), loaded.environment
-    if (of.kind, of.name, of.arch) != (device.kind, device.name, device.arch):
-        raise MapError(
-            f"{folder} was measured on {of.name} ({of.arch}), the map '{loaded.name}' is of "
-            f"{device.name} ({device.arch}): give a sweep of that device with --samples"
-        )
-    if not (folder / COUNTERS).exists():
-        raise MapError(
-            f"{folder} holds no counters ({COUNTERS}): gacprof evidence ncu {folder} collects them"
-        )
-
-
-def disputes(
-    device: Annotated[
-        str | None, typer.Option(help="cuda or cuda:N. Default: the first GPU, if there is one.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the samples.")] = None,
-    only: Annotated[list[int] | None, typer.Option(help="A dispute's number; repeatable.")] = None,
-    as_json: bool = Json,
-) -> None:
-    """Settle what the papers disagree about, on the GPU at hand; without one, what can be."""
-    from gacprof.explain.disputes import check, settle, settle_on
-
-    numbers = check(only or ())
-    at_hand = device or _first_gpu()
-    if at_hand is None:
-        _print_verdicts(settle(numbers=numbers), "no GPU at hand: settled without one", as_json)
-        return
-    if not at_hand.startswith("cuda"):
-        raise MeasurementError(
-            f"the disputes are about GPUs, not '{at_hand}': leave --device out to see which are "
-            "settled without one"
-        )
-    from gacprof.devices.worker import sweeper
-    from gacprof.sweeping.suite import Timing
-
-    with sweeper(at_hand, processes=Timing().processes) as opened:
-        name = opened.environment.name
-        folder = out or Path("runs") / f"disputes-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
-        with progress("disputes") as advance:
-            done = settle_on(opened, folder, numbers, advance)
-    told = f"{name}, noise floor {percent(done.floor)}; samples: {folder}"
-    _print_verdicts(done.verdicts, told, as_json)
-
-
-def _first_gpu() -> str | None:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else None
-
-
-def _print_explanation(told: Explanation, name: str) -> None:
-    say(told.row)
+def _print_explanation(found: Explanation, cliff_map: str) -> None:
+    say(found.row)
     rows = [
         (
             cause.kind, percent(cause.share), cause.sentence, cause.basis,
             ", ".join(cause.evidence) or None,
         )
-        for cause in told.causes
+        for cause in found.causes
     ]  # fmt: skip
     if rows:
         print_table("", ("cause", "share", "what", "basis", "evidence"), rows)
-    say(f"{told.curve} of map {name}: {told.d} takes {microseconds(told.latency_us)}, "
-        f"{told.reference} {microseconds(told.reference_us)}")  # fmt: skip
+    (loaded,) = options.load_maps(cliff_map)
+    say(f"{found.curve} of map {loaded.name}: {found.d} takes {microseconds(found.latency_us)}, "
+        f"{found.reference} {microseconds(found.reference_us)}")  # fmt: skip
 
 
-def _print_verdicts(verdicts: Sequence[Verdict], told: str, as_json: bool) -> None:
-    if as_json:
-        print_json([verdict.as_dict() for verdict in verdicts])
-        return
+def disputes(
+    device: Annotated[
+        str | None, Option(help="cuda or cuda:N. Default: the first GPU, if there is one.")
+    ] = None,
+    out: Annotated[Path | None, Option(help="Folder for the samples.")] = None,
+    only: Annotated[list[int] | None, Option(help="A dispute's number; repeatable.")] = None,
+    as_json: bool = Json,
+) -> None:
+    """Settle what the papers disagree about, on the GPU at hand; without one, what can be."""
+    verdicts, basis = _settled(device, out, only or ())
+    emit(verdicts, as_json, _print_verdicts, basis)
+
+
+def _settled(
+    device: str | None, out: Path | None, only: Sequence[int]
+) -> tuple[list[Verdict], str]:
+    """(verdicts, what they rest on), measured on a GPU; where there is none, as far as they can be
+    settled without."""
+    from gacprof.explain.disputes import check, settle, settle_on
+
+    numbers = check(only)
+    if device is None:
+        import torch
+
+        if not torch.cuda.is_available():
+            return settle(numbers=numbers), "no GPU at hand: settled without one"
+        device = "cuda"
+    if not device.startswith("cuda"):
+        raise MeasurementError(
+            f"the disputes are about GPUs, not '{device}': leave --device out to see which are "
+            "settled without one"
+        )
+    from gacprof import api
+    from gacprof.sweeping.suite import Timing
+
+    with api.sweeper(device, processes=Timing().processes) as opened:
+        name = opened.environment.name
+        folder = Path(out or f"runs/disputes-{api.slug(name)}")
+        with progress("disputes") as advance:
+            done = settle_on(opened, folder, numbers, advance)
+    return done.verdicts, f"{name}, noise floor {percent(done.floor)}; samples: {folder}"
+
+
+def _print_verdicts(verdicts: Sequence[Verdict], basis: str) -> None:
     for verdict in verdicts:
-        basis = f" ({verdict.basis})" if verdict.basis else ""
-        say(f"{verdict.number}. {verdict.title}  {verdict.status}{basis}")
+        how = f" ({verdict.basis})" if verdict.basis else ""
+        say(f"{verdict.number}. {verdict.title}  {verdict.status}{how}")
         say(f"   {verdict.finding}")
         for line in verdict.evidence:
             say(f"   – {line}")
         if verdict.needs and verdict.needs not in verdict.finding:
             say(f"   needs: {verdict.needs}")
     settled = sum(verdict.status == "settled" for verdict in verdicts)
-    say(f"{settled} of {len(verdicts)} settled; {told}")
+    say(f"{settled} of {len(verdicts)} settled; {basis}")
+
+
+def report(
+    out: Annotated[Path, Option(help="The page's folder.")],
+    cliff_map: Annotated[
+        str | None, Option("--map", help="A shipped map's name, or a file.")
+    ] = None,
+    diagnosis: Annotated[Path | None, Option(help="What diagnose --json printed.")] = None,
+    plan: Annotated[Path | None, Option(help="A plan's file.")] = None,
+    realigned: Annotated[Path | None, Option(help="What realign --json printed.")] = None,
+    verified: Annotated[Path | None, Option(help="What verify --json printed.")] = None,
+    benched: Annotated[Path | None, Option(help="What bench --json printed.")] = None,
+    title: Annotated[str | None, Option(help="The page's heading.")] = None,
+) -> None:
+    """Write one HTML page, with figures as SVG and PNG, from what the other verbs left."""
+    import gacprof
+
+    page = gacprof.write_report(
+        out, cliff_map=cliff_map, diagnosis=diagnosis, plan=plan, realigned=realigned,
+        verification=verified, bench=benched, title=title,
+    )  # fmt: skip
+    say(str(page))

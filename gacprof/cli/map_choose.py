@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from gacprof.cli import map_options as options
-from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, Operator
-from gacprof.cli.printing import Json, at_most, microseconds, percent, print_json, print_table, say
+from gacprof.cli import options
+from gacprof.cli.options import Axis, Dtype, Fixed, Flags, Operator
+from gacprof.cli.printing import Json, emit, print_json, print_table, say
 from gacprof.core.errors import MapError
+from gacprof.core.formatting import at_most, microseconds, percent
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import Candidate, CliffMap
@@ -21,25 +22,20 @@ EACH_SIDE = 3
 """Candidates shown on either side where nothing is asked for."""
 
 Maps = Annotated[
-    list[str] | None, typer.Argument(metavar="[MAP]…", help="Shipped maps' names, or files.")
+    list[str] | None, Argument(metavar="[MAP]…", help="Shipped maps' names, or files.")
 ]
-MoreMaps = Annotated[list[str] | None, typer.Option("--map", help="The same; repeatable.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(candidates)
-    app.command()(intersect)
+MoreMaps = Annotated[list[str] | None, Option("--map", help="The same; repeatable.")]
 
 
 def candidates(
-    near: Annotated[int, typer.Option(min=1, help="The dim that a compressor chose.")],
+    near: Annotated[int, Option(min=1, help="The dim that a compressor chose.")],
     maps: Maps = None,
     more: MoreMaps = None,
     operator: Operator = None,
     axis: Axis = None,
     uses: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--use",
             metavar="OP:AXIS:DIM=SIZE,…",
             help="Instead of --op and --axis, once for each operator that the dim takes part in: "
@@ -50,20 +46,20 @@ def candidates(
     fixed: Fixed = None,
     flag: Flags = None,
     window: Annotated[
-        str | None, typer.Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
+        str | None, Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
     ] = None,
-    below: Annotated[int | None, typer.Option(min=0, help="At most so many below.")] = None,
-    above: Annotated[int | None, typer.Option(min=0, help="At most so many above.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="The so many nearest.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All safe dims.")] = False,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Dims that are not safe too.")] = False,
+    below: Annotated[int | None, Option(min=0, help="At most so many below.")] = None,
+    above: Annotated[int | None, Option(min=0, help="At most so many above.")] = None,
+    count: Annotated[int | None, Option(min=1, help="The so many nearest.")] = None,
+    every: Annotated[bool, Option("--all", help="All safe dims.")] = False,
+    unsafe: Annotated[bool, Option("--unsafe", help="Dims that are not safe too.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Print the safe dims near one, below and above, with latency and penalty.
 
     With several maps: dims safe on all of them; where a side has none, its least worst one.
     """
-    loaded = options.load(*_names(maps, more, least=1))
+    loaded = options.load_maps(*_names(maps, more, least=1))
     limits: dict[str, Any] = {
         "window": options.window(window), "below": below, "above": above, "count": count,
     }  # fmt: skip
@@ -84,10 +80,8 @@ def candidates(
         if not as_json:
             for m in loaded:
                 _say_curve(m, m.curve(op, ax, near=near, **about), near)
-    if as_json:
-        print_json([entry.as_dict() for entry in found])
-        return
-    _print_found(found, [m.name for m in loaded], f"{words} near {near}", unsafe)
+    names = [m.name for m in loaded]
+    emit(found, as_json, _print_found, names, f"{words} near {near}", unsafe)
 
 
 def _singly(
@@ -122,22 +116,22 @@ def _jointly(
 
 
 def intersect(
-    maps: Annotated[list[str], typer.Argument(metavar="MAP MAP…", help="Two maps or more.")],
+    maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="Two maps or more.")],
     operator: Operator = None,
     axis: Axis = None,
-    near: Annotated[int | None, typer.Option(min=1, help="Only around this dim.")] = None,
+    near: Annotated[int | None, Option(min=1, help="Only around this dim.")] = None,
     dtype: Dtype = None,
     fixed: Fixed = None,
     flag: Flags = None,
     as_json: bool = Json,
 ) -> None:
     """Print the dims that are safe on all maps; where there is none, the least worst ones."""
-    from gacprof.cliffmap.intersect import intersect as meet
+    from gacprof.cliffmap.intersect import intersect as common
 
-    loaded = options.load(*_names(maps, None, least=2))
+    loaded = options.load_maps(*_names(maps, None, least=2))
     op, ax = options.one_axis(operator, axis)
     sizes = options.known_sizes(loaded, op, ax, fixed)
-    both = meet(loaded, op, ax, dtype, options.flags(flag), near=near, **sizes)
+    both = common(loaded, op, ax, dtype, options.flags(flag), near=near, **sizes)
     shown = _shown(both, near)
     if as_json:
         around = {} if near is None else {"near": near, "found": [s.as_dict() for s in shown]}

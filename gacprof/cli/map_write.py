@@ -9,35 +9,26 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from gacprof.cli import map_options as options
-from gacprof.cli.map_options import Axis, Dtype, Fixed, Flags, MapName, Operator
-from gacprof.cli.printing import Json, percent, print_json, print_table, say
+from gacprof.cli import options
+from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName, Operator
+from gacprof.cli.printing import Json, print_json, print_table, say
 from gacprof.core.errors import MapError, ReportError
+from gacprof.core.formatting import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gacprof.cliffmap import CliffMap
 
-Out = Annotated[Path | None, typer.Option(help="Write there instead of printing.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.command()(table)
-    app.command()(export)
-    app.command()(figure)
+Out = Annotated[Path | None, Option(help="Write there instead of printing.")]
 
 
 def table(
     cliff_map: MapName,
-    name: Annotated[
-        str, typer.Option("--table", help="A2, A3, A4, B1 … B6, or all of them.")
-    ] = "all",
-    form: Annotated[
-        str, typer.Option("--format", help="markdown, latex, csv or html.")
-    ] = "markdown",
+    name: Annotated[str, Option("--table", help="A2, A3, A4, B1 … B6, or all of them.")] = "all",
+    form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
     out: Out = None,
     as_json: bool = Json,
 ) -> None:
@@ -45,7 +36,7 @@ def table(
     from gacprof.report.tables import render
     from gacprof.report.tables_paper import all_tables, paper_table
 
-    (loaded,) = options.load(cliff_map)
+    (loaded,) = options.load_maps(cliff_map)
     every = name.strip().lower() == "all"
     tables = all_tables(loaded) if every else [paper_table(loaded, name)]
     texts = [render(t, form) for t in tables]
@@ -57,7 +48,7 @@ def table(
             texts = [f"# {t.id}. {t.title}\n{x}" for t, x in zip(tables, texts, strict=True)]
     text = "\n".join(texts)
     if out is not None:
-        options.write(text, out)
+        _write(text, out)
     if as_json:
         print_json([t.as_dict() for t in tables])
     elif out is not None:
@@ -70,16 +61,16 @@ def export(
     cliff_map: MapName,
     form: Annotated[
         str,
-        typer.Option(
+        Option(
             "--format",
             help="json: everything; csv: one row a dim; settings: the compressors' options.",
         ),
     ] = "json",
     out: Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print what a compressor can be fed: safe dims by axis, and ready values for its option."""
-    (loaded,) = options.load(cliff_map)
+    (loaded,) = options.load_maps(cliff_map)
     form = "json" if as_json else form
     if form == "settings" and out is None:
         _print_settings(loaded)
@@ -88,7 +79,7 @@ def export(
     if out is None:
         print(text, end="")
         return
-    options.write(text, out)
+    _write(text, out)
     say(f"{form}: {out}")
 
 
@@ -135,22 +126,18 @@ def _print_settings(loaded: CliffMap) -> None:
 
 def figure(
     cliff_map: MapName,
-    out: Annotated[Path, typer.Option(help="Stem: OUT.svg and OUT.png are written.")],
+    out: Annotated[Path, Option(help="Stem: OUT.svg and OUT.png are written.")],
     operator: Operator = None,
     axis: Axis = None,
     dtype: Dtype = None,
     fixed: Fixed = None,
     flag: Flags = None,
     beside: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="MAP", help="Another map beside it; repeatable."),
+        list[str] | None, Option("--with", metavar="MAP", help="Another map beside it; repeatable.")
     ] = None,
-    paper: Annotated[
-        int | None, typer.Option(help="Instead: figure 5, 6, 7 or 8 of the paper.")
-    ] = None,
+    paper: Annotated[int | None, Option(help="Instead: figure 5, 6, 7 or 8 of the paper.")] = None,
     heat: Annotated[
-        str | None,
-        typer.Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N."),
+        str | None, Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -160,9 +147,9 @@ def figure(
 
     if paper is not None and (heat or beside or operator or axis or fixed or flag):
         raise ReportError("--paper draws figures of its own: leave out --op, --axis and the like")
-    maps = options.load(cliff_map, *(beside or ()))
+    maps = options.load_maps(cliff_map, *(beside or ()))
     if paper is not None:
-        from gacprof.report.figures_paper import paper_figure
+        from gacprof.report.figures_map import paper_figure
 
         drawn = paper_figure(maps[0], paper, dtype)
     elif heat is not None:
@@ -183,7 +170,7 @@ def _heat(
     maps: list[CliffMap], heat: str, operator: str, axis: str | None,
     dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
 ) -> Figure:  # fmt: skip
-    from gacprof.report.figures_heatmap import heat_map
+    from gacprof.report.figures_map import heat_map
 
     across, _, up = (part.strip() for part in heat.partition(","))
     if not across or not up or across == up:
@@ -205,3 +192,12 @@ def _staircase(
     if len(maps) > 1:
         return side_by_side(maps, op, ax, dtype, options.flags(flag), **sizes)
     return staircase(maps[0], maps[0].curve(op, ax, dtype, options.flags(flag), **sizes))
+
+
+def _write(text: str, out: Path) -> None:
+    from gacprof.core.files import write_text
+
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise MapError(f"cannot write {out}: {error.strerror or error}") from None

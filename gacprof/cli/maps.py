@@ -1,20 +1,24 @@
-"""Verbs about maps. Here: ``map build``, ``show``, ``list``; the rest by what they do."""
+"""Verbs that read maps: ``map build``, ``show``, ``list``, ``diff``, ``check``."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from gacprof.cli import map_choose, map_compare, map_write
-from gacprof.cli.map_options import MapName, dims
-from gacprof.cli.printing import Json, at_most, complain, percent, print_json, print_table, say
+from gacprof.cli import map_choose, map_write
+from gacprof.cli.options import MapName, load_maps
+from gacprof.cli.printing import Json, complain, emit, print_json, print_table, say, say_notes
+from gacprof.core.errors import MapError
+from gacprof.core.formatting import at_most, dims, percent
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
+    from gacprof.cliffmap.compare import CliffChange, MapDiff
     from gacprof.cliffmap.schema import Curve
 
 MORE = "30m"
@@ -25,9 +29,9 @@ app = typer.Typer(help="Build, read and compare cliff maps.", no_args_is_help=Tr
 
 @app.command()
 def build(
-    samples: Annotated[Path, typer.Argument(help="A sweep's folder.")],
-    out: Annotated[Path | None, typer.Option(help="Default: cliffmap.json in it.")] = None,
-    name: Annotated[str | None, typer.Option(help="Default: the device's name.")] = None,
+    samples: Annotated[Path, Argument(help="A sweep's folder.")],
+    out: Annotated[Path | None, Option(help="Default: cliffmap.json in it.")] = None,
+    name: Annotated[str | None, Option(help="Default: the device's name.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Build the cliff map of a finished or interrupted sweep.
@@ -35,13 +39,14 @@ def build(
     Exit code 1 where it is written but too noisy to judge by: an A/A floor above 10 %, or more
     than half of its dims undecided with penalties of up to more than 5 tolerances.
     """
-    from gacprof.api import build_map
+    import gacprof
+    from gacprof.report.page import map_facts
 
-    built = build_map(samples, name)
+    built = gacprof.build_map(samples, name)
     target = out or samples / "cliffmap.json"
     built.save(target)
     if as_json:
-        print_json({"map": str(target)} | _summary(built))
+        print_json({"map": str(target)} | map_facts(built))
     else:
         _print_summary(built)
         say(f"map: {target}")
@@ -60,14 +65,12 @@ def _more(samples: Path, built: CliffMap) -> str:
 @app.command()
 def show(
     cliff_map: MapName,
-    operator: Annotated[str | None, typer.Option("--op", help="Only this operator.")] = None,
-    axis: Annotated[str | None, typer.Option(help="Only this axis.")] = None,
+    operator: Annotated[str | None, Option("--op", help="Only this operator.")] = None,
+    axis: Annotated[str | None, Option(help="Only this axis.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Print a map: its provenance, and per axis its frontier, safe dims and cliffs."""
-    from gacprof.cliffmap import CliffMap
-
-    loaded = CliffMap.load(cliff_map)
+    (loaded,) = load_maps(cliff_map)
     curves = [c for c in loaded.curves if operator in (None, c.operator) and axis in (None, c.axis)]
     if as_json:
         data = loaded.as_dict()
@@ -88,15 +91,16 @@ def show(
 @app.command("list")
 def list_maps(
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]…", help="Maps of your own, listed too.")
+        list[str] | None, Argument(metavar="[FILE]…", help="Maps of your own, listed too.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
     """List the maps that ship with gacprof, with provenance and age."""
-    from gacprof.cliffmap import CliffMap, shipped_maps
+    from gacprof.cliffmap import shipped_maps
+    from gacprof.report.page import map_facts
 
-    maps = [CliffMap.load(name) for name in dict.fromkeys([*shipped_maps(), *(files or ())])]
-    found = [_summary(loaded) for loaded in maps]
+    names = dict.fromkeys([*shipped_maps(), *(files or ())])
+    found = [map_facts(loaded) for loaded in load_maps(*names)]
     if as_json:
         print_json(found)
         return
@@ -115,30 +119,97 @@ def list_maps(
     print_table("", columns, rows)
 
 
-def _summary(loaded: CliffMap) -> dict[str, Any]:
-    from gacprof.cliffmap.catalogue import describe
+@app.command()
+def diff(
+    a: Annotated[str, Argument(metavar="A", help="The older map, or one device's.")],
+    b: Annotated[str, Argument(metavar="B", help="The newer map, or another device's.")],
+    as_json: bool = Json,
+) -> None:
+    """Print which cliffs are gone, new, moved or of another size from A to B.
 
-    file = loaded.file
-    about = describe(loaded)
-    return {
-        **about,
-        "arch": file.device.arch,
-        "source": file.provenance.source,
-        "citation": file.provenance.citation,
-        "cliffs": sum(len(c.cliffs) for c in file.curves),
-        "noise_floor": about.pop("floor"),
-        "too_noisy": loaded.too_noisy,
-        **_verdicts(loaded),
-    }
+    Exit code 1 if any of them is significant: beyond both maps' intervals and noise floors; 2 if
+    the maps have no curve in common.
+    """
+    from gacprof.cliffmap.compare import diff as compare
+
+    old, new = load_maps(a, b)
+    found = compare(old, new)
+    if not found.curves:
+        raise MapError(
+            f"{found.a} and {found.b} have no curve in common (operator, axis, dtype, flags and "
+            "the other dims must agree): nothing can be compared; gacprof map show lists theirs"
+        )
+    emit(found, as_json, _print_diff)
+    if found.differs:
+        raise typer.Exit(1)
 
 
-def _verdicts(loaded: CliffMap) -> dict[str, Any]:
-    """Dims by verdict over all curves, and the tolerances that they were judged by."""
-    counts: dict[str, Any] = {
-        verdict: sum(len(getattr(curve, verdict)) for curve in loaded.curves)
-        for verdict in ("safe", "misaligned", "undecided")
-    }
-    return counts | {"tolerances": sorted({curve.tolerance for curve in loaded.curves})}
+def _print_diff(found: MapDiff) -> None:
+    a, b = (found.a, found.b) if found.a != found.b else ("A", "B")
+    rows = [
+        (c.curve, c.common, f"{c.ratio:.3f}", _counts(c.cliffs)) for c in found.curves if c.ratio
+    ]
+    if rows:
+        print_table(f"{a} → {b}", ("curve", "dims in common", "B / A", "cliffs"), rows)
+    changes = [
+        (
+            curve.curve, change.verdict, _place(change), percent(change.jump_a, signed=True),
+            percent(change.jump_b, signed=True), "yes" if change.significant else "no",
+        )
+        for curve in found.curves for change in curve.cliffs if change.verdict != "unknown"
+    ]  # fmt: skip
+    if changes:
+        columns = ("curve", "cliff", "at", f"in {a}", f"in {b}", "significant")
+        print_table("cliffs that differ", columns, changes)
+    for curve in found.curves:
+        for words, listed in (("no longer safe", curve.safe_lost), ("now safe", curve.safe_gained)):
+            if listed:
+                say(f"{curve.curve}: {words}: {dims(listed)}")
+    for name, only in ((a, found.only_a), (b, found.only_b)):
+        if only:
+            say(f"only in {name}: {'; '.join(only)}")
+    say("significant differences" if found.differs else "no significant difference")
+
+
+def _counts(changes: list[CliffChange]) -> str:
+    verdicts = [change.verdict for change in changes]
+    counted = (f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+    return ", ".join(counted) or "alike"
+
+
+def _place(change: CliffChange) -> str:
+    place = f"{change.before} → {change.after}"
+    return place if change.to is None else f"{place}, now {change.to[0]} → {change.to[1]}"
+
+
+@app.command()
+def check(
+    cliff_map: MapName,
+    device: Annotated[
+        str | None, Option(help="cpu, cuda or cuda:N. Default: the map's kind, if it is here.")
+    ] = None,
+    as_json: bool = Json,
+) -> None:
+    """Say whether a map holds for this machine's device and libraries. Exit code 1 if not."""
+    from gacprof.cliffmap.compare import check as fit
+    from gacprof.devices.device import open_device
+
+    (loaded,) = load_maps(cliff_map)
+    here = open_device(device or ("cpu" if loaded.environment.kind == "cpu" else None)).environment
+    found = fit(loaded, here)
+    if as_json:
+        print_json({**found.as_dict(), "here": here.as_dict()})
+    else:
+        say(f"{found.map} ({found.provenance}): {loaded.environment.name}; here: {here.name}")
+        for line in found.lines:
+            say(f"  {line}")
+        say(
+            "stale: it does not tell about this machine; measure it: gacprof sweep quick"
+            if found.stale
+            else "it fits this machine"
+        )
+    if found.stale:
+        raise typer.Exit(1)
 
 
 def _age(days: int | None) -> str | None:
@@ -150,7 +221,9 @@ def _stack(stack: Mapping[str, str | None]) -> str:
 
 
 def _print_summary(loaded: CliffMap) -> None:
-    s = _summary(loaded)
+    from gacprof.report.page import map_facts
+
+    s = map_facts(loaded)
     noise = loaded.file.noise
     floor = (
         f"unknown ({noise.reason})"
@@ -172,8 +245,7 @@ def _print_summary(loaded: CliffMap) -> None:
     )
     if s["too_noisy"]:
         say(f"too noisy to judge by: {s['too_noisy']}")
-    for note in loaded.file.provenance.notes:
-        say(f"note: {note}")
+    say_notes(loaded.file.provenance.notes)
     for check in loaded.file.checks:
         say(f"{'check' if check.passed else 'check failed'}: {check.name}: {check.told}")
 
@@ -226,11 +298,14 @@ def _undecided(curve: Curve) -> str:
     bounds = dict(zip(curve.points.d, curve.points.penalty_high, strict=True))
     bounded = [b for d in curve.undecided if (b := bounds[d]) is not None]
     open_ones = len(curve.undecided) - len(bounded)
-    told = [f"penalties of at most {at_most(max(bounded))}"] if bounded else []
+    parts = [f"penalties of at most {at_most(max(bounded))}"] if bounded else []
     if open_ones:
-        told.append(f"{open_ones} with nothing larger that would settle it")
-    return f"{dims(curve.undecided)} ({', '.join(told)})"
+        parts.append(f"{open_ones} with nothing larger that would settle it")
+    return f"{dims(curve.undecided)} ({', '.join(parts)})"
 
 
-for group in (map_choose, map_compare, map_write):
-    group.register(app)
+for verb in (
+    map_choose.candidates, map_choose.intersect, map_write.table, map_write.export,
+    map_write.figure,
+):  # fmt: skip
+    app.command()(verb)

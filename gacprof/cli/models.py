@@ -2,78 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from gacprof.cli.model_tables import (
-    print_diagnosis,
-    print_realigned,
-    print_timings,
-    print_verification,
-)
-from gacprof.cli.parsing import token_counts, workload
-from gacprof.cli.planning import Checkpoint, MapOption, Tokens, pareto, plan
-from gacprof.cli.printing import Json, print_json, progress
+from gacprof.cli.options import Checkpoint, MapOption, Tokens, token_counts, workload
+from gacprof.cli.printing import Json, emit, print_table, progress, say, say_notes
 from gacprof.core.errors import PlanError
+from gacprof.core.formatting import at_most, microseconds, percent
 
-
-def register(app: typer.Typer) -> None:
-    for verb in (diagnose, plan, pareto, realign, verify, bench):
-        app.command()(verb)
+if TYPE_CHECKING:
+    from gacprof.diagnosing import Diagnosis
+    from gacprof.evaluation import BenchResult, Verification
+    from gacprof.resizing import RealignResult
 
 
 def diagnose(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
     tokens: Tokens = None,
-    dtype: Annotated[str | None, typer.Option(help="Default: the checkpoint's.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Print safe dims too.")] = False,
+    dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None,
+    every: Annotated[bool, Option("--all", help="Print safe dims too.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Say what each weight's dims cost on a device.
 
     Exit code 1 if any is misaligned, or if the map knows too little to judge any. Undecided dims
-    are no finding: they are told, and the exit code is 0.
+    are no finding: they are listed, and the exit code is 0.
     """
-    from gacprof.diagnosing import diagnose as judge
+    import gacprof
 
-    found = judge(
-        checkpoint, cliff_map, tokens=None if tokens is None else workload(tokens), dtype=dtype
-    )
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        print_diagnosis(found, every)
+    counts = None if tokens is None else workload(tokens)
+    found = gacprof.diagnose(checkpoint, cliff_map, tokens=counts, dtype=dtype)
+    emit(found, as_json, print_diagnosis, every)
     if found.misaligned or not found.judged:
         raise typer.Exit(1)
 
 
 def realign(
     checkpoint: Checkpoint,
-    out: Annotated[Path, typer.Option(help="The new checkpoint's folder; must not exist.")],
-    plan_file: Annotated[Path | None, typer.Option("--plan", help="A plan's file.")] = None,
+    out: Annotated[Path, Option(help="The new checkpoint's folder; must not exist.")],
+    plan_file: Annotated[Path | None, Option("--plan", help="A plan's file.")] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="Without a map: minimal pads to 8, optimal to 16.")
+        str | None, Option(help="Without a map: minimal pads to 8, optimal to 16.")
     ] = None,
-    uniform: Annotated[
-        bool, typer.Option("--uniform", help="One common width: a plain config.")
-    ] = False,
+    uniform: Annotated[bool, Option("--uniform", help="One common width: a plain config.")] = False,
     fuse_all: Annotated[
-        bool, typer.Option("--fuse", help="Multiply factor pairs out into dense weights.")
+        bool, Option("--fuse", help="Multiply factor pairs out into dense weights.")
     ] = False,
     module: Annotated[
-        list[str] | None, typer.Option(help="With --fuse: only this module (repeatable).")
+        list[str] | None, Option(help="With --fuse: only this module (repeatable).")
     ] = None,
     base: Annotated[
-        str | None,
-        typer.Option(help="The dense original: raised ranks get what it has, not zeros."),
+        str | None, Option(help="The dense original: raised ranks get what it has, not zeros.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
     """Write the checkpoint anew with the plan's sizes. The input is never changed."""
-    from gacprof import resizing
+    import gacprof
 
     if sum((plan_file is not None, strategy is not None, uniform, fuse_all)) != 1:
         raise PlanError("give one of --plan FILE, --strategy minimal|optimal, --uniform and --fuse")
@@ -82,73 +71,63 @@ def realign(
     if module and not fuse_all:
         raise PlanError("--module names what --fuse fuses: give --fuse too")
     with progress("realign") as advance:
-
-        def tell(done: int, total: int) -> None:
-            advance(done, total, "")
-
         if plan_file is not None:
-            result = resizing.realign(checkpoint, plan_file, out, base=base, progress=tell)
+            result = gacprof.realign(checkpoint, plan_file, out, base=base, progress=advance)
         elif strategy is not None:
-            result = resizing.realign_by_strategy(
+            result = gacprof.realign_by_strategy(
                 checkpoint,
                 strategy,  # type: ignore[arg-type]  # checked there, with a message
                 out,
                 base=base,
-                progress=tell,
+                progress=advance,
             )
         elif fuse_all:
-            result = resizing.fuse(checkpoint, out, module or None, progress=tell)
+            result = gacprof.fuse(checkpoint, out, module or None, progress=advance)
         else:
-            result = resizing.realign_uniform(checkpoint, out, progress=tell)
-    if as_json:
-        print_json(result.as_dict())
-        return
-    print_realigned(result, base)
+            result = gacprof.realign_uniform(checkpoint, out, progress=advance)
+    emit(result, as_json, print_realigned, base)
 
 
 def verify(
-    a: Annotated[str, typer.Argument(help="The reference checkpoint.")],
-    b: Annotated[str, typer.Argument(help="The checkpoint to compare with it.")],
-    dtype: Annotated[str | None, typer.Option(help="Computed in; default float32.")] = None,
-    text: Annotated[Path | None, typer.Option(help="A text, for perplexity.")] = None,
+    a: Annotated[str, Argument(help="The reference checkpoint.")],
+    b: Annotated[str, Argument(help="The checkpoint to compare with it.")],
+    dtype: Annotated[str | None, Option(help="Computed in; default float32.")] = None,
+    text: Annotated[Path | None, Option(help="A text, for perplexity.")] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="A folder with a tokenizer; default: a's, else b's.")
+        Path | None, Option(help="A folder with a tokenizer; default: a's, else b's.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: bool = Json,
 ) -> None:
     """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
-    from gacprof.evaluation import verify as compare
+    import gacprof
 
-    check = compare(a, b, dtype=dtype, text=text, tokenizer=tokenizer, device=device)
-    if as_json:
-        print_json(check.as_dict())
-    else:
-        print_verification(check)
+    check = gacprof.verify(a, b, dtype=dtype, text=text, tokenizer=tokenizer, device=device)
+    emit(check, as_json, print_verification)
     if not check.passed:
         raise typer.Exit(1)
 
 
 def bench(
-    models: Annotated[list[str], typer.Argument(help="Checkpoints; ratios are to the first.")],
-    tokens: Annotated[str, typer.Option(help="Prefill lengths.")] = "128,512,1024",
+    models: Annotated[list[str], Argument(help="Checkpoints; ratios are to the first.")],
+    tokens: Annotated[str, Option(help="Prefill lengths.")] = "128,512,1024",
     decode_steps: Annotated[
-        int, typer.Option(min=0, help="Decode steps of a model a round; 0 leaves decoding out.")
+        int, Option(min=0, help="Decode steps of a model a round; 0 leaves decoding out.")
     ] = 8,
-    batch: Annotated[int, typer.Option(min=1)] = 1,
+    batch: Annotated[int, Option(min=1)] = 1,
     rounds: Annotated[
-        int, typer.Option(min=12, help="At most; fewer where all verdicts are decided before.")
+        int, Option(min=12, help="At most; fewer where all verdicts are decided before.")
     ] = 384,
-    time_cap: Annotated[float, typer.Option(min=0, help="Seconds; no round begins later.")] = 300,
-    device: Annotated[str | None, typer.Option(help="Default: the first GPU, else CPU.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Default: as stored.")] = None,
+    time_cap: Annotated[float, Option(min=0, help="Seconds; no round begins later.")] = 300,
+    device: Annotated[str | None, Option(help="Default: the first GPU, else CPU.")] = None,
+    dtype: Annotated[str | None, Option(help="Default: as stored.")] = None,
     as_json: bool = Json,
 ) -> None:
     """Measure prefill and decode latency of models, interleaved, on the device at hand."""
-    from gacprof.evaluation import bench as measure
+    import gacprof
 
     with progress("bench") as advance:
-        timed = measure(
+        timed = gacprof.bench(
             models,
             tokens=token_counts(tokens),
             decode_steps=decode_steps,
@@ -159,7 +138,140 @@ def bench(
             dtype=dtype,
             progress=advance,
         )
-    if as_json:
-        print_json(timed.as_dict())
-        return
-    print_timings(timed)
+    emit(timed, as_json, print_timings)
+
+
+def _undecided(totals: Mapping[str, Any]) -> str:
+    """``3 undecided (of at most 4.1 %)``."""
+    bound = totals["undecided_penalty_high"]
+    return f"{totals['undecided']} undecided" + ("" if bound is None else f" (≤ {percent(bound)})")
+
+
+def print_diagnosis(found: Diagnosis, every: bool) -> None:
+    totals = found.totals()
+    rows = [
+        (
+            d.name.removeprefix("model.layers."), d.size, d.verdict, percent(d.penalty),
+            None if d.verdict == "unknown" else at_most(d.penalty_high),
+            microseconds(d.latency_us),
+            "not in this map" if d.verdict == "unknown" else d.advice,
+            microseconds(d.lost_us) if d.lost_us else None,
+        )
+        for d in sorted(found.dims, key=lambda d: -d.lost_us)
+        if every or d.verdict != "safe"
+    ]  # fmt: skip
+    columns = ("dim", "size", "verdict", "penalty", "at most", "now", "what to do", "recovers")
+    if rows:
+        print_table("", columns, rows)
+    say(
+        f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
+        f"judged in {found.dtype} for {found.device} (map {found.map})"
+    )
+    counted = (
+        f"{totals['misaligned']} of {totals['weights']} weights "
+        f"({percent(totals['misaligned_share'])}), {_undecided(totals)}, "
+        f"{totals['unknown']} unknown"
+    )
+    if totals["weights"] and not totals["judged"]:
+        counted = f"not known: this map knows none of the {totals['weights']} weights"
+    odd = f"{totals['not_divisible_by_8']} ({percent(totals['not_divisible_by_8_share'])})"
+    say(f"misaligned by measurement: {counted}; not a multiple of 8: {odd}")
+    say(
+        f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
+        "surely above, undecided one that the map's errors leave open"
+    )
+    when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())
+    predicted = microseconds(totals["predicted_us"]) or "unknown"
+    say(
+        f"predicted time in matrix products, {when}: {predicted}; lost to penalties "
+        f"{microseconds(totals['lost_us']) or 'unknown'}, recoverable by padding "
+        f"{microseconds(totals['recoverable_us']) or 'unknown'}"
+    )
+    missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
+    say_notes([*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())])
+
+
+def print_realigned(result: RealignResult, base: str | None) -> None:
+    """What realigning did; ``base`` is where original weights came from."""
+    more = result.parameters_after / result.parameters_before - 1
+    fused = f", {len(result.fused)} modules fused" if result.fused else ""
+    say(
+        f"{len(result.resized)} dims resized{fused}, {result.parameters_before:,} → "
+        f"{result.parameters_after:,} parameters ({percent(more, signed=True)})"
+    )
+    say(result.meaning)
+    if result.informed:
+        before, after = result.residuals
+        say(
+            f"{len(result.informed)} ranks filled from {base}: ‖W − u·v‖ / ‖W‖ falls from "
+            f"{before:.4f} to {after:.4f} (root mean square over them)"
+        )
+    say_notes(result.notes)
+    say(f"checkpoint: {result.out}")
+
+
+def print_verification(check: Verification) -> None:
+    from gacprof.evaluation import distinct_names
+
+    def shown(value: float | None) -> str:
+        return "not finite" if value is None else f"{value:.3g}"
+
+    rows: list[tuple[str, str | None]] = [
+        ("largest absolute error", shown(check.max_abs_error)),
+        ("over the largest logit", f"{shown(check.max_rel_error)} (≤ {check.tolerance:g})"),
+        ("root mean square, relative", shown(check.rms_rel_error)),
+        ("KL divergence, mean / max (nats)", f"{shown(check.mean_kl)} / {shown(check.max_kl)}"),
+        ("same most likely token", percent(check.argmax_agreement)),
+    ]
+    a, b = distinct_names([check.a, check.b])
+    for which, ppl in ((a, check.perplexity_a), (b, check.perplexity_b)):
+        if ppl is not None:
+            value = "not finite" if ppl.value is None else f"{ppl.value:.4f}"
+            rows.append((f"perplexity of {which}, {ppl.tokens:,} tokens", value))
+    print_table("", ("quantity", "value"), rows)
+    say(f"{b} against {a}")
+    say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
+    say(_verdict(check, a, b))
+
+
+def _verdict(check: Verification, a: str, b: str) -> str:
+    if check.passed:
+        return "passed: the same function within tolerance"
+    broken = [name for name, ok in ((a, check.finite_a), (b, check.finite_b)) if not ok]
+    if broken:
+        whose = "both models" if len(broken) == 2 else broken[0]
+        return f"failed: outputs of {whose} are not finite (NaN or infinity), nothing to compare"
+    return "failed: the functions differ by more than rounding does"
+
+
+def print_timings(timed: BenchResult) -> None:
+    rows = [
+        (
+            t.workload, t.model, microseconds(t.latency_us),
+            *(_change(t.ratio) if t.ratio else (None, None)), t.verdict,
+        )
+        for t in sorted(timed.timings, key=lambda t: (t.kind, t.tokens))
+    ]  # fmt: skip
+    columns = ("workload", "model", "latency", "against first", "95 % interval", "verdict")
+    print_table("", columns, rows)
+    first = timed.models[0]
+    for replicate in timed.replicates:
+        middle, interval = _change(replicate.ratio)
+        say(
+            f"A/A spread of {replicate.workload}: {percent(replicate.spread)} ({first} against "
+            f"itself {middle}, {interval}); no smaller difference is claimed"
+        )
+    for name, share in timed.busy.items():
+        say(f"the GPU computes {percent(share)} of a decode step of {name}")
+    say(
+        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds, "
+        f"models interleaved, {timed.timer}; the models' intervals hold "
+        "for all verdicts together"
+    )
+    say_notes(timed.notes)
+
+
+def _change(ratio: tuple[float, float, float]) -> tuple[str | None, str]:
+    """(difference, interval) in percent."""
+    low, middle, high = (percent(value - 1, signed=True) for value in ratio)
+    return middle, f"{low} to {high}"

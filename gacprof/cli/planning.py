@@ -3,76 +3,81 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from gacprof.cli.parsing import by_pattern, workload
-from gacprof.cli.plan_tables import print_pareto, print_plan
-from gacprof.cli.printing import Json, complain, print_json, progress, say
-from gacprof.cli.search_line import search_line
+from gacprof.cli.options import (
+    Checkpoint,
+    MapOption,
+    Tokens,
+    by_pattern,
+    byte_count,
+    pins,
+    workload,
+)
+from gacprof.cli.printing import (
+    Json,
+    complain,
+    emit,
+    print_table,
+    progress,
+    say,
+    say_notes,
+    search_line,
+)
 from gacprof.core.errors import PlanError
+from gacprof.core.formatting import at_most, microseconds, percent
 
-Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder or weights file.")]
-MapOption = Annotated[str, typer.Option("--map", help="A shipped map's name, or a file.")]
-Tokens = Annotated[
-    str | None,
-    typer.Option(
-        help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
-        "products of this model were measured at.",
-        metavar="M[:W],…",
-    ),
-]
+if TYPE_CHECKING:
+    from gacprof import Constraints, Plan
+    from gacprof.planning.pareto import Grid, Pareto
 
-Aim = Annotated[str, typer.Option(help="pad, energy, gac or latency.")]
-Dtype = Annotated[str | None, typer.Option(help="Default: the checkpoint's.")]
-Window = Annotated[float, typer.Option(min=0.0, max=4.0, help="± share of a dim.")]
-Scores = Annotated[Path | None, typer.Option(help="JSON of importance by dim name, for gac.")]
-Floor = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="Least mean share of energy kept.")
-]
+AROUND = 2
+"""Sizes of a window shown on either side of the chosen one, besides its ends."""
+
+Aim = Annotated[str, Option(help="pad, energy, gac or latency.")]
+Dtype = Annotated[str | None, Option(help="Default: the checkpoint's.")]
+Window = Annotated[float, Option(min=0.0, max=4.0, help="± share of a dim.")]
+Scores = Annotated[Path | None, Option(help="JSON of importance by dim name, for gac.")]
+Floor = Annotated[float | None, Option(min=0.0, max=1.0, help="Least mean share of energy kept.")]
 LatencyLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Most predicted time of the planned weights, µs.")
+    float | None, Option(min=0.0, help="Most predicted time of the planned weights, µs.")
 ]
 Uniform = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         help="One size over a 'module' (PaLU's groups), a 'role', a 'kind', or a PATTERN such as "
-        "'*:width'; may be repeated.",
+        "'*:width'; may be repeated."
     ),
 ]
 Pin = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATTERN=SIZE|keep", help="Over dim names; may be repeated."),
+    list[str] | None, Option(metavar="PATTERN=SIZE|keep", help="Over dim names; may be repeated.")
 ]
-Least = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN=SIZE", help="May be repeated; all hold.")
-]
-Most = Annotated[
-    list[str] | None, typer.Option(metavar="PATTERN=SIZE", help="May be repeated; all hold.")
+Bound = Annotated[
+    list[str] | None, Option(metavar="PATTERN=SIZE", help="May be repeated; all hold.")
 ]
 Untouched = Annotated[
-    bool, typer.Option("--allow-untouched", help="Let misaligned dims stay where that pays.")
+    bool, Option("--allow-untouched", help="Let misaligned dims stay where that pays.")
 ]
-Fuse = Annotated[
-    bool, typer.Option("--fuse/--no-fuse", help="Whether a factor pair may become dense.")
-]
+Fuse = Annotated[bool, Option("--fuse/--no-fuse", help="Whether a factor pair may become dense.")]
 
 
 def plan(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
-    out: Annotated[Path | None, typer.Option(help="Default: plan.json here.")] = None,
+    out: Annotated[Path | None, Option(help="Default: plan.json here.")] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Parameters, as a share of the dense weights.")
+        float | None, Option(help="Parameters, as a share of the dense weights.")
     ] = None,
     budget_params: Annotated[
-        int | None, typer.Option(min=1, help="Parameters of the whole checkpoint.")
+        int | None, Option(min=1, help="Parameters of the whole checkpoint.")
     ] = None,
     memory: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB."),
+        str | None, Option(metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB.")
     ] = None,
     objective: Aim = "energy",
     tokens: Tokens = None,
@@ -83,12 +88,12 @@ def plan(
     latency_limit: LatencyLimit = None,
     uniform: Uniform = None,
     pin: Pin = None,
-    least: Least = None,
-    most: Most = None,
+    least: Bound = None,
+    most: Bound = None,
     allow_untouched: Untouched = False,
     fuse: Fuse = True,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds; then the best so far, and its gap.")
+        float | None, Option(min=0.0, help="Seconds; then the best so far, and its gap.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
@@ -97,12 +102,12 @@ def plan(
     Ctrl-C ends a long search: the best plan so far is written and printed with its gap, and
     the exit code is 130.
     """
-    from gacprof.planning import plan as make
+    import gacprof
 
     target = out or Path("plan.json")
-    refuse_to_replace(target, checkpoint)
-    with search_line(objective) as tell:
-        made = make(
+    _refuse_to_replace(target, checkpoint)
+    with search_line(objective) as report:
+        made = gacprof.plan(
             checkpoint,
             cliff_map,
             objective=objective,
@@ -112,19 +117,15 @@ def plan(
             tokens=None if tokens is None else workload(tokens),
             dtype=dtype,
             window=window,
-            scores=read_scores(scores),
+            scores=_read_scores(scores),
             quality_floor=quality_floor,
             latency_limit_us=latency_limit,
             constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse),
             time_limit=time_limit,
-            progress=tell,
+            progress=report,
         )
     made.save(target)
-    if as_json:
-        print_json(made.as_dict())
-    else:
-        print_plan(made)
-        say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+    emit(made, as_json, _print_plan, target, checkpoint)
     if made.certificate.interrupted:
         complain(f"interrupted: {target} holds the best plan found, not proved to be the best")
         raise typer.Exit(130)
@@ -133,7 +134,7 @@ def plan(
 def pareto(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
-    out: Annotated[Path | None, typer.Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
+    out: Annotated[Path | None, Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
     objective: Aim = "energy",
     tokens: Tokens = None,
     dtype: Dtype = None,
@@ -143,13 +144,13 @@ def pareto(
     latency_limit: LatencyLimit = None,
     uniform: Uniform = None,
     pin: Pin = None,
-    least: Least = None,
-    most: Most = None,
+    least: Bound = None,
+    most: Bound = None,
     allow_untouched: Untouched = False,
     fuse: Fuse = True,
-    budgets: Annotated[int, typer.Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
+    budgets: Annotated[int, Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
     grid: Annotated[
-        int, typer.Option(min=0, max=64, help="N budgets by N latency limits, each cell exact.")
+        int, Option(min=0, max=64, help="N budgets by N latency limits, each cell exact.")
     ] = 0,
     as_json: bool = Json,
 ) -> None:
@@ -157,41 +158,31 @@ def pareto(
 
     Constraints and limits bind our plans only: rounding knows of none.
     """
-    from gacprof.checkpoint import scan
-    from gacprof.cliffmap import CliffMap
-    from gacprof.planning import PlanRequest
-    from gacprof.planning.pareto import pareto as weigh
+    import gacprof
+    from gacprof.report.figures_models import pareto_figure
     from gacprof.report.figures_style import save
-    from gacprof.report.pareto_figure import pareto_figure
 
     with progress("pareto") as advance:
-        found = weigh(
-            scan(checkpoint),
-            CliffMap.load(cliff_map),
-            PlanRequest(
-                objective,
-                tokens=None if tokens is None else workload(tokens),
-                dtype=dtype,
-                window=window,
-                constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse),
-                scores=read_scores(scores),
-                quality_floor=quality_floor,
-                latency_limit_us=latency_limit,
-            ),
+        found = gacprof.pareto(
+            checkpoint,
+            cliff_map,
+            objective=objective,
+            tokens=None if tokens is None else workload(tokens),
+            dtype=dtype,
+            window=window,
             budgets=budgets,
+            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse),
+            scores=_read_scores(scores),
+            quality_floor=quality_floor,
+            latency_limit_us=latency_limit,
             grid=grid,
             progress=advance,
         )
     files = save(pareto_figure(found.as_dict()), out) if out else []
-    if as_json:
-        print_json(found.as_dict())
-        return
-    print_pareto(found)
-    for file in files:
-        say(str(file))
+    emit(found, as_json, _print_pareto, files)
 
 
-def refuse_to_replace(target: Path, checkpoint: str) -> None:
+def _refuse_to_replace(target: Path, checkpoint: str) -> None:
     """Raise :class:`PlanError` where a plan would take the place of something that is none, or
     of what a loader looks for in the checkpoint."""
     from gacprof.checkpoint.scanning import belongs
@@ -219,67 +210,16 @@ def _constraints(
     most: list[str] | None,
     untouched: bool,
     fuse: bool,
-) -> Any:
-    from gacprof.planning import Constraints
+) -> Constraints:
+    from gacprof import Constraints
 
     return Constraints(
-        tuple(uniform or ("none",)),
-        _pins(pin),
-        _bounds(least, "least"),
-        _bounds(most, "most"),
-        untouched,
-        fuse,
-    )
+        tuple(uniform or ("none",)), pins(pin), by_pattern(least, "least"),
+        by_pattern(most, "most"), untouched, fuse,
+    )  # fmt: skip
 
 
-def _pins(texts: list[str] | None) -> dict[str, Any]:
-    """``*:width=keep`` and ``*:rank=128``, in the order given."""
-    _refuse_twice(texts, "pin")
-    kept = [text for text in texts or () if text.endswith("=keep") and text != "=keep"]
-    sized = [text for text in texts or () if text not in kept]
-    return {text.removesuffix("=keep"): "keep" for text in kept} | by_pattern(sized, "pin")
-
-
-def _bounds(texts: list[str] | None, option: str) -> dict[str, int]:
-    _refuse_twice(texts, option)
-    return by_pattern(texts, option)
-
-
-def _refuse_twice(texts: list[str] | None, option: str) -> None:
-    patterns = [text.rpartition("=")[0] for text in texts or ()]
-    for pattern in patterns:
-        if pattern and patterns.count(pattern) > 1:
-            raise PlanError(f"--{option} is given twice for '{pattern}'")
-
-
-UNITS = {"": 1, "b": 1} | {
-    f"{prefix}{kind}": base ** (power + 1)
-    for kind, base in (("b", 1000), ("ib", 1024))
-    for power, prefix in enumerate("kmgt")
-}
-
-
-def byte_count(text: str) -> int:
-    """``6GB`` → 6,000,000,000, ``512MiB`` → 536,870,912; without a unit, bytes.
-
-    Raises :class:`PlanError`.
-    """
-    compact = text.strip().lower().replace(",", "").replace("_", "")
-    number = compact.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = compact[len(number) :].strip()
-    try:
-        amount = float(number)
-        if unit not in UNITS or not 0 < amount < 1e30:
-            raise ValueError
-    except ValueError:
-        raise PlanError(
-            f"--memory {text}: write a positive number of bytes, with kB, MB, GB, TB or KiB, MiB, "
-            "GiB, TiB after it, such as 6GB or 512MiB"
-        ) from None
-    return int(amount * UNITS[unit])
-
-
-def read_scores(path: Path | None) -> dict[str, float] | None:
+def _read_scores(path: Path | None) -> dict[str, float] | None:
     """Importance by dim name. Raises :class:`PlanError` for anything but an object of numbers."""
     if path is None:
         return None
@@ -295,3 +235,141 @@ def read_scores(path: Path | None) -> dict[str, float] | None:
         if isinstance(score, int) and abs(score) > 2**1000:
             raise PlanError(f"{path}: the score of '{name}' is beyond any scale")
     return data
+
+
+def _print_plan(made: Plan, target: Path, checkpoint: str) -> None:
+    _print_choices(made)
+    _print_costs(made)
+    _print_time(made)
+    _print_quality(made)
+    _print_windows(made)
+    _print_certificate(made)
+    say_notes([*made.warnings, *made.certificate.notes])
+    say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+
+
+def _print_choices(made: Plan) -> None:
+    rows = [
+        (
+            c.dim.removeprefix("model.layers."), c.before,
+            "dense" if c.after is None else c.after, c.action,
+            microseconds(c.latency_before_us), microseconds(c.latency_after_us), c.verdict,
+            None if c.verdict is None else at_most(c.penalty_high),
+            f"{c.energy_kept:.4f}" if c.energy_kept is not None else None,
+            window(c.candidates, c.after, c.fusable),
+        )
+        for c in made.choices
+    ]  # fmt: skip
+    columns = (
+        "dim", "size", "plan", "action", "time now", "planned", "verdict", "at most", "kept",
+        "window [chosen]",
+    )  # fmt: skip
+    print_table(f"objective {made.objective}", columns, rows)
+    if made.tolerance is not None:
+        say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
+
+
+def window(candidates: Sequence[int], chosen: int | None, fusable: bool) -> str:
+    """``64 72 [80] 88``: the sizes on offer and the chosen one among them, the middle left out
+    where they are many; ``dense`` where multiplying out was on offer too."""
+    names: list[int | str] = [*candidates, *(["dense"] if fusable else [])]
+    if not names:
+        return "nothing on offer"
+    at = len(names) - 1 if chosen is None else names.index(chosen) if chosen in names else -1
+    shown = {0, len(names) - 1, *range(at - AROUND, at + AROUND + 1)}
+    parts: list[str] = []
+    for i, name in enumerate(names):
+        if i in shown:
+            parts.append(f"[{name}]" if i == at else str(name))
+        elif parts[-1] != "…":
+            parts.append("…")
+    return " ".join(parts)
+
+
+def _print_costs(made: Plan) -> None:
+    budget, memory = made.budget, made.memory
+    limit = f"{budget.limit:,}" if budget.limit is not None else "none"
+    say(f"parameters planned: {budget.before:,} → {budget.used:,}; limit {limit} ({budget.basis})")
+    if budget.checkpoint_before and budget.checkpoint_after:
+        more = budget.checkpoint_after / budget.checkpoint_before - 1
+        say(
+            f"parameters in all: {budget.checkpoint_before:,} → {budget.checkpoint_after:,} "
+            f"({percent(more, signed=True)})"
+        )
+    if memory is not None:
+        most = f"{memory.limit:,} bytes" if memory.limit is not None else "none"
+        say(f"bytes of weights: {memory.before:,} → {memory.after:,}; limit {most}")
+
+
+def _print_time(made: Plan) -> None:
+    before, after = made.predicted_before_us, made.predicted_after_us
+    when = ", ".join(f"{m} tokens × {w:g}" for m, w in made.workload.tokens.items())
+    now, planned = (microseconds(us) or "unknown" for us in (before, after))
+    change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
+    say(f"predicted time in the planned weights' products, {when}: {now} → {planned}{change}")
+
+
+def _print_quality(made: Plan) -> None:
+    if made.energy_kept is not None:
+        say(f"energy kept, mean over {len(made.choices)} dims: {made.energy_kept:.6f}")
+    else:
+        say("energy kept: not known (no spectra were read, or a width is cut)")
+
+
+def _print_windows(made: Plan) -> None:
+    """How the choices lie in their windows, over all dims that had a choice."""
+    lowest = highest = within = 0
+    for c in made.choices:
+        offered = [*c.candidates, *([None] if c.fusable else [])]
+        if len(offered) < 2 or c.after not in offered:
+            continue
+        at = offered.index(c.after)
+        lowest += at == 0
+        highest += at == len(offered) - 1
+        within += 0 < at < len(offered) - 1
+    if lowest + highest + within:
+        say(
+            f"in their windows: {lowest} at the low end, {within} within, {highest} at the high end"
+        )
+
+
+def _print_certificate(made: Plan) -> None:
+    proof = made.certificate
+    bound = "no bound" if proof.bound is None else f"bound {proof.bound:.10g}"
+    gap = "" if proof.gap is None else f", gap {proof.gap:.3g}"
+    proved = "proved optimal" if proof.proved else "not proved optimal"
+    what = f" ({proof.measures})" if proof.measures else ""
+    say(f"certificate: {proof.solver}, value {proof.value:.10g}{what}, {bound}{gap}, {proved}")
+
+
+def _print_pareto(found: Pareto, files: Sequence[Path]) -> None:
+    rows = [
+        (
+            v.method, f"{v.parameters:,}", f"{v.nbytes / 1e6:,.2f} MB", microseconds(v.latency_us),
+            f"{1 - v.energy_kept:.4f}" if v.energy_kept is not None else None, percent(v.aligned),
+            v.note if v.proved is not False else f"not proved optimal; {v.note}",
+        )
+        for v in found.variants
+    ]  # fmt: skip
+    columns = ("method", "parameters", "weights", "predicted", "energy lost", "aligned", "note")
+    print_table(f"{found.checkpoint} on {found.device}", columns, rows)
+    if found.grid is not None:
+        _print_grid(found.grid)
+    say_notes(found.notes)
+    for file in files:
+        say(str(file))
+
+
+def _print_grid(grid: Grid) -> None:
+    def shown(cell: Any) -> str | None:
+        if cell is None:
+            return None
+        kept = cell.energy_kept
+        return f"{cell.parameters:,}" if kept is None else f"{1 - kept:.4f}"
+
+    columns = ("within", *(f"≤ {microseconds(limit)}" for limit in grid.latency_us))
+    rows = [
+        (f"≤ {budget:,}", *map(shown, line))
+        for budget, line in zip(grid.parameters, grid.cells, strict=True)
+    ]
+    print_table("energy lost within so many parameters and so much time", columns, rows)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 WIDTH_UNSEEN = 160  # columns where the output is no terminal
 
 out = Console(width=None if sys.stdout.isatty() else WIDTH_UNSEEN)
 err = Console(stderr=True)
 
-Json = typer.Option(False, "--json", help="Print JSON and nothing else on stdout.")
+Json = Option(False, "--json", help="Print JSON and nothing else on stdout.")
+
+
+class Progress(Protocol):
+    """How far a verb is: ``done`` of ``total``, in any unit; ``what`` is at hand."""
+
+    def __call__(self, done: float, total: float, what: object = "") -> None: ...
 
 
 def complain(message: str) -> None:
@@ -32,8 +38,23 @@ def say(text: str = "") -> None:
     out.print(escape(text), highlight=False, soft_wrap=True)
 
 
+def say_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(f"note: {note}")
+
+
 def print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def emit(found: Any, as_json: bool, show: Callable[..., None], *more: Any) -> None:
+    """A result, or a list of them, as JSON or in the words of ``show(found, *more)``."""
+    if not as_json:
+        show(found, *more)
+    elif isinstance(found, list | tuple):
+        print_json([one.as_dict() for one in found])
+    else:
+        print_json(found.as_dict())
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -51,49 +72,56 @@ def _is_number(cell: Any) -> bool:
     return cell is None or isinstance(cell, int | float) or str(cell)[:1] in "0123456789+-–"
 
 
-def microseconds(value: float | None) -> str | None:
-    """A duration with a unit that suits its size; None stays missing."""
-    if value is None:
-        return None
-    if value < 1e3:
-        return f"{value:.1f} µs"
-    return f"{value / 1e3:.2f} ms" if value < 1e6 else f"{value / 1e6:.2f} s"
-
-
-def percent(value: float | None, signed: bool = False) -> str | None:
-    if value is None:
-        return None
-    return f"{value * 100:+.1f} %" if signed else f"{value * 100:.1f} %"
-
-
-def at_most(bound: float | None) -> str:
-    """The upper bound of a penalty; *open* where nothing larger settles it."""
-    return "open" if bound is None else f"{bound * 100:.1f} %"
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interrupt is reported with its notes here: typer turns it into an exit code, silently."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        complain("; ".join(["interrupted", *getattr(interrupt, "__notes__", ())]))
+        raise
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[[float, float, object], None]]:
-    """A bar on stderr with its share and the time left; call it with (done, total, what)."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def progress(title: str) -> Iterator[Progress]:
+    """A bar on stderr with its share and the time left."""
+    from rich import progress as bar
 
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        bar.TextColumn("{task.description}"),
+        bar.BarColumn(),
+        bar.TaskProgressColumn(),
+        bar.TimeElapsedColumn(),
+        bar.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bars:
+    bars = bar.Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    with _interruptible(), bars:
         task = bars.add_task(title, total=None)
 
-        def advance(done: float, total: float, what: object) -> None:
+        def advance(done: float, total: float, what: object = "") -> None:
             bars.update(task, completed=done, total=total)
 
         yield advance
+
+
+@contextmanager
+def search_line(objective: str) -> Iterator[Callable[[float, float], None]]:
+    """A line on stderr while a plan is searched for; call it with the best value and the bound."""
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("dots", f"planning for {objective}: reading")
+    live = Live(
+        spinner, console=err, transient=True, refresh_per_second=8, auto_refresh=err.is_terminal
+    )
+    with _interruptible(), live:
+        if not err.is_terminal:
+            live.stop()
+
+        def report(value: float, bound: float) -> None:
+            spinner.update(
+                text=f"planning for {objective}: best {value:.8g}, bound {bound:.8g}, "
+                f"gap {bound - value:.2g}; Ctrl-C keeps it"
+            )
+
+        yield report

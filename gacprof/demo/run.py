@@ -19,8 +19,7 @@ from gacprof.devices.worker import sweeper
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
 from gacprof.planning import Plan
-from gacprof.report.contents import Contents
-from gacprof.report.page import write_page
+from gacprof.report.page import Contents, write_page
 from gacprof.sweeping import run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 

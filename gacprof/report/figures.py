@@ -24,17 +24,14 @@ from gacprof.report.figures_style import (
     TINTS,
     dim_ticks,
     latency_unit,
+    legend,
     new_figure,
-    save,
     title,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["draw_staircase", "save", "side_by_side", "staircase"]
-
 MOST_BANDS = 16
 """More tiers than this are not drawn as bands: they would be hatching, not information."""
 
@@ -56,7 +53,7 @@ def staircase(cliff_map: CliffMap, curve: Curve, width: float = 10.0) -> Figure:
     figure, (axes,) = new_figure(width, 4.6)
     draw_staircase(axes, curve)
     title(axes, f"{curve.operator}: latency over {curve.axis}", _conditions(cliff_map, curve))
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -83,7 +80,7 @@ def side_by_side(
         title(panel, heading, _conditions(cliff_map, curve))
         if panel is not panels[-1]:
             panel.set_xlabel("")
-        _legend(panel)
+        legend(panel)
     return figure
 
 
@@ -106,8 +103,8 @@ def draw_staircase(axes: Axes, curve: Curve) -> None:
 def _draw_bands(axes: Axes, curve: Curve) -> None:
     """The tiers of the best class, as bands that meet halfway between neighbouring dims.
 
-    A known mechanism keeps its colour wherever it returns; unknown ones are one colour, in turns
-    paler, so that their one swatch in the legend stands for all of them.
+    A known mechanism keeps its colour wherever it returns; unknown ones are one colour, every
+    second one paler, so that their one swatch in the legend stands for all of them.
     """
     tiers = best_tiers(curve)
     if not 2 <= len(tiers) <= MOST_BANDS:
@@ -140,15 +137,19 @@ def best_tiers(curve: Curve) -> list[Tier]:
     return [tier for tier in curve.tiers if tier.remainders == best]
 
 
+def classes_of(curve: Curve) -> list[tuple[int, list[int]]]:
+    """(modulus, remainders) of each residue class, the fastest first; one where all are alike."""
+    if curve.period is None:
+        return [(1, [0])]
+    return [(curve.period.modulus, c.remainders) for c in curve.period.classes]
+
+
 def _draw_classes(axes: Axes, curve: Curve, factor: float) -> None:
     """Each residue class in its colour and shape; its line breaks where a tier ends
     and across a wide gap."""
-    classes = [(1, [0])]
-    if curve.period is not None:
-        classes = [(curve.period.modulus, c.remainders) for c in curve.period.classes]
     size = 4.5 if len(curve.points.d) < 150 else 3.0 if len(curve.points.d) < 600 else 2.0
     latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
-    for i, (modulus, remainders) in enumerate(classes):
+    for i, (modulus, remainders) in enumerate(classes_of(curve)):
         colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
         members = [d for d in latency if d % modulus in remainders]
         tiers = [t for t in curve.tiers if (t.modulus, t.remainders) == (modulus, remainders)]
@@ -235,13 +236,6 @@ def _spread(dims: Sequence[int], least: float) -> list[int]:
         if not kept or kept[-1] - d >= least:
             kept.append(d)
     return kept[::-1]
-
-
-def _legend(axes: Axes) -> None:
-    axes.legend(
-        loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9,
-        labelcolor=INK, handlelength=1.6, borderaxespad=0.0,
-    )  # fmt: skip
 
 
 def _conditions(cliff_map: CliffMap, curve: Curve) -> str:

@@ -73,6 +73,14 @@ def title(axes: Axes, main: str, sub: str = "") -> None:
         )  # fmt: skip
 
 
+def legend(axes: Axes) -> None:
+    """To the right of the axes, where no point is."""
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9,
+        labelcolor=INK, handlelength=1.6, borderaxespad=0.0,
+    )  # fmt: skip
+
+
 def dim_ticks(axes: Axes, first: int, last: int) -> None:
     """Ticks at a power of two's multiples, about eight of them: dims are not decimal."""
     from matplotlib.ticker import MultipleLocator

@@ -6,17 +6,19 @@ has no section. Figures are inlined as SVG and written beside the page as SVG an
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_text
-from gacprof.report.bench_figure import bench_figure, workloads
-from gacprof.report.contents import Contents
+from gacprof.operators import OPERATORS
 from gacprof.report.figures import staircase
+from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import save, to_svg
-from gacprof.report.old_figures import remove_old
 from gacprof.report.wording import FILTERS, headline
 
 if TYPE_CHECKING:
@@ -25,6 +27,30 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.schema import Curve
 
 MOST_CURVES = 6
+
+_AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.items())
+_OURS = re.compile(
+    rf"(?:bench|figure-\d+-[a-z0-9-]+|gemm-8k-[A-Z]|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII
+)
+"""Every name that this module and :mod:`gacprof.survey.figures` give a figure."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What goes on the page; all but the title may be missing. Mappings are ``as_dict()``s.
+    ``example`` is another device's map, whose first curve shows what a cliff is."""
+
+    title: str
+    cliff_map: CliffMap | None = None
+    example: CliffMap | None = None
+    subject: str = ""
+    diagnosis: Mapping[str, Any] | None = None
+    plan: Mapping[str, Any] | None = None
+    realigned: Mapping[str, Any] | None = None
+    verification: Mapping[str, Any] | None = None
+    bench: Mapping[str, Any] | None = None
+    commands: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
 
 def write_page(contents: Contents, folder: str | Path) -> Path:
@@ -59,7 +85,8 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         figures=drawn,
         headline=headline(contents),
         bench_rows=workloads(contents.bench) if contents.bench else [],
-        map_facts=_map_facts(contents.cliff_map),
+        map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
+        noise=contents.cliff_map.file.noise if contents.cliff_map else None,
     )
     target = folder / "index.html"
     try:
@@ -86,8 +113,8 @@ def _figures(contents: Contents) -> list[tuple[str, str, Figure]]:
     if contents.example is not None:
         curve = contents.example.curves[0]
         device = contents.example.environment.name
-        told = f"For comparison, not this device: {curve.operator} over {curve.axis}, {device}."
-        made.append(("example", told, staircase(contents.example, curve)))
+        caption = f"For comparison, not this device: {curve.operator} over {curve.axis}, {device}."
+        made.append(("example", caption, staircase(contents.example, curve)))
     return made
 
 
@@ -107,33 +134,40 @@ def telling_curves(cliff_map: CliffMap, most: int = MOST_CURVES) -> list[Curve]:
     return chosen[:most]
 
 
-def _map_facts(cliff_map: CliffMap | None) -> dict[str, Any] | None:
-    if cliff_map is None:
-        return None
+def map_facts(cliff_map: CliffMap) -> dict[str, Any]:
+    """A map in numbers: where it is from, what it holds, how its dims were judged."""
+    from gacprof.cliffmap.catalogue import describe
+
     file = cliff_map.file
-    return {
-        "name": file.name,
-        "device": file.device.name,
-        "arch": file.device.arch,
-        "provenance": file.provenance.kind,
-        "source": file.provenance.source,
-        "citation": file.provenance.citation,
-        "created": file.provenance.created,
-        "stack": {k: v for k, v in file.provenance.stack.items() if v},
-        "floor": file.noise.floor,
-        "floor_reason": file.noise.reason,
-        "pairs": file.noise.pairs,
-        "curves": len(file.curves),
-        "points": sum(len(c.points.d) for c in file.curves),
-        "cliffs": sum(len(c.cliffs) for c in file.curves),
-        "safe": sum(len(c.safe) for c in file.curves),
-        "misaligned": sum(len(c.misaligned) for c in file.curves),
-        "undecided": sum(len(c.undecided) for c in file.curves),
-        "tolerances": sorted(c.tolerance for c in file.curves) or [0.0],
-        "too_noisy": cliff_map.too_noisy,
+    about = describe(cliff_map)
+    verdicts = {
+        verdict: sum(len(getattr(curve, verdict)) for curve in file.curves)
+        for verdict in ("safe", "misaligned", "undecided")
     }
+    return (
+        about
+        | verdicts
+        | {
+            "arch": file.device.arch,
+            "source": file.provenance.source,
+            "citation": file.provenance.citation,
+            "cliffs": sum(len(c.cliffs) for c in file.curves),
+            "noise_floor": about.pop("floor"),
+            "too_noisy": cliff_map.too_noisy,
+            "tolerances": sorted({curve.tolerance for curve in file.curves}),
+        }
+    )
 
 
 def _inline(svg: str) -> str:
     """The SVG element alone, without XML prologue, as HTML wants it."""
     return svg[svg.index("<svg") :]
+
+
+def remove_old(folder: Path, drawn: Collection[str]) -> None:
+    """Remove figures under names of ours whose stem is not in ``drawn``; leave anything else."""
+    if not folder.is_dir():
+        return
+    for file in sorted(folder.iterdir()):
+        if _OURS.fullmatch(file.name) and file.stem not in drawn:
+            file.unlink()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import html
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gacprof.core.errors import ReportError
+from gacprof.core.formatting import percent
 
 Cell = str | int | float | None
 
@@ -53,6 +54,19 @@ class Table:
     def headings(self) -> list[str]:
         return [column.heading for column in self.columns]
 
+    @property
+    def caption(self) -> str:
+        return f"{self.id}. {self.title}"
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers (and nothing else)."""
+        columns = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.columns)
+        return [
+            any(c is not None for c in column) and not any(isinstance(c, str) for c in column)
+            for column in columns
+        ]
+
 
 def render(table: Table, form: str = "markdown") -> str:
     """The table as ``markdown``, ``latex``, ``csv`` or ``html``. Raises :class:`ReportError`."""
@@ -63,39 +77,29 @@ def render(table: Table, form: str = "markdown") -> str:
 
 
 def to_markdown(table: Table) -> str:
-    def line(cells: list[str]) -> str:
+    def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    rule = "|" + "|".join(" ---: " if right else " --- " for right in _numeric(table)) + "|"
-    lines = [f"**{table.id}. {table.title}**", "", line(table.headings), rule]
-    lines += [line(row) for row in table.texts()]
+    rule = "| " + " | ".join("---:" if right else "---" for right in table.numeric) + " |"
+    lines = [f"**{table.caption}**", "", line(table.headings), rule, *map(line, table.texts())]
     lines += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
 
 
 def to_latex(table: Table) -> str:
     """A ``table`` environment with the rules of the package ``booktabs``."""
-    align = "".join("r" if right else "l" for right in _numeric(table))
-    body = [" & ".join(map(_tex, row)) + r" \\" for row in [table.headings, *table.texts("--")]]
-    notes = [r"\\[2pt] \footnotesize " + _tex(note) for note in table.notes]
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_tex(f'{table.id}. {table.title}')}}}",
-            rf"\begin{{tabular}}{{{align}}}",
-            r"\toprule",
-            body[0],
-            r"\midrule",
-            *body[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            *notes,
-            r"\end{table}",
-            "",
-        ]
+    align = "".join("r" if right else "l" for right in table.numeric)
+    head, *body = (
+        " & ".join(map(_tex, row)) + r" \\" for row in [table.headings, *table.texts("--")]
     )
+    notes = [r"\\[2pt] \footnotesize " + _tex(note) for note in table.notes]
+    lines = [
+        r"% \usepackage{booktabs}", r"\begin{table}", r"\centering",
+        rf"\caption{{{_tex(table.caption)}}}", rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}",
+        *notes, r"\end{table}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def to_csv(table: Table) -> str:
@@ -109,18 +113,16 @@ def to_csv(table: Table) -> str:
 
 def to_html(table: Table) -> str:
     """A ``table`` element; numbers have the class ``number``, notes follow in a list."""
-    kinds = [' class="number"' if right else "" for right in _numeric(table)]
+    kinds = [' class="number"' if right else "" for right in table.numeric]
 
-    def cells(tag: str, row: list[str]) -> str:
-        parts = (
-            f"<{tag}{kind}>{html.escape(cell)}</{tag}>"
-            for cell, kind in zip(row, kinds, strict=True)
-        )
+    def cells(tag: str, row: Sequence[str]) -> str:
+        pairs = zip(row, kinds, strict=True)
+        parts = (f"<{tag}{kind}>{html.escape(cell)}</{tag}>" for cell, kind in pairs)
         return f"<tr>{''.join(parts)}</tr>"
 
     lines = [
         '<table class="paper">',
-        f"<caption>{html.escape(f'{table.id}. {table.title}')}</caption>",
+        f"<caption>{html.escape(table.caption)}</caption>",
         f"<thead>{cells('th', table.headings)}</thead>",
         "<tbody>",
         *(cells("td", row) for row in table.texts()),
@@ -145,19 +147,10 @@ def _text(cell: Cell, column: Column, missing: str) -> str:
     if cell is None:
         return missing
     if isinstance(cell, float) and column.share:
-        return f"{cell:.{column.decimals or 0}%}".replace("%", " %")
+        return percent(cell, decimals=column.decimals or 0) or missing
     if isinstance(cell, float) and column.decimals is not None:
         return f"{cell:.{column.decimals}f}"
     return str(cell)
-
-
-def _numeric(table: Table) -> list[bool]:
-    """Which columns hold numbers (and nothing else)."""
-    columns = zip(*table.rows, strict=True) if table.rows else ((),) * len(table.columns)
-    return [
-        any(c is not None for c in column) and not any(isinstance(c, str) for c in column)
-        for column in columns
-    ]
 
 
 _TEX = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gacprof.cliffmap import CliffMap, detect
+from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Curve
 from gacprof.report.tables import Cell, Column, Table
 from gacprof.report.tables_curves import (
@@ -14,6 +14,7 @@ from gacprof.report.tables_curves import (
     lacking,
     latencies,
     main_kernels,
+    penalties,
 )
 
 B1_DIMS = (96, 104, 107, 112, 120, 128)
@@ -36,11 +37,9 @@ def a2_templates(cliff_map: CliffMap) -> Table:
         Column("latency [ms]", 2), Column("ratio", 1), Column("median in region [ms]", 2),
     )  # fmt: skip
     name = "Attention tiers over head_dim"
-    curve = find(cliff_map, "attention", "head_dim", PAPER_ATTENTION, {"mask": "none"})
+    curve = _unmasked(cliff_map)
     if curve is None:
-        return Table(
-            "A.2", name, columns, (), (lacking("attention over head_dim", "attention", "head_dim"),)
-        )
+        return Table("A.2", name, columns, (), (_lacking(),))
     at = latencies(curve)
     rows: list[tuple[Cell, ...]] = []
     below = 0
@@ -64,6 +63,18 @@ def a2_templates(cliff_map: CliffMap) -> Table:
     return Table("A.2", name, columns, tuple(rows), tuple(notes))
 
 
+def _unmasked(cliff_map: CliffMap, **flags: str) -> Curve | None:
+    wanted = {"mask": "none", **flags}
+    return find(cliff_map, "attention", "head_dim", PAPER_ATTENTION, wanted)
+
+
+def _lacking(backend: str | None = None) -> str:
+    if backend is None:
+        return lacking("attention over head_dim", "attention", "head_dim")
+    what = f"attention under the backend '{backend}'"
+    return lacking(what, "attention", "head_dim", {"backend": backend})
+
+
 def _template(curve: Curve, d: int) -> tuple[int | None, str | None]:
     """(head_dim template, tile) of the kernel that served ``d``, as its name tells them."""
     for kernel in main_kernels(curve, [d]):
@@ -76,8 +87,8 @@ def b1_backends(cliff_map: CliffMap) -> Table:
     """Attention latency under each forced backend."""
     name = "Attention latency per backend [ms]"
     columns = (Column("head_dim"), *(Column(words, 2) for words in BACKENDS))
-    curves = {words: _of_backend(cliff_map, flag) for words, flag in BACKENDS.items()}
-    notes = [_lacking_backend(flag) for words, flag in BACKENDS.items() if curves[words] is None]
+    curves = {words: _unmasked(cliff_map, backend=flag) for words, flag in BACKENDS.items()}
+    notes = [_lacking(flag) for words, flag in BACKENDS.items() if curves[words] is None]
     known = [curve for curve in curves.values() if curve is not None]
     if not known:
         return Table("B.1", name, columns, (), tuple(notes))
@@ -87,16 +98,6 @@ def b1_backends(cliff_map: CliffMap) -> Table:
         if any(_cell(curve, d) is not None for curve in known)
     )
     return Table("B.1", name, columns, rows, (condition(cliff_map, known[0]), *notes))
-
-
-def _of_backend(cliff_map: CliffMap, flag: str) -> Curve | None:
-    return find(cliff_map, "attention", "head_dim", PAPER_ATTENTION,
-                {"backend": flag, "mask": "none"})  # fmt: skip
-
-
-def _lacking_backend(flag: str) -> str:
-    what = f"attention under the backend '{flag}'"
-    return lacking(what, "attention", "head_dim", {"backend": flag})
 
 
 def _cell(curve: Curve | None, d: int) -> Cell:
@@ -117,19 +118,18 @@ def b2_availability(cliff_map: CliffMap) -> Table:
     )  # fmt: skip
     rows, notes = [], []
     for words, flag in BACKENDS.items():
-        curve = _of_backend(cliff_map, flag)
         if flag == "auto":
             continue
+        curve = _unmasked(cliff_map, backend=flag)
         if curve is None:
-            notes.append(_lacking_backend(flag))
+            notes.append(_lacking(flag))
             continue
         tried = [*curve.points.d, *curve.coverage.failed]
         aligned = [d for d in tried if d % 8 == 0]
         others = [d for d in tried if d % 8]
         rows.append((words, _served(curve, aligned), _served(curve, others), len(tried)))
-    return Table(
-        "B.2", "Backend availability by alignment", columns, tuple(rows), tuple(notes)
-    )  # fmt: skip
+    name = "Backend availability by alignment"
+    return Table("B.2", name, columns, tuple(rows), tuple(notes))
 
 
 def _served(curve: Curve, dims: Sequence[int]) -> float | None:
@@ -144,14 +144,12 @@ def b5_rescue(cliff_map: CliffMap) -> Table:
         Column("head_dim"), Column("padded to"), Column("latency [ms]", 3),
         Column("speed-up", 2), Column("memory", 1, share=True),
     )  # fmt: skip
-    curve = find(cliff_map, "attention", "head_dim", PAPER_ATTENTION, {"mask": "none"})
+    curve = _unmasked(cliff_map)
     if curve is None:
-        return Table(
-            "B.5", name, columns, (), (lacking("attention over head_dim", "attention", "head_dim"),)
-        )
+        return Table("B.5", name, columns, (), (_lacking(),))
     at = latencies(curve)
-    penalties = dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
-    start = MISALIGNED if MISALIGNED in at else max(penalties, key=lambda d: penalties[d])
+    lost = penalties(curve)
+    start = MISALIGNED if MISALIGNED in at else max(lost, key=lambda d: lost[d])
     next_class = [d for d in at if d > start and d % 8 == 0][:1]
     best = [d for d in curve.frontier if d > start][:1]
     targets = list(dict.fromkeys([start, *next_class, *best]))

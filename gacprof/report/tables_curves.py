@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
-from gacprof.cliffmap import CliffMap, MapLookupError
+from gacprof.cliffmap import CliffMap, MapLookupError, detect
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import best
 from gacprof.core.points import Flag
@@ -55,16 +54,6 @@ def of_regime(
     return best(exact) or best(alike)
 
 
-def exactly(
-    cliff_map: CliffMap, operator: str, axis: str, fixed: Mapping[str, int]
-) -> Curve | None:
-    """The curve at these fixed dims, or None."""
-    try:
-        return cliff_map.curve(operator, axis, None, None, **fixed)
-    except MapLookupError:
-        return None
-
-
 def lacking(what: str, operator: str, axis: str, flags: Mapping[str, Flag] | None = None) -> str:
     """The note for a missing row: ``what`` the map does not hold, and the suite that gives it."""
     suite = giving(operator, axis, flags)
@@ -107,6 +96,11 @@ def latencies(curve: Curve) -> dict[int, float]:
     return dict(zip(curve.points.d, curve.points.median_us, strict=True))
 
 
+def penalties(curve: Curve) -> dict[int, float]:
+    """Dim → penalty as a share."""
+    return dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
+
+
 def main_kernels(curve: Curve, dims: Sequence[int]) -> list[Kernel]:
     """The main kernel at each of these dims, where the map recorded kernels."""
     if not curve.points.kernels:
@@ -115,9 +109,3 @@ def main_kernels(curve: Curve, dims: Sequence[int]) -> list[Kernel]:
     names = [curve.kernels[i] for d in dims if (i := at.get(d)) is not None]
     groups = [attach(kernels) for kernels in names]
     return [max(g, key=lambda group: group.main.role != "unknown").main for g in groups if g]
-
-
-def class_level(curve: Curve, remainders: Sequence[int]) -> float:
-    """Median latency, in µs, of a residue class of the curve's period."""
-    assert curve.period is not None
-    return median(t for d, t in latencies(curve).items() if d % curve.period.modulus in remainders)

@@ -1,12 +1,14 @@
-"""Numbers and findings as words: what the page says, kept apart from how it looks."""
+"""Findings as words: what the page says, kept apart from how it looks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gacprof.core import formatting
+
 if TYPE_CHECKING:
-    from gacprof.report.contents import Contents
+    from gacprof.report.page import Contents
 
 
 def headline(contents: Contents) -> list[str]:
@@ -76,27 +78,21 @@ def _dims(diagnosis: Mapping[str, Any]) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    if value is None:
-        return "unknown"
-    if value < 1e3:
-        return f"{value:.1f} µs"
-    return f"{value / 1e3:.2f} ms" if value < 1e6 else f"{value / 1e6:.2f} s"
+    return formatting.microseconds(value) or "unknown"
 
 
 def percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
+    return formatting.percent(value, gap="") or "–"
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.1%}".replace("-", "−")
-
-
-def count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+def _signed(value: float | None) -> str:
+    return (formatting.percent(value, signed=True, gap="") or "–").replace("-", "−")
 
 
 def between(ends: Sequence[float]) -> str:
     """``2.0% to 3.7%``; one of them where both read the same."""
+    if not ends:
+        return "unknown"
     first, last = percent(ends[0]), percent(ends[-1])
     return first if first == last else f"{first} to {last}"
 
@@ -117,8 +113,8 @@ def error(value: float | None) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     "us": microseconds,
     "percent": percent,
-    "signed": lambda value: "–" if value is None else _signed(value),
-    "count": count,
+    "signed": _signed,
+    "count": lambda value: "–" if value is None else f"{value:,}",
     "between": between,
     "bound": bound,
     "error": error,

@@ -13,10 +13,9 @@ from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_json, write_text
 from gacprof.report.figures import staircase
-from gacprof.report.figures_paper import FIGURES, paper_figure
+from gacprof.report.figures_map import FIGURES, paper_figure
 from gacprof.report.figures_style import to_svg
-from gacprof.report.old_figures import remove_old
-from gacprof.report.page import telling_curves
+from gacprof.report.page import remove_old, telling_curves
 from gacprof.report.tables import Table, render
 from gacprof.report.tables_paper import TABLES, paper_table
 from gacprof.survey.setting import Setting

@@ -182,7 +182,7 @@ def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkeypatch):
-    from gacprof.devices.worker import _RemoteSession
+    from gacprof.devices.worker import IsolatedDevice
     from gacprof.sweeping import read_blocks
 
     (tmp_path / "t.toml").write_text(
@@ -191,17 +191,18 @@ def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkey
         "values = [{ from = 8, to = 20 }]\ndims = { M = 4, N = 8 }\n"
     )
     arguments = ("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run")
-    real, calls = _RemoteSession.block, []
+    real, calls = IsolatedDevice.blocks, []
 
-    def interrupted(self, order):
+    def interrupted(self, wanted):
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return real(self, order)
+        return real(self, wanted)
 
-    monkeypatch.setattr(_RemoteSession, "block", interrupted)
+    monkeypatch.setattr(IsolatedDevice, "blocks", interrupted)
     stopped = run(*arguments)
-    assert stopped.code == 130 and "Traceback" not in stopped.err
+    assert stopped.code == 130 and stopped.err.count("\n") == 1
+    assert f"what was measured is in {tmp_path / 'run'}" in stopped.err
     before = read_blocks(tmp_path / "run")
     assert len(before) == 3
     resumed = run(*arguments, "--resume", "--json")

@@ -364,7 +364,7 @@ def test_on_a_gpu_disputes_are_measured_through_a_sweep(run, monkeypatch, tmp_pa
         assert name == "cuda"
         return nullcontext(RecordedDevice(answer, GPU))
 
-    monkeypatch.setattr("gacprof.devices.worker.sweeper", sweeper)
+    monkeypatch.setattr("gacprof.api.sweeper", sweeper)
     told = run("disputes", "--device", "cuda", "--only", "7", "--out", tmp_path / "d")
     assert told.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in told.out
     assert "1 of 1 settled" in told.out and (tmp_path / "d" / "samples.parquet").exists()

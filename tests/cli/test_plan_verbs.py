@@ -8,10 +8,8 @@ import pytest
 from planted_blocks import linear, planted
 
 from gacprof.checkpoint import scan
-from gacprof.cli.plan_tables import window
-from gacprof.cli.planning import byte_count
+from gacprof.cli.planning import window
 from gacprof.cliffmap.build import build_map
-from gacprof.core.errors import PlanError
 from gacprof.core.points import Environment
 
 ONE = "model.layers.0.self_attn.v_proj:rank"
@@ -70,30 +68,6 @@ def test_a_plan_prints_what_it_changed_what_it_cost_and_the_proof(planned, asvd,
 )
 def test_a_window_shows_where_the_choice_sits_in_it(candidates, chosen, fusable, shown):
     assert window(candidates, chosen, fusable) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("6GB", 6 * 10**9),
-        ("512MiB", 512 * 2**20),
-        ("1.5 kB", 1500),
-        ("5.226 MB", 5_226_000),
-        ("1,000", 1000),
-        ("2tib", 2 * 2**40),
-        ("7b", 7),
-    ],
-)
-def test_bytes_are_read_with_decimal_and_binary_units(text, count):
-    assert byte_count(text) == count
-
-
-@pytest.mark.parametrize(
-    "text", ["", "GB", "nan", "inf", "-1GB", "0", "6XB", "6GBB", "1e400", "0x10", "1 2", "½GB"]
-)
-def test_what_is_no_number_of_bytes_is_refused(text):
-    with pytest.raises(PlanError, match="--memory"):
-        byte_count(text)
 
 
 def test_memory_holds_for_the_checkpoint_that_is_written(run, planned, asvd, tmp_path):

@@ -14,8 +14,7 @@ from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.planning import plan
-from gacprof.report.contents import Contents
-from gacprof.report.page import write_page
+from gacprof.report.page import Contents, write_page
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.suite import parse_suite

@@ -97,7 +97,7 @@ def test_infinite_logits_fail_and_are_still_json(asvd):
 
 
 def test_what_is_not_finite_is_not_told_as_a_difference(asvd, capsys):
-    from gacprof.cli.model_tables import print_verification
+    from gacprof.cli.models import print_verification
 
     model = load_model(asvd, "float32")
     model.lm_head.weight[0, 0] = float("nan")

@@ -7,7 +7,7 @@ from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
 from gacprof.planning import Constraints, PlanRequest, plan
 from gacprof.planning.pareto import pareto
-from gacprof.report.pareto_figure import pareto_figure
+from gacprof.report.figures_models import pareto_figure
 
 
 @pytest.fixture(scope="module")

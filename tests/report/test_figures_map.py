@@ -16,8 +16,7 @@ from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
 from gacprof.report.figures import BAND, best_tiers, runs, side_by_side, staircase
-from gacprof.report.figures_heatmap import grid_penalty, heat_map
-from gacprof.report.figures_paper import paper_figure
+from gacprof.report.figures_map import grid_penalty, heat_map, paper_figure
 from gacprof.report.figures_style import OKABE_ITO, save, to_svg
 
 

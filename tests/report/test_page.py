@@ -7,8 +7,7 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
-from gacprof.report.contents import Contents
-from gacprof.report.page import telling_curves, write_page
+from gacprof.report.page import Contents, telling_curves, write_page
 from gacprof.report.wording import between, error, headline, microseconds
 
 TIMING = {

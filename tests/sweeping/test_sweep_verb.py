@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gacprof.cli.app import app
-from gacprof.cli.devices import duration_s
-from gacprof.core.errors import MeasurementError, SuiteError
+from gacprof.core.errors import MeasurementError
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping.estimate import estimate
 from gacprof.sweeping.run import run_sweep
@@ -42,19 +41,6 @@ def sweep(*arguments):
     return CliRunner().invoke(app, ["sweep", *arguments], catch_exceptions=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("8m", 480), ("1h", 3600), ("1.5m", 90)]
-)
-def test_durations_are_written_as_people_do(text, seconds):
-    assert duration_s(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "-3s", "0", "8 days"])
-def test_other_durations_are_refused(text):
-    with pytest.raises(SuiteError, match="give a time such as"):
-        duration_s(text)
-
-
 def test_a_sweep_of_the_cpu_runs_in_a_worker(tiny, tmp_path):
     out = tmp_path / "run"
     told = sweep(tiny, "--device", "cpu", "--out", str(out))
@@ -74,7 +60,6 @@ def test_isolation_is_decided_in_one_place(tiny, tmp_path, monkeypatch, isolate)
         asked.append((name, options["isolate"], options["processes"]))
         return nullcontext(RecordedDevice(lambda point: 5.0))
 
-    monkeypatch.setattr("gacprof.devices.worker.sweeper", sweeper)
     monkeypatch.setattr("gacprof.api.sweeper", sweeper)
     flag = () if isolate else ("--no-isolate",)
     assert sweep(tiny, "--device", "cpu", "--out", str(tmp_path / "a"), *flag).exit_code == 0

@@ -1,4 +1,4 @@
-"""Parameters, predicted latency and energy lost, each against the other, every variant drawn in."""
+"""Models as pictures: measured before and after, and what can be had for size, time and loss."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gacprof.report.figures_style import (
     FAINT,
     INK,
+    MARKERS,
     OKABE_ITO,
     QUIET,
     latency_unit,
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+HALF_ROW = 0.4
+"""Of the distance between two rows: half the height of the A/A band."""
+
 Variant = Mapping[str, Any]
 
 WAYS = {"up": "^", "down": "v", "nearest": "s"}
@@ -27,6 +31,69 @@ WAYS = {"up": "^", "down": "v", "nearest": "s"}
 
 MANY_CELLS = 8
 """A grid of more lines than this has no room for its numbers."""
+
+
+def bench_figure(bench: Mapping[str, Any]) -> Figure:
+    """One row a workload, one mark a model: the ratio to the first model, below 1 is faster.
+
+    A grey band is as wide as the A/A spread: what the first model shows against itself.
+    ``bench`` is a bench's ``as_dict()``.
+    """
+    rows = workloads(bench)
+    figure, (axes,) = new_figure(8.0, 1.5 + 0.62 * len(rows))
+    axes.axvline(1.0, color=QUIET, linewidth=1.0)
+    spreads = {replicate["workload"]: replicate["spread"] for replicate in bench["replicates"]}
+    for i, (workload, timings) in enumerate(rows):
+        _band(axes, i, spreads[workload])
+        for k, model in enumerate(bench["models"][1:]):
+            _mark(axes, i, k, len(bench["models"]) - 1, timings[model])
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.invert_yaxis()
+    axes.grid(False, axis="y")
+    axes.margins(x=0.12)
+    axes.set_xlabel(f"time ÷ time of {bench['models'][0]}  (left of 1 is faster)", color=INK)
+    device = bench["environment"]["name"]
+    title(
+        axes,
+        "Measured interleaved, one run",
+        f"{device} · {bench['dtype']} · batch {bench['batch']} · {bench['rounds']} rounds · "
+        "95 % intervals for all together",
+    )
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
+    return figure
+
+
+def _band(axes: Axes, row: int, spread: float) -> None:
+    rows, left, right = [row - HALF_ROW, row + HALF_ROW], 1 / (1 + spread), 1 + spread
+    name = "A/A spread" if row == 0 else None
+    axes.fill_betweenx(rows, left, right, color=FAINT, linewidth=0, zorder=0, label=name)
+
+
+def _mark(axes: Axes, row: int, k: int, models: int, timing: Mapping[str, Any]) -> None:
+    """The k-th model's ratio, in its share of the row."""
+    low, middle, high = timing["ratio"]
+    y = row + 0.22 * (k - (models - 1) / 2)
+    colour, marker = OKABE_ITO[k % len(OKABE_ITO)], MARKERS[k % len(MARKERS)]
+    axes.plot([low, high], [y, y], color=colour, linewidth=2.0, solid_capstyle="butt")
+    name = timing["model"] if row == 0 else None
+    axes.plot(middle, y, marker, color=colour, markersize=7, label=name)
+    axes.annotate(
+        f"{middle - 1:+.1%}",
+        (high, y),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8.5,
+        color=INK,
+    )
+
+
+def workloads(bench: Mapping[str, Any]) -> list[tuple[str, dict[str, Mapping[str, Any]]]]:
+    """(workload, model → timing), in the order measured."""
+    rows: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for timing in bench["timings"]:
+        rows.setdefault(timing["workload"], {})[timing["model"]] = timing
+    return list(rows.items())
 
 
 def pareto_figure(found: Mapping[str, Any]) -> Figure:
@@ -38,19 +105,25 @@ def pareto_figure(found: Mapping[str, Any]) -> Figure:
     factor, unit = latency_unit(times) if times else (1.0, "µs")
     size, time, loss = "parameters [million]", f"predicted latency [{unit}]", "energy lost [%]"
     drawn = [(size, time), (size, loss), (time, loss)]
-    values = {size: _millions, time: lambda v: _scaled(v["latency_us"], factor), loss: _lost}
+
+    def value(axis: str, v: Variant) -> float | None:
+        if axis == size:
+            return float(v["parameters"]) / 1e6
+        us = v["latency_us"]
+        return _lost(v) if axis == loss else None if us is None else factor * us
+
     handles: dict[str, Any] = {}
     for panel, (x, y) in zip(panels, drawn, strict=False):
         for method, variants in _families(found["variants"]).items():
-            points = [(values[x](v), values[y](v), v) for v in variants]
+            points = [(value(x, v), value(y, v), v) for v in variants]
             known = [(a, b, v) for a, b, v in points if a is not None and b is not None]
-            handles |= {method: handles.get(method)} | _draw(panel, method, known)
+            handles |= {method: handles.get(method)} | _draw_method(panel, method, known)
         panel.set_xlabel(x, color=INK)
         panel.set_ylabel(y, color=INK)
         panel.margins(0.09)
     tokens = ", ".join(f"{m} × {w:g}" for m, w in found["tokens"].items())
-    told = f"{found['device']} · {found['dtype']} · tokens {tokens}"
-    title(panels[0], "Time", told)
+    conditions = f"{found['device']} · {found['dtype']} · tokens {tokens}"
+    title(panels[0], "Time", conditions)
     title(panels[1], "Quality", "tail of squared singular values, mean over dims; padding loses 0")
     title(panels[2], "Quality for time", "down and left is better")
     if grid:
@@ -62,18 +135,6 @@ def pareto_figure(found: Mapping[str, Any]) -> Figure:
     )  # fmt: skip
     legend.get_title().set_color(QUIET)
     return figure
-
-
-def _millions(variant: Variant) -> float:
-    return float(variant["parameters"]) / 1e6
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
-
-
-def _or_nan(value: float | None) -> float:
-    return nan if value is None else value
 
 
 def _lost(variant: Variant) -> float | None:
@@ -91,7 +152,9 @@ def _families(variants: Sequence[Variant]) -> dict[str, list[Variant]]:
     return found
 
 
-def _draw(panel: Axes, method: str, points: list[tuple[float, float, Variant]]) -> dict[str, Any]:
+def _draw_method(
+    panel: Axes, method: str, points: list[tuple[float, float, Variant]]
+) -> dict[str, Any]:
     """One method's points, and their handles for the legend. Ours is a line, ringed where it has
     the parameters of the checkpoint as it is."""
     if not points:
@@ -139,7 +202,7 @@ def _style(method: str) -> tuple[str, str]:
 
 def _missing(variants: Sequence[Variant]) -> str:
     """Which methods a panel cannot show, and why."""
-    told = []
+    reasons = []
     for key, why in (
         ("latency_us", "no predicted time (sizes the map does not hold)"),
         ("energy_kept", "loss not known (a width is cut)"),
@@ -150,14 +213,14 @@ def _missing(variants: Sequence[Variant]) -> str:
             if (lacking := [v for v in all_of_it if v[key] is None])
         ]
         if names:
-            told.append(f"{why}: {', '.join(names)}")
-    return " · ".join(told)
+            reasons.append(f"{why}: {', '.join(names)}")
+    return " · ".join(reasons)
 
 
 def _draw_grid(panel: Axes, grid: Mapping[str, Any], factor: float, unit: str) -> None:
     """Each cell's loss, the darker the more; empty where nothing fits."""
     lines = grid["cells"]
-    losses = [[nan if c is None else _or_nan(_lost(c)) for c in line] for line in lines]
+    losses = [[nan if c is None or (x := _lost(c)) is None else x for c in line] for line in lines]
     worst = max((x for line in losses for x in line if not isnan(x)), default=0.0)
     panel.imshow(losses, origin="lower", cmap="Blues", aspect="auto")
     panel.grid(False)

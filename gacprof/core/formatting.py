@@ -1,0 +1,52 @@
+"""Numbers as people read them: durations, shares and lists of dims. None stays None: missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def microseconds(value: float | None) -> str | None:
+    """A duration given in µs, with a unit that suits its size."""
+    if value is None:
+        return None
+    if value < 1e3:
+        return f"{value:.1f} µs"
+    return f"{value / 1e3:.2f} ms" if value < 1e6 else f"{value / 1e6:.2f} s"
+
+
+def duration(seconds: float) -> str:
+    """A duration given in seconds, for a person who waits: ``41 s``, ``12 min``."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def percent(
+    value: float | None, signed: bool = False, decimals: int = 1, gap: str = " "
+) -> str | None:
+    """A share as ``2.0 %``, ``+2.0 %``, or without the gap ``2.0%``."""
+    if value is None:
+        return None
+    return f"{value * 100:{'+' if signed else ''}.{decimals}f}{gap}%"
+
+
+def at_most(bound: float | None) -> str:
+    """The upper bound of a penalty; *open* where nothing larger settles it."""
+    return percent(bound) or "open"
+
+
+def dims(listed: Sequence[int]) -> str:
+    """Dims in ascending order, even runs shortened: 96, 104 … 160 (by 8)."""
+    parts: list[str] = []
+    i = 0
+    while i < len(listed):
+        j = i + 1
+        while j + 1 < len(listed) and listed[j + 1] - listed[j] == listed[i + 1] - listed[i]:
+            j += 1
+        if j - i >= 3:
+            step = listed[i + 1] - listed[i]
+            by = "" if step == 1 else f" (by {step})"
+            parts.append(f"{listed[i]} … {listed[j]}{by}")
+            i = j + 1
+        else:
+            parts.append(str(listed[i]))
+            i += 1
+    return ", ".join(parts) or "none"

@@ -1,0 +1,56 @@
+"""``import gacprof``: its names, what importing it costs, and one rule for Python and the verbs."""
+
+import subprocess
+import sys
+from contextlib import nullcontext
+
+import pytest
+from planted import planted_device
+
+import gacprof
+from gacprof.core.errors import SuiteError
+
+
+def test_every_public_name_is_there():
+    assert all(getattr(gacprof, name) is not None for name in gacprof.__all__)
+    assert dir(gacprof) == sorted(gacprof.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
+        _ = gacprof.nonesuch
+
+
+def test_importing_gacprof_imports_nothing_heavy():
+    code = "import gacprof, sys; print({'torch', 'numpy', 'pandas', 'typer'} & set(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "set()"
+
+
+@pytest.fixture
+def planted(monkeypatch, tmp_path):
+    monkeypatch.setattr("gacprof.api.sweeper", lambda *_, **__: nullcontext(planted_device()))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_sweep_goes_on_by_its_folder_alone(planted, asvd):
+    first = gacprof.sweep(model=asvd, tokens=[64], window=0.01)
+    assert str(first.folder).startswith("runs/")  # where no folder is named
+    again = gacprof.sweep(out=first.folder, resume=True)
+    assert (again.points, again.blocks) == (first.points, first.blocks)
+
+
+def test_nothing_to_resume_is_an_error_in_python_too(planted, tmp_path):
+    with pytest.raises(gacprof.GacprofError, match="nothing to resume"):
+        gacprof.sweep("quick", out=tmp_path / "mistyped", resume=True)
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_tokens_with_a_suite_are_refused_by_both(planted, run, tmp_path):
+    with pytest.raises(SuiteError, match="names its own dims"):
+        gacprof.sweep("quick", tokens=[1], out=tmp_path / "a")
+    refused = run("sweep", "quick", "--tokens", "1", "--out", tmp_path / "a")
+    assert refused.code == 2 and "names its own dims" in refused.err
+
+
+def test_ranks_of_shapes(planted):
+    summary = gacprof.sweep(ranks_of=[(64, 48)], ranks=(8, 12), tokens=[4], dtype="float32")
+    found = gacprof.safe_ranks((64, 48), gacprof.build_map(summary.folder))
+    assert found
