@@ -335,7 +335,7 @@ def pareto(
     objective: str = "energy",
     budgets: int = 15,
     grid: int = 0,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[int, int, object], None] | None = None,
     **limits: Any,
 ) -> Pareto:
     """Plans over many ``budgets`` beside naive rounding and the paper's choice; ``grid`` budgets
