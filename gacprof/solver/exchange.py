@@ -13,26 +13,24 @@ from itertools import combinations
 
 import numpy as np
 
-from gacprof.solver.losses import Losses
-from gacprof.solver.problem import Floats, Ints, Knapsack
-from gacprof.solver.search import Search
+from gacprof.solver.incumbent import Incumbent
+from gacprof.solver.inputs import Floats, Ints
+from gacprof.solver.problem import Knapsack
+from gacprof.solver.reduced_costs import Active
 
-PAIRS = 240
-TRIPLES = 48
+PAIRS, TRIPLES = 240, 48
 """So many of the cheapest moves are paired, and so many of these are put in threes."""
 
 PER_CLASS = 12
 """At most so many moves of a class: where its candidates are tied they would crowd out others."""
 
-PER_CELL = 24
-CELLS = 6
-NEIGHBOURS = 3
+PER_CELL, CELLS, NEIGHBOURS = 24, 6, 3
 """The list is cut into cells by the first resource, ordered by the second in each; what leaves
 least room is sought in the last few cells that fit, among the last few entries that fit."""
 
 OFFERED = 8
 
-TURNS = 3
+FAILURES = 3
 """So many lists in vain, and it is left at that."""
 
 
@@ -49,23 +47,23 @@ class _Moves:
         return _Moves(self.members[:, keep], self.first[keep], self.second[keep], self.loss[keep])
 
 
-def combine(search: Search, play: Losses, attempt: int) -> bool:
-    """Offer the search the best combinations of moves from the dual's choice, then from the
-    incumbent, as long as that helps; true if it did. Every attempt looks at other moves."""
-    helped = _improve(search, play, play.reference, 0)
+def exchange(incumbent: Incumbent, active: Active, attempt: int) -> bool:
+    """Offer the best combinations of moves from the dual's choice, then from the incumbent, as
+    long as that helps; true if it did. Every attempt looks at other moves."""
+    helped = _improve(incumbent, active, active.reference, 0)
     turn, failed = attempt * (attempt - 1), 0
-    while failed < TURNS:
-        assert search.incumbent is not None
-        better = _improve(search, play, search.incumbent, turn)
+    while failed < FAILURES:
+        assert incumbent.choice is not None
+        better = _improve(incumbent, active, incumbent.choice, turn)
         helped |= better
         failed = 0 if better else failed + 1
         turn += not better
     return helped
 
 
-def _improve(search: Search, play: Losses, base: Ints, turn: int) -> bool:
-    knapsack = search.knapsack
-    moves = _listed(knapsack, play, base, turn)
+def _improve(incumbent: Incumbent, active: Active, base: Ints, turn: int) -> bool:
+    knapsack = incumbent.knapsack
+    moves = _listed(knapsack, active, base, turn)
     room = knapsack.slack(base)
     edges = np.unique(np.sort(moves.first)[::PER_CELL])
     cell = np.searchsorted(edges, moves.first, side="right")
@@ -81,63 +79,49 @@ def _improve(search: Search, play: Losses, base: Ints, turn: int) -> bool:
         goal = (fitting - back) * span
         last = np.searchsorted(key, goal + np.clip(left[1] - lowest, -span / 4, span / 2), "right")
         for other in range(1, NEIGHBOURS + 1):
-            best.update(_best(moves, play.multipliers, left, np.maximum(last - other, 0)))
+            best.update(_best(moves, active.multipliers, left, np.maximum(last - other, 0)))
     found = False
     for _, one, other in sorted(best)[:OFFERED]:
         choice = base.copy()
         items = moves.members[:, [one, other]]
         items = items[items >= 0]
         choice[knapsack.owner[items]] = items
-        found |= search.offer(choice)
+        found |= incumbent.offer(choice)
     return found
 
 
-def _listed(knapsack: Knapsack, play: Losses, base: Ints, turn: int) -> _Moves:
+def _listed(knapsack: Knapsack, active: Active, base: Ints, turn: int) -> _Moves:
     """No move, single moves, pairs and triples, each of different classes."""
-    items, loss = _cheapest(knapsack, play, base, turn)
+    items, loss = _cheapest(knapsack, active, base, turn)
     count, owner = len(items), knapsack.owner[items]
-    one, two = np.triu_indices(count, 1)
-    three = np.array(list(combinations(range(min(TRIPLES, count)), 3)), dtype=np.int64)
-    none = np.full(count + 1, -1)
-    pairs = np.flatnonzero(owner[one] != owner[two])
-    a, b, c = three.reshape(-1, 3).T
-    apart = (owner[a] != owner[b]) & (owner[b] != owner[c]) & (owner[a] != owner[c])
-    members = np.concatenate(
-        [
-            np.stack([np.arange(-1, count), none, none]),
-            np.stack([one[pairs], two[pairs], np.full(len(pairs), -1)]),
-            np.stack([a, b, c])[:, apart],
-        ],
-        axis=1,
+    sets = [np.array([[-1, -1, -1]])]  # −1 points at the zero appended below
+    for size, most in ((1, count), (2, count), (3, TRIPLES)):
+        some = np.array(list(combinations(range(min(most, count)), size)), dtype=np.int64)
+        some = some.reshape(-1, size)
+        classes = np.sort(owner[some], axis=1)
+        some = some[(np.diff(classes, axis=1) > 0).all(axis=1)]
+        sets.append(np.pad(some, ((0, 0), (0, 3 - size)), constant_values=-1))
+    members = np.concatenate(sets).T
+    first, second, lost = (
+        np.append(amount, 0.0)[members].sum(axis=0)
+        for amount in (*((w[items] - w[base[owner]]) for w in knapsack.weights), loss)
     )
-    here = base[owner]
-    first, second = (
-        np.append((weight[items] - weight[here]).astype(np.float64), 0.0)[members].sum(axis=0)
-        for weight in knapsack.weights
-    )
-    return _Moves(
-        np.append(items, -1)[members], first, second, np.append(loss, 0.0)[members].sum(axis=0)
-    )
+    return _Moves(np.append(items, -1)[members], first, second, lost)
 
 
-def _cheapest(knapsack: Knapsack, play: Losses, base: Ints, turn: int) -> tuple[Ints, Floats]:
+def _cheapest(knapsack: Knapsack, active: Active, base: Ints, turn: int) -> tuple[Ints, Floats]:
     """The moves from ``base`` that lose least, few of each class; later turns mix in others."""
-    items = np.concatenate([play.items, play.reference[base != play.reference]])
+    items = np.concatenate([active.items, active.reference[base != active.reference]])
     items = items[items != base[knapsack.owner[items]]]
-    here = base[knapsack.owner[items]]
-    loss = knapsack.values[here] - knapsack.values[items]
-    for price, weight in zip(play.multipliers, knapsack.weights, strict=True):
-        loss += price * (weight[items] - weight[here])
-    likely = np.ones(len(items)) if not turn else np.random.default_rng(turn).random(len(items))
+    loss = knapsack.reduced_costs(active.multipliers, items, base[knapsack.owner[items]])
+    likely = np.random.default_rng(turn).random(len(items)) if turn else np.ones(len(items))
     order = np.argsort(np.maximum(loss, 0) / likely, kind="stable")[: 64 * PAIRS]
-    items, loss = items[order], loss[order]
-    owner = knapsack.owner[items]
+    owner = knapsack.owner[items[order]]
     by_class = np.argsort(owner, kind="stable")
-    starts = np.flatnonzero(np.diff(owner[by_class], prepend=-1))
-    rank = np.empty(len(items), dtype=np.int64)
-    lengths = np.diff(np.append(starts, len(items)))
-    rank[by_class] = np.arange(len(items)) - np.repeat(starts, lengths)
-    few = np.flatnonzero(rank < PER_CLASS)[:PAIRS]
+    ranked = owner[by_class]
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[by_class] = np.arange(len(order)) - np.searchsorted(ranked, ranked)
+    few = order[rank < PER_CLASS][:PAIRS]
     return items[few], loss[few]
 
 

@@ -1,25 +1,21 @@
-"""Two resources: prefixes and suffixes of a choice meet, each of which loses but a part of g.
+"""Two resources: the prefixes and suffixes of a choice, each of which loses but a part of g.
 
 States of two resources seldom dominate each other, and their number grows exponentially with
 the loss allowed. But in any order of the classes, a choice that loses at most g splits at one
 class: the classes before it lose at most g − h, those after it at most h, and only with that
 class's candidate g − h is passed (or it never is). So prefixes up to g − h and suffixes up to h
-are listed, and every prefix that a candidate carries past g − h is met with the suffixes that
+are listed, and every prefix that a candidate carries past g − h is joined with the suffixes that
 fill the room it leaves: a narrow window of them, since unused room is a loss as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gacprof.solver.problem import Floats, Ints
-from gacprof.solver.states import Found, OverQuotaError, States
-
-if TYPE_CHECKING:
-    from gacprof.solver.core import Core
+from gacprof.solver.core import Core, OverQuotaError, States
+from gacprof.solver.inputs import Ints
 
 SHARES = (0.5, 0.25, 0.125)
 """h as a part of g: half is best unless the suffixes explode earlier than the prefixes."""
@@ -27,48 +23,47 @@ SHARES = (0.5, 0.25, 0.125)
 CHUNK = 1 << 18
 
 
-def meet(core: Core, check: Callable[[], None]) -> None:
+def meet_in_the_middle(core: Core, check: Callable[[], None]) -> None:
     """Search ``core`` by prefixes and suffixes. Raises :class:`OverQuotaError`."""
-    whole = core.limit + core.margin
-    tail = _suffixes(core, whole, check)
-    front = whole - tail
+    whole = core.bar
+    share, suffixes = _suffixes(core, whole, check)
+    front = whole * (1 - share)
     states = core.root()
     for k in range(core.classes):
         check()
-        if tail:
-            _match(core, states, k, front)
+        if share:
+            _join(core, states, suffixes, k, front)
         states = core.extend(states, k, core.after(k + 1), front)
-        core.history.append(states.trail)
-        if not len(states.rho):
+        core.record(k, states)
+        if not len(states.loss):
             return
-        core.note(k, states)
 
 
-def _suffixes(core: Core, whole: float, check: Callable[[], None]) -> float:
-    """List the suffixes from every class on in ``core.tails``; the loss up to which they are."""
+def _suffixes(core: Core, whole: float, check: Callable[[], None]) -> tuple[float, list[States]]:
+    """The share of the loss up to which suffixes are listed, and those from every class on."""
     start, quota = core.spent, core.quota
     for share in SHARES:
         core.quota = start + quota // 4
-        tails = [core.root()]
+        suffixes = [core.root()]
+        most = whole * share * (1 + 1e-9)
         try:
             for k in reversed(range(core.classes)):
                 check()
-                tails.append(core.extend(tails[-1], k, core.before(k), whole * share * (1 + 1e-9)))
+                suffixes.append(core.extend(suffixes[-1], k, core.before(k), most))
         except OverQuotaError:
             core.spent = start  # what was tried in vain is work, but not held against the quota
-            continue
+        else:
+            return share, suffixes[::-1]
         finally:
             core.quota = quota
-        core.tails = tails[::-1]
-        return whole * share
-    return 0.0
+    return 0.0, []
 
 
-def _match(core: Core, states: States, k: int, front: float) -> None:
-    """Carry prefixes past ``front`` by a candidate of class k, and meet them with suffixes."""
-    carried, items = _carried(core, states, k, front)
-    tails = core.tails[k + 1]
-    if not len(items) or not len(tails.rho):
+def _join(core: Core, states: States, suffixes: list[States], k: int, front: float) -> None:
+    """Carry prefixes past ``front`` by a candidate of class k, and join them with suffixes."""
+    carried = _carried(core, states, k, front)
+    tails = suffixes[k + 1]
+    if not len(carried.loss) or not len(tails.loss):
         return
     axis = _narrowest(core, tails)
     order = np.argsort(tails.weights[axis], kind="stable")
@@ -76,37 +71,38 @@ def _match(core: Core, states: States, k: int, front: float) -> None:
     room = (core.slack[axis] - carried.weights[axis]).astype(np.float64)
     slop = 2.0**-50 * (np.abs(room) + np.abs(weight).max(initial=0.0))
     high = np.searchsorted(weight, room + slop, side="right")
-    spare = core.limit + core.margin - carried.rho
     with np.errstate(divide="ignore"):
-        lowest = room - slop - spare / core.prices[axis]
+        lowest = room - slop - (core.bar - carried.loss) / core.prices[axis]
     low = np.searchsorted(weight, lowest, side="left")
     counts = np.maximum(high - low, 0)
     ends = np.cumsum(counts)
     at = 0
     while at < len(counts):
-        done = ends[at - 1] if at else 0
+        done = int(ends[at - 1]) if at else 0
         upto = max(at + 1, int(np.searchsorted(ends, done + CHUNK)))
-        core.charge(int(ends[upto - 1] - done))
-        _pairs(core, k, carried, items, (at, upto), low, counts, order)
+        core.charge(int(ends[upto - 1]) - done)
+        left = np.repeat(np.arange(at, upto), counts[at:upto])
+        first = np.repeat(ends[at:upto] - counts[at:upto] - done, counts[at:upto])
+        right = order[low[left] + np.arange(len(left)) - first]
+        _try_pairs(core, k, carried, left, suffixes, right)
         at = upto
 
 
-def _carried(core: Core, states: States, k: int, front: float) -> tuple[States, Ints]:
-    """Prefixes with a candidate of class k that lose more than ``front``, and those candidates."""
+def _carried(core: Core, states: States, k: int, front: float) -> States:
+    """Prefixes with a candidate of class k (``move``) that lose more than ``front``."""
     here = np.arange(core.bounds[k], core.bounds[k + 1])
-    rho = states.rho + core.rho[here][:, None]
-    item, place = np.nonzero((rho > front) & (rho <= core.limit + core.margin))
-    item = here[item]
+    loss = states.loss + core.item_loss[here][:, None]
+    at, place = np.nonzero((loss > front) & (loss <= core.bar))
+    item = here[at]
     core.charge(len(item))
     carried = States(
         [w[place] + m[item] for w, m in zip(states.weights, core.moves, strict=True)],
         states.gain[place] + core.gains[item],
-        states.rho[place] + core.rho[item],
+        states.loss[place] + core.item_loss[item],
         place,
         item,
     )
-    carried = carried.only(core.completable(carried, core.after(k + 1)))
-    return carried, carried.move
+    return carried.only(core.completable(carried, core.after(k + 1)))
 
 
 def _narrowest(core: Core, tails: States) -> int:
@@ -118,22 +114,11 @@ def _narrowest(core: Core, tails: States) -> int:
     return int(np.argmax(spread))
 
 
-def _pairs(
-    core: Core,
-    k: int,
-    carried: States,
-    items: Ints,
-    part: tuple[int, int],
-    low: Ints,
-    counts: Ints,
-    order: Ints,
+def _try_pairs(
+    core: Core, k: int, carried: States, left: Ints, suffixes: list[States], right: Ints
 ) -> None:
-    """Every carried prefix of ``part`` with every suffix in its window; keep the best that fits."""
-    tails = core.tails[k + 1]
-    some = np.arange(*part)
-    left = np.repeat(some, counts[some])
-    first = np.repeat(np.cumsum(counts[some]) - counts[some], counts[some])
-    right = order[low[left] + np.arange(len(left)) - first]
+    """Pair prefixes ``left`` with suffixes ``right`` one by one; keep the best that fits."""
+    tails = suffixes[k + 1]
     fits = np.ones(len(left), dtype=bool)
     weights = []
     for w, tail, room in zip(carried.weights, tails.weights, core.slack, strict=True):
@@ -144,13 +129,16 @@ def _pairs(
         return
     gain = carried.gain[left[where]] + tails.gain[right[where]]
     best = int(np.argmax(gain))
+    if not core.improves(gain[best]):
+        return
     pair = where[best]
     i, s = int(left[pair]), int(right[pair])
-    rho: Floats = np.array([carried.rho[i] + tails.rho[s]])
     none = np.zeros(1, dtype=np.int64)
-    state = States([w[[pair]] for w in weights], gain[[best]], rho, none, none)
-    chain = []
+    loss = carried.loss[[i]] + tails.loss[[s]]
+    state = States([w[[pair]] for w in weights], gain[[best]], loss, none, none)
+    taken = [*core.prefix(k - 1, int(carried.before[i])), int(carried.move[i])]
     for at in range(k + 1, core.classes):
-        chain.append((at, s))
-        s = int(core.tails[at].before[s])
-    core.take(state, Found(k - 1, int(carried.before[i]), int(items[i]), tuple(chain)))
+        if suffixes[at].move[s]:
+            taken.append(int(core.bounds[at] + suffixes[at].move[s] - 1))
+        s = int(suffixes[at].before[s])
+    core.take(state, taken)
