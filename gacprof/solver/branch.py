@@ -16,7 +16,6 @@ from itertools import count
 import numpy as np
 
 from gacprof.solver.dual import minimise
-from gacprof.solver.exchange import exchange
 from gacprof.solver.expansion import FIRST_QUOTA, CoreExpansion
 from gacprof.solver.incumbent import Caps, Incumbent, mix_dual_choices
 from gacprof.solver.inputs import Ints
@@ -103,10 +102,6 @@ def _split(
 ) -> tuple[CoreExpansion, CoreExpansion] | None:
     """The halves of the best split, if that promises less work than the whole; else more work
     is allowed before the next attempt."""
-    part.attempts += 1
-    if exchange(incumbent, part.active, part.attempts):
-        part.allowance, part.stuck = part.spent + _allowance(incumbent), False
-        return None
     part.allowance = 4 * max(part.spent, _allowance(incumbent), FIRST_QUOTA)
     if not part.covered:
         return None  # nearly every candidate of very many: trying would take longer than searching

@@ -62,7 +62,7 @@ class _Function:
         self.owner = knapsack.owner[take]
         self.values = knapsack.values[take] - knapsack.values[reference][self.owner]
         self.weights = [w[take] - w[reference][self.owner] for w in knapsack.weights]
-        self.starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
+        self.starts = _heads(self.owner)
         lengths = np.diff(np.append(self.starts, len(self.owner)))
         self.local = np.repeat(np.arange(len(self.starts), dtype=np.int32), lengths)
 
@@ -80,7 +80,7 @@ class _Function:
         worth = self.worth(y)
         best = np.maximum.reduceat(worth, self.starts)
         ties = np.flatnonzero(worth == best[self.local])
-        picks = ties[np.flatnonzero(np.diff(self.local[ties], prepend=-1))]
+        picks = ties[_heads(self.local[ties])]
         slope = self.slack - np.array([float(w[picks].sum()) for w in self.weights])
         choice = self.reference.copy()
         choice[self.owner[picks]] = picks if self.ids is None else self.ids[picks]
@@ -130,23 +130,21 @@ class _Envelope:
 
         Each is a row (a, b) of a·(y₁, y₂, height) = b. With one resource, y₂ = 0.
         """
-        unit = np.eye(4)
-        rows = [np.pad(self.slopes, ((0, 0), (0, 4 - self.count))) - unit[2]]
-        rows[0][:, 3] = -self.heights
-        for axis in range(self.count):
-            rows += [unit[[axis]] + end * unit[3] for end in self.sides[:, axis]]
-        fixed = [] if self.count == 2 else [unit[1]]
-        fixed += [] if level is None else [unit[2] + level * unit[3]]
-        free = np.concatenate(rows)[_subsets(sum(map(len, rows)), 3 - len(fixed))]
-        always = np.broadcast_to(np.reshape(fixed, (-1, 4)), (len(free), len(fixed), 4))
-        systems = np.concatenate([free, always], axis=1)
-        a, b = systems[..., :3], systems[..., 3]
-        cross = np.cross(a[:, [1, 2, 0]], a[:, [2, 0, 1]])  # Cramer's rule
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            determinant = (a[:, 0] * cross[:, 0]).sum(axis=1)
-            points = (b[:, :, None] * cross).sum(axis=1) / determinant[:, None]
-        points = points[np.isfinite(points).all(axis=1), : self.count]
-        return np.clip(points, *self.sides)
+        count, n = self.count, len(self.heights)
+        free = n + 2 * count
+        rows = np.zeros((free, 4))
+        rows[:n, :count], rows[:n, 2], rows[:n, 3] = self.slopes, -1, -self.heights
+        for axis in range(count):
+            rows[n + 2 * axis : n + 2 * axis + 2, axis] = 1
+            rows[n + 2 * axis : n + 2 * axis + 2, 3] = self.sides[:, axis]
+        fixed = [] if count == 2 else [(0, 1, 0, 0)]
+        fixed += [] if level is None else [(0, 0, 1, level)]
+        rows = np.concatenate([rows, np.reshape(fixed, (-1, 4))])
+        x, y, height, right = rows.T[:, _triples(free, len(fixed))]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # Cramer's rule
+            points = np.stack([_determinant(right, y, height), _determinant(x, right, height)])
+            points = (points / _determinant(x, y, height))[:count].T
+        return np.clip(points[np.isfinite(points).all(axis=1)], *self.sides)
 
     def active(self) -> list[_Plane]:
         """The planes that hold up the envelope at its lowest point."""
@@ -165,10 +163,27 @@ class _Envelope:
         return np.clip(ends, *self.box)
 
 
+def _determinant(u: Floats, v: Floats, w: Floats) -> Floats:
+    return (
+        u[0] * (v[1] * w[2] - v[2] * w[1])
+        + u[1] * (v[2] * w[0] - v[0] * w[2])
+        + u[2] * (v[0] * w[1] - v[1] * w[0])
+    )
+
+
 @lru_cache(maxsize=128)
-def _subsets(count: int, size: int) -> Ints:
-    """All ``size`` of ``count``, one per row."""
-    return np.array(list(combinations(range(count), size)), dtype=np.int64).reshape(-1, size)
+def _triples(free: int, fixed: int) -> Ints:
+    """Any of the ``free`` first rows with all of the ``fixed`` ones after them, one per column."""
+    always = tuple(range(free, free + fixed))
+    some = [(*picked, *always) for picked in combinations(range(free), 3 - fixed)]
+    return np.array(some, dtype=np.int64).reshape(-1, 3).T
+
+
+def _heads(owner: Ints) -> Ints:
+    """Where each run of one class begins."""
+    first = np.ones(len(owner), dtype=bool)
+    first[1:] = owner[1:] != owner[:-1]
+    return np.flatnonzero(first)
 
 
 def minimise(knapsack: Knapsack, check: Callable[[], None], ids: Ints | None = None) -> Dual:

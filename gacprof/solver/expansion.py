@@ -61,7 +61,7 @@ class CoreExpansion:
         priced = float(self.multipliers @ self.knapsack.slack(reference))
         self.upper, self.magnitude = value + priced, abs(value) + abs(priced)
         self.quota, self.count, self.finished, self.spent = FIRST_QUOTA, FIRST_CORE, 0, 0
-        self.allowance, self.attempts = math.inf, 0
+        self.allowance = math.inf
         self.exhausted = self.retreated = self.stuck = self.careful = False
         self._find_active(CANDIDATES)
 
