@@ -18,7 +18,7 @@ import numpy as np
 from gacprof.solver.dual import minimise
 from gacprof.solver.expansion import FIRST_QUOTA, CoreExpansion
 from gacprof.solver.incumbent import Caps, Incumbent, mix_dual_choices
-from gacprof.solver.inputs import Ints
+from gacprof.solver.problem import Ints
 from gacprof.solver.reduced_costs import tied_to
 
 ALLOWANCE, PER_CLASS = 400_000, 64

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gacprof.solver.inputs import Floats, Ints
 from gacprof.solver.integers import BITS, Whole, exact_sum, room_for, scaled
-from gacprof.solver.problem import Knapsack
+from gacprof.solver.problem import Floats, Ints, Knapsack
 from gacprof.solver.pruning import multiplier_set, undominated
 from gacprof.solver.reduced_costs import Active, loss_errors, sum_over_classes
 

@@ -22,8 +22,7 @@ from itertools import combinations
 
 import numpy as np
 
-from gacprof.solver.inputs import Floats, Ints
-from gacprof.solver.problem import Knapsack
+from gacprof.solver.problem import Floats, Ints, Knapsack
 
 RESTARTS = 3
 ROUNDS = 12

@@ -12,14 +12,17 @@ import numpy as np
 from gacprof.core.errors import SolverError
 from gacprof.solver.branch import optimise
 from gacprof.solver.incumbent import Caps, Incumbent, OutOfTimeError, Progress
-from gacprof.solver.inputs import Classes, Floats, Ints, read
 from gacprof.solver.problem import (
+    Classes,
+    Floats,
     InfeasibleBudget,
+    Ints,
     Resource,
     Solution,
     cost_resource,
     knapsack,
     latency_resource,
+    read,
 )
 
 WORK = 100_000_000

@@ -15,9 +15,9 @@ import numpy as np
 from gacprof.solver.core import STEP_WORK, Core, OverQuotaError
 from gacprof.solver.dual import Dual
 from gacprof.solver.incumbent import Caps, Incumbent
-from gacprof.solver.inputs import Ints
 from gacprof.solver.integers import scaled
 from gacprof.solver.meet_in_the_middle import meet_in_the_middle
+from gacprof.solver.problem import Ints
 from gacprof.solver.reduced_costs import active_items, loss_of
 
 CANDIDATES = 1 << 17

@@ -17,8 +17,7 @@ import numpy as np
 from gacprof.core.errors import SolverError
 from gacprof.solver.exact import WORK, solve_classes
 from gacprof.solver.incumbent import Caps, Progress
-from gacprof.solver.inputs import Classes, Floats, Ints, read
-from gacprof.solver.problem import InfeasibleBudget, Solution
+from gacprof.solver.problem import Classes, Floats, InfeasibleBudget, Ints, Solution, read
 
 
 @dataclass(frozen=True, eq=False)

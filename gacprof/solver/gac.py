@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.core.errors import SolverError
-from gacprof.solver.inputs import Classes, Ints, read
-from gacprof.solver.problem import InfeasibleBudget
+from gacprof.solver.problem import Classes, InfeasibleBudget, Ints, read
 
 TABLE_BYTES = 4 << 30
 """Larger tables of choices are refused: n classes × budget / unit, one or two bytes each."""

@@ -12,9 +12,8 @@ from itertools import combinations
 import numpy as np
 
 from gacprof.solver.dual import Dual
-from gacprof.solver.inputs import Floats, Ints
 from gacprof.solver.integers import exact_sum
-from gacprof.solver.problem import Knapsack
+from gacprof.solver.problem import Floats, Ints, Knapsack
 
 RESOLUTION = 2.0**-47
 """Gaps within this part of Σ|value|, some 7e-15, are the rounding of the values themselves."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gacprof.solver.core import Core, OverQuotaError, States
-from gacprof.solver.inputs import Ints
+from gacprof.solver.problem import Ints
 
 SHARES = (0.5, 0.25, 0.125)
 """h as a part of g: half is best unless the suffixes explode earlier than the prefixes."""

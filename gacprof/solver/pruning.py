@@ -15,72 +15,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gacprof.solver.inputs import Floats, Ints
 from gacprof.solver.integers import Whole
+from gacprof.solver.problem import Floats, Ints
 
-LEVELS, BLOCK = 24, 1024
-"""Steps of the second weight at which the best value so far is kept, and states at a time."""
-
-LAGS = 4
-LOWEST = np.iinfo(np.int64).min
+NEIGHBOURS = 4
+"""Of two weights, a state is compared with so many that weigh next less in the first."""
 
 CHUNK = 500_000
 
 
 def undominated(weights: list[Whole], gain: Whole) -> Ints:
-    """Places of the states to keep, lightest first; for two weights some beaten ones stay."""
+    """Places of the states to keep, lightest first; for two weights some dominated ones stay."""
+    order = np.lexsort((-gain, *reversed(weights)))
+    gain = gain[order]
+    keep = np.ones(len(order), dtype=bool)
     if len(weights) == 1:
-        return _one_weight(weights[0], gain)
-    if any(whole.dtype == object for whole in (*weights, gain)):
-        order = np.argsort(weights[0], kind="stable")
-        return order[_by_neighbours(weights[1][order], gain[order])]
-    order = np.lexsort((-gain, weights[1], weights[0]))
-    order = order[_by_neighbours(weights[1][order], gain[order])]
-    return order[_by_levels(weights[1][order], gain[order])] if len(order) > 64 else order
-
-
-def _one_weight(weight: Whole, gain: Whole) -> Ints:
-    order = np.argsort(weight, kind="stable")
-    if not len(order):
-        return order
-    weight, gain = weight[order], gain[order]
-    best = np.maximum.accumulate(gain)
-    keep = np.append(True, gain[1:] > best[:-1])
-    order, weight = order[keep], weight[keep]
-    return order[np.append(weight[1:] != weight[:-1], True)]
-
-
-def _by_neighbours(other: Whole, gain: Whole) -> Ints:
-    """Of states in order of the first weight, those that none just before them beats."""
-    keep = np.ones(len(other), dtype=bool)
-    for lag in range(1, min(LAGS + 1, len(other))):
+        keep[1:] = gain[1:] > np.maximum.accumulate(gain)[:-1]
+        return order[keep]
+    other = weights[1][order]
+    for lag in range(1, min(NEIGHBOURS + 1, len(order))):
         before, after = slice(None, -lag), slice(lag, None)
         keep[after] &= ~((other[before] <= other[after]) & (gain[before] >= gain[after]))
-    return np.flatnonzero(keep)
-
-
-def _by_levels(other: Ints, gain: Ints) -> Ints:
-    """Of states in order of the first weight, those that none before them, on a lower level of
-    the second, beats. A state that is exactly on a level meets all up to it."""
-    sample = np.sort(other[:: max(1, len(other) // 1024)])
-    levels = np.unique(sample[np.linspace(0, len(sample) - 1, LEVELS).astype(int)])
-    level = np.searchsorted(levels, other, side="left")
-    on = levels[np.minimum(level, len(levels) - 1)] == other
-    below = np.where(on, level, level - 1)
-    keep = np.ones(len(other), dtype=bool)
-    best = np.full((len(levels) + 1, BLOCK + 1), LOWEST)
-    for at in range(0, len(other), BLOCK):
-        some = slice(at, min(at + BLOCK, len(other)))
-        count = some.stop - some.start
-        last = best[:, -1].copy() if at else LOWEST
-        best.fill(LOWEST)
-        best[:, 0] = last
-        best[level[some], np.arange(1, count + 1)] = gain[some]
-        np.maximum.accumulate(best, axis=1, out=best)
-        upto = np.maximum.accumulate(best, axis=0)
-        row = below[some]
-        keep[some] = (row < 0) | (upto[row, np.arange(count)] < gain[some])
-    return np.flatnonzero(keep)
+    return order[keep]
 
 
 @dataclass(frozen=True)

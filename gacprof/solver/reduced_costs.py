@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gacprof.solver.inputs import Floats, Ints
-from gacprof.solver.problem import Knapsack
+from gacprof.solver.problem import Floats, Ints, Knapsack
 
 ROUNDING = 2.0**-50
 TINY = 2.0**-1000
