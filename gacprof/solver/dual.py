@@ -21,6 +21,7 @@ from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gacprof.solver.problem import Floats, Ints, Knapsack
 
@@ -136,8 +137,8 @@ class _Envelope:
         for axis in range(count):
             rows[n + 2 * axis : n + 2 * axis + 2, axis] = 1
             rows[n + 2 * axis : n + 2 * axis + 2, 3] = self.sides[:, axis]
-        fixed = [] if count == 2 else [(0, 1, 0, 0)]
-        fixed += [] if level is None else [(0, 0, 1, level)]
+        fixed = [] if count == 2 else [(0.0, 1.0, 0.0, 0.0)]
+        fixed += [] if level is None else [(0.0, 0.0, 1.0, level)]
         rows = np.concatenate([rows, np.reshape(fixed, (-1, 4))])
         x, y, height, right = rows.T[:, _triples(free, len(fixed))]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # Cramer's rule
@@ -178,7 +179,7 @@ def _triples(free: int, fixed: int) -> Ints:
     return np.array(some, dtype=np.int64).reshape(-1, 3).T
 
 
-def _heads(owner: Ints) -> Ints:
+def _heads(owner: NDArray[np.int32]) -> Ints:
     """Where each run of one class begins."""
     first = np.ones(len(owner), dtype=bool)
     first[1:] = owner[1:] != owner[:-1]

@@ -15,7 +15,6 @@ import numpy as np
 from gacprof.solver.core import STEP_WORK, Core, OverQuotaError
 from gacprof.solver.dual import Dual
 from gacprof.solver.incumbent import Caps, Incumbent
-from gacprof.solver.integers import scaled
 from gacprof.solver.meet_in_the_middle import meet_in_the_middle
 from gacprof.solver.problem import Ints
 from gacprof.solver.reduced_costs import active_items, loss_of
@@ -35,8 +34,10 @@ ITEM_WORK = 64
 """What it costs to lay out a core, in states per candidate."""
 
 GROW = (3.0, 1.5)
-FINEST = (1.25, 1.2)
-"""Cores grow by no less than this, for one resource and for two, where the states explode."""
+"""Finished cores grow by so much, for one resource and for two, where the states explode."""
+
+CAUTIOUS = 1.2
+"""The same for a core that was given up, counted from the last finished one."""
 
 
 class CoreExpansion:
@@ -62,8 +63,9 @@ class CoreExpansion:
         self.upper, self.magnitude = value + priced, abs(value) + abs(priced)
         self.quota, self.count, self.finished, self.spent = FIRST_QUOTA, FIRST_CORE, 0, 0
         self.allowance = math.inf
-        self.exhausted = self.retreated = self.stuck = self.careful = False
+        self.exhausted = self.stuck = self.careful = False
         self._find_active(CANDIDATES)
+        self._raise_least(0.0)
 
     @property
     def most(self) -> float:
@@ -80,18 +82,6 @@ class CoreExpansion:
         self.active = active_items(
             self.knapsack, self.multipliers, self.reference, self.most, candidates, self.ids
         )
-        self._common_step: float | None = None
-        self._raise_least(self._wasted())
-
-    def _wasted(self) -> float:
-        """The price of room that a common divisor of all moves leaves unused."""
-        active, weight = self.active, self.knapsack.weights[0]
-        if weight.dtype != np.int64 or not self.covered:
-            return 0.0
-        base = self.reference[self.knapsack.owner[active.items]]
-        divisor = int(np.gcd.reduce(weight[active.items] - weight[base])) if len(base) else 0
-        slack = int(self.knapsack.room[0]) - int(weight[self.reference].sum())
-        return float(self.multipliers[0]) * (slack % divisor if divisor else max(slack, 0))
 
     def _raise_least(self, least: float) -> None:
         """Lower the bound: no choice that was not met loses less than ``least``."""
@@ -102,11 +92,9 @@ class CoreExpansion:
 
     def proved(self) -> bool:
         """Whether nothing in this part is better than the incumbent."""
-        if not self.exhausted and self.retreated:
-            if self.bound - self.incumbent.value < self._step():
-                self._close(Fraction(0))
-            elif self.spent >= RESOLVE_WORK and self.incumbent.within_resolution(self.bound):
-                self.exhausted = True
+        if not self.exhausted and self.spent >= RESOLVE_WORK:
+            self.exhausted = self.incumbent.within_resolution(self.bound)
+            if self.exhausted:
                 self.incumbent.note("proved to the rounding of the values: see the gap")
         return self.exhausted
 
@@ -118,18 +106,6 @@ class CoreExpansion:
             return False
         self.bound, self.exhausted = min(self.bound, bound), True
         return True
-
-    def _step(self) -> float:
-        """The least by which a choice of active items can better the incumbent, if it does."""
-        best, values = np.asarray(self.incumbent.choice), self.knapsack.values
-        elsewhere = self.ids is not None and not np.isin(best, self.ids).all()
-        if elsewhere or not self.covered:
-            return 0.0
-        if self._common_step is None:
-            items = self.active.items
-            base = self.reference[self.knapsack.owner[items]]
-            self._common_step = scaled(values[items], values[base], up=True).step
-        return self._common_step
 
     def step(self) -> bool:
         """Search one core; false if the caps do not allow it."""
@@ -144,10 +120,7 @@ class CoreExpansion:
         ties = threshold <= 2 * active.slop  # nothing to prove here, but much to find
         left = self.caps.work - self.caps.spent
         if left <= 0 or count * ITEM_WORK > left:
-            if not self.covered:
-                self._find_active(len(self.knapsack.values))
-            self.retreated = True
-            return self.proved()
+            return False
         limit = most if ties else threshold
         core = Core(self.knapsack, active, count, limit, careful=self.careful)
         try:
@@ -162,7 +135,7 @@ class CoreExpansion:
         if finished:
             self._learn(core, count, threshold, whole)
         else:
-            self._retreat(count)
+            self._retreat()
         return True
 
     def _more_careful(self) -> bool:
@@ -188,15 +161,11 @@ class CoreExpansion:
         if count == len(self.active.items):
             self._find_active(8 * count)
 
-    def _retreat(self, count: int) -> None:
-        """Too much work: try a smaller core, or if that would gain little, allow more."""
-        self.retreated = True
-        finest = FINEST[len(self.multipliers) - 1]
-        self.count = int(math.sqrt(max(self.finished, 1) * count))
-        if self.count <= finest * self.finished or self.count < 16:
-            self.stuck = self.quota >= MOST_QUOTA
-            self.quota = min(4 * self.quota, MOST_QUOTA)
-            self.count = max(16, int(finest * self.finished) + 1)
+    def _retreat(self) -> None:
+        """Too much work: allow more, for a core little larger than the last finished one."""
+        self.stuck = self.quota >= MOST_QUOTA
+        self.quota = min(4 * self.quota, MOST_QUOTA)
+        self.count = max(16, int(CAUTIOUS * self.finished) + 1)
 
 
 def _search(core: Core, quota: int, check: Callable[[], None]) -> bool:

@@ -31,21 +31,21 @@ def splitting(monkeypatch):
 
 def test_split_to_the_end_it_equals_enumeration(splitting):
     rng = np.random.default_rng(900)
-    for _ in range(150):
+    for _ in range(80):
         case = cases.small(rng)
         best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
         agrees(case, best, two=True)
-    assert len(splitting) > 100
+    assert len(splitting) > 50
 
 
 def test_split_to_the_end_it_equals_the_dense_table(splitting):
     rng = np.random.default_rng(910)
-    for _ in range(20):
+    for _ in range(8):
         case = cases.medium(rng, two=True)
         eighths = [np.rint(row * 8).astype(int) for row in case.latency]
         best = table_best(case.costs, case.whole, case.budget, eighths, round(case.limit * 8))
         agrees(case, best, two=True)
-    assert len(splitting) > 20
+    assert len(splitting) > 8
 
 
 def _with_one_large_step(classes: int, seed: int):
@@ -61,7 +61,7 @@ def _with_one_large_step(classes: int, seed: int):
     return costs, values, budget, latency, float(sum(row.mean() for row in latency))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_answer_is_that_of_an_unsplit_search(monkeypatch, seed):
     costs, values, budget, latency, limit = _with_one_large_step(40, seed)
     monkeypatch.setattr(branch, "ALLOWANCE", float("inf"))
@@ -75,7 +75,7 @@ def test_the_answer_is_that_of_an_unsplit_search(monkeypatch, seed):
 
 
 def test_a_cap_amid_the_parts_leaves_a_bound_that_holds(monkeypatch):
-    costs, values, budget, latency, limit = _with_one_large_step(60, 5)
+    costs, values, budget, latency, limit = _with_one_large_step(30, 5)
     monkeypatch.setattr(branch, "ALLOWANCE", 0)
     monkeypatch.setattr(branch, "PER_CLASS", 0)
     best = solve(costs, values, budget, latency, limit)
