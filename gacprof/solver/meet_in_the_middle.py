@@ -2,10 +2,10 @@
 
 States of two resources seldom dominate each other, and their number grows exponentially with
 the loss allowed. But in any order of the classes, a choice that loses at most g splits at one
-class: the classes before it lose at most g − h, those after it at most h, and only with that
-class's candidate g − h is passed (or it never is). So prefixes up to g − h and suffixes up to h
-are listed, and every prefix that a candidate carries past g − h is joined with the suffixes that
-fill the room it leaves: a narrow window of them, since unused room is a loss as well.
+class: the classes before it lose at most g/2, those after it at most g/2, and only with that
+class's candidate g/2 is passed (or it never is). So prefixes and suffixes up to g/2 are listed,
+and every prefix that a candidate carries past g/2 is joined with the suffixes that fill the room
+it leaves: a narrow window of them, since unused room is a loss as well.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ import numpy as np
 from gacprof.solver.core import Core, OverQuotaError, States
 from gacprof.solver.problem import Ints
 
-SHARES = (0.5, 0.25, 0.125)
-"""h as a part of g: half is best unless the suffixes explode earlier than the prefixes."""
-
 CHUNK = 1 << 18
 
 
 def meet_in_the_middle(core: Core, check: Callable[[], None]) -> None:
     """Search ``core`` by prefixes and suffixes. Raises :class:`OverQuotaError`."""
-    whole = core.bar
-    share, suffixes = _suffixes(core, whole, check)
-    front = whole * (1 - share)
+    half = core.bar / 2
+    suffixes = _suffixes(core, half * (1 + 1e-9), check)
+    front = half if suffixes else core.bar
     states = core.root()
     for k in range(core.classes):
         check()
-        if share:
+        if suffixes:
             _join(core, states, suffixes, k, front)
         states = core.extend(states, k, core.after(k + 1), front)
         core.record(k, states)
@@ -39,24 +36,22 @@ def meet_in_the_middle(core: Core, check: Callable[[], None]) -> None:
             return
 
 
-def _suffixes(core: Core, whole: float, check: Callable[[], None]) -> tuple[float, list[States]]:
-    """The share of the loss up to which suffixes are listed, and those from every class on."""
+def _suffixes(core: Core, most: float, check: Callable[[], None]) -> list[States]:
+    """States of the classes from k on that lose at most ``most``, for every k; none if they
+    explode: prefixes alone may not, being bounded by what is still to come."""
     start, quota = core.spent, core.quota
-    for share in SHARES:
-        core.quota = start + quota // 4
-        suffixes = [core.root()]
-        most = whole * share * (1 + 1e-9)
-        try:
-            for k in reversed(range(core.classes)):
-                check()
-                suffixes.append(core.extend(suffixes[-1], k, core.before(k), most))
-        except OverQuotaError:
-            core.spent = start  # what was tried in vain is work, but not held against the quota
-        else:
-            return share, suffixes[::-1]
-        finally:
-            core.quota = quota
-    return 0.0, []
+    core.quota = start + quota // 4
+    suffixes = [core.root()]
+    try:
+        for k in reversed(range(core.classes)):
+            check()
+            suffixes.append(core.extend(suffixes[-1], k, core.before(k), most))
+    except OverQuotaError:
+        core.spent = start  # what was tried in vain is work, but not held against the quota
+        return []
+    finally:
+        core.quota = quota
+    return suffixes[::-1]
 
 
 def _join(core: Core, states: States, suffixes: list[States], k: int, front: float) -> None:
