@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from knapsack_reference import certify, enumerate_best, table_best
 
 from gacprof.core.errors import SolverError
-from gacprof.solver import InfeasibleBudget, Solution, pareto, solve
+from gacprof.solver import InfeasibleBudget, Solution, expansion, pareto, solve
 
 numbers = st.floats(-1e12, 1e12) | st.floats(-1e-12, 1e-12) | st.integers(-3, 3).map(float)
 classes = st.lists(
@@ -57,6 +57,16 @@ def test_past_the_work_cap_the_gap_is_stated():
     assert not solution.proved
     assert solution.gap > 0
     assert "work cap" in solution.notes[0]
+
+
+def test_a_core_that_may_not_grow_leaves_a_stated_gap(monkeypatch):
+    monkeypatch.setattr(expansion, "FIRST_QUOTA", 512)
+    monkeypatch.setattr(expansion, "MOST_QUOTA", 2048)
+    costs, values, budget = _hard()
+    solution = solve(costs, values, budget)
+    certify(solution, costs, values, budget)
+    assert not solution.proved
+    assert "too large" in solution.notes[0]
 
 
 def test_without_any_time_there_is_still_an_answer():

@@ -8,7 +8,7 @@ import pytest
 from knapsack_reference import agrees, certify, enumerate_best, table_best
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from gacprof.solver import solve
+from gacprof.solver import core, expansion, solve
 
 
 def test_one_resource_equals_enumeration():
@@ -39,6 +39,23 @@ def test_two_resources_equal_the_dense_table():
         case = cases.medium(rng, two=True)
         eighths = [np.rint(row * 8).astype(int) for row in case.latency]
         best = table_best(case.costs, case.whole, case.budget, eighths, round(case.limit * 8))
+        agrees(case, best, two=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "constant", "setting"),
+    [(expansion, "CANDIDATES", 3), (core, "COARSE_BITS", 10)],
+)
+def test_the_answer_does_not_depend_on_how_much_is_looked_at_first(
+    monkeypatch, module, constant, setting
+):
+    """With few active items at first, or latencies rounded so far that wrong choices fit."""
+    monkeypatch.setattr(module, constant, setting)
+    monkeypatch.setattr(core, "FEW_ITEMS", 0)
+    rng = np.random.default_rng(400)
+    for _ in range(60):
+        case = cases.small(rng)
+        best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
         agrees(case, best, two=True)
 
 
