@@ -15,7 +15,7 @@ value and lower cost.
 from gacprof.solver.exact import solve
 from gacprof.solver.frontier import Frontier, Grid, pareto
 from gacprof.solver.gac import GacSolution, solve_gac
-from gacprof.solver.solution import InfeasibleBudget, Solution
+from gacprof.solver.problem import InfeasibleBudget, Solution
 
 __all__ = [
     "Frontier",

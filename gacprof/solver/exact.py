@@ -11,19 +11,19 @@ import numpy as np
 
 from gacprof.core.errors import SolverError
 from gacprof.solver.branch import optimise
+from gacprof.solver.incumbent import Caps, Incumbent, OutOfTimeError, Progress
 from gacprof.solver.problem import (
     Classes,
     Floats,
+    InfeasibleBudget,
     Ints,
     Resource,
-    UnsolvableError,
+    Solution,
     cost_resource,
     knapsack,
     latency_resource,
     read,
 )
-from gacprof.solver.search import Caps, OutOfTimeError, Progress, Search
-from gacprof.solver.solution import InfeasibleBudget, Solution
 
 WORK = 100_000_000
 """Default work cap, in states looked at: some ten seconds."""
@@ -36,7 +36,6 @@ def solve(
     latency: Any = None,
     limit: float | None = None,
     *,
-    mask: Any = None,
     work: int = WORK,
     seconds: float | None = None,
     progress: Progress | None = None,
@@ -44,9 +43,8 @@ def solve(
     """Choose one candidate per class: most Σ values, Σ costs ≤ budget, Σ latency ≤ limit.
 
     ``costs`` are integers ≥ 0, ``values`` and ``latency`` (≥ 0) doubles: one sequence per
-    class, or 2-D arrays, with ``mask`` (true where there is a candidate) if classes differ in
-    length. A choice fits if its exact cost is at most ``budget`` and its correctly rounded
-    latency (``math.fsum``) at most ``limit``.
+    class, or 2-D arrays. A choice fits if its exact cost is at most ``budget`` and its
+    correctly rounded latency (``math.fsum``) at most ``limit``.
 
     Past ``work`` states, ``seconds``, or on ``KeyboardInterrupt``, the best choice so far is
     returned with its gap and ``proved`` false. ``progress(value, bound)`` is called now and
@@ -60,7 +58,7 @@ def solve(
     ceiling = None if limit is None else _real("limit", limit)
     deadline = None if seconds is None else time.monotonic() + _real("seconds", seconds)
     caps = Caps(work, deadline, progress)
-    return solve_classes(read(costs, values, latency, mask), room, ceiling, caps)
+    return solve_classes(read(costs, values, latency), room, ceiling, caps)
 
 
 def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps) -> Solution:
@@ -72,35 +70,36 @@ def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps
     values = np.ldexp(classes.values, -shift) if shift else classes.values
     notes: list[str] = []
     interrupted = False
+
+    def least_cost() -> Ints:
+        return _least_cost(classes, budget, resources, caps)
+
+    sack = knapsack(values, resources, classes)
+    if sack is None:
+        least_cost()
+        raise AssertionError("a class without candidates that fit, yet a choice that does")
+    incumbent = Incumbent(sack, lambda: np.searchsorted(sack.items, least_cost()))
     try:
-        sack = knapsack(values, resources, classes)
-    except UnsolvableError:
-        _least_cost(classes, budget, resources, caps)  # raises: nothing fits
-        raise
-    search = Search(sack, lambda: sack.inverse(_least_cost(classes, budget, resources, caps)))
-    try:
-        optimise(search, caps)
+        optimise(incumbent, caps)
     except OutOfTimeError:
         notes.append("the time limit was reached: the gap is what is left unproved")
     except KeyboardInterrupt:
-        if not search.settle_for_less():
+        if not incumbent.settle_for_less():
             raise
         interrupted = True
         notes.append("interrupted: the gap is what is left unproved")
-    if not search.settle_for_less():
+    if not incumbent.settle_for_less():
         raise SolverError("the time was over before any choice that fits was found: allow more")
-    assert search.incumbent is not None
-    items = _polished(classes, sack.original(search.incumbent))
+    items = _first_of_ties(classes, sack.items[incumbent.choice])
     value = math.fsum(classes.values[items].tolist())
-    bound = max(value, math.ldexp(search.bound, shift))
     return Solution(
         choice=classes.choice(items),
         value=value,
         cost=sum(classes.costs[items].tolist()),
-        bound=bound,
-        proved=search.complete,
+        bound=max(value, math.ldexp(incumbent.bound, shift)),
+        proved=incumbent.complete,
         latency=None if classes.latency is None else math.fsum(classes.latency[items].tolist()),
-        notes=(*search.notes, *notes),
+        notes=(*incumbent.notes, *notes),
         interrupted=interrupted,
     )
 
@@ -128,13 +127,14 @@ def _scale(values: Floats) -> int:
 def _least_cost(classes: Classes, budget: int, resources: list[Resource], caps: Caps) -> Ints:
     """The cheapest choice within the limit; :class:`InfeasibleBudget` if it is not cheap enough."""
     cost, latency = resources
-    search = Search(knapsack(-cost.weight.astype(np.float64), [latency], classes))
-    optimise(search, caps)
-    assert search.incumbent is not None
-    items = search.knapsack.original(search.incumbent)
+    sack = knapsack(-cost.weight.astype(np.float64), [latency], classes)
+    assert sack is not None
+    incumbent = Incumbent(sack)
+    optimise(incumbent, caps)
+    items: Ints = sack.items[incumbent.choice]
     if int(cost.weight[items].sum()) <= cost.room:
         return items
-    if not search.complete:
+    if not incumbent.complete:
         raise SolverError("no choice that fits was found within the work cap: allow more work")
     least = sum(classes.costs[items].tolist())
     raise InfeasibleBudget(
@@ -145,7 +145,7 @@ def _least_cost(classes: Classes, budget: int, resources: list[Resource], caps: 
     )
 
 
-def _polished(classes: Classes, items: Ints) -> Ints:
+def _first_of_ties(classes: Classes, items: Ints) -> Ints:
     """Each class at its first candidate of the best value that costs and takes no more."""
     fits = classes.costs <= np.repeat(classes.costs[items], classes.lengths)
     if classes.latency is not None:

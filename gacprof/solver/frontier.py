@@ -16,9 +16,8 @@ import numpy as np
 
 from gacprof.core.errors import SolverError
 from gacprof.solver.exact import WORK, solve_classes
-from gacprof.solver.problem import Classes, Floats, Ints, read
-from gacprof.solver.search import Caps, Progress
-from gacprof.solver.solution import InfeasibleBudget, Solution
+from gacprof.solver.incumbent import Caps, Progress
+from gacprof.solver.problem import Classes, Floats, InfeasibleBudget, Ints, Solution, read
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +65,7 @@ class Grid:
 
 
 @overload
-def pareto(costs: Any, values: Any, *, mask: Any = None) -> Frontier: ...
+def pareto(costs: Any, values: Any) -> Frontier: ...
 
 
 @overload
@@ -77,7 +76,6 @@ def pareto(
     *,
     budgets: Sequence[int] | int = 8,
     limits: Sequence[float] | int = 8,
-    mask: Any = None,
     work: int = WORK,
     progress: Progress | None = None,
 ) -> Grid: ...
@@ -90,7 +88,6 @@ def pareto(
     *,
     budgets: Sequence[int] | int = 8,
     limits: Sequence[float] | int = 8,
-    mask: Any = None,
     work: int = WORK,
     progress: Progress | None = None,
 ) -> Frontier | Grid:
@@ -100,18 +97,25 @@ def pareto(
     possible and what the most valuable choice takes. ``work`` caps each cell.
     ``KeyboardInterrupt`` passes through: half a grid is none.
     """
-    classes = read(costs, values, latency, mask)
-    if latency is None:
+    classes = read(costs, values, latency)
+    if classes.latency is None:
         return _frontier(classes)
     top = solve_classes(classes, 1 << 200, math.inf, Caps(work))
-    assert classes.latency is not None and top.latency is not None
     least = sum(np.minimum.reduceat(classes.costs, classes.starts).tolist())
     fastest = math.fsum(np.minimum.reduceat(classes.latency, classes.starts).tolist())
     rows = [int(b) for b in _lines("budgets", budgets, least, top.cost)]
     columns = [float(t) for t in _lines("limits", limits, fastest, top.latency)]
-    cells = tuple(
-        tuple(_cell(classes, row, column, work, progress) for column in columns) for row in rows
-    )
+
+    def cell(budget: int, limit: float) -> Solution | None:
+        try:
+            solution = solve_classes(classes, budget, limit, Caps(work, progress=progress))
+        except InfeasibleBudget:
+            return None
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        return solution
+
+    cells = tuple(tuple(cell(row, column) for column in columns) for row in rows)
     return Grid(tuple(rows), tuple(columns), cells)
 
 
@@ -127,18 +131,6 @@ def _lines(name: str, asked: Sequence[Any] | int, low: Any, high: Any) -> Sequen
     return [*(low + (high - low) * (k / (asked - 1)) for k in range(asked - 1)), high]
 
 
-def _cell(
-    classes: Classes, budget: int, limit: float, work: int, progress: Progress | None
-) -> Solution | None:
-    try:
-        solution = solve_classes(classes, budget, limit, Caps(work, progress=progress))
-    except InfeasibleBudget:
-        return None
-    if solution.interrupted:
-        raise KeyboardInterrupt
-    return solution
-
-
 def _frontier(classes: Classes) -> Frontier:
     if sum(np.maximum.reduceat(classes.costs, classes.starts).tolist()) >= 2**62:
         raise SolverError("the costs are beyond 64 bits: count in a larger unit")
@@ -148,7 +140,7 @@ def _frontier(classes: Classes) -> Frontier:
     step = np.flatnonzero(~heads)
     rise, run = value[step] - value[step - 1], cost[step] - cost[step - 1]
     order = step[np.argsort(-(rise / run), kind="stable")]
-    columns = hull - classes.starts[owner] if classes.column is None else classes.column[hull]
+    columns = hull - classes.starts[owner]
     costs = np.cumsum(np.append(cost[heads].sum(), cost[order] - cost[order - 1]))
     gains = (value[order] - value[order - 1]).astype(np.longdouble)
     values = np.cumsum(np.append(np.longdouble(math.fsum(value[heads].tolist())), gains))

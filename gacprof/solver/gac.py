@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.core.errors import SolverError
-from gacprof.solver.problem import Classes, Ints, read
-from gacprof.solver.solution import InfeasibleBudget
+from gacprof.solver.problem import Classes, InfeasibleBudget, Ints, read
 
 TABLE_BYTES = 4 << 30
 """Larger tables of choices are refused: n classes × budget / unit, one or two bytes each."""
@@ -49,15 +48,13 @@ def solve_gac(
     unit: int,
     *,
     rounding: str = "down",
-    mask: Any = None,
-    table_bytes: int = TABLE_BYTES,
 ) -> GacSolution:
     """Most Σ values with Σ costs ≤ budget, both counted in units of ``unit``.
 
     ``rounding`` of each cost to units: ``"down"`` (integer division), ``"nearest"``, ``"up"``;
     the budget is always rounded down. Among equal values the earliest candidate of the latest
     class wins. Raises :class:`InfeasibleBudget` if nothing fits in units,
-    :class:`SolverError` for bad input or a table beyond ``table_bytes``.
+    :class:`SolverError` for bad input or too large a table.
     """
     if not isinstance(unit, (int, np.integer)) or isinstance(unit, bool) or unit < 1:
         raise SolverError(f"the budget unit must be a positive integer, not {unit!r}")
@@ -65,7 +62,7 @@ def solve_gac(
         raise SolverError(f"the budget must be an integer, not {budget!r}")
     if rounding not in ROUNDINGS:
         raise SolverError(f"rounding is one of {', '.join(ROUNDINGS)}, not {rounding!r}")
-    classes = read(costs, values, mask=mask)
+    classes = read(costs, values)
     units = _units(classes.costs, int(unit), rounding)
     least = sum(np.minimum.reduceat(units, classes.starts).tolist())
     if least > int(budget) // int(unit):
@@ -76,7 +73,7 @@ def solve_gac(
             least * int(unit),
         )
     most = sum(np.maximum.reduceat(units, classes.starts).tolist())
-    items = _table(classes, units, min(int(budget) // int(unit), most), table_bytes)
+    items = _table(classes, units, min(int(budget) // int(unit), most))
     cost = sum(classes.costs[items].tolist())
     overrun = max(0, cost - int(budget))
     exact = not int(budget) % int(unit) and not (classes.costs % int(unit)).any()
@@ -96,12 +93,12 @@ def _units(costs: Ints, unit: int, rounding: str) -> Ints:
     return whole
 
 
-def _table(classes: Classes, units: Ints, room: int, table_bytes: int) -> Ints:
+def _table(classes: Classes, units: Ints, room: int) -> Ints:
     """best[b]: the most value of the classes so far within b units; then back through picks."""
     count, widest = len(classes.lengths), int(classes.lengths.max())
     kind: Any = np.uint8 if widest < 255 else np.uint16 if widest < 65535 else np.uint32
     needed = count * (room + 1) * np.dtype(kind).itemsize
-    if needed > table_bytes:
+    if needed > TABLE_BYTES:
         raise SolverError(
             f"the table takes {needed / 2**30:.1f} GiB: take a larger unit, or solve exactly"
         )

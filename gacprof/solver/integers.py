@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Whole = NDArray[Any]
+"""int64, or Python integers where 64 bits are too few."""
+
 BITS = 61
 """Σ|integer| stays below 2**BITS, so that int64 sums and differences cannot overflow."""
 
@@ -19,9 +22,9 @@ BIG_ITEMS, BIG_BITS = 4096, 900
 
 @dataclass(frozen=True)
 class Scaled:
-    """Whole numbers of ``unit``, their common measure; ``exact`` unless rounded to fit."""
+    """Whole numbers of ``unit``, their common divisor; ``exact`` unless rounded to fit."""
 
-    whole: NDArray[Any]
+    whole: Whole
     unit: Fraction
     exact: bool = True
 
@@ -36,39 +39,22 @@ def scaled(
 ) -> Scaled:
     """numbers − base as integers whose sums take ``most_bits``, rounded up or down if need be;
     if ``big``, rather as Python integers, unless there are too many."""
-    exact, exponent = _differences(numbers, base)
-    measure = math.gcd(*exact.tolist()) or 1
-    whole = exact // measure
-    unit = Fraction(measure) * Fraction(2) ** exponent
-    bits = sum(map(abs, whole.tolist())).bit_length()
-    if bits <= most_bits:
-        return Scaled(whole.astype(np.int64), unit)
-    if big and len(whole) <= BIG_ITEMS and bits <= BIG_BITS:
-        return Scaled(whole.astype(object), unit)
-    drop = bits - most_bits + 1
-    rounded = [-(-one >> drop) if up else one >> drop for one in whole.tolist()]
-    return Scaled(np.array(rounded, dtype=np.int64), unit * 2**drop, exact=False)
-
-
-def _differences(numbers: NDArray[Any], base: NDArray[Any]) -> tuple[NDArray[Any], int]:
-    """numbers − base in the largest unit that holds all their bits, and its exponent."""
-    mantissas, exponents = np.frexp(np.concatenate([numbers, base]))
-    whole = np.ldexp(mantissas, 53).astype(np.int64)
-    zero = whole == 0
-    if zero.all():
-        return whole[: len(numbers)], 0
-    shift = np.frexp((whole & -whole).astype(float))[1].astype(np.int64) - 1
-    shift[zero] = 0
-    unit = exponents - 53 + shift
-    least = int(unit[~zero].min())
-    whole >>= shift
-    up = np.where(zero, 0, unit - least)
+    ratios = [one.as_integer_ratio() for one in (*numbers.tolist(), *base.tolist())]
+    finest = max((below for _, below in ratios), default=1)  # of powers of two
+    whole = [above * (finest // below) for above, below in ratios]
     half = len(numbers)
-    if int(exponents[~zero].max()) - least <= BITS:
-        both = whole << up
-        return both[:half] - both[half:], least
-    exact = [w << u for w, u in zip(whole.tolist(), up.tolist(), strict=True)]
-    return np.array([a - b for a, b in zip(exact[:half], exact[half:], strict=True)], object), least
+    exact = [a - b for a, b in zip(whole[:half], whole[half:], strict=True)]
+    divisor = math.gcd(*exact) or 1
+    exact = [one // divisor for one in exact]
+    unit = Fraction(divisor, finest)
+    bits = sum(map(abs, exact)).bit_length()
+    if bits <= most_bits:
+        return Scaled(np.array(exact, dtype=np.int64), unit)
+    if big and half <= BIG_ITEMS and bits <= BIG_BITS:
+        return Scaled(np.array(exact, dtype=object), unit)
+    drop = bits - most_bits + 1
+    rounded = [-(-one >> drop) if up else one >> drop for one in exact]
+    return Scaled(np.array(rounded, dtype=np.int64), unit * 2**drop, exact=False)
 
 
 def exact_sum(numbers: NDArray[Any]) -> Fraction:

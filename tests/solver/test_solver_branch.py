@@ -29,28 +29,27 @@ def splitting(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_split_to_the_end_it_equals_enumeration(splitting, seed):
-    rng = np.random.default_rng(900 + seed)
-    for _ in range(150):
+def test_split_to_the_end_it_equals_enumeration(splitting):
+    rng = np.random.default_rng(900)
+    for _ in range(80):
         case = cases.small(rng)
         best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
         agrees(case, best, two=True)
-    assert len(splitting) > 100
+    assert len(splitting) > 50
 
 
 def test_split_to_the_end_it_equals_the_dense_table(splitting):
     rng = np.random.default_rng(910)
-    for _ in range(40):
+    for _ in range(8):
         case = cases.medium(rng, two=True)
         eighths = [np.rint(row * 8).astype(int) for row in case.latency]
         best = table_best(case.costs, case.whole, case.budget, eighths, round(case.limit * 8))
         agrees(case, best, two=True)
-    assert len(splitting) > 40
+    assert len(splitting) > 8
 
 
-def _torn(classes: int, seed: int):
-    """One class has a single large step in latency that the dual is torn over."""
+def _with_one_large_step(classes: int, seed: int):
+    """One class has a single large step in latency that the dual branches on."""
     rng = np.random.default_rng(seed)
     ranks = np.arange(8, 40) * 8
     units = rng.choice([5120, 8192, 18432], classes)
@@ -62,9 +61,9 @@ def _torn(classes: int, seed: int):
     return costs, values, budget, latency, float(sum(row.mean() for row in latency))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_answer_is_that_of_an_unsplit_search(monkeypatch, seed):
-    costs, values, budget, latency, limit = _torn(40, seed)
+    costs, values, budget, latency, limit = _with_one_large_step(40, seed)
     monkeypatch.setattr(branch, "ALLOWANCE", float("inf"))
     whole = solve(costs, values, budget, latency, limit)
     monkeypatch.setattr(branch, "ALLOWANCE", 20_000)
@@ -76,7 +75,7 @@ def test_the_answer_is_that_of_an_unsplit_search(monkeypatch, seed):
 
 
 def test_a_cap_amid_the_parts_leaves_a_bound_that_holds(monkeypatch):
-    costs, values, budget, latency, limit = _torn(60, 5)
+    costs, values, budget, latency, limit = _with_one_large_step(30, 5)
     monkeypatch.setattr(branch, "ALLOWANCE", 0)
     monkeypatch.setattr(branch, "PER_CLASS", 0)
     best = solve(costs, values, budget, latency, limit)

@@ -1,8 +1,8 @@
-"""What each candidate loses against the dual bound, and the exact integers behind it.
+"""What each candidate loses against the dual bound, and how far rounding can be off.
 
-With multipliers y and a reference choice that is best there, a candidate's *loss* is
-ρ = y·Δweight − Δvalue ≥ 0 (Δ: against the reference's candidate of the same class), and a
-choice's value is f(y) − (Σρ + y·slack).
+With multipliers y and a reference choice that is best there, a candidate's reduced cost, or
+*loss*, is ρ = y·Δweight − Δvalue ≥ 0 (Δ: against the reference's candidate of the same class),
+and a choice's value is f(y) − (Σρ + y·slack).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ one: values are scaled well above it."""
 
 
 @dataclass(frozen=True)
-class Losses:
+class Active:
     """Candidates other than the reference's, least loss first: all with a loss up to ``reach``.
 
     ``tied`` bounds how far below zero the losses of one choice may truly add up, ``slop`` adds
@@ -37,31 +37,28 @@ class Losses:
     slop: float
 
 
-def losses(
+def active_items(
     knapsack: Knapsack,
     multipliers: Floats,
     reference: Ints,
     most: float,
     count: int,
     ids: Ints | None = None,
-) -> Losses:
+) -> Active:
     """Candidates with a loss up to ``most``, or some ``count`` least ones if those are more.
 
     ``ids``: the only candidates there are, the reference's among them.
     """
     take = slice(None) if ids is None else ids
-    base = reference[knapsack.owner[take]]
-    loss = knapsack.values[base] - knapsack.values[take]
+    loss = knapsack.reduced_costs(multipliers, take, reference[knapsack.owner[take]])
     widest = float(np.abs(loss).max())
     for price, weight in zip(multipliers, knapsack.weights, strict=True):
-        if price:
-            loss += price * (weight[take] - weight[base])
-            widest += price * float(weight[take].max())
+        widest += 2 * float(price) * float(weight[take].max())
     loss[reference if ids is None else np.searchsorted(ids, reference)] = np.inf
     level = np.flatnonzero(loss <= ROUNDING * widest)
     tied_items = level if ids is None else ids[level]
-    below = sizes(knapsack, multipliers, reference, tied_items) - loss[level]
-    tied = per_class(knapsack, tied_items, below)
+    below = loss_errors(knapsack, multipliers, reference, tied_items) - loss[level]
+    tied = sum_over_classes(knapsack, tied_items, below)
     tied += ROUNDING * float(multipliers @ np.abs(knapsack.slack(reference))) + TINY
     slop = tied + ROUNDING * widest
     reach = most + 4 * slop
@@ -71,19 +68,13 @@ def losses(
         items = items[loss[items] <= reach]
     loss = loss[items]
     items = items if ids is None else ids[items]
-    items, loss = _least_first(items, loss, slop)
-    return Losses(multipliers, reference, items, loss, reach, tied, slop)
+    # Of those that lose nothing, any few shall come from all over the classes: golden-ratio order.
+    rank = np.where(loss <= slop, items * 0.6180339887498949 % 1.0 - 2.0, loss)
+    order = np.argsort(rank, kind="stable")
+    return Active(multipliers, reference, items[order], loss[order], reach, tied, slop)
 
 
-def _least_first(items: Ints, loss: Floats, slop: float) -> tuple[Ints, Floats]:
-    """By loss; those tied for nothing lost in golden-ratio order, so that any few of them come
-    from all over the classes."""
-    turn = np.where(loss <= slop, items * 0.6180339887498949 % 1.0 - 2.0, loss)
-    order = np.argsort(turn, kind="stable")
-    return items[order], loss[order]
-
-
-def sizes(knapsack: Knapsack, multipliers: Floats, reference: Ints, items: Ints) -> Floats:
+def loss_errors(knapsack: Knapsack, multipliers: Floats, reference: Ints, items: Ints) -> Floats:
     """How far rounding may have moved each candidate's loss."""
     base = reference[knapsack.owner[items]]
     size = np.abs(knapsack.values[items] - knapsack.values[base])
@@ -92,7 +83,7 @@ def sizes(knapsack: Knapsack, multipliers: Floats, reference: Ints, items: Ints)
     return size * ROUNDING
 
 
-def per_class(knapsack: Knapsack, items: Ints, amounts: Floats) -> float:
+def sum_over_classes(knapsack: Knapsack, items: Ints, amounts: Floats) -> float:
     """Σ over classes of the largest amount, if positive, among ``items``."""
     largest = np.zeros(knapsack.classes)
     np.maximum.at(largest, knapsack.owner[items], amounts)
@@ -105,11 +96,9 @@ def tied_to(
     """The reference, but with the candidates of ``choice`` wherever they are just as good."""
     differs = choice != reference
     here = np.flatnonzero(differs if ids is None else differs & np.isin(choice, ids))
-    items, base = choice[here], reference[here]
-    loss = knapsack.values[base] - knapsack.values[items]
-    for price, weight in zip(multipliers, knapsack.weights, strict=True):
-        loss += price * (weight[items] - weight[base])
-    same = loss <= sizes(knapsack, multipliers, reference, items)
+    items = choice[here]
+    loss = knapsack.reduced_costs(multipliers, items, reference[here])
+    same = loss <= loss_errors(knapsack, multipliers, reference, items)
     nearer = reference.copy()
     nearer[here[same]] = items[same]
     return nearer
@@ -118,8 +107,5 @@ def tied_to(
 def loss_of(knapsack: Knapsack, multipliers: Floats, reference: Ints, choice: Ints) -> float:
     """What a choice loses, summed over the classes where it differs, so that no digits cancel."""
     here = np.flatnonzero(choice != reference)
-    items, base = choice[here], reference[here]
-    loss = knapsack.values[base] - knapsack.values[items]
-    for price, weight in zip(multipliers, knapsack.weights, strict=True):
-        loss += price * (weight[items] - weight[base])
+    loss = knapsack.reduced_costs(multipliers, choice[here], reference[here])
     return float(loss.sum() + multipliers @ knapsack.slack(choice))
