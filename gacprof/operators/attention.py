@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Flag, Point
-from gacprof.operators.base import Prepared, itemsize, random_tensor
+from gacprof.operators.base import Operator, Prepared, itemsize, random_tensor
 
 if TYPE_CHECKING:
     import torch
 
 
-class Attention:
+class Attention(Operator):
     name = "attention"
-    dims: tuple[str, ...] = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
+    dims = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
     default_dims: Mapping[str, int | str] = {"batch": 1, "kv_heads": "heads", "kv_len": "q_len"}
     flags: Mapping[str, tuple[Flag, ...]] = {
         "causal": (False, True),
@@ -35,7 +35,7 @@ class Attention:
         "layout": ("bhsd", "bshd"),
     }
     unspoken = ("layout",)
-    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    dtypes = ("float32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
         """Both matrix products; a causal mask halves them where the lengths are equal."""
