@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
+    from gacprof.core import Progress
     from gacprof.diagnosing.workload import Tokens
-    from gacprof.sweeping.run import Progress
 
 
 def sweep(
@@ -80,7 +80,7 @@ def _suite_of(model: Any, tokens: Tokens | None, dtype: str, window: float) -> S
 def _suite_of_ranks(model: Any, ranks: tuple[int, int], tokens: Tokens | None, dtype: str) -> Suite:
     from gacprof.checkpoint import inventory_for
     from gacprof.diagnosing.workload import workload_of
-    from gacprof.sweeping.for_ranks import suite_for_ranks_of
+    from gacprof.sweeping.for_checkpoint import suite_for_ranks_of
 
     return suite_for_ranks_of(inventory_for(model), ranks, sorted(workload_of(tokens)), dtype=dtype)
 

@@ -150,7 +150,7 @@ def _chosen(
 def _for_ranks(dense: str, rank_range: str, tokens: list[int], dtype: str) -> Suite:
     """Of a checkpoint, or of shapes such as ``4096x4096,11008x4096``. Raises
     :class:`SuiteError`."""
-    from gacprof.sweeping.for_ranks import suite_for_ranks, suite_for_ranks_of
+    from gacprof.sweeping.for_checkpoint import suite_for_ranks, suite_for_ranks_of
 
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", rank_range.strip())
     if not match:

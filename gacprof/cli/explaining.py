@@ -96,9 +96,9 @@ def disputes(
             "settled without one"
         )
     from gacprof.devices.worker import sweeper
-    from gacprof.sweeping.suite import Timing
+    from gacprof.sweeping.suite import Schedule
 
-    with sweeper(at_hand, processes=Timing().processes) as opened:
+    with sweeper(at_hand, processes=Schedule().processes) as opened:
         name = opened.environment.name
         folder = out or Path("runs") / f"disputes-{re.sub(r'[^a-z0-9]+', '-', name.lower())}"
         with progress("disputes") as advance:

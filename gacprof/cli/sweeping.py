@@ -72,7 +72,8 @@ def _on_one(
 
 
 def _on_all(suite: Suite, out: Path | None, how: HowToSweep, stack: ExitStack) -> list[RunSummary]:
-    from gacprof.sweeping.many import local_gpus, run_on_all
+    from gacprof.devices.device import local_gpus
+    from gacprof.sweeping.run import run_on_all
 
     if how.lock_clocks_mhz:
         raise MeasurementError("--lock-clocks goes with one device: name it with --device")
@@ -115,9 +116,9 @@ def _clocks(device: str | None, how: HowToSweep) -> Iterator[None]:
     if how.lock_clocks_mhz is None:
         yield
         return
-    from gacprof.devices.clocks import locked
     from gacprof.devices.cuda import CudaDevice
     from gacprof.devices.device import open_device
+    from gacprof.devices.nvml import locked
 
     gpu = open_device(device, "cuda-events")
     if not isinstance(gpu, CudaDevice):

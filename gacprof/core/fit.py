@@ -15,9 +15,10 @@ Efron & Tibshirani, *An Introduction to the Bootstrap* (1993), §8, resampling o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,29 @@ RESAMPLES = 200
 FEWEST_BLOCKS = 4
 """Below that a slot's spread cannot be told: its standard error is infinite."""
 FLOOR_QUANTILE = 0.95
+
+
+BlockRow = dict[int, tuple[float, bool]]
+"""What a block tells of its slots: the log of their time (µs), and whether it was disturbed."""
+
+
+def block_row(calls: Iterable[tuple[int, float, bool]]) -> BlockRow:
+    """A block from its calls (slot, µs, disturbed) in the order made: of a slot's calls the first
+    undisturbed one counts, else the last."""
+    row: BlockRow = {}
+    for slot, us, disturbed in calls:
+        if slot not in row or row[slot][1]:
+            row[slot] = log(us), disturbed
+    return row
+
+
+def log_matrix(rows: Sequence[BlockRow], slots: int) -> Floats:
+    """Blocks as a matrix of log times [blocks, slots]; NaN where a block did not hold a slot."""
+    matrix = np.full((len(rows), slots), np.nan)
+    for number, row in enumerate(rows):
+        for slot, (log_us, _) in row.items():
+            matrix[number, slot] = log_us
+    return matrix
 
 
 @dataclass(frozen=True)
@@ -213,13 +237,28 @@ def _quantile(values: Floats, q: float) -> Floats:
 
 
 def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed: int) -> Floats:
-    """The variance of each slot's effect over resampled blocks, processes kept apart."""
+    """The variance of each slot's effect over resampled blocks, processes kept apart.
+
+    Slots are sorted once; a resample then is how often each block counts. Equal to
+    :func:`_quantile` of ``residual[chosen]`` to the last bit, in a fraction of its time.
+    """
     draw = np.random.default_rng(seed)
     groups = [np.flatnonzero(processes == p) for p in np.unique(processes)]
-    total, squares = np.zeros(residual.shape[1]), np.zeros(residual.shape[1])
+    order = np.ascontiguousarray(np.argsort(residual, axis=0).T)  # [slots, blocks], NaN last
+    ordered = np.take_along_axis(residual.T, order, axis=1)
+    held = ~np.isnan(ordered)
+    slots = np.arange(len(ordered))
+    total, squares = np.zeros(len(ordered)), np.zeros(len(ordered))
     for _ in range(resamples):
         chosen = np.concatenate([draw.choice(group, len(group)) for group in groups])
-        mean = _quantile(residual[chosen], QUARTILE)
+        times = np.bincount(chosen, minlength=len(residual))
+        passed = np.cumsum(times[order] * held, axis=1)
+        counts = passed[:, -1]
+        place = QUARTILE * np.maximum(counts - 1, 0)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, np.maximum(counts - 1, 0))
+        a, b = (ordered[slots, np.argmax(passed > at[:, None], axis=1)] for at in (low, high))
+        mean = np.where(counts > 0, a + (place - low) * (b - a), 0.0)
         total += mean
         squares += mean**2
     variance = squares / resamples - (total / resamples) ** 2

@@ -16,7 +16,7 @@ from gacprof.devices.device import Device, Session, Slot
 from gacprof.devices.environment import cuda_environment
 from gacprof.devices.kineto import Traced, Tracer
 from gacprof.devices.memory import Arenas
-from gacprof.devices.telemetry import Telemetry
+from gacprof.devices.nvml import Telemetry
 
 if TYPE_CHECKING:
     import torch

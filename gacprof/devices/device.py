@@ -125,6 +125,19 @@ def device_name(name: str | None = None) -> str:
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
+def local_gpus() -> list[str]:
+    """``cuda:0`` … as torch sees them. Raises :class:`MeasurementError` where there are none."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise MeasurementError(
+            "--device all sweeps every CUDA GPU of this machine, and there is none: "
+            "use --device cpu, or see 'gacprof doctor'"
+        )
+    return [f"cuda:{index}" for index in range(count)]
+
+
 def open_device(name: str | None = None, timer: str = "auto") -> Device:
     """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import shutil
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,9 @@ STEERING = (
     "DISABLE_ADDMM_CUDA_LT",
 )
 """Environment variables by which cuBLAS and PyTorch choose another kernel; facts where set."""
+
+NCU_PLACES = ("usr/local/cuda/bin/ncu", "opt/nvidia/nsight-compute/*/ncu")
+"""Where the CUDA toolkit and NVIDIA's package ``nsight-compute`` put it; below the root."""
 
 
 def cpu_environment() -> Environment:
@@ -181,3 +185,13 @@ def memory_bytes() -> int:
 def _first_match(pattern: str, text: str) -> str | None:
     match = re.search(pattern, text)
     return match[1].strip() if match else None
+
+
+def find_ncu() -> str | None:
+    """The ``ncu`` program (Nsight Compute), or None."""
+    if found := shutil.which("ncu"):
+        return found
+    for pattern in NCU_PLACES:
+        if listed := sorted(Path("/").glob(pattern)):
+            return str(listed[-1])
+    return None

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gacprof.devices.telemetry import SLOWED_BY, open_nvml, slowdown_bits
+from gacprof.devices.nvml import SLOWED_BY, open_nvml, slowdown_bits
 
 SMALL_MEMORY = 12 << 30
 """Below this an 8-billion-parameter model of 16-bit weights is run with few of its layers."""

@@ -10,7 +10,7 @@ from gacprof.explain.disputes import DISPUTES, Verdict, settle
 from gacprof.explain.disputes.measuring import settle_on
 from gacprof.survey.setting import Setting
 from gacprof.survey.state import Outcome
-from gacprof.sweeping.suite import Timing
+from gacprof.sweeping.suite import Schedule
 
 FILE, DATA, SAMPLES = "disputes.md", "disputes.json", "disputes"
 
@@ -18,7 +18,7 @@ FILE, DATA, SAMPLES = "disputes.md", "disputes.json", "disputes"
 def decide(setting: Setting) -> Outcome:
     """Run the experiments on a GPU, those that need none anywhere; write the verdicts."""
     if setting.machine.is_gpu:
-        with setting.machine.sweeper(Timing().processes) as device:
+        with setting.machine.sweeper(Schedule().processes) as device:
             settled = settle_on(device, setting.folder / SAMPLES, progress=setting.advance)
         verdicts = settled.verdicts
     else:

@@ -15,7 +15,7 @@ from gacprof.core.fit import Fit, fit_blocks
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
 from gacprof.sweeping.refine import Rounds, Seen, refine
-from gacprof.sweeping.suite import CurvePlan, Timing
+from gacprof.sweeping.suite import CurvePlan, Schedule
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Decision:
 class CurveState:
     """The slots and calls of a curve so far. Without calls it is one that begins."""
 
-    def __init__(self, plan: CurvePlan, timing: Timing) -> None:
+    def __init__(self, plan: CurvePlan, timing: Schedule) -> None:
         self.plan, self._timing = plan, timing
         first = [d for d in plan.dims if d not in plan.refined]
         self._rounds: Rounds | None = None

@@ -18,7 +18,7 @@ from gacprof.core.points import Point
 from gacprof.devices.device import Device, Slot
 from gacprof.devices.roof import ROOFS, Roof
 from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
-from gacprof.sweeping.suite import CurvePlan, Suite, Timing
+from gacprof.sweeping.suite import CurvePlan, Schedule, Suite
 
 START_S = {"cuda": 8.0, "cpu": 4.0}
 """A fresh process: importing torch and opening the device."""
@@ -88,7 +88,7 @@ def estimate(
     return Estimate(start + min(sums[0], budget), start + min(sums[1], budget), calls)
 
 
-def _slots(plan: CurvePlan, timing: Timing) -> int:
+def _slots(plan: CurvePlan, timing: Schedule) -> int:
     """Dims of a curve with their replicates; a refined axis has a share of them."""
     dims = len(plan.points)
     if len(plan.refined) >= MEASURE_ALL_BELOW:
@@ -96,7 +96,7 @@ def _slots(plan: CurvePlan, timing: Timing) -> int:
     return dims + min(dims, max(timing.least_replicates, round(timing.replicates * dims)))
 
 
-def _blocks(error: float, timing: Timing) -> int:
+def _blocks(error: float, timing: Schedule) -> int:
     """Blocks until a curve is decided, and the share that each further process adds.
 
     Where all dims are alike that is when the interval of penalties is about the tolerance, where

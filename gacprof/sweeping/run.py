@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.points import Block, Environment, Point, PointNote
+from gacprof.core.points import Block, Point, PointNote
 from gacprof.devices.device import BlockTimes, Device
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, batches, calls_of, shares
-from gacprof.sweeping.resuming import check_resumable
-from gacprof.sweeping.store import (
-    JOURNAL,
-    PARQUET,
-    RUN,
-    RunFolder,
-    read_blocks,
-    read_header,
-    read_notes,
-)
-from gacprof.sweeping.suite import CurvePlan, Suite, curve_key, parse_suite
-
-Progress = Callable[[float, float, Point], None]
-"""Called before each block with (seconds or blocks done, in all, a point of the block)."""
+from gacprof.sweeping.resuming import opened
+from gacprof.sweeping.store import RunFolder, read_blocks, read_notes
+from gacprof.sweeping.suite import CurvePlan, Suite, curve_key
 
 
 @dataclass(frozen=True)
@@ -79,7 +70,7 @@ def run_sweep(
         "environment": device.environment.as_dict(),
         "timer": device.timer,
     }
-    with _opened(store, header, resume):
+    with opened(store, header, resume):
         sweep = _Sweep(suite, device, curves, store, progress, budget_s or suite.timing.budget_s)
         sweep.run()
         store.fold()
@@ -331,53 +322,52 @@ class _Sweep:
         )
 
 
-def environment_of(folder: str | Path) -> Environment:
-    """The device and stack that a run folder was measured on."""
-    return Environment.from_dict(read_header(Path(folder))["environment"])
+def run_on_all(
+    suite: Suite,
+    devices: Mapping[str, Device],
+    folder: str | Path,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, RunSummary]:
+    """The suite on each device at once, each into the sub-folder of its name.
 
+    ``cuda:1`` goes to ``cuda1``. Devices are independent: each keeps its own samples and can
+    be resumed by itself. An interrupt or an error of one stops all, each after the block that
+    it is at, and is raised then. ``options`` are those of :func:`run_sweep`.
+    """
+    stop = threading.Event()
+    counts: dict[str, tuple[float, float]] = {}
 
-def suite_of(folder: str | Path) -> Suite:
-    """The suite that a run folder was measured with."""
-    return parse_suite(read_header(Path(folder))["suite"], str(folder))
+    def reporting(name: str) -> Progress:
+        def report(done: float, total: float, point: object) -> None:
+            if stop.is_set():
+                raise KeyboardInterrupt
+            counts[name] = done, total
+            if progress:
+                seen = list(counts.values())
+                progress(sum(d for d, _ in seen), sum(t for _, t in seen), point)
 
+        return report
 
-@contextmanager
-def _opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Hold the folder; refuse one that holds another sweep; fold what is there on the way out."""
-    if store.path.exists() and not store.path.is_dir():
-        raise MeasurementError(f"{store.path} is a file; --out names a folder")
-    try:
-        _check_free(store)
-        store.lock()
-    except OSError as error:
-        raise MeasurementError(f"cannot write to {store.path}: {error.strerror}") from None
-    try:
-        if store.started:
-            check_resumable(store.path, header, resume)
-        else:
-            store.write_header(header)
+    with ThreadPoolExecutor(len(devices)) as pool:
+        running = {
+            name: pool.submit(
+                run_sweep,
+                suite,
+                device,
+                Path(folder) / name.replace(":", ""),
+                progress=reporting(name),
+                **options,
+            )
+            for name, device in devices.items()
+        }
         try:
-            yield
-        except KeyboardInterrupt:
-            store.fold()
+            wait(running.values(), return_when=FIRST_EXCEPTION)
+            stopped = [f.exception() for f in running.values() if f.done() and f.exception()]
+            if stopped:
+                raise stopped[0] or AssertionError
+            return {name: future.result() for name, future in running.items()}
+        except BaseException:
+            stop.set()
             raise
-    except OSError as error:
-        raise MeasurementError(
-            f"writing to {store.path} failed: {error.strerror or error}; "
-            "what was measured is kept, mend it and use --resume"
-        ) from None
-    finally:
-        store.close()
-
-
-def _check_free(store: RunFolder) -> None:
-    """Before anything is written. Samples without their header may be of any suite and device:
-    going on with them would mix what does not belong together."""
-    held = store.others() if store.path.is_dir() and not store.started else []
-    if {JOURNAL, PARQUET} & set(held):
-        raise MeasurementError(
-            f"{store.path} holds samples without their {RUN}, which says what they are of: "
-            "restore it, or use another --out"
-        )
-    if held:
-        raise MeasurementError(f"{store.path} holds no sweep, but {held[0]}: choose another --out")

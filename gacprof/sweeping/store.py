@@ -13,14 +13,12 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import replacing, sync, write_json
-from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
-from gacprof.sweeping.rows import block_of, blocks_of_frame, frame_of, point_of, row_of
+from gacprof.core.points import Block, Call, Point, PointNote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +29,14 @@ RUN, JOURNAL, PARQUET, POINTS, LOCK = (
 )  # fmt: skip
 FOLD_AT_LEAST = 500
 """Blocks in the journal before it is folded."""
+STATE = ("throttled", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
+"""Columns of a block's state."""
+COLUMNS = (
+    "block", "process", "axis", "timer", "taken_at", "position", "point", "replicate",
+    "predecessor", "us", "disturbed", *STATE, "operator", "dims", "dtype", "flags",
+)  # fmt: skip
+"""Of ``samples.parquet``. ``position`` counts a block's calls from 0, ``predecessor`` is the
+point of the call before it (none at 0)."""
 
 
 class RunFolder:
@@ -194,80 +200,6 @@ def read_notes(path: Path) -> dict[Point, PointNote]:
     return found
 
 
-def read_samples(path: Path) -> list[Sample]:
-    """What a run folder knows of each point, ordered by when it was first called.
-
-    Raises :class:`MeasurementError` for an unreadable folder.
-    """
-    return samples_of(read_blocks(path), read_notes(path))
-
-
-def samples_of(blocks: Iterable[Block], notes: dict[Point, PointNote]) -> list[Sample]:
-    """Blocks by point. Disturbed calls are left out where there are others."""
-    calls: dict[Point, list[tuple[Block, Call]]] = {}
-    for block in blocks:
-        for call in block.calls:
-            calls.setdefault(call.point, []).append((block, call))
-    points = [*calls, *(p for p in notes if p not in calls)]
-    return [_sample(p, calls.get(p, []), notes.get(p) or PointNote(p)) for p in points]
-
-
-def _sample(point: Point, calls: list[tuple[Block, Call]], note: PointNote) -> Sample:
-    if not calls:
-        reason = note.failed or "not called before the sweep ended"
-        return Sample(point, (), (), "", "failed", reason, note.kernels)
-    kept = [(b, c) for b, c in calls if not (c.disturbed or b.throttled)]
-    throttled = "" if kept else next((b.throttled for b, _ in calls if b.throttled), "")
-    kept = kept or calls
-    last = kept[-1][0]
-    return Sample(
-        point,
-        tuple(dict.fromkeys(b.axis for b, _ in calls)),
-        tuple(c.us for _, c in kept),
-        last.timer,
-        "throttled" if throttled else "ok",
-        throttled or note.failed or note.remark,
-        note.kernels,
-        last.sm_clock_mhz,
-        last.mem_clock_mhz,
-        last.temperature_c,
-        last.power_w,
-    )
-
-
-def read_frame(path: Path) -> pd.DataFrame:
-    """One row a point: dims and flags as columns, all its times, and what they mean.
-
-    ``median_us``, ``tflops``, ``gb_s`` and ``roof_share`` are derived (:mod:`.rates`); the
-    last is missing for a device whose peaks are not known here.
-    """
-    import pandas as pd
-
-    from gacprof.sweeping.rates import rates
-
-    environment = Environment.from_dict(read_header(path)["environment"])
-    rows = []
-    for sample in read_samples(path):
-        row = asdict(sample)
-        point = row.pop("point")
-        row |= {"point": sample.point.id, "operator": point["operator"], "dtype": point["dtype"]}
-        rows.append(row | sample.point.dim | sample.point.flag | rates(sample, environment))
-    return pd.DataFrame(rows)
-
-
-def _note_row(note: PointNote) -> dict[str, Any]:
-    point = note.point
-    return {
-        "operator": point.operator,
-        "dims": point.dim,
-        "dtype": point.dtype,
-        "flags": point.flag,
-        "kernels": list(note.kernels),
-        "failed": note.failed,
-        "remark": note.remark,
-    }
-
-
 def _parquet_blocks(file: Path) -> Iterator[Block]:
     import pandas as pd
     import pyarrow as pa
@@ -306,3 +238,152 @@ def _cut_torn_line(file: Path) -> None:
     with file.open("rb+") as handle:
         text = handle.read()
         handle.truncate(text.rfind(b"\n") + 1)
+
+
+def _note_row(note: PointNote) -> dict[str, Any]:
+    point = note.point
+    return {
+        "operator": point.operator,
+        "dims": point.dim,
+        "dtype": point.dtype,
+        "flags": point.flag,
+        "kernels": list(note.kernels),
+        "failed": note.failed,
+        "remark": note.remark,
+    }
+
+
+def point_of(row: Mapping[str, Any]) -> Point:
+    """The point of a row with ``operator``, ``dims``, ``dtype`` and ``flags``, the latter as
+    mappings or as JSON. Raises ``KeyError``, ``TypeError``, ``ValueError``."""
+    dims, flags = (json.loads(v) if isinstance(v, str) else v for v in (row["dims"], row["flags"]))
+    if not all(type(size) is int for size in dims.values()):
+        raise ValueError(f"dims {dims} are no whole numbers")
+    return Point.of(str(row["operator"]), dims, str(row["dtype"]), flags)
+
+
+def row_of(block: Block) -> dict[str, Any]:
+    """A line of the journal; points by their id."""
+    return {
+        "number": block.number,
+        "process": block.process,
+        "axis": block.axis,
+        "timer": block.timer,
+        "taken_at": round(block.taken_at, 3),
+        "calls": [
+            [c.point.id, int(c.replicate), round(c.us, 4), int(c.disturbed)] for c in block.calls
+        ],
+    } | {name: value for name in STATE if (value := getattr(block, name))}
+
+
+def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
+    """The block of a journal's line. Raises ``KeyError``, ``TypeError``, ``ValueError``."""
+    calls = tuple(
+        Call(points[point], bool(replicate), _time(us), bool(disturbed))
+        for point, replicate, us, disturbed in row["calls"]
+    )
+    state = {name: row[name] for name in STATE if name in row}
+    return Block(
+        int(row["number"]), int(row["process"]), str(row["axis"]), str(row["timer"]),
+        calls, float(row["taken_at"]), **state,
+    )  # fmt: skip
+
+
+def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
+    """One row a call."""
+    import pandas as pd
+
+    texts: dict[Point, dict[str, str]] = {}
+    rows = []
+    for block in blocks:
+        common = {
+            "block": block.number,
+            "process": block.process,
+            "axis": block.axis,
+            "timer": block.timer,
+            "taken_at": block.taken_at,
+        } | {name: getattr(block, name) for name in STATE}
+        before: str | None = None
+        for position, call in enumerate(block.calls):
+            if call.point not in texts:
+                texts[call.point] = _texts(call.point)
+            rows.append(
+                common
+                | texts[call.point]
+                | {
+                    "position": position,
+                    "replicate": call.replicate,
+                    "predecessor": before,
+                    "us": call.us,
+                    "disturbed": call.disturbed,
+                }
+            )
+            before = call.point.id
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    for name in ("axis", "timer", "point", "predecessor", "operator", "dims", "dtype", "flags"):
+        frame[name] = frame[name].astype("category")
+    for name in ("sm_clock_mhz", "mem_clock_mhz", "temperature_c"):
+        frame[name] = frame[name].astype("Int64")
+    frame["power_w"] = frame["power_w"].astype("float64")
+    return frame
+
+
+def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
+    """The blocks of :func:`frame_of`. Raises ``KeyError``, ``ValueError`` for another table."""
+    columns = {name: frame[name].tolist() for name in COLUMNS}
+    points: dict[str, Point] = {}
+    start, count = 0, len(frame)
+    while start < count:
+        number, end = columns["block"][start], start
+        calls = []
+        while end < count and columns["block"][end] == number:
+            name = columns["point"][end]
+            if name not in points:
+                points[name] = point_of({key: columns[key][end] for key in
+                                         ("operator", "dims", "dtype", "flags")})  # fmt: skip
+            calls.append(
+                Call(
+                    points[name],
+                    bool(columns["replicate"][end]),
+                    _time(columns["us"][end]),
+                    bool(columns["disturbed"][end]),
+                )
+            )
+            end += 1
+        state = {name: _present(columns[name][start]) for name in STATE[1:]}
+        yield Block(
+            int(number),
+            int(columns["process"][start]),
+            str(columns["axis"][start]),
+            str(columns["timer"][start]),
+            tuple(calls),
+            float(columns["taken_at"][start]),
+            str(columns["throttled"][start]),
+            **state,
+        )
+        start = end
+
+
+def _texts(point: Point) -> dict[str, str]:
+    return {
+        "point": point.id,
+        "operator": point.operator,
+        "dims": json.dumps(point.dim),
+        "dtype": point.dtype,
+        "flags": json.dumps(point.flag),
+    }
+
+
+def _time(value: Any) -> float:
+    """Microseconds. Raises ``ValueError`` for what is no duration."""
+    us = float(value)
+    if not 0 < us < float("inf"):
+        raise ValueError(f"a time of {us} µs is no duration")
+    return us
+
+
+def _present(value: Any) -> Any:
+    """None for pandas' missing values."""
+    import pandas as pd
+
+    return None if pd.isna(value) else value

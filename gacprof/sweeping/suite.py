@@ -69,7 +69,7 @@ class Range(_Strict):
         return range(self.first, self.last + 1, self.step)
 
 
-class Timing(_Strict):
+class Schedule(_Strict):
     """How blocks are dealt out, and when there are enough.
 
     A curve has ``blocks`` at least; then it goes on, up to ``most_blocks``, while a dim is neither
@@ -89,7 +89,7 @@ class Timing(_Strict):
     budget_s: Annotated[float | None, Field(gt=0)] = None
 
     @model_validator(mode="after")
-    def _bounds_agree(self) -> Timing:
+    def _bounds_agree(self) -> Schedule:
         if self.most_blocks < self.blocks:
             raise ValueError(f"most_blocks ({self.most_blocks}) is below blocks ({self.blocks})")
         return self
@@ -185,7 +185,7 @@ class Sweep(_Strict):
 class Suite(_Strict):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     description: str = ""
-    timing: Timing = Field(default_factory=Timing)
+    timing: Schedule = Field(default_factory=Schedule)
     sweep: Annotated[list[Sweep], Field(min_length=1)]
 
     def plain(self) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
     """The keys that a suite knows beside the one at ``loc``."""
     kind: type[_Strict] = Suite
     if "timing" in loc[:-1]:
-        kind = Timing
+        kind = Schedule
     elif "values" in loc[:-1]:
         kind = Range
     elif "sweep" in loc[:-1]:

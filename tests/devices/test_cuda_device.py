@@ -6,7 +6,7 @@ from simulated_cuda import opened, simulated
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.devices import doctor, tracing
+from gacprof.devices import doctor
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.environment import loaded, loaded_version
 
@@ -84,7 +84,7 @@ def test_tf32_is_on_for_tf32_points_and_off_for_all_others(dtype):
 def trying(monkeypatch):
     """What the process that tries would answer."""
     monkeypatch.setattr("gacprof.devices.cuda.CudaDevice", lambda index: opened())
-    return tracing._try(0)
+    return doctor._try(0)
 
 
 def test_the_doctor_tries_a_trace_and_a_graph(gpu, monkeypatch):
@@ -97,7 +97,7 @@ def test_the_doctor_tells_why_there_is_no_trace_or_no_graph(gpu, monkeypatch):
     gpu.refuses_capture = lambda name, operands: RuntimeError("not permitted")
     told = trying(monkeypatch)
     assert "gave no device events" in told.why_not and told.no_graph == "not permitted"
-    monkeypatch.setattr(doctor, "ask", lambda index: told)
+    monkeypatch.setattr(doctor, "try_tracing", lambda index: told)
     graph, kineto = doctor._timer(1)
     assert (graph.name, graph.available) == ("cuda-graph", False)
     assert graph.note == "calls are timed by events around their launches: not permitted"

@@ -12,8 +12,8 @@ from gacprof.core.errors import MeasurementError
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.refine import Seen, differ, refine, residue_classes
+from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import parse_suite
 
 PUBLISHED = CliffMap.load("a100-published")

@@ -13,8 +13,8 @@ from gacprof.cli.devices import duration_s
 from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping.estimate import estimate
+from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import load_suite, parse_suite
 
 TINY = """

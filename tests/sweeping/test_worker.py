@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from gacprof.core.errors import MeasurementError
+from gacprof.devices.device import local_gpus
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.devices.worker import IsolatedDevice, OpenNamed, sweeper
 from gacprof.sweeping import read_blocks
-from gacprof.sweeping.many import local_gpus, run_on_all
-from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import read_samples
+from gacprof.sweeping.results import read_samples
+from gacprof.sweeping.run import run_on_all, run_sweep
 from gacprof.sweeping.suite import parse_suite
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.cliffmap.detect import ASSUMED_FLOOR
+from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Block, Point, Sample
 from gacprof.devices.device import Device
@@ -16,7 +17,6 @@ from gacprof.explain.causes.value import Where
 from gacprof.explain.disputes.run import DISPUTES, settle
 from gacprof.explain.disputes.value import Verdict
 from gacprof.sweeping import Suite, read_blocks, read_samples, run_sweep
-from gacprof.sweeping.run import Progress
 from gacprof.sweeping.suite import Sweep
 
 

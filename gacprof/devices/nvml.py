@@ -1,10 +1,22 @@
-"""What NVML tells of a GPU beside its timings. Read only: :mod:`.clocks` changes any."""
+"""NVML: what a GPU says of itself beside its timings, and its clock locked for a sweep.
+
+Nothing but :func:`locked` changes anything. Locking needs root (or the driver's permission), and
+outlives the process that did it: it is undone on every way out of the context, SIGTERM and SIGHUP
+(a closed terminal) included. Only SIGKILL or a power cut leave it;
+``nvidia-smi --reset-gpu-clocks`` undoes it.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
+
+from gacprof.core.errors import MeasurementError
 
 SLOWED_BY = {
     0x0000000000000004: "software power cap",
@@ -44,6 +56,15 @@ and temperature changes slower still, while a block takes some milliseconds."""
 
 THROTTLED_SHARE = 0.02
 """Of a block's time: what a counter must have grown by for the block to count as throttled."""
+
+TOLERANCE_MHZ = 30
+"""Twice the 15 MHz step of NVIDIA's clocks: what a lock that holds may still be off by."""
+
+LOADS = 20
+"""Spells of load until a lock must hold: NVML renews the clock it tells only so often, and a
+GPU that idled takes a moment to climb."""
+
+UNDO = "nvidia-smi --reset-gpu-clocks"
 
 
 def open_nvml(index: int) -> tuple[Any, Any]:
@@ -184,3 +205,71 @@ class Telemetry:
             self.why_not = str(error)
             return None
         return value.decode() if isinstance(value, bytes) else value
+
+
+@contextmanager
+def locked(nvml: Any, handle: Any, mhz: int, load: Callable[[], object]) -> Iterator[None]:
+    """Hold the SM clock at ``mhz`` meanwhile. ``load`` keeps the GPU busy until it is checked.
+
+    Raises :class:`MeasurementError` where NVML refuses, or where the clock does not hold; the
+    lock is undone before that is raised. Raises it too where undoing is refused.
+    """
+    with _exit_on_signals():  # before the lock, so that no moment of it is unguarded
+        try:
+            nvml.nvmlDeviceSetGpuLockedClocks(handle, mhz, mhz)
+        except (AttributeError, nvml.NVMLError) as error:
+            raise MeasurementError(
+                f"the clock cannot be locked at {mhz} MHz ({error}): it needs root and a clock "
+                "that 'nvidia-smi -q -d SUPPORTED_CLOCKS' lists; leave --lock-clocks out to "
+                "measure at whatever clock the GPU holds"
+            ) from None
+        try:
+            _verify(nvml, handle, mhz, load)
+            yield
+        finally:
+            _undo(nvml, handle)
+
+
+def _verify(nvml: Any, handle: Any, mhz: int, load: Callable[[], object]) -> None:
+    for _ in range(LOADS):
+        load()
+        try:
+            held = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+        except nvml.NVMLError as error:
+            raise MeasurementError(
+                f"the clock was locked at {mhz} MHz but cannot be read ({error})"
+            ) from None
+        if abs(held - mhz) <= TOLERANCE_MHZ:
+            return
+    raise MeasurementError(
+        f"the clock was locked at {mhz} MHz but runs at {held} MHz under load "
+        "(power or thermal limit?): choose a lower one"
+    )
+
+
+def _undo(nvml: Any, handle: Any) -> None:
+    try:
+        nvml.nvmlDeviceResetGpuLockedClocks(handle)
+    except nvml.NVMLError as error:
+        raise MeasurementError(
+            f"the clock is still locked, undoing it was refused ({error}): run '{UNDO}' as root"
+        ) from None
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP as SystemExit, so that contexts are left properly. Main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heeded}  # nohup ignores SIGHUP
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
