@@ -1,4 +1,4 @@
-"""What randomised blocks tell: the two-way fit, its intervals, and the A/A floor.
+"""Statistics of randomised blocks: the two-way fit, its intervals, and the A/A floor.
 
 A block calls every slot of a curve once, within tens of milliseconds. The logarithm of a call's
 time is taken as *slot effect + block effect + disturbance*. Whatever slows the machine for the
@@ -32,12 +32,12 @@ SWEEPS = 10
 below 10⁻³ of the noise by then (benchmarks/estimators.py)."""
 RESAMPLES = 200
 FEWEST_BLOCKS = 4
-"""Below that a slot's spread cannot be told: its standard error is infinite."""
+"""Below that a slot's spread is unknown: its standard error is infinite."""
 FLOOR_QUANTILE = 0.95
 
 
 BlockRow = dict[int, tuple[float, bool]]
-"""What a block tells of its slots: the log of their time (µs), and whether it was disturbed."""
+"""A block by slot: the log of its time (µs), and whether the call was disturbed."""
 
 
 def block_row(calls: Iterable[tuple[int, float, bool]]) -> BlockRow:
@@ -113,15 +113,16 @@ def fit_blocks(
 def _tied_together(held: NDArray[np.bool_]) -> list[Ints]:
     """Slots by the groups that blocks tie together; slots that were never called in the first."""
     group = np.zeros(held.shape[1], np.int64)
-    called = np.flatnonzero(held.any(axis=0))
+    ever = held.any(axis=0)
+    called = np.flatnonzero(ever)
     if not np.any(held[:, called].all(axis=1)):
         group[called] = called
         for row in held:
             if row.any():
                 joined = np.unique(group[row])
-                group[np.isin(group, joined) & held.any(axis=0)] = joined[0]
+                group[np.isin(group, joined) & ever] = joined[0]
     numbers = np.unique(group[called])
-    group[~held.any(axis=0)] = numbers[0] if len(numbers) else 0
+    group[~ever] = numbers[0] if len(numbers) else 0
     return [np.flatnonzero(group == number) for number in np.unique(group)]
 
 

@@ -1,4 +1,4 @@
-"""Points, samples, environments: the plain values that every room speaks in.
+"""Points, blocks, samples, environments: the plain values that the whole package uses.
 
 A *point* is one thing to measure. A *block* calls the points of a curve once each, in random
 order. A *sample* is all that a run knows of a point. An *environment* is the device and software
@@ -84,7 +84,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Call:
-    """One timed call. A ``replicate`` is a hidden A/A double of the point, at another address.
+    """One timed call. A ``replicate`` is a hidden A/A replicate of the point, at another address.
     A ``disturbed`` call lost a core meanwhile, and was made again later in its block."""
 
     point: Point
@@ -99,7 +99,7 @@ class Block:
 
     ``number`` counts the run's blocks, ``process`` the fresh processes that they ran in.
     ``axis`` is the swept axis of the curve that the block belongs to. Clocks, temperature and
-    power are read at the block's end; None where the device cannot tell. ``throttled`` says why
+    power are read at the block's end; None where they cannot be read. ``throttled`` says why
     the device ran below its clock; empty if it did not.
     """
 

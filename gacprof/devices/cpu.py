@@ -13,7 +13,7 @@ from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
 from gacprof.devices.device import BlockTimes, Device, Session, Slot, Timed
 from gacprof.devices.environment import cpu_environment, memory_bytes
-from gacprof.devices.memory import Arenas, Call
+from gacprof.devices.memory import Arenas, BoundCall
 from gacprof.devices.threads import bound_threads, no_collection, preemptions
 from gacprof.operators.base import operands_from
 
@@ -50,7 +50,7 @@ class CpuDevice(Device):
         self._held.close()
         self._bound = None
 
-    def _prepare(self, slot: Slot, reuse_bytes: int) -> Callable[[], Call] | str:
+    def _prepare(self, slot: Slot, reuse_bytes: int) -> Callable[[], BoundCall] | str:
         """What binds the slot's next call to its operands, or why there is none."""
         import torch
 
@@ -94,7 +94,7 @@ class _LastCall:
 class CpuSession(Session):
     """Calls around which the clock is read, each ready before it is."""
 
-    def __init__(self, slots: Sequence[Callable[[], Call] | str], last: _LastCall) -> None:
+    def __init__(self, slots: Sequence[Callable[[], BoundCall] | str], last: _LastCall) -> None:
         self._last = last
         self._bind = [slot if callable(slot) else None for slot in slots]
         self.failed: Mapping[int, str] = {
@@ -137,7 +137,7 @@ class CpuSession(Session):
         now = time.perf_counter()
         until = now + (WAKE_S if now - self._last.at > AWAKE_S else 0)
         for slot in itertools.cycle(order):
-            with suppress(Exception):  # the recorded call will tell
+            with suppress(Exception):  # the recorded call fails too
                 self._one(slot)
             if time.perf_counter() > until:
                 return

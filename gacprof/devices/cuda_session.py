@@ -1,9 +1,9 @@
-"""A curve's slots on a GPU: warmed up, named, captured; then blocks of one launch each.
+"""A curve's slots on a GPU: warmed up, traced, captured; then blocks of one launch each.
 
-The order is fixed by what each step needs. Calls are warmed up first, which
-tells how long they take and so how many go into a graph. Then the arenas are as large as they
-will be. Kernel names come from one trace of all slots before any capture, since tracers and
-graphs get in each other's way. A block launches every slot once and waits once, at its end.
+The order is fixed by what each step needs. Calls are warmed up first: their rough time decides how
+many go into a graph, and the arenas reach their final size. Kernel names come from one trace of
+all slots before any capture, since tracers and graphs get in each other's way. A block launches
+every slot once and waits once, at its end.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, Run, Work, reason
+from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
 from gacprof.devices.device import BlockTimes, Session, Slot, Timed
 from gacprof.devices.kineto import span_us
-from gacprof.devices.memory import Call
+from gacprof.devices.memory import BoundCall
 from gacprof.devices.threads import no_collection
 from gacprof.operators.base import operands_from
 
@@ -40,7 +40,7 @@ NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
 open sessions, since each takes about a kilobyte of the device's memory. A session takes at most
 half of what is left."""
 NODES_BESIDE, ASSUMED_KERNELS = 6, 2
-"""Nodes of a graph that are no calls, and kernels of a call that no trace has told."""
+"""Nodes of a graph that are no calls, and kernels of a call that was not traced."""
 HEAVY_INTENSITY = 100.0
 """Operations a byte: from about half the ridge of the chips in :mod:`.roof` on, arithmetic at
 full speed may reach the power cap, and then what runs before a call decides its clock. Such calls
@@ -55,7 +55,7 @@ class Ready:
     takes the host ``enqueue_us``; ``calls`` are how many of them a run should hold."""
 
     slot: Slot
-    bind: Callable[[], Call]
+    bind: Callable[[], BoundCall]
     us: float
     enqueue_us: float
     calls: int
@@ -103,7 +103,7 @@ def _enqueued_us(device: CudaDevice, call: Prepared) -> float:
     return (enqueued - start) / 1e3
 
 
-def _rough_us(device: CudaDevice, call: Call, enqueue_us: float, cold: bool) -> float:
+def _rough_us(device: CudaDevice, call: BoundCall, enqueue_us: float, cold: bool) -> float:
     """About how long a call takes: a cold one once, since a second would find its weights."""
     calls = 1 if cold else ROUGH_CALLS
     run = LaunchedRun(Work((call,) * calls, device.flush if cold else call), enqueue_us)
@@ -127,8 +127,8 @@ class CudaSession(Session):
         self._remarks: dict[int, str] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._ready: dict[int, Ready] = {}
-        self._runs: dict[int, Run] = {}
-        self._halves: dict[int, Run] = {}
+        self._runs: dict[int, TimedRun] = {}
+        self._halves: dict[int, TimedRun] = {}
         self._constants_us: list[float] = []
         self._spoilt = False
         self._nodes = 0
@@ -139,7 +139,7 @@ class CudaSession(Session):
                 self._trace()
                 self._capture_all()
 
-    # --- making ready ---------------------------------------------------------------------
+    # --- preparing
 
     def _prepare_all(self, slots: Sequence[Slot], reuse_bytes: int) -> None:
         for place, slot in enumerate(slots):
@@ -151,8 +151,8 @@ class CudaSession(Session):
                     return
 
     def _fail(self, place: int, error: BaseException) -> None:
-        """What the failed call had taken must not linger. A spoilt context is the last failure:
-        nothing can be said of the slots after it."""
+        """Note the reason and free what the call had allocated. A broken context is the last
+        failure: nothing is known of the slots after it."""
         import torch
 
         self._failures[place] = reason(error)
@@ -201,7 +201,7 @@ class CudaSession(Session):
                 if self._spoilt:
                     return
 
-    def _run(self, place: int, ready: Ready, calls: int) -> Run:
+    def _run(self, place: int, ready: Ready, calls: int) -> TimedRun:
         """The slot's run in a graph, or launched by the host where that is asked for or all that
         works."""
         ready.precision()
@@ -209,10 +209,10 @@ class CudaSession(Session):
             try:
                 return self._tried(GraphRun(self._work(place, ready, calls), *self._shared))
             except Exception as error:
-                told = reason(error)
+                why_not = reason(error)
                 if not self._device.falls_back or not self._device.usable():
-                    raise MeasurementError(f"no CUDA graph can capture it: {told}") from None
-                self._remarks[place] = f"timed by events, no CUDA graph can capture it: {told}"
+                    raise MeasurementError(f"no CUDA graph can capture it: {why_not}") from None
+                self._remarks[place] = f"timed by events, no CUDA graph can capture it: {why_not}"
         work = self._work(place, ready, min(calls, MOST_LAUNCHED))
         return self._tried(LaunchedRun(work, ready.enqueue_us))
 
@@ -220,7 +220,7 @@ class CudaSession(Session):
     def _shared(self) -> tuple[Any, int]:
         return self._pool, self._device.index
 
-    def _tried(self, run: Run) -> Run:
+    def _tried(self, run: TimedRun) -> TimedRun:
         """Launched once: the first launch uploads a graph, and what goes wrong is this slot's."""
         run.launch()
         self._device.synchronise()
@@ -242,7 +242,7 @@ class CudaSession(Session):
         if isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold:
             self._halves[place] = self._run(place, ready, calls // 2)
 
-    # --- calling ------------------------------------------------------------------------------
+    # --- calling
 
     def block(self, order: Sequence[int]) -> BlockTimes:
         """Launch each of these slots once, in this order, and wait once.
@@ -256,7 +256,7 @@ class CudaSession(Session):
         slowed, begun = telemetry.slowed_ns(), time.monotonic()
         with self._device.active(), no_collection():
             try:
-                for slot in order[:1]:  # unrecorded: its second launch is what its events tell
+                for slot in order[:1]:  # unrecorded: its events are those of the second launch
                     self._launch(slot, failed)
                 for slot in order:
                     self._launch(slot, failed)
@@ -295,7 +295,7 @@ class CudaSession(Session):
             self._constants_us.append(total - run.calls * each)
         return Timed(slot, total / run.calls)
 
-    # --- telling --------------------------------------------------------------------------------
+    # --- reporting
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
         return self._names
@@ -304,11 +304,11 @@ class CudaSession(Session):
         """Why slots were timed by events, and why kernels have no names."""
         why_not = self._device.tracer.why_not
         unnamed = f"kernels have no names: {why_not}" if why_not else ""
-        told = {
+        remarks = {
             place: "; ".join(filter(None, (self._remarks.get(place), unnamed)))
             for place in self._runs
         }
-        return {place: text for place, text in told.items() if text}
+        return {place: text for place, text in remarks.items() if text}
 
     @property
     def constant_us(self) -> float | None:

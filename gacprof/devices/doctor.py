@@ -2,7 +2,7 @@
 
 Whether a GPU can be traced and its calls captured is found out in a process of its own: tracing
 attaches CUPTI to the process that does it, and Kineto leaves it attached (unless the environment
-says ``TEARDOWN_CUPTI=1``). Whoever only asks should not carry it from then on.
+says ``TEARDOWN_CUPTI=1``). It would change the timings of whoever only asks.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def _gpu(index: int) -> Component:
     telemetry = Telemetry(index)
     gpu = cuda_environment(index, telemetry.driver())
     memory = gpu.facts["memory_bytes"] / 2**30
-    told = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB"
+    chip = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB"
     driver = gpu.stack["driver"] or "driver unknown"
     if not _built_for(index):
         return Component(
-            f"cuda:{index}", False, driver, f"{told}: this torch has no kernels for {gpu.arch}"
+            f"cuda:{index}", False, driver, f"{chip}: this torch has no kernels for {gpu.arch}"
         )
-    return Component(f"cuda:{index}", True, driver, f"{told}: can be swept")
+    return Component(f"cuda:{index}", True, driver, f"{chip}: can be swept")
 
 
 def _built_for(index: int) -> bool:
@@ -193,8 +193,8 @@ def _ncu() -> Component:
             "ncu", False, None, "no hardware counters: install Nsight Compute and put ncu on PATH"
         )
     try:
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
-        version = told.stdout.strip().splitlines()[-1] if told.stdout.strip() else None
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+        version = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else None
     except (OSError, subprocess.TimeoutExpired) as error:
         return Component("ncu", False, None, f"{path} does not run: {error}")
     return Component("ncu", True, version, "needs permission for GPU counters to collect any")
@@ -224,16 +224,16 @@ def try_tracing(index: int) -> Tracing:
     """About the CUDA device of that index. Never raises; a process that dies is an answer too."""
     command = [sys.executable, "-m", "gacprof.devices.doctor", str(index)]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
     except subprocess.TimeoutExpired:
         return _nothing(f"it did not answer within {LONGEST_S:g} s")
     except OSError as error:
         return _nothing(f"{sys.executable} does not run: {error}")
     try:
-        return Tracing(**json.loads(told.stdout.strip().splitlines()[-1]))
+        return Tracing(**json.loads(done.stdout.strip().splitlines()[-1]))
     except (ValueError, IndexError, TypeError):
-        last = [line for line in told.stderr.splitlines() if line.strip()][-1:] or ["no message"]
-        return _nothing(f"the process that tried ended with code {told.returncode}: {last[0]}")
+        last = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["no message"]
+        return _nothing(f"the process that tried ended with code {done.returncode}: {last[0]}")
 
 
 def _nothing(why_not: str) -> Tracing:

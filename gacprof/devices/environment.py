@@ -97,9 +97,8 @@ def native_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 itself (AMX, AVX512-BF16) rather than through float32."""
     import torch
 
-    told = (getattr(torch.cpu, name, None) for name in
-            ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))  # fmt: skip
-    return any(bool(ask()) for ask in told if ask is not None)
+    names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(bool(getattr(torch.cpu, name, bool)()) for name in names)
 
 
 def cores_allowed() -> int | None:
@@ -131,7 +130,7 @@ def loaded(library: str) -> Path | None:
 
 
 def loaded_version(library: str, function: str) -> str | None:
-    """What a loaded library's ``size_t function(void)`` says of its version, as 130100."""
+    """The version that a loaded library's ``size_t function(void)`` returns, as 130100."""
     file = loaded(library)
     if file is None:
         return None

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from gacprof.operators.base import Prepared
 
-Call = Callable[[], Any]
+BoundCall = Callable[[], Any]
+"""A call with its operands; takes nothing more."""
 
 PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
@@ -82,7 +83,7 @@ class Arenas:
 
     def place(
         self, prepared: Prepared, replicate: bool, cold: bool, reuse_bytes: int
-    ) -> Callable[[], Call]:
+    ) -> Callable[[], BoundCall]:
         """What binds the call to operands from the arenas, cold weights to others each time.
 
         Bound anew for each call: an arena that grows for another point begins elsewhere. Cold
@@ -105,7 +106,7 @@ class Arenas:
         move = [(place, arena, shape) for place, arena, shape, moves in placed if moves]
         growths = -1
 
-        def bind() -> Call:
+        def bind() -> BoundCall:
             nonlocal growths
             grown = sum(arena.growths for _, arena, _ in stay)
             if grown != growths:

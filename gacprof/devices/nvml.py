@@ -61,8 +61,8 @@ TOLERANCE_MHZ = 30
 """Twice the 15 MHz step of NVIDIA's clocks: what a lock that holds may still be off by."""
 
 LOADS = 20
-"""Spells of load until a lock must hold: NVML renews the clock it tells only so often, and a
-GPU that idled takes a moment to climb."""
+"""Times that the load runs until a lock must hold: NVML renews its clock reading only so often,
+and a GPU that idled takes a moment to climb."""
 
 UNDO = "nvidia-smi --reset-gpu-clocks"
 
@@ -71,7 +71,7 @@ def open_nvml(index: int) -> tuple[Any, Any]:
     """NVML and its handle of the CUDA device of that index. Raises whatever NVML raises.
 
     NVML counts all GPUs, CUDA only the visible ones: the UUID joins the two. torch gives it
-    without the prefix by which NVML tells a GPU from a MIG slice of one.
+    without the prefix that in NVML marks a GPU or a MIG slice of one.
     """
     import pynvml
     import torch
@@ -151,17 +151,19 @@ class Telemetry:
         nvml = self.nvml
         try:
             values = nvml.nvmlDeviceGetFieldValues(self.handle, list(SLOWED_FOR))
-            told = {SLOWED_FOR[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn}
+            counted = {
+                SLOWED_FOR[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn
+            }
         except (AttributeError, nvml.NVMLError):
-            told = {}
-        return told or self._violations()
+            counted = {}
+        return counted or self._violations()
 
     def _violations(self) -> dict[str, int]:
-        told = {
+        counted = {
             name: self._read("nvmlDeviceGetViolationStatus", policy)
             for policy, name in VIOLATIONS.items()
         }
-        return {name: int(status.violationTime) for name, status in told.items() if status}
+        return {name: int(status.violationTime) for name, status in counted.items() if status}
 
     def slowed_since(self, before: Mapping[str, int], seconds: float) -> str:
         """What has held the clock down for :data:`THROTTLED_SHARE` of the ``seconds`` since
@@ -174,7 +176,7 @@ class Telemetry:
 
     def fixed(self) -> dict[str, Any]:
         """What is set for the whole sweep: power limit, VBIOS, ECC, persistence. None where NVML
-        does not tell."""
+        does not know."""
         milliwatts = self._read("nvmlDeviceGetEnforcedPowerLimit")
         ecc = self._read("nvmlDeviceGetEccMode")
         persistent = self._read("nvmlDeviceGetPersistenceMode")

@@ -111,6 +111,6 @@ def _compiled(
         raise
     except Exception as error:  # Dynamo, Inductor and Triton raise what they like
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = next((line for line in lines if not line.endswith("raised:")), type(error).__name__)
-        raise MeasurementError(f"torch.compile does not work here: {told}") from None
+        cause = next((line for line in lines if not line.endswith("raised:")), type(error).__name__)
+        raise MeasurementError(f"torch.compile does not work here: {cause}") from None
     return compiled

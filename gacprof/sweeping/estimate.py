@@ -39,7 +39,7 @@ ASSUMED = {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """``seconds`` that the sweep may take, at most its budget. ``longest_s`` is where every
     curve goes on to its last block. ``calls`` were made for it; with none it is a guess."""
 
@@ -63,7 +63,7 @@ def estimate(
     device_name: str = "",
     device: Device | None = None,
     budget_s: float | None = None,
-) -> Estimate:
+) -> TimeEstimate:
     """What the suite may take. Raises :class:`SuiteError`.
 
     With a ``device`` some dims of each curve are called on it, for :data:`PROBE_S`.
@@ -85,7 +85,7 @@ def estimate(
     start = START_S.get(device_kind, 0.0) * timing.processes
     budget = budget_s or timing.budget_s or inf
     calls = sum(probe.calls for probe in probes.values())
-    return Estimate(start + min(sums[0], budget), start + min(sums[1], budget), calls)
+    return TimeEstimate(start + min(sums[0], budget), start + min(sums[1], budget), calls)
 
 
 def _slots(plan: CurvePlan, timing: Schedule) -> int:

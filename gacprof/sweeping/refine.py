@@ -50,11 +50,11 @@ class Seen:
     kernels: tuple[str, ...] = ()
 
 
-Rounds = Generator[list[int], Mapping[int, Seen], None]
+Refinement = Generator[list[int], Mapping[int, Seen], None]
 """Yields the dims to measure next; send it everything measured so far. Ends when done."""
 
 
-def refine(dims: Sequence[int], floor: float, seed: int = 0) -> Rounds:
+def refine(dims: Sequence[int], floor: float, seed: int = 0) -> Refinement:
     """Rounds of dims to measure out of ``dims``; ``floor`` is the smallest jump of interest."""
     if len(dims) < MEASURE_ALL_BELOW:
         yield sorted(dims)
@@ -252,7 +252,7 @@ def _overlap(edge: tuple[int, int], first: int, last: int) -> bool:
 
 
 def _places(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Where edges lie, each as narrowly as those that overlap it tell together."""
+    """Where edges lie, each narrowed by those that overlap it."""
     left = sorted(edges)
     found: list[tuple[int, int]] = []
     while left and (place := _place(left)) is not None:
@@ -262,7 +262,7 @@ def _places(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _place(edges: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
-    """Where the first of these edges lies, as narrowly as those that overlap it tell together."""
+    """Where the first of these edges lies, narrowed by those that overlap it."""
     place: tuple[int, int] | None = None
     for before, after in sorted(edges):
         if place is None:

@@ -1,4 +1,4 @@
-"""What a run folder tells: its points with their times, as values, as a table, as a cliff map."""
+"""The results in a run folder: each point with its times, as a table, as a cliff map."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def build_map_of(
 ) -> CliffMap:
     """The cliff map of a sweep's folder (or of ``samples.parquet`` in it).
 
-    ``mechanism_of`` tells what served a point.
+    ``mechanism_of`` names what served a point.
     Raises :class:`MeasurementError` for a folder that is none, :class:`MapError` for samples
     that make no map.
     """

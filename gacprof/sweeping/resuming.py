@@ -1,5 +1,5 @@
-"""Taking a run folder for a sweep: a new one, or one of the same suite, device, stack and timer.
-What differs is said in words."""
+"""Opening a run folder for a sweep: a new one, or one of the same suite, device, stack and timer.
+A refusal names what differs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gacprof.core.points import Environment
 from gacprof.sweeping.store import JOURNAL, PARQUET, RUN, RunFolder, read_header
 
 SHOWN = 5
-"""Differences that a message names; of how many more it tells the number."""
+"""Differences that a message lists; the others are counted."""
 CONDITIONS = {"threads": "threads", "cores_allowed": "cores that it may use"}
 """Facts of an environment that change what is measured, and what they count."""
 
 
 @contextmanager
 def opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Hold the folder; refuse one that holds another sweep; fold what is there on the way out."""
+    """Hold the folder, which is new or holds the same sweep; an interrupt folds its journal."""
     if store.path.exists() and not store.path.is_dir():
         raise MeasurementError(f"{store.path} is a file; --out names a folder")
     try:
@@ -124,10 +124,10 @@ def _tables(value: Any) -> bool:
 def _of_lists(old: list[Any], new: list[Any]) -> str:
     """What one list has and the other has not; both, where they differ in order only."""
     gone, come = [v for v in old if v not in new], [v for v in new if v not in old]
-    told = [
+    found = [
         f"{word} {_listed(values)}" for word, values in (("lost", gone), ("gained", come)) if values
     ]
-    return " and ".join(told) or f"was {_listed(old)}, now {_listed(new)}"
+    return " and ".join(found) or f"was {_listed(old)}, now {_listed(new)}"
 
 
 def _listed(values: list[Any]) -> str:

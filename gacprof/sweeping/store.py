@@ -1,4 +1,4 @@
-"""Where calls go: a journal that survives anything, folded into Parquet as it grows.
+"""The folder of a sweep: a journal of its blocks that survives a crash, folded into Parquet.
 
 Every block is one line of ``journal.jsonl``, on disk before the next begins: neither a kill nor a
 power cut loses more than the block under way. A torn last line is dropped on reading. The journal
@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -31,9 +32,11 @@ FOLD_AT_LEAST = 500
 """Blocks in the journal before it is folded."""
 STATE = ("throttled", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
 """Columns of a block's state."""
+POINT = ("operator", "dims", "dtype", "flags")
+"""Columns of a point."""
 COLUMNS = (
     "block", "process", "axis", "timer", "taken_at", "position", "point", "replicate",
-    "predecessor", "us", "disturbed", *STATE, "operator", "dims", "dtype", "flags",
+    "predecessor", "us", "disturbed", *STATE, *POINT,
 )  # fmt: skip
 """Of ``samples.parquet``. ``position`` counts a block's calls from 0, ``predecessor`` is the
 point of the call before it (none at 0)."""
@@ -54,8 +57,8 @@ class RunFolder:
         return (self.path / RUN).exists()
 
     def others(self) -> list[str]:
-        """What stands in the folder, but for what a sweep that wrote nothing yet can have left:
-        its lock, a header that a kill kept from its name. Only for a folder not started."""
+        """What is in a folder not started, without what a sweep that wrote nothing yet can have
+        left: its lock, and a header that was not renamed before a kill."""
         ours = (LOCK, f".{RUN}.")
         return sorted(e.name for e in self.path.iterdir() if not e.name.startswith(ours))
 
@@ -101,18 +104,19 @@ class RunFolder:
 
     def fold(self) -> None:
         """Move the journal into Parquet and ``points.json``; it empties after they are safe."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        self._close_journal()
         blocks = read_blocks(self.path)
         _write_folded(self.path, blocks, read_notes(self.path))
         (self.path / JOURNAL).unlink(missing_ok=True)
         self._folded, self._unfolded = len(blocks), 0
 
-    def close(self) -> None:
+    def _close_journal(self) -> None:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def close(self) -> None:
+        self._close_journal()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -177,7 +181,7 @@ def read_blocks(path: Path) -> list[Block]:
 
 
 def read_notes(path: Path) -> dict[Point, PointNote]:
-    """What a run folder knows of its points beside times; what was said last holds."""
+    """What a run folder knows of its points beside times; later notes replace earlier ones."""
     rows: list[Any] = []
     if (path / POINTS).exists():
         try:
@@ -293,34 +297,22 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
     """One row a call."""
     import pandas as pd
 
-    texts: dict[Point, dict[str, str]] = {}
+    texts: dict[Point, tuple[str, ...]] = {}
     rows = []
     for block in blocks:
-        common = {
-            "block": block.number,
-            "process": block.process,
-            "axis": block.axis,
-            "timer": block.timer,
-            "taken_at": block.taken_at,
-        } | {name: getattr(block, name) for name in STATE}
+        head = (block.number, block.process, block.axis, block.timer, block.taken_at)
+        state = tuple(getattr(block, name) for name in STATE)
         before: str | None = None
         for position, call in enumerate(block.calls):
-            if call.point not in texts:
-                texts[call.point] = _texts(call.point)
-            rows.append(
-                common
-                | texts[call.point]
-                | {
-                    "position": position,
-                    "replicate": call.replicate,
-                    "predecessor": before,
-                    "us": call.us,
-                    "disturbed": call.disturbed,
-                }
-            )
-            before = call.point.id
+            if (text := texts.get(call.point)) is None:
+                dims, flags = json.dumps(call.point.dim), json.dumps(call.point.flag)
+                text = texts[call.point] = (call.point.operator, dims, call.point.dtype, flags)
+            point = call.point.id
+            timed = (position, point, call.replicate, before, call.us, call.disturbed)
+            rows.append(head + timed + state + text)
+            before = point
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    for name in ("axis", "timer", "point", "predecessor", "operator", "dims", "dtype", "flags"):
+    for name in ("axis", "timer", "point", "predecessor", *POINT):
         frame[name] = frame[name].astype("category")
     for name in ("sm_clock_mhz", "mem_clock_mhz", "temperature_c"):
         frame[name] = frame[name].astype("Int64")
@@ -332,46 +324,24 @@ def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
     """The blocks of :func:`frame_of`. Raises ``KeyError``, ``ValueError`` for another table."""
     columns = {name: frame[name].tolist() for name in COLUMNS}
     points: dict[str, Point] = {}
-    start, count = 0, len(frame)
-    while start < count:
-        number, end = columns["block"][start], start
-        calls = []
-        while end < count and columns["block"][end] == number:
-            name = columns["point"][end]
-            if name not in points:
-                points[name] = point_of({key: columns[key][end] for key in
-                                         ("operator", "dims", "dtype", "flags")})  # fmt: skip
-            calls.append(
-                Call(
-                    points[name],
-                    bool(columns["replicate"][end]),
-                    _time(columns["us"][end]),
-                    bool(columns["disturbed"][end]),
-                )
-            )
-            end += 1
-        state = {name: _present(columns[name][start]) for name in STATE[1:]}
-        yield Block(
-            int(number),
-            int(columns["process"][start]),
-            str(columns["axis"][start]),
-            str(columns["timer"][start]),
-            tuple(calls),
-            float(columns["taken_at"][start]),
-            str(columns["throttled"][start]),
-            **state,
+
+    def call(row: int) -> Call:
+        name = columns["point"][row]
+        if name not in points:
+            points[name] = point_of({key: columns[key][row] for key in POINT})
+        us, disturbed = _time(columns["us"][row]), bool(columns["disturbed"][row])
+        return Call(points[name], bool(columns["replicate"][row]), us, disturbed)
+
+    for number, group in groupby(range(len(frame)), key=columns["block"].__getitem__):
+        rows = list(group)
+        process, axis, timer, taken_at, throttled = (
+            columns[name][rows[0]] for name in ("process", "axis", "timer", "taken_at", "throttled")
         )
-        start = end
-
-
-def _texts(point: Point) -> dict[str, str]:
-    return {
-        "point": point.id,
-        "operator": point.operator,
-        "dims": json.dumps(point.dim),
-        "dtype": point.dtype,
-        "flags": json.dumps(point.flag),
-    }
+        yield Block(
+            int(number), int(process), str(axis), str(timer), tuple(map(call, rows)),
+            float(taken_at), str(throttled),
+            **{name: _present(columns[name][rows[0]]) for name in STATE[1:]},
+        )  # fmt: skip
 
 
 def _time(value: Any) -> float:

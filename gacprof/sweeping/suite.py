@@ -99,7 +99,7 @@ class Schedule(_Strict):
 class CurvePlan:
     """One swept axis with all else fixed: what is measured together in blocks.
 
-    ``points`` by dim, ascending. ``weight`` says how much its time counts beside other curves.
+    ``points`` by dim, ascending. ``weight`` is how much its time counts beside other curves.
     Of the ``refined`` dims only some are measured (:mod:`gacprof.sweeping.refine`).
     """
 
@@ -114,7 +114,7 @@ class CurvePlan:
 
     @property
     def key(self) -> str:
-        """What tells it from other curves: ``linear N K=1024 M=256 bfloat16 bias=False``."""
+        """Its identity: ``linear N K=1024 M=256 bfloat16 bias=False``."""
         return curve_key(next(iter(self.points.values())), self.axis)
 
 
@@ -270,7 +270,7 @@ def parse_suite(data: Mapping[str, Any], source: str) -> Suite:
         except SuiteError as error:
             raise SuiteError(f"{source}: sweep[{number}]: {error}") from None
         except ValidationError:
-            pass  # told below, with the keys around it
+            pass  # reported below, with the keys around it
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
@@ -312,8 +312,8 @@ def _check_values(axis: str, values: Sequence[int | Range]) -> None:
             f"axis '{axis}' has {count} values, more than {MAX_POINTS}: use a larger step"
         )
     if not count:
-        told = [f"from = {r.first} is above to = {r.last}" for r in ranges]
-        raise SuiteError(f"axis '{axis}' has no values{': ' if told else ''}{', '.join(told)}")
+        empty = [f"from = {r.first} is above to = {r.last}" for r in ranges]
+        raise SuiteError(f"axis '{axis}' has no values{': ' if empty else ''}{', '.join(empty)}")
 
 
 def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -324,8 +324,8 @@ def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _first_problem(error: ValidationError, data: Mapping[str, Any]) -> str:
-    # A key that is not known says more than the one that is missing because of it; that a range
-    # is no number says less than what is wrong with the range.
+    # An unknown key comes before the one that is missing because of it; that a range is no number
+    # comes after what is wrong with the range.
     problems = sorted(
         error.errors(),
         key=lambda e: (e["type"] != "extra_forbidden", isinstance(e["input"], Mapping)
