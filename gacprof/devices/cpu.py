@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gacprof import operators
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
-from gacprof.devices.device import BlockTimes, Device, Session, Slot, Timed
+from gacprof.devices.device import BlockTimes, Device, Session, Slot, TimedCall
 from gacprof.devices.environment import cpu_environment, memory_bytes
 from gacprof.devices.memory import Arenas, BoundCall
 from gacprof.devices.threads import bound_threads, no_collection, preemptions
@@ -105,7 +105,7 @@ class CpuSession(Session):
         """A call that lost a core is made again at the end of the block, some times over."""
         import torch
 
-        calls: list[Timed] = []
+        calls: list[TimedCall] = []
         failed: dict[int, str] = {}
         todo = [(slot, 1) for slot in order]
         with no_collection(), torch.inference_mode():
@@ -122,7 +122,7 @@ class CpuSession(Session):
         self._last.at = time.perf_counter()
         return BlockTimes(tuple(calls), failed)
 
-    def _one(self, slot: int) -> Timed:
+    def _one(self, slot: int) -> TimedCall:
         bind = self._bind[slot]
         assert bind is not None
         call, clock = bind(), time.perf_counter_ns
@@ -130,7 +130,7 @@ class CpuSession(Session):
         start = clock()
         call()
         taken = (clock() - start) / 1e3
-        return Timed(slot, taken, preemptions() != before)
+        return TimedCall(slot, taken, preemptions() != before)
 
     def _wake(self, order: Sequence[int]) -> None:
         """One call at least: the inputs of the curve before it may have taken the cache."""

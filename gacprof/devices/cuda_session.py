@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
-from gacprof.devices.device import BlockTimes, Session, Slot, Timed
+from gacprof.devices.device import BlockTimes, Session, Slot, TimedCall
 from gacprof.devices.kineto import span_us
 from gacprof.devices.memory import BoundCall
 from gacprof.devices.threads import no_collection
@@ -287,13 +287,13 @@ class CudaSession(Session):
         except torch.cuda.OutOfMemoryError as error:
             failed[slot] = reason(error)
 
-    def _timed(self, slot: int) -> Timed:
+    def _timed(self, slot: int) -> TimedCall:
         run, half = self._runs[slot], self._halves.get(slot)
         total = run.total_us()
         if half is not None:
             each = (total - half.total_us()) / (run.calls - half.calls)
             self._constants_us.append(total - run.calls * each)
-        return Timed(slot, total / run.calls)
+        return TimedCall(slot, total / run.calls)
 
     # --- reporting
 

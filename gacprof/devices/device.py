@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
@@ -24,8 +24,7 @@ class Slot:
     replicate: bool = False
 
 
-@dataclass(frozen=True)
-class Timed:
+class TimedCall(NamedTuple):
     """One call: of which slot (its place), how long (µs), and whether it was ``disturbed``: the
     system took a core from it meanwhile, so that its time says little."""
 
@@ -43,7 +42,7 @@ class BlockTimes:
     clock during the block; empty if it did not.
     """
 
-    calls: tuple[Timed, ...]
+    calls: tuple[TimedCall, ...]
     failed: Mapping[int, str] = field(default_factory=dict)
     throttled: str = ""
     sm_clock_mhz: int | None = None

@@ -90,20 +90,17 @@ class Arenas:
         weights have ``reuse_bytes`` between two uses of the same memory. Operands that are neither
         inputs nor weights stay what they are.
         """
-        placed: list[tuple[int, Arena, tuple[int, ...], bool]] = []
+        stay: list[tuple[int, Arena, tuple[int, ...]]] = []
+        move: list[tuple[int, Arena, tuple[int, ...]]] = []
+        call, own = prepared.call, list(prepared.operands)
         for place in (*prepared.inputs, *prepared.weights):
             operand = prepared.operands[place]
             assert operand is not None
             weight = place in prepared.weights
             arena = self._arena("weights" if weight else "inputs", operand.dtype)
             arena.reserve(operand.nbytes + (reuse_bytes if cold and weight else 0))
-            placed.append((place, arena, tuple(operand.shape), cold and weight))
-        call = prepared.call
-        taken = {place for place, *_ in placed}
-        own = [None if i in taken else operand for i, operand in enumerate(prepared.operands)]
-
-        stay = [(place, arena, shape) for place, arena, shape, moves in placed if not moves]
-        move = [(place, arena, shape) for place, arena, shape, moves in placed if moves]
+            (move if cold and weight else stay).append((place, arena, tuple(operand.shape)))
+            own[place] = None  # else its memory would be held
         growths = -1
 
         def bind() -> BoundCall:

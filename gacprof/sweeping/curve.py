@@ -135,7 +135,7 @@ class CurveState:
 
     def record(self, process: int, times: BlockTimes) -> None:
         """Take in a block."""
-        self._take(process, ((t.slot, t.us, t.disturbed) for t in times.calls))
+        self._take(process, times.calls)
         for place in times.failed:
             self.fail(place)
 
@@ -271,7 +271,7 @@ class PartSession:
 
     def by_place(self, times: BlockTimes) -> BlockTimes:
         """A block of the session's as one of the curve's places."""
-        calls = tuple(replace(timed, slot=self._places[timed.slot]) for timed in times.calls)
+        calls = tuple(timed._replace(slot=self._places[timed.slot]) for timed in times.calls)
         return replace(times, calls=calls, failed=self._by_place(times.failed))
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log, sqrt
+from math import inf, isfinite, sqrt
 from statistics import median
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from gacprof import operators
 from gacprof.cliffmap.judge import LOOKS
 from gacprof.core.errors import MeasurementError
-from gacprof.core.fit import fit_blocks
+from gacprof.core.fit import block_row, fit_blocks, log_matrix
 from gacprof.core.points import Point
 from gacprof.devices.device import Device, Slot
 from gacprof.devices.roof import ROOFS, Roof
@@ -133,13 +133,11 @@ def _probe(plan: CurvePlan, device: Device, reuse_bytes: int) -> _Probe | None:
     try:
         session = device.session([Slot(plan.points[dims[i]]) for i in places], reuse_bytes)
         order = [i for i in range(len(places)) if i not in session.failed]
-        matrix = np.full((PROBED_BLOCKS, len(places)), np.nan)
-        for block in range(PROBED_BLOCKS):
-            for timed in session.block(order).calls:
-                matrix[block, timed.slot] = log(timed.us)
+        rows = [block_row(session.block(order).calls) for _ in range(PROBED_BLOCKS)]
         session.close()
     except MeasurementError:
         return None
+    matrix = log_matrix(rows, len(places))
     if np.isnan(matrix).all():
         return None
     fit = fit_blocks(matrix)

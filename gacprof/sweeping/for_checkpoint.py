@@ -63,8 +63,7 @@ def suite_for(
     layer's turn to the next. Raises :class:`SuiteError` for token counts that are no counts.
     """
     dtype = own_dtype(inventory) if dtype == AUTO else dtype
-    if not tokens or any(count <= 0 for count in tokens):
-        raise SuiteError(f"token counts must be positive, not {list(tokens)}")
+    _check_tokens(tokens)
     swept: dict[Key, set[int]] = defaultdict(set)
     products: dict[Key, int] = defaultdict(int)  # that the curve is of
     for m in tokens:
@@ -101,6 +100,11 @@ def suite_for(
     return parse_suite(data, "the suite made for the checkpoint")
 
 
+def _check_tokens(tokens: Sequence[int]) -> None:
+    if not tokens or any(count <= 0 for count in tokens):
+        raise SuiteError(f"token counts must be positive, not {list(tokens)}")
+
+
 def own_dtype(inventory: Inventory) -> str:
     """The dtype that most weights are stored in, where products of it can be measured."""
     counts = Counter(module.dtype for module in inventory.modules if module.gemms)
@@ -108,19 +112,14 @@ def own_dtype(inventory: Inventory) -> str:
     return stored if stored in operators.get("linear").dtypes else AUTO
 
 
-def _itemsize(dtype: str) -> int:
-    known = BY_NAME.get(dtype)
-    return known.itemsize if known else 2
-
-
 def reuse_mib(inventory: Inventory) -> int:
     """Between two uses of a weight a model reads all its others: that much memory (MiB), up to
     :data:`MOST_REUSE_MIB`, by which no cache holds anything any more."""
-    stored = sum(
-        gemm.N * gemm.K * _itemsize(module.dtype)
-        for module in inventory.modules
-        for gemm in module.gemms
-    )
+    stored = 0
+    for module in inventory.modules:
+        known = BY_NAME.get(module.dtype)
+        itemsize = known.itemsize if known else 2
+        stored += sum(gemm.N * gemm.K * itemsize for gemm in module.gemms)
     return int(min(MOST_REUSE_MIB, max(1, stored >> 20)))
 
 
@@ -253,8 +252,7 @@ def suite_for_ranks(
     first, last = ranks
     if not 0 < first <= last <= MAX_DIM - BEYOND:
         raise SuiteError(f"the ranks are {first}:{last}: give the first and the last, as 64:256")
-    if not tokens or any(count <= 0 for count in tokens):
-        raise SuiteError(f"token counts must be positive, not {list(tokens)}")
+    _check_tokens(tokens)
     count: Counter[tuple[str, int]] = Counter()
     for out_features, in_features in shapes:
         count["N", in_features] += 1
