@@ -164,11 +164,6 @@ class Sweep(_Strict):
     def axis_values(self) -> list[int]:
         return sorted({d for v in self.values for d in (v if isinstance(v, Range) else (v,))})
 
-    def points(self, device_kind: str) -> Iterator[Point]:
-        """Every point of this sweep on such a device. Raises :class:`SuiteError`."""
-        for curve in self.curves(device_kind):
-            yield from curve.values()
-
     def curves(self, device_kind: str) -> Iterator[dict[int, Point]]:
         """The points by their place on the axis, for each combination of the other settings."""
         dtypes = self.dtype if isinstance(self.dtype, list) else [self.dtype]
@@ -205,20 +200,28 @@ class Suite(_Strict):
     def points(self, device_kind: str) -> dict[Point, tuple[str, ...]]:
         """Each distinct point with the axes that it is swept on. Raises :class:`SuiteError`."""
         found: dict[Point, tuple[str, ...]] = {}
+        for sweep, points in self._curves(device_kind):
+            for point in points.values():
+                axes = found.get(point, ())
+                found[point] = axes if sweep.axis in axes else (*axes, sweep.axis)
+        return found
+
+    def _curves(self, device_kind: str) -> Iterator[tuple[Sweep, dict[int, Point]]]:
+        """The curves of each sweep. Raises :class:`SuiteError` that names the sweep at fault."""
+        found: set[Point] = set()
         for number, sweep in enumerate(self.sweep):
             if sweep.device not in (None, device_kind):
                 continue
             try:
-                for point in sweep.points(device_kind):
-                    axes = found.get(point, ())
-                    found[point] = axes if sweep.axis in axes else (*axes, sweep.axis)
+                for points in sweep.curves(device_kind):
+                    found.update(points.values())
                     if len(found) > MAX_POINTS:
                         raise SuiteError(f"more than {MAX_POINTS} points; split the suite")
+                    yield sweep, points
             except SuiteError as error:
                 raise SuiteError(f"suite '{self.name}': sweep[{number}]: {error}") from None
         if not found:
             raise SuiteError(f"suite '{self.name}' holds nothing for a {device_kind} device")
-        return found
 
     def curves(self, device_kind: str) -> list[CurvePlan]:
         """What blocks are made of: sweeps over one axis with all else equal are one curve, with
@@ -226,16 +229,12 @@ class Suite(_Strict):
 
         Raises :class:`SuiteError`.
         """
-        self.points(device_kind)  # refused with the place of what is wrong
         merged: dict[str, CurvePlan] = {}
-        for sweep in self.sweep:
-            if sweep.device not in (None, device_kind):
-                continue
-            for points in sweep.curves(device_kind):
-                refined = frozenset(points if sweep.strategy == "adaptive" else ())
-                plan = CurvePlan(sweep.axis, points, sweep.weight, refined)
-                known = merged.get(plan.key)
-                merged[plan.key] = plan if known is None else _together(known, plan)
+        for sweep, points in self._curves(device_kind):
+            refined = frozenset(points if sweep.strategy == "adaptive" else ())
+            plan = CurvePlan(sweep.axis, points, sweep.weight, refined)
+            known = merged.get(plan.key)
+            merged[plan.key] = plan if known is None else _together(known, plan)
         several = [plan for plan in merged.values() if len(plan.points) > 1]
         held = {point for plan in several for point in plan.points.values()}
         alone = [plan for plan in merged.values() if len(plan.points) == 1]
