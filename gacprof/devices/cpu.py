@@ -95,7 +95,8 @@ class CpuSession(Session):
         }
 
     def block(self, order: Sequence[int]) -> BlockTimes:
-        """A call that lost a core is made again at the end of the block, :data:`ATTEMPTS` in all."""
+        """A call that lost a core is made again at the end of the block, :data:`ATTEMPTS` times in
+        all."""
         import torch
 
         calls: list[TimedCall] = []

@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -43,20 +44,11 @@ dead process's context, and only then is it known how it ended."""
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 Opener = Callable[[], Device]
+"""Opens the device in the worker; it must survive pickling."""
 
 
 class WorkerLostError(MeasurementError):
     """The worker died or had to be killed; says why. The next session starts another."""
-
-
-class OpenNamed:
-    """Opens the device of that name; a value, so that it can be sent to a fresh process."""
-
-    def __init__(self, name: str | None, timer: str = "auto") -> None:
-        self.name, self.timer = name, timer
-
-    def __call__(self) -> Device:
-        return open_device(self.name, self.timer)
 
 
 class IsolatedDevice(Device):
@@ -276,7 +268,7 @@ def sweeper(
     """
     name = device_name(name)
     spares = processes - 1 if name == "cpu" else 0
-    opener = OpenNamed(name, timer)
+    opener = partial(open_device, name, timer)
     with IsolatedDevice(opener, timeout_s, spares) if isolate else opener() as device:
         yield device
 
