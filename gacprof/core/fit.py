@@ -54,8 +54,8 @@ def log_matrix(rows: Sequence[BlockRow], slots: int) -> Floats:
     """Blocks as a matrix of log times [blocks, slots]; NaN where a block did not hold a slot."""
     matrix = np.full((len(rows), slots), np.nan)
     for number, row in enumerate(rows):
-        for slot, (log_us, _) in row.items():
-            matrix[number, slot] = log_us
+        if row:
+            matrix[number, list(row)] = [log_us for log_us, _ in row.values()]
     return matrix
 
 
@@ -118,8 +118,8 @@ def _tied_together(held: NDArray[np.bool_]) -> list[Ints]:
     if not np.any(held[:, called].all(axis=1)):
         group[called] = called
         for row in held:
-            if row.any():
-                joined = np.unique(group[row])
+            joined = np.unique(group[row])
+            if len(joined) > 1:
                 group[np.isin(group, joined) & ever] = joined[0]
     numbers = np.unique(group[called])
     group[~ever] = numbers[0] if len(numbers) else 0
@@ -245,15 +245,17 @@ def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed:
     """
     draw = np.random.default_rng(seed)
     groups = [np.flatnonzero(processes == p) for p in np.unique(processes)]
-    order = np.ascontiguousarray(np.argsort(residual, axis=0).T)  # [slots, blocks], NaN last
+    blocks = len(residual)
+    most = max(1, int(np.sum(~np.isnan(residual), axis=0).max()))
+    order = np.ascontiguousarray(np.argsort(residual, axis=0)[:most].T)  # [slots, calls], NaN last
     ordered = np.take_along_axis(residual.T, order, axis=1)
-    held = ~np.isnan(ordered)
+    order[np.isnan(ordered)] = blocks  # which no resample holds
     slots = np.arange(len(ordered))
     total, squares = np.zeros(len(ordered)), np.zeros(len(ordered))
     for _ in range(resamples):
         chosen = np.concatenate([draw.choice(group, len(group)) for group in groups])
-        times = np.bincount(chosen, minlength=len(residual))
-        passed = np.cumsum(times[order] * held, axis=1)
+        times = np.bincount(chosen, minlength=blocks + 1).astype(np.int32)
+        passed = np.cumsum(times[order], axis=1, dtype=np.int32)
         counts = passed[:, -1]
         place = QUARTILE * np.maximum(counts - 1, 0)
         low = np.floor(place).astype(np.int64)

@@ -107,7 +107,8 @@ def _wanted(classes: list[list[int]], known: Mapping[int, Seen], floor: float) -
     edge, else those on ramps that another class has measured step by step."""
     located, brackets = _changes(classes, known, floor)
     profiles = [_Profile.of(members, known, floor) for members in classes]
-    edges, ramps = [], []
+    edges: list[_Bracket] = []
+    ramps: list[_Bracket] = []
     for bracket in brackets:
         is_ramp = any(profile.explains(bracket, known) for profile in profiles)
         (ramps if is_ramp else edges).append(bracket)
