@@ -230,6 +230,18 @@ def test_dims_that_fail_are_recorded_and_the_sweep_goes_on(tmp_path):
     assert told == {0}
 
 
+def test_an_axis_of_which_nothing_can_be_prepared_ends_the_sweep(tmp_path):
+    class Refusing(RecordedDevice):
+        def session(self, slots, reuse_bytes=0):
+            made = super().session(slots)
+            made.failed = dict.fromkeys(range(len(slots)), "no such product")
+            return made
+
+    summary = run_sweep(adaptive_suite(), Refusing(lambda point: 1.0), tmp_path / "run")
+    assert (summary.points, summary.blocks, summary.unfinished) == (0, 0, 0)
+    assert summary.failed > 0
+
+
 GEMV = [c for c in PUBLISHED.file.curves if c.fixed.get("M") == 1 and len(c.points.d) > 400]
 
 
