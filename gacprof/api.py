@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
+    from gacprof.core import Progress
     from gacprof.core.points import Flag
     from gacprof.devices.device import Device
     from gacprof.diagnosing.workload import Tokens
     from gacprof.explain.causes import Explanation
     from gacprof.planning.pareto import Pareto
-    from gacprof.sweeping.run import Progress
 
     Model = str | Path | Inventory | torch.nn.Module
 
@@ -72,8 +72,7 @@ def make_suite(
         return suite if isinstance(suite, Suite) else load_suite(suite)
     from gacprof.checkpoint import inventory_for
     from gacprof.diagnosing.workload import workload_of
-    from gacprof.sweeping.for_checkpoint import suite_for
-    from gacprof.sweeping.for_ranks import suite_for_ranks, suite_for_ranks_of
+    from gacprof.sweeping.for_checkpoint import suite_for, suite_for_ranks, suite_for_ranks_of
 
     counts = sorted(workload_of(tokens))
     if isinstance(ranks_of, list | tuple) and ranks is not None:
@@ -156,7 +155,8 @@ def sweep_all_gpus(
     progress: Progress | None = None,
 ) -> list[RunSummary]:
     """:func:`sweep` a suite on every GPU at once, each into a folder of its own in ``out``."""
-    from gacprof.sweeping.many import local_gpus, run_on_all
+    from gacprof.devices.device import local_gpus
+    from gacprof.sweeping.run import run_on_all
 
     names = local_gpus()
     with ExitStack() as stack:
@@ -256,9 +256,9 @@ def _clocks(device: str | None, mhz: int | None) -> Iterator[None]:
     if mhz is None:
         yield
         return
-    from gacprof.devices.clocks import locked
     from gacprof.devices.cuda import CudaDevice
     from gacprof.devices.device import open_device
+    from gacprof.devices.nvml import locked
 
     gpu = open_device(device, "cuda-events")
     if not isinstance(gpu, CudaDevice):

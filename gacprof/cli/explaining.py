@@ -91,9 +91,9 @@ def _settled(
             "settled without one"
         )
     from gacprof import api
-    from gacprof.sweeping.suite import Timing
+    from gacprof.sweeping.suite import Schedule
 
-    with api.sweeper(device, processes=Timing().processes) as opened:
+    with api.sweeper(device, processes=Schedule().processes) as opened:
         name = opened.environment.name
         folder = Path(out or f"runs/disputes-{api.slug(name)}")
         with progress("disputes") as advance:

@@ -17,7 +17,7 @@ from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.core.formatting import duration
 
 if TYPE_CHECKING:
-    from gacprof.devices.doctor import Check
+    from gacprof.devices.doctor import Component
     from gacprof.sweeping import RunSummary
 
 
@@ -28,7 +28,7 @@ def doctor(as_json: bool = Json) -> None:
     emit(examine(), as_json, _print_checks)
 
 
-def _print_checks(checks: Sequence[Check]) -> None:
+def _print_checks(checks: Sequence[Component]) -> None:
     marks = {True: "yes", False: "no", None: "–"}
     rows = [(c.name, marks[c.available], c.version, c.note) for c in checks]
     print_table("", ("component", "here", "version", "what follows"), rows)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, log
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -17,8 +17,8 @@ from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.noise import CurveBlocks, Slot, checks, noise_of
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
 from gacprof.core.errors import MapError
-from gacprof.core.fit import fit_blocks
-from gacprof.core.points import Block, Environment, Point, PointNote, Sample
+from gacprof.core.fit import block_row, fit_blocks, log_matrix
+from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
 
 MechanismOf = Callable[[Sample], str | None]
 
@@ -148,32 +148,32 @@ def _by_curve(blocks: Iterable[Block]) -> dict[_Key, list[Block]]:
 
 
 def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
-    """One curve's blocks as a matrix, and their fit. Of a slot's calls in a block the undisturbed
-    one counts, else the last.
+    """One curve's blocks as a matrix, and their fit.
 
     Raises :class:`MapError` for a time that is no positive number.
     """
     place: dict[Slot, int] = {}
-    rows: list[dict[int, tuple[float, bool]]] = []
-    for block in blocks:
-        row: dict[int, tuple[float, bool]] = {}
-        for call in block.calls:
-            if not 0 < call.us < inf:
-                raise MapError(
-                    f"a time of {call.point} (block {block.number}) is not a positive number; "
-                    "the samples are damaged: sweep this point again"
-                )
-            slot = place.setdefault((call.point, call.replicate), len(place))
-            if slot not in row or row[slot][1]:
-                row[slot] = log(call.us), call.disturbed
-        rows.append(row)
-    matrix = np.full((len(rows), len(place)), np.nan)
-    for number, row in enumerate(rows):
-        for slot, (value, _) in row.items():
-            matrix[number, slot] = value
+    rows = [
+        block_row(
+            (place.setdefault((call.point, call.replicate), len(place)), call.us, call.disturbed)
+            for call in _checked(block)
+        )
+        for block in blocks
+    ]
+    matrix = log_matrix(rows, len(place))
     flags = [disturbed for row in rows for _, disturbed in row.values()]
     fit = fit_blocks(matrix, [block.process for block in blocks])
     return CurveBlocks(blocks, list(place), matrix, sum(flags) / len(flags), fit)
+
+
+def _checked(block: Block) -> Iterator[Call]:
+    for call in block.calls:
+        if not 0 < call.us < inf:
+            raise MapError(
+                f"a time of {call.point} (block {block.number}) is not a positive number; "
+                "the samples are damaged: sweep this point again"
+            )
+        yield call
 
 
 def _measured(

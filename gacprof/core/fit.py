@@ -1,4 +1,4 @@
-"""What randomised blocks tell: the two-way fit, its intervals, and the A/A floor.
+"""Statistics of randomised blocks: the two-way fit, its intervals, and the A/A floor.
 
 A block calls every slot of a curve once, within tens of milliseconds. The logarithm of a call's
 time is taken as *slot effect + block effect + disturbance*. Whatever slows the machine for the
@@ -15,9 +15,10 @@ Efron & Tibshirani, *An Introduction to the Bootstrap* (1993), §8, resampling o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,31 @@ SWEEPS = 10
 below 10⁻³ of the noise by then (benchmarks/estimators.py)."""
 RESAMPLES = 200
 FEWEST_BLOCKS = 4
-"""Below that a slot's spread cannot be told: its standard error is infinite."""
+"""Below that a slot's spread is unknown: its standard error is infinite."""
 FLOOR_QUANTILE = 0.95
+
+
+BlockRow = dict[int, tuple[float, bool]]
+"""A block by slot: the log of its time (µs), and whether the call was disturbed."""
+
+
+def block_row(calls: Iterable[tuple[int, float, bool]]) -> BlockRow:
+    """A block from its calls (slot, µs, disturbed) in the order made: of a slot's calls the first
+    undisturbed one counts, else the last."""
+    row: BlockRow = {}
+    for slot, us, disturbed in calls:
+        if slot not in row or row[slot][1]:
+            row[slot] = log(us), disturbed
+    return row
+
+
+def log_matrix(rows: Sequence[BlockRow], slots: int) -> Floats:
+    """Blocks as a matrix of log times [blocks, slots]; NaN where a block did not hold a slot."""
+    matrix = np.full((len(rows), slots), np.nan)
+    for number, row in enumerate(rows):
+        if row:
+            matrix[number, list(row)] = [log_us for log_us, _ in row.values()]
+    return matrix
 
 
 @dataclass(frozen=True)
@@ -89,15 +113,16 @@ def fit_blocks(
 def _tied_together(held: NDArray[np.bool_]) -> list[Ints]:
     """Slots by the groups that blocks tie together; slots that were never called in the first."""
     group = np.zeros(held.shape[1], np.int64)
-    called = np.flatnonzero(held.any(axis=0))
+    ever = held.any(axis=0)
+    called = np.flatnonzero(ever)
     if not np.any(held[:, called].all(axis=1)):
         group[called] = called
         for row in held:
-            if row.any():
-                joined = np.unique(group[row])
-                group[np.isin(group, joined) & held.any(axis=0)] = joined[0]
+            joined = np.unique(group[row])
+            if len(joined) > 1:
+                group[np.isin(group, joined) & ever] = joined[0]
     numbers = np.unique(group[called])
-    group[~held.any(axis=0)] = numbers[0] if len(numbers) else 0
+    group[~ever] = numbers[0] if len(numbers) else 0
     return [np.flatnonzero(group == number) for number in np.unique(group)]
 
 
@@ -213,13 +238,30 @@ def _quantile(values: Floats, q: float) -> Floats:
 
 
 def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed: int) -> Floats:
-    """The variance of each slot's effect over resampled blocks, processes kept apart."""
+    """The variance of each slot's effect over resampled blocks, processes kept apart.
+
+    Slots are sorted once; a resample then is how often each block counts. Equal to
+    :func:`_quantile` of ``residual[chosen]`` to the last bit, in a fraction of its time.
+    """
     draw = np.random.default_rng(seed)
     groups = [np.flatnonzero(processes == p) for p in np.unique(processes)]
-    total, squares = np.zeros(residual.shape[1]), np.zeros(residual.shape[1])
+    blocks = len(residual)
+    most = max(1, int(np.sum(~np.isnan(residual), axis=0).max()))
+    order = np.ascontiguousarray(np.argsort(residual, axis=0)[:most].T)  # [slots, calls], NaN last
+    ordered = np.take_along_axis(residual.T, order, axis=1)
+    order[np.isnan(ordered)] = blocks  # which no resample holds
+    slots = np.arange(len(ordered))
+    total, squares = np.zeros(len(ordered)), np.zeros(len(ordered))
     for _ in range(resamples):
         chosen = np.concatenate([draw.choice(group, len(group)) for group in groups])
-        mean = _quantile(residual[chosen], QUARTILE)
+        times = np.bincount(chosen, minlength=blocks + 1).astype(np.int32)
+        passed = np.cumsum(times[order], axis=1, dtype=np.int32)
+        counts = passed[:, -1]
+        place = QUARTILE * np.maximum(counts - 1, 0)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, np.maximum(counts - 1, 0))
+        a, b = (ordered[slots, np.argmax(passed > at[:, None], axis=1)] for at in (low, high))
+        mean = np.where(counts > 0, a + (place - low) * (b - a), 0.0)
         total += mean
         squares += mean**2
     variance = squares / resamples - (total / resamples) ** 2

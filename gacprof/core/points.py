@@ -1,4 +1,4 @@
-"""Points, samples, environments: the plain values that every room speaks in.
+"""Points, blocks, samples, environments: the plain values that the whole package uses.
 
 A *point* is one thing to measure. A *block* calls the points of a curve once each, in random
 order. A *sample* is all that a run knows of a point. An *environment* is the device and software
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -84,7 +84,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Call:
-    """One timed call. A ``replicate`` is a hidden A/A double of the point, at another address.
+    """One timed call. A ``replicate`` is a hidden A/A replicate of the point, at another address.
     A ``disturbed`` call lost a core meanwhile, and was made again later in its block."""
 
     point: Point
@@ -99,7 +99,7 @@ class Block:
 
     ``number`` counts the run's blocks, ``process`` the fresh processes that they ran in.
     ``axis`` is the swept axis of the curve that the block belongs to. Clocks, temperature and
-    power are read at the block's end; None where the device cannot tell. ``throttled`` says why
+    power are read at the block's end; None where they cannot be read. ``throttled`` says why
     the device ran below its clock; empty if it did not.
     """
 
@@ -164,13 +164,7 @@ class Environment:
     stack: Mapping[str, str | None] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "name": self.name,
-            "arch": self.arch,
-            "facts": dict(self.facts),
-            "stack": dict(self.stack),
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Environment:

@@ -6,14 +6,13 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
-from gacprof.devices.device import BlockTimes, Device, Session, Slot, Timed
+from gacprof.devices.device import BlockTimes, Device, Session, Slot, TimedCall
 from gacprof.devices.environment import cpu_environment, memory_bytes
-from gacprof.devices.memory import Arenas, Call
+from gacprof.devices.memory import Arenas, BoundCall
 from gacprof.devices.threads import bound_threads, no_collection, preemptions
 from gacprof.operators.base import operands_from
 
@@ -38,13 +37,14 @@ class CpuDevice(Device):
         self._arenas = Arenas(torch.device("cpu"))
         self._held = ExitStack()
         self._bound: bool | None = None
-        self._last = _LastCall()
+        self.called_at = float("-inf")
+        """When the latest block ended, of whichever session (s, of ``perf_counter``)."""
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
         if self._bound is None:
             self._bound = self._held.enter_context(bound_threads())
         reuse = min(reuse_bytes, int(MEMORY_SHARE * memory_bytes()))
-        session = CpuSession([self._prepare(slot, reuse) for slot in slots], self._last)
+        session = CpuSession(self, [self._prepare(slot, reuse) for slot in slots])
         session.first_calls()
         return session
 
@@ -53,8 +53,8 @@ class CpuDevice(Device):
         self._held.close()
         self._bound = None
 
-    def _prepare(self, slot: Slot, reuse_bytes: int) -> Callable[[], Call] | str:
-        """What binds the slot's next call to its operands, or why there is none."""
+    def _prepare(self, slot: Slot, reuse_bytes: int) -> Callable[[], BoundCall] | str:
+        """Binds the slot's next call to its operands; the reason where it cannot be prepared."""
         import torch
 
         try:
@@ -87,18 +87,11 @@ class CpuDevice(Device):
             x @ x
 
 
-@dataclass
-class _LastCall:
-    """When the device's latest block ended, whichever session's (s, of ``perf_counter``)."""
-
-    at: float = float("-inf")
-
-
 class CpuSession(Session):
     """Calls around which the clock is read, each ready before it is."""
 
-    def __init__(self, slots: Sequence[Callable[[], Call] | str], last: _LastCall) -> None:
-        self._last = last
+    def __init__(self, device: CpuDevice, slots: Sequence[Callable[[], BoundCall] | str]) -> None:
+        self._device = device
         self._bind = [slot if callable(slot) else None for slot in slots]
         self.failed: Mapping[int, str] = {
             place: slot for place, slot in enumerate(slots) if isinstance(slot, str)
@@ -118,10 +111,11 @@ class CpuSession(Session):
                         self._one(slot)
 
     def block(self, order: Sequence[int]) -> BlockTimes:
-        """A call that lost a core is made again at the end of the block, some times over."""
+        """A call that lost a core is made again at the end of the block, :data:`ATTEMPTS` times in
+        all."""
         import torch
 
-        calls: list[Timed] = []
+        calls: list[TimedCall] = []
         failed: dict[int, str] = {}
         todo = [(slot, 1) for slot in order]
         with no_collection(), torch.inference_mode():
@@ -135,10 +129,10 @@ class CpuSession(Session):
                 calls.append(timed)
                 if timed.disturbed and attempt < ATTEMPTS:
                     todo.append((slot, attempt + 1))
-        self._last.at = time.perf_counter()
+        self._device.called_at = time.perf_counter()
         return BlockTimes(tuple(calls), failed)
 
-    def _one(self, slot: int) -> Timed:
+    def _one(self, slot: int) -> TimedCall:
         bind = self._bind[slot]
         assert bind is not None
         call, clock = bind(), time.perf_counter_ns
@@ -146,14 +140,14 @@ class CpuSession(Session):
         start = clock()
         call()
         taken = (clock() - start) / 1e3
-        return Timed(slot, taken, preemptions() != before)
+        return TimedCall(slot, taken, preemptions() != before)
 
     def _wake(self, order: Sequence[int]) -> None:
-        """One call at least: the inputs of the curve before it may have taken the cache."""
+        """Unrecorded calls, one at least: the curve before may have filled the cache."""
         now = time.perf_counter()
-        until = now + (WAKE_S if now - self._last.at > AWAKE_S else 0)
+        until = now + (WAKE_S if now - self._device.called_at > AWAKE_S else 0)
         for slot in itertools.cycle(order):
-            with suppress(Exception):  # the recorded call will tell
+            with suppress(Exception):  # the recorded call fails too
                 self._one(slot)
             if time.perf_counter() > until:
                 return

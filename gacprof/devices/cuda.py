@@ -16,7 +16,7 @@ from gacprof.devices.device import Device, Session, Slot
 from gacprof.devices.environment import cuda_environment
 from gacprof.devices.kineto import Traced, Tracer
 from gacprof.devices.memory import Arenas
-from gacprof.devices.telemetry import Telemetry
+from gacprof.devices.nvml import Telemetry
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ BURN_IN_S = 0.5
 
 class CudaDevice(Device):
     """``timer`` is ``cuda-graph``, ``cuda-events``, or ``auto``: graphs, and events for slots that
-    no graph can capture, which :meth:`Session.remarks` tells.
+    no graph can capture, as :meth:`Session.remarks` reports.
 
     Raises :class:`MeasurementError` for another timer, and where there is no such GPU.
     """
@@ -74,7 +74,7 @@ class CudaDevice(Device):
 
     @cached_property
     def tracer(self) -> Tracer:
-        """Made on first use: whoever only wants to know the device attaches no CUPTI to it."""
+        """Made on first use: opening the device alone attaches no CUPTI to it."""
         import torch
 
         x = torch.zeros(1, device=self.torch_device)
@@ -163,7 +163,7 @@ class CudaDevice(Device):
         return True
 
     def burn_in(self) -> None:
-        """Long enough for the clock to climb and for NVML to tell of it."""
+        """Long enough for the clock to climb and for NVML to show it."""
         import torch
 
         draw = torch.Generator(device=self.torch_device).manual_seed(0)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.devices.memory import Call
+from gacprof.devices.memory import BoundCall
 
 if TYPE_CHECKING:
     import torch
@@ -44,13 +44,13 @@ class Work:
     whatever ran last: the first of them once more, or reading other memory if weights are to be
     cold. ``rest_us`` is how long the device idles after them."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[BoundCall, ...]
     before: Callable[[], object]
     rest_us: float = 0.0
 
 
-class Run(ABC):
-    """What can be launched again and again; each time its events tell how long the calls took."""
+class TimedRun(ABC):
+    """What can be launched again and again; its events measure how long the calls took."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -84,7 +84,7 @@ class Run(ABC):
             call()
 
 
-class LaunchedRun(Run):
+class LaunchedRun(TimedRun):
     """The host launches each call, while the device still sleeps."""
 
     def __init__(self, work: Work, enqueue_us: float) -> None:
@@ -97,7 +97,7 @@ class LaunchedRun(Run):
         self._between_events(self._lead_in_us, self._all_calls)
 
 
-class GraphRun(Run):
+class GraphRun(TimedRun):
     """All calls are one CUDA graph, captured when this is made, on the current stream.
 
     The calls must have run on that stream before: what they do once (load modules, ask
@@ -162,7 +162,7 @@ def _end_allocations(pool: Any, index: int) -> None:
         torch._C._cuda_endAllocateToPool(index, pool)
 
 
-def waits_for_device(call: Call) -> str:
+def waits_for_device(call: BoundCall) -> str:
     """What torch says of a call that waits for the device, and so cannot be captured; else empty.
 
     Asked before, since a capture that fails leaves its traces in torch's allocator.
@@ -171,7 +171,7 @@ def waits_for_device(call: Call) -> str:
 
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it does not see all that waits
+        warnings.simplefilter("ignore")  # torch warns that it does not detect every wait
         torch.cuda.set_sync_debug_mode("error")
     try:
         call()

@@ -1,29 +1,38 @@
-"""A curve's slots on a GPU: warmed up, named, captured; then blocks of one launch each.
+"""A curve's slots on a GPU: warmed up, traced, captured; then blocks of one launch each.
 
-The order is fixed by what each step needs. Calls are warmed up first, which
-tells how long they take and so how many go into a graph. Then the arenas are as large as they
-will be. Kernel names come from one trace of all slots before any capture, since tracers and
-graphs get in each other's way. A block launches every slot once and waits once, at its end.
+The order is fixed by what each step needs. Calls are warmed up first: their rough time decides how
+many go into a graph, and the arenas reach their final size. Kernel names come from one trace of
+all slots before any capture, since tracers and graphs get in each other's way. A block launches
+every slot once and waits once, at its end.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, Run, Work, reason
-from gacprof.devices.cuda_prepare import Ready, prepare
-from gacprof.devices.device import BlockTimes, Session, Slot, Timed
+from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
+from gacprof.devices.device import BlockTimes, Session, Slot, TimedCall
 from gacprof.devices.kineto import span_us
+from gacprof.devices.memory import BoundCall
 from gacprof.devices.threads import no_collection
+from gacprof.operators.base import operands_from
 
 if TYPE_CHECKING:
     from gacprof.devices.cuda import CudaDevice
+    from gacprof.operators.base import Prepared
 
+WARM_UP_CALLS = 3
+ROUGH_CALLS = 4
+TARGET_US = 150.0
+"""Of all calls of a run: events step by half a microsecond, a third of a per cent of it."""
+MOST_CALLS = 64
+"""Of a run, however short they are."""
 MOST_LAUNCHED = 8
 """Calls of a run that the host launches: it must keep ahead of the device."""
 NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
@@ -31,13 +40,76 @@ NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
 open sessions, since each takes about a kilobyte of the device's memory. A session takes at most
 half of what is left."""
 NODES_BESIDE, ASSUMED_KERNELS = 6, 2
-"""Nodes of a graph that are no calls, and kernels of a call that no trace has told."""
+"""Nodes of a graph that are no calls, and kernels of a call that was not traced."""
 HEAVY_INTENSITY = 100.0
 """Operations a byte: from about half the ridge of the chips in :mod:`.roof` on, arithmetic at
 full speed may reach the power cap, and then what runs before a call decides its clock. Such calls
 are followed by as long a rest."""
 TWICE_EVERY = 20
 """One slot in so many is captured with two numbers of calls."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A slot that can be called. ``bind`` gives its next call, of ``us`` microseconds or so, which
+    takes the host ``enqueue_us``; ``calls`` are how many of them a run should hold."""
+
+    slot: Slot
+    bind: Callable[[], BoundCall]
+    us: float
+    enqueue_us: float
+    calls: int
+
+    @property
+    def cold(self) -> bool:
+        return self.slot.point.flag.get("cache") == "cold"
+
+    def precision(self) -> None:
+        operators.set_precision(self.slot.point)
+
+
+def prepare(device: CudaDevice, slot: Slot, reuse_bytes: int) -> Ready:
+    """Warm the slot's call up, on operands that any others may share; then give it its own.
+
+    Raises :class:`MeasurementError` or ``RuntimeError`` for a slot that does not work.
+    """
+    point = slot.point
+    operator = operators.get(point.operator)
+    device.check_memory(operator.bytes_moved(point))
+    operators.set_precision(point)
+    with operands_from(device.arenas.view):
+        prepared = operator.prepare(point, device.torch_device)
+    enqueue_us = min(_enqueued_us(device, prepared) for _ in range(WARM_UP_CALLS))
+    cold = point.flag.get("cache") == "cold"
+    bind = device.arenas.place(prepared, slot.replicate, cold, device.cold_bytes)
+    us = _rough_us(device, bind(), enqueue_us, cold)
+    calls = max(1, min(MOST_CALLS, round(TARGET_US / us)))
+    if cold:
+        weights = sum(w.nbytes for i in prepared.weights if (w := prepared.operands[i]) is not None)
+        calls = max(1, min(calls, device.most_cold_bytes // max(1, weights)))
+        own = calls * weights if calls > 1 else 0
+        reuse = max(device.cold_bytes, own, min(reuse_bytes, device.most_cold_bytes))
+        bind = device.arenas.place(prepared, slot.replicate, cold, reuse)
+    return Ready(slot, bind, us, enqueue_us, calls)
+
+
+def _enqueued_us(device: CudaDevice, call: Prepared) -> float:
+    """How long the host takes to enqueue a call. Waits for the device, so that a call that fails
+    there is known for the culprit."""
+    start = time.perf_counter_ns()
+    call()
+    enqueued = time.perf_counter_ns()
+    device.synchronise()
+    return (enqueued - start) / 1e3
+
+
+def _rough_us(device: CudaDevice, call: BoundCall, enqueue_us: float, cold: bool) -> float:
+    """About how long a call takes: a cold one once, since a second would find its weights."""
+    calls = 1 if cold else ROUGH_CALLS
+    run = LaunchedRun(Work((call,) * calls, device.flush if cold else call), enqueue_us)
+    run.launch()
+    device.synchronise()
+    return max(run.total_us() / calls, 1e-3)
 
 
 class CudaSession(Session):
@@ -55,8 +127,8 @@ class CudaSession(Session):
         self._remarks: dict[int, str] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._ready: dict[int, Ready] = {}
-        self._runs: dict[int, Run] = {}
-        self._halves: dict[int, Run] = {}
+        self._runs: dict[int, TimedRun] = {}
+        self._halves: dict[int, TimedRun] = {}
         self._constants_us: list[float] = []
         self._spoilt = False
         self._nodes = 0
@@ -67,7 +139,7 @@ class CudaSession(Session):
                 self._trace()
                 self._capture_all()
 
-    # --- making ready ---------------------------------------------------------------------
+    # --- preparing
 
     def _prepare_all(self, slots: Sequence[Slot], reuse_bytes: int) -> None:
         for place, slot in enumerate(slots):
@@ -79,8 +151,8 @@ class CudaSession(Session):
                     return
 
     def _fail(self, place: int, error: BaseException) -> None:
-        """What the failed call had taken must not linger. A spoilt context is the last failure:
-        nothing can be said of the slots after it."""
+        """Note the reason and free what the call had allocated. A broken context is the last
+        failure: nothing is known of the slots after it."""
         import torch
 
         self._failures[place] = reason(error)
@@ -129,7 +201,7 @@ class CudaSession(Session):
                 if self._spoilt:
                     return
 
-    def _run(self, place: int, ready: Ready, calls: int) -> Run:
+    def _run(self, place: int, ready: Ready, calls: int) -> TimedRun:
         """The slot's run in a graph, or launched by the host where that is asked for or all that
         works."""
         ready.precision()
@@ -137,10 +209,10 @@ class CudaSession(Session):
             try:
                 return self._tried(GraphRun(self._work(place, ready, calls), *self._shared))
             except Exception as error:
-                told = reason(error)
+                why_not = reason(error)
                 if not self._device.falls_back or not self._device.usable():
-                    raise MeasurementError(f"no CUDA graph can capture it: {told}") from None
-                self._remarks[place] = f"timed by events, no CUDA graph can capture it: {told}"
+                    raise MeasurementError(f"no CUDA graph can capture it: {why_not}") from None
+                self._remarks[place] = f"timed by events, no CUDA graph can capture it: {why_not}"
         work = self._work(place, ready, min(calls, MOST_LAUNCHED))
         return self._tried(LaunchedRun(work, ready.enqueue_us))
 
@@ -148,7 +220,7 @@ class CudaSession(Session):
     def _shared(self) -> tuple[Any, int]:
         return self._pool, self._device.index
 
-    def _tried(self, run: Run) -> Run:
+    def _tried(self, run: TimedRun) -> TimedRun:
         """Launched once: the first launch uploads a graph, and what goes wrong is this slot's."""
         run.launch()
         self._device.synchronise()
@@ -170,7 +242,7 @@ class CudaSession(Session):
         if isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold:
             self._halves[place] = self._run(place, ready, calls // 2)
 
-    # --- calling ------------------------------------------------------------------------------
+    # --- calling
 
     def block(self, order: Sequence[int]) -> BlockTimes:
         """Launch each of these slots once, in this order, and wait once.
@@ -184,7 +256,7 @@ class CudaSession(Session):
         slowed, begun = telemetry.slowed_ns(), time.monotonic()
         with self._device.active(), no_collection():
             try:
-                for slot in order[:1]:  # unrecorded: its second launch is what its events tell
+                for slot in order[:1]:  # unrecorded: its events are those of the second launch
                     self._launch(slot, failed)
                 for slot in order:
                     self._launch(slot, failed)
@@ -215,15 +287,15 @@ class CudaSession(Session):
         except torch.cuda.OutOfMemoryError as error:
             failed[slot] = reason(error)
 
-    def _timed(self, slot: int) -> Timed:
+    def _timed(self, slot: int) -> TimedCall:
         run, half = self._runs[slot], self._halves.get(slot)
         total = run.total_us()
         if half is not None:
             each = (total - half.total_us()) / (run.calls - half.calls)
             self._constants_us.append(total - run.calls * each)
-        return Timed(slot, total / run.calls)
+        return TimedCall(slot, total / run.calls)
 
-    # --- telling --------------------------------------------------------------------------------
+    # --- reporting
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
         return self._names
@@ -232,11 +304,11 @@ class CudaSession(Session):
         """Why slots were timed by events, and why kernels have no names."""
         why_not = self._device.tracer.why_not
         unnamed = f"kernels have no names: {why_not}" if why_not else ""
-        told = {
+        remarks = {
             place: "; ".join(filter(None, (self._remarks.get(place), unnamed)))
             for place in self._runs
         }
-        return {place: text for place, text in told.items() if text}
+        return {place: text for place, text in remarks.items() if text}
 
     @property
     def constant_us(self) -> float | None:

@@ -1,7 +1,7 @@
-"""What the sweep engine asks of a device: make a curve's slots ready, call them in this order.
+"""What a sweep needs of a device: prepare a curve's slots, then call them in a given order.
 
-The engine never asks what a device is. A CPU, a CUDA GPU, a worker process and a recording are
-all a :class:`Device`; tests pass the recording.
+A CPU, a CUDA GPU, a worker process and a recording are all a :class:`Device`, and a sweep treats
+them alike; tests pass the recording.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
@@ -16,17 +17,16 @@ from gacprof.core.points import Environment, Point
 
 @dataclass(frozen=True)
 class Slot:
-    """One entry of a curve's blocks. A ``replicate`` is a hidden A/A double: the same point
+    """One entry of a curve's blocks. A ``replicate`` is a hidden A/A replicate: the same point
     again, at another address."""
 
     point: Point
     replicate: bool = False
 
 
-@dataclass(frozen=True)
-class Timed:
-    """One call: which slot (by its place), how long (µs), and whether the call was ``disturbed``:
-    the system took a core from it meanwhile, so that its time says little."""
+class TimedCall(NamedTuple):
+    """One call: of which slot (its place), how long (µs), and whether it was ``disturbed``: the
+    system took a core from it meanwhile, so that its time says little."""
 
     slot: int
     us: float
@@ -35,14 +35,14 @@ class Timed:
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """What one block gave: calls in the order made, a disturbed one perhaps several times.
+    """The result of a block: calls in the order made, a disturbed one perhaps several times.
 
     ``failed`` are slots that raised, with the reason. The rest is the device's state at the end
     of the block; None where it cannot be read. ``throttled`` says why the device ran below its
     clock during the block; empty if it did not.
     """
 
-    calls: tuple[Timed, ...]
+    calls: tuple[TimedCall, ...]
     failed: Mapping[int, str] = field(default_factory=dict)
     throttled: str = ""
     sm_clock_mhz: int | None = None
@@ -65,17 +65,17 @@ class Session(ABC):
         """
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
-        """Names of the kernels that one call of a slot launches, in order; a slot is missing
-        where they cannot be told."""
+        """Names of the kernels that one call of a slot launches, in order; without slots where
+        they are not known."""
         return {}
 
     def remarks(self) -> Mapping[int, str]:
-        """What a reader should know of how a slot was timed; a slot is missing where it was
-        timed as the device's ``timer`` says."""
+        """What a reader should know of how a slot was timed; without slots that were timed as
+        the device's ``timer`` says."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - a session that holds nothing needs none
-        """Let go of the operands."""
+        """Release the operands."""
 
 
 class Device(ABC):
@@ -88,11 +88,11 @@ class Device(ABC):
 
     @abstractmethod
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
-        """Make a curve's slots ready. Weights of cold points have ``reuse_bytes`` between two
-        uses of the same memory. A slot that cannot be prepared is in ``failed``; only what makes
-        all slots impossible raises :class:`MeasurementError`. A slot that spoils the device is
-        the last of ``failed``, the slots after it are not prepared, and :meth:`usable` is false:
-        open the device anew and leave that slot out."""
+        """Prepare a curve's slots. Weights of cold points have ``reuse_bytes`` between two uses
+        of the same memory. A slot that cannot be prepared is in ``failed``; only what makes all
+        slots impossible raises :class:`MeasurementError`. A slot that breaks the device is the
+        last of ``failed``, the slots after it are not prepared, and :meth:`usable` is false: open
+        the device anew and leave that slot out."""
 
     def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
         """Blocks of several sessions, one right after the other: what lies between blocks is
@@ -112,8 +112,14 @@ class Device(ABC):
         """Whether the device still works after a failure."""
         return True
 
-    def close(self) -> None:  # noqa: B027
-        """Let go of the device."""
+    def close(self) -> None:  # noqa: B027 - a recording holds nothing
+        """Release the device."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def device_name(name: str | None = None) -> str:
@@ -123,6 +129,19 @@ def device_name(name: str | None = None) -> str:
     import torch
 
     return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def local_gpus() -> list[str]:
+    """``cuda:0`` … as torch sees them. Raises :class:`MeasurementError` where there are none."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise MeasurementError(
+            "--device all sweeps every CUDA GPU of this machine, and there is none: "
+            "use --device cpu, or see 'gacprof doctor'"
+        )
+    return [f"cuda:{index}" for index in range(count)]
 
 
 def open_device(name: str | None = None, timer: str = "auto") -> Device:

@@ -1,27 +1,40 @@
-"""What this machine can measure, component by component, and why the rest cannot."""
+"""What this machine can measure, component by component, and why the rest cannot.
+
+Whether a GPU can be traced and its calls captured is found out in a process of its own: tracing
+attaches CUPTI to the process that does it, and Kineto leaves it attached (unless the environment
+says ``TEARDOWN_CUPTI=1``). It would change the timings of whoever only asks.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gacprof.core.errors import first_line
-from gacprof.devices.environment import cpu_environment, cuda_environment, installed
-from gacprof.devices.nsight import find_ncu
-from gacprof.devices.telemetry import Telemetry
-from gacprof.devices.tracing import ask
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.devices.environment import cpu_environment, cuda_environment, find_ncu, installed
+from gacprof.devices.nvml import Telemetry
+
+if TYPE_CHECKING:
+    from gacprof.devices.cuda import CudaDevice
+
+TRACES, CALLS = 10, 10
+LONGEST_S = 120.0
+"""For importing torch from a cold disk, opening the device and tracing a little."""
 
 
 @dataclass(frozen=True)
-class Check:
-    """One component. ``available`` is None where the question does not arise here."""
+class Component:
+    """``available`` is None where the question does not arise here."""
 
     name: str
     available: bool | None
@@ -32,14 +45,14 @@ class Check:
         return asdict(self)
 
 
-def examine() -> list[Check]:
+def examine() -> list[Component]:
     """Every component that a measurement may need. Never raises for an absent one."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [
         *_processor(),
-        Check("torch", True, torch.__version__, _torch_note(gpus)),
+        Component("torch", True, torch.__version__, _torch_note(gpus)),
         *_gpus(gpus),
         *_timer(gpus),
         *_attention(gpus),
@@ -49,13 +62,13 @@ def examine() -> list[Check]:
     ]
 
 
-def _processor() -> Iterator[Check]:
+def _processor() -> Iterator[Component]:
     cpu = cpu_environment()
     cores = f"{cpu.facts['threads']} threads, {cpu.arch}: can be swept with --device cpu"
-    yield Check("cpu", True, cpu.name, cores)
+    yield Component("cpu", True, cpu.name, cores)
     libraries = {name: cpu.stack[name] for name in ("mkl", "onednn") if cpu.stack[name]}
     for name, version in libraries.items():
-        yield Check(name, True, version, "serves matrix products on the CPU")
+        yield Component(name, True, version, "serves matrix products on the CPU")
 
 
 def _torch_note(gpus: int) -> str:
@@ -68,28 +81,28 @@ def _torch_note(gpus: int) -> str:
     return "a CPU build: no GPU can be measured with it, whatever the machine has"
 
 
-def _gpus(count: int) -> Iterator[Check]:
+def _gpus(count: int) -> Iterator[Component]:
     if not count:
         why = "no CUDA device: GPU suites cannot run; maps of GPUs can still be used"
-        yield Check("gpu", False, None, why)
+        yield Component("gpu", False, None, why)
     for index in range(count):
         try:
             yield _gpu(index)
         except RuntimeError as error:  # a GPU that is broken, or another process's alone
-            yield Check(f"cuda:{index}", False, None, f"cannot be opened: {first_line(error)}")
+            yield Component(f"cuda:{index}", False, None, f"cannot be opened: {first_line(error)}")
 
 
-def _gpu(index: int) -> Check:
+def _gpu(index: int) -> Component:
     telemetry = Telemetry(index)
     gpu = cuda_environment(index, telemetry.driver())
     memory = gpu.facts["memory_bytes"] / 2**30
-    told = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB"
+    chip = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB"
     driver = gpu.stack["driver"] or "driver unknown"
     if not _built_for(index):
-        return Check(
-            f"cuda:{index}", False, driver, f"{told}: this torch has no kernels for {gpu.arch}"
+        return Component(
+            f"cuda:{index}", False, driver, f"{chip}: this torch has no kernels for {gpu.arch}"
         )
-    return Check(f"cuda:{index}", True, driver, f"{told}: can be swept")
+    return Component(f"cuda:{index}", True, driver, f"{chip}: can be swept")
 
 
 def _built_for(index: int) -> bool:
@@ -109,21 +122,21 @@ def _built_for(index: int) -> bool:
     )
 
 
-def _timer(gpus: int) -> Iterator[Check]:
+def _timer(gpus: int) -> Iterator[Component]:
     if not gpus:
         return
-    tracing = ask(0)
+    tracing = try_tracing(0)
     note = "calls are timed inside a graph, where the host launches nothing"
     if tracing.no_graph:
         note = f"calls are timed by events around their launches: {tracing.no_graph}"
-    yield Check("cuda-graph", not tracing.no_graph, None, note)
+    yield Component("cuda-graph", not tracing.no_graph, None, note)
     note = f"names of kernels; {tracing.batch_ms} ms to trace ten small calls"
     if tracing.why_not:
         note = f"kernels have no names: {tracing.why_not}"
-    yield Check("kineto", not tracing.why_not, None, note)
+    yield Component("kineto", not tracing.why_not, None, note)
 
 
-def _attention(gpus: int) -> Iterator[Check]:
+def _attention(gpus: int) -> Iterator[Component]:
     """Which backends of SDPA this process may use at all; the dims decide the rest."""
     if not gpus:
         return
@@ -137,28 +150,30 @@ def _attention(gpus: int) -> Iterator[Check]:
     }
     names = ", ".join(name for name, on in enabled.items() if on)
     note = f"{names}; 'gacprof evidence sdpa --head-dim N' says which serves N, and why not others"
-    yield Check("attention", any(enabled.values()), None, note)
+    yield Component("attention", any(enabled.values()), None, note)
 
 
-def _libraries(gpus: int) -> Iterator[Check]:
+def _libraries(gpus: int) -> Iterator[Component]:
     import torch
 
     cuda = torch.version.cuda
-    yield Check("cuda runtime", bool(cuda), cuda, "comes with torch")
+    yield Component("cuda runtime", bool(cuda), cuda, "comes with torch")
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    yield Check("cudnn", bool(cudnn), str(cudnn) if cudnn else None, "an SDPA backend on sm90 up")
+    yield Component(
+        "cudnn", bool(cudnn), str(cudnn) if cudnn else None, "an SDPA backend on sm90 up"
+    )
     cublas = installed("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
     if cublas is None and gpus:
         note = "not from a wheel: the version that torch was built with is used"
     else:
         note = "GEMM kernels and their heuristics"
-    yield Check("cublas(Lt)", bool(cublas) or bool(gpus), cublas, note)
+    yield Component("cublas(Lt)", bool(cublas) or bool(gpus), cublas, note)
     triton = installed("triton")
     note = "our load-width probes" if triton else "pip install gacprof[triton] for our own probes"
     lacking = _lacks_to_compile() if triton and gpus else ""
     if lacking:
         note = f"its launchers cannot be compiled: {lacking}"
-    yield Check("triton", bool(triton) and not lacking, triton, note)
+    yield Component("triton", bool(triton) and not lacking, triton, note)
 
 
 def _lacks_to_compile() -> str:
@@ -171,25 +186,106 @@ def _lacks_to_compile() -> str:
     return ""
 
 
-def _ncu() -> Check:
+def _ncu() -> Component:
     path = find_ncu()
     if path is None:
-        return Check(
+        return Component(
             "ncu", False, None, "no hardware counters: install Nsight Compute and put ncu on PATH"
         )
     try:
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
-        version = told.stdout.strip().splitlines()[-1] if told.stdout.strip() else None
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+        version = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else None
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("ncu", False, None, f"{path} does not run: {error}")
-    return Check("ncu", True, version, "needs permission for GPU counters to collect any")
+        return Component("ncu", False, None, f"{path} does not run: {error}")
+    return Component("ncu", True, version, "needs permission for GPU counters to collect any")
 
 
-def _nvml(gpus: int) -> Check:
+def _nvml(gpus: int) -> Component:
     version = installed("nvidia-ml-py")
     if not gpus:
-        return Check("nvml", False, version, "no NVIDIA driver: no clocks or throttle reasons")
+        return Component("nvml", False, version, "no NVIDIA driver: no clocks or throttle reasons")
     telemetry = Telemetry(0)
     if telemetry.driver() is None:
-        return Check("nvml", False, version, f"no clocks or throttling: {telemetry.why_not}")
-    return Check("nvml", True, version, "clocks and throttle reasons are recorded")
+        return Component("nvml", False, version, f"no clocks or throttling: {telemetry.why_not}")
+    return Component("nvml", True, version, "clocks and throttle reasons are recorded")
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """``why_not`` is empty where tracing works; ``batch_ms`` is what tracing ten small calls takes.
+    ``no_graph`` is empty where calls can be timed in CUDA graphs."""
+
+    why_not: str
+    batch_ms: float | None = None
+    no_graph: str = ""
+
+
+def try_tracing(index: int) -> Tracing:
+    """About the CUDA device of that index. Never raises; a process that dies is an answer too."""
+    command = [sys.executable, "-m", "gacprof.devices.doctor", str(index)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        return _nothing(f"it did not answer within {LONGEST_S:g} s")
+    except OSError as error:
+        return _nothing(f"{sys.executable} does not run: {error}")
+    try:
+        return Tracing(**json.loads(done.stdout.strip().splitlines()[-1]))
+    except (ValueError, IndexError, TypeError):
+        last = [line for line in done.stderr.splitlines() if line.strip()][-1:] or ["no message"]
+        return _nothing(f"the process that tried ended with code {done.returncode}: {last[0]}")
+
+
+def _nothing(why_not: str) -> Tracing:
+    return Tracing(why_not, no_graph=why_not)
+
+
+def _try(index: int) -> Tracing:
+    from gacprof.devices.cuda import CudaDevice
+
+    try:
+        device = CudaDevice(index)
+        with device.active():
+            why_not, batch_ms = _traced(device)
+            return Tracing(why_not, batch_ms, _no_graph(device))
+    except (RuntimeError, MeasurementError) as error:
+        return _nothing(first_line(error))
+
+
+def _traced(device: CudaDevice) -> tuple[str, float | None]:
+    """Why small calls cannot be traced, and what tracing ten of them takes."""
+    import torch
+
+    x = torch.ones(1 << 16, device=device.torch_device)
+    batch: list[Callable[[], object]] = [lambda: x + x] * (CALLS // 2)  # each is called twice
+    device.tracer.typical_calls(batch)
+    started = time.perf_counter()
+    for _ in range(TRACES):
+        device.tracer.typical_calls(batch)
+    if device.tracer.why_not:
+        return device.tracer.why_not, None
+    return "", round((time.perf_counter() - started) / TRACES * 1e3, 2)
+
+
+def _no_graph(device: CudaDevice) -> str:
+    """Why small calls cannot be timed in a CUDA graph; empty if they can."""
+    import torch
+
+    from gacprof.devices.cuda_graph import GraphRun, Work
+
+    x = torch.ones(1 << 16, device=device.torch_device)
+    try:
+        run = GraphRun(
+            Work((lambda: x + x,) * CALLS, before=lambda: x + x),
+            torch.cuda.graph_pool_handle(),
+            device.index,
+        )
+        run.launch()
+        device.synchronise()
+        return "" if run.total_us() > 0 else "its events tell no time"
+    except (RuntimeError, MeasurementError) as error:
+        return first_line(error)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_try(int(sys.argv[1])))))

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import shutil
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,9 @@ STEERING = (
     "DISABLE_ADDMM_CUDA_LT",
 )
 """Environment variables by which cuBLAS and PyTorch choose another kernel; facts where set."""
+
+NCU_PLACES = ("usr/local/cuda/bin/ncu", "opt/nvidia/nsight-compute/*/ncu")
+"""Where the CUDA toolkit and NVIDIA's package ``nsight-compute`` put it; below the root."""
 
 
 def cpu_environment() -> Environment:
@@ -93,9 +97,8 @@ def native_bfloat16() -> bool:
     """Whether the CPU multiplies bfloat16 itself (AMX, AVX512-BF16) rather than through float32."""
     import torch
 
-    told = (getattr(torch.cpu, name, None) for name in
-            ("_is_amx_tile_supported", "_is_avx512_bf16_supported"))  # fmt: skip
-    return any(bool(ask()) for ask in told if ask is not None)
+    names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(bool(getattr(torch.cpu, name, bool)()) for name in names)
 
 
 def cores_allowed() -> int | None:
@@ -127,7 +130,7 @@ def loaded(library: str) -> Path | None:
 
 
 def loaded_version(library: str, function: str) -> str | None:
-    """What a loaded library's ``size_t function(void)`` says of its version, as 130100."""
+    """The version that a loaded library's ``size_t function(void)`` returns, as 130100."""
     file = loaded(library)
     if file is None:
         return None
@@ -181,3 +184,13 @@ def memory_bytes() -> int:
 def _first_match(pattern: str, text: str) -> str | None:
     match = re.search(pattern, text)
     return match[1].strip() if match else None
+
+
+def find_ncu() -> str | None:
+    """The ``ncu`` program (Nsight Compute), or None."""
+    if found := shutil.which("ncu"):
+        return found
+    for pattern in NCU_PLACES:
+        if listed := sorted(Path("/").glob(pattern)):
+            return str(listed[-1])
+    return None

@@ -1,4 +1,4 @@
-"""Device timestamps and kernel names in one traced pass (CUPTI through torch's Kineto).
+"""Device timestamps and kernel names from one trace (CUPTI through torch's Kineto).
 
 Each call is put between two marks, short sleeps on the device whose kernel has a name that
 nothing else has. What the device did between an opening and a closing mark is the call. Events
@@ -104,8 +104,8 @@ def device_events(events: Iterable[Any]) -> list[Traced]:
 
 def _kind(event: Any) -> str:
     """Kineto's name of its activity type; empty where PyTorch does not hand it on."""
-    told: Callable[[], str] | None = getattr(event, "activity_type", None)
-    return told() if told else ""
+    kind: Callable[[], str] | None = getattr(event, "activity_type", None)
+    return kind() if kind else ""
 
 
 def calls(events: Iterable[Traced], expected: int) -> list[Sequence[Traced]]:
@@ -113,7 +113,7 @@ def calls(events: Iterable[Traced], expected: int) -> list[Sequence[Traced]]:
     What comes before the first mark counts for nothing.
 
     Raises :class:`MeasurementError` where marks are missing, or the work of all calls: CUPTI drops
-    events when its buffers overflow, and then no call can be told from its neighbours.
+    events when its buffers overflow, and then calls cannot be told apart.
     """
     marks, within = 0, []
     found: list[Sequence[Traced]] = []

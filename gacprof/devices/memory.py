@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from gacprof.operators.base import Prepared
 
-Call = Callable[[], Any]
+BoundCall = Callable[[], Any]
+"""A call with its operands; takes nothing more."""
 
 PAGE = 4096
 REPLICATE_OFFSET = 9 * PAGE + 1024
@@ -82,30 +83,27 @@ class Arenas:
 
     def place(
         self, prepared: Prepared, replicate: bool, cold: bool, reuse_bytes: int
-    ) -> Callable[[], Call]:
+    ) -> Callable[[], BoundCall]:
         """What binds the call to operands from the arenas, cold weights to others each time.
 
         Bound anew for each call: an arena that grows for another point begins elsewhere. Cold
         weights have ``reuse_bytes`` between two uses of the same memory. Operands that are neither
         inputs nor weights stay what they are.
         """
-        placed: list[tuple[int, Arena, tuple[int, ...], bool]] = []
+        stay: list[tuple[int, Arena, tuple[int, ...]]] = []
+        move: list[tuple[int, Arena, tuple[int, ...]]] = []
+        call, own = prepared.call, list(prepared.operands)
         for place in (*prepared.inputs, *prepared.weights):
             operand = prepared.operands[place]
             assert operand is not None
             weight = place in prepared.weights
             arena = self._arena("weights" if weight else "inputs", operand.dtype)
             arena.reserve(operand.nbytes + (reuse_bytes if cold and weight else 0))
-            placed.append((place, arena, tuple(operand.shape), cold and weight))
-        call = prepared.call
-        taken = {place for place, *_ in placed}
-        own = [None if i in taken else operand for i, operand in enumerate(prepared.operands)]
-
-        stay = [(place, arena, shape) for place, arena, shape, moves in placed if not moves]
-        move = [(place, arena, shape) for place, arena, shape, moves in placed if moves]
+            (move if cold and weight else stay).append((place, arena, tuple(operand.shape)))
+            own[place] = None  # else its memory would be held
         growths = -1
 
-        def bind() -> Call:
+        def bind() -> BoundCall:
             nonlocal growths
             grown = sum(arena.growths for _, arena, _ in stay)
             if grown != growths:

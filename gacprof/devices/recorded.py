@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gacprof.core.errors import first_line
 from gacprof.core.points import Environment, Point
-from gacprof.devices.device import BlockTimes, Device, Session, Slot, Timed
+from gacprof.devices.device import BlockTimes, Device, Session, Slot, TimedCall
 
 Answer = Callable[[Point], float]
 """A point's next time in microseconds; raises to make the call fail."""
@@ -49,7 +49,7 @@ class RecordedSession(Session):
         calls, failed = [], {}
         for slot in order:
             try:
-                calls.append(Timed(slot, float(self._answer(self._slots[slot].point))))
+                calls.append(TimedCall(slot, float(self._answer(self._slots[slot].point))))
             except Exception as error:  # as an operator may raise anything
                 failed[slot] = first_line(error)
         return BlockTimes(tuple(calls), failed)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,7 +40,7 @@ def short_waits() -> None:
 def bound_threads() -> Iterator[bool]:
     """Bind each of torch's compute threads to a core of its own; yields whether that was done.
 
-    It is not where there are fewer cores than threads, or where threads cannot be told apart.
+    It is not where there are fewer cores than threads, or where they cannot be identified.
     """
     before = _allowed()
     threads = _compute_threads() if before else []
@@ -98,17 +99,11 @@ def _compute_threads() -> list[int]:
             x @ x
         after = _ticks()
         spent = {thread: ticks - before.get(thread, 0) for thread, ticks in after.items()}
-        main = _native_id()
+        main = threading.get_native_id()
         busiest = sorted(spent, key=lambda t: (t != main, -spent[t]))[:wanted]
         if len(busiest) == wanted and all(spent[thread] > 0 for thread in busiest):
             return busiest
     return []
-
-
-def _native_id() -> int:
-    import threading
-
-    return threading.get_native_id()
 
 
 def _ticks() -> dict[int, int]:

@@ -1,7 +1,7 @@
-"""A device in a process of its own: what it crashes or hangs costs one point, not the sweep.
+"""A device in a process of its own: a crash or a hang costs one point, not the sweep.
 
-The engine asks for sessions and blocks, one message there and one back. A worker that does not
-answer in time is killed; one that dies, or whose device an error has spoilt for good, is
+The sweep sends a request for a session or for blocks and waits for the answer. A worker that does
+not answer in time is killed; one that dies, or whose device an error has broken for good, is
 replaced. :meth:`IsolatedDevice.renew` replaces it on purpose: some of what slows a call is drawn
 once per process (where its memory and its code lie), so a sweep is spread over several.
 """
@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -38,25 +39,16 @@ START_TIMEOUT_S = 120.0
 BLOCK_TIMEOUT_S = 60.0
 """For a block, or for making a curve ready. The slowest honest one compiles for some seconds."""
 LEAVING_S, DYING_S = 0.2, 5.0
-"""For a worker told to go, and for one that hung up: the driver takes a moment to clear away a
-dead process's context, and only then is it known how it died."""
+"""For a worker asked to end, and for one whose pipe closed: the driver takes a moment to clear a
+dead process's context, and only then is it known how it ended."""
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 Opener = Callable[[], Device]
+"""Opens the device in the worker; it must survive pickling."""
 
 
 class WorkerLostError(MeasurementError):
     """The worker died or had to be killed; says why. The next session starts another."""
-
-
-class OpenNamed:
-    """Opens the device of that name; a value, so that it can be sent to a fresh process."""
-
-    def __init__(self, name: str | None, timer: str = "auto") -> None:
-        self.name, self.timer = name, timer
-
-    def __call__(self) -> Device:
-        return open_device(self.name, self.timer)
 
 
 KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -71,8 +63,8 @@ cores take a second each."""
 class IsolatedDevice(Device):
     """A device in a worker process. Use as a context, or call :meth:`close`.
 
-    ``spares`` further workers are started together with the first, for :meth:`renew` to go on
-    with: importing torch takes seconds, and so costs them once. They sleep until then.
+    ``spares`` further workers are started together with the first, for :meth:`renew`: importing
+    torch takes seconds, and so costs them once. They sleep until then.
     Raises :class:`MeasurementError` where the worker cannot open the device.
     """
 
@@ -90,22 +82,16 @@ class IsolatedDevice(Device):
         for _, pipe in self._spares:  # started by now or soon; not while anything is timed
             pipe.poll(START_TIMEOUT_S)
 
-    def __enter__(self) -> IsolatedDevice:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
-        """Raises :class:`WorkerLostError` where making the slots ready killed the worker."""
+        """Raises :class:`WorkerLostError` where preparing the slots killed the worker."""
         self._running()
         self._sessions += 1
-        told = self.ask_for_slots(("session", self._sessions, tuple(slots), reuse_bytes))
-        return _RemoteSession(self, self._sessions, self.generation, told)
+        opened = self._ask_for_slots(("session", self._sessions, tuple(slots), reuse_bytes))
+        return _RemoteSession(self, self._sessions, self.generation, opened)
 
     def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
         """All in one message. Raises :class:`WorkerLostError`, as a single block does."""
@@ -115,7 +101,7 @@ class IsolatedDevice(Device):
             numbers.append((session.number(), tuple(order)))
         calls = sum(len(order) for _, order in numbers)
         limit_s = self._timeout_s * max(1.0, calls / CALLS_IN_TIME)
-        found: list[BlockTimes] = self.ask_for_slots(("blocks", tuple(numbers)), limit_s)
+        found: list[BlockTimes] = self._ask_for_slots(("blocks", tuple(numbers)), limit_s)
         return found
 
     def burn_in(self) -> None:
@@ -146,9 +132,9 @@ class IsolatedDevice(Device):
             raise WorkerLostError(f"the worker process {how}") from None
         return self._hear(timeout_s or self._timeout_s)
 
-    def ask_for_slots(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
-        """As :meth:`ask`; all that goes wrong is :class:`WorkerLostError`, for a device tells of
-        single slots that fail, and raises where it cannot tell which one it was."""
+    def _ask_for_slots(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
+        """As :meth:`ask`, but every error is :class:`WorkerLostError`: a device reports single
+        slots that fail, and raises only where it does not know which one it was."""
         try:
             return self.ask(message, timeout_s)
         except WorkerLostError:
@@ -171,7 +157,7 @@ class IsolatedDevice(Device):
             raise
         if spoilt:
             self._stop()
-            if isinstance(answer, list):  # what came after the first failure says nothing
+            if isinstance(answer, list):  # results after the first failure mean nothing
                 raise WorkerLostError(next(why for t in answer for why in t.failed.values()))
         if isinstance(answer, Exception):
             raise answer
@@ -200,12 +186,12 @@ class IsolatedDevice(Device):
         return process, ours
 
     def _start(self) -> None:
-        """Go on with a spare worker, or with a new one; it says by itself what it opened."""
+        """Take a spare worker, or start one; it sends first what it opened."""
         self._process, self._pipe = self._spares.pop(0) if self._spares else self._spawn()
         self._cold = True
         self.generation += 1
         try:
-            told = self._hear(START_TIMEOUT_S)
+            opened = self._hear(START_TIMEOUT_S)
         except WorkerLostError as lost:
             raise MeasurementError(f"the device cannot be opened in a worker: {lost}") from None
         except MeasurementError:
@@ -213,10 +199,10 @@ class IsolatedDevice(Device):
             raise
         self.environment: Environment
         self.timer: str
-        self.environment, self.timer = told
+        self.environment, self.timer = opened
 
     def _stop(self, patience_s: float = LEAVING_S) -> str:
-        """End the worker; says how it ended if it had done so by itself."""
+        """End the worker. Returns how it ended, if it had done so by itself."""
         process, pipe = self._process, self._pipe
         self._process = self._pipe = None
         if pipe is not None:
@@ -236,7 +222,7 @@ class IsolatedDevice(Device):
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a session in the worker tells when it is opened, by the slots' places."""
+    """A session as the worker opened it, by the slots' places."""
 
     failed: Mapping[int, str]
     kernels: Mapping[int, tuple[str, ...]]
@@ -247,21 +233,17 @@ class _RemoteSession(Session):
     """A session in the worker. Its blocks raise :class:`WorkerLostError` once that is gone."""
 
     def __init__(
-        self,
-        device: IsolatedDevice,
-        number: int,
-        generation: int,
-        told: _Opened,
+        self, device: IsolatedDevice, number: int, generation: int, opened: _Opened
     ) -> None:
         self._device, self._number, self._generation = device, number, generation
-        self.failed, self._told = told.failed, told
+        self.failed, self._opened = opened.failed, opened
 
     @property
     def _alive(self) -> bool:
         return self._device.pid is not None and self._device.generation == self._generation
 
     def number(self) -> int:
-        """By what the worker knows the session. Raises where that worker is gone."""
+        """The session's number in the worker. Raises where that worker is gone."""
         if not self._alive:
             raise WorkerLostError("the worker process was replaced")
         return self._number
@@ -270,10 +252,10 @@ class _RemoteSession(Session):
         return self._device.blocks([(self, order)])[0]
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
-        return self._told.kernels
+        return self._opened.kernels
 
     def remarks(self) -> Mapping[int, str]:
-        return self._told.remarks
+        return self._opened.remarks
 
     def close(self) -> None:
         if self._alive:
@@ -290,22 +272,16 @@ def sweeper(
     timeout_s: float = BLOCK_TIMEOUT_S,
     processes: int = 1,
 ) -> Iterator[Device]:
-    """The device of that name to sweep with: in processes of its own unless told otherwise.
+    """The device of that name to sweep with: in processes of its own by default.
 
     In the calling process blocks cannot be spread over fresh ones. A CPU's ``processes`` are
     started at once; a GPU's one after another, since each holds memory there.
     """
     name = device_name(name)
-    if isolate:
-        spares = processes - 1 if name == "cpu" else 0
-        with IsolatedDevice(OpenNamed(name, timer), timeout_s, spares) as worker:
-            yield worker
-        return
-    device = open_device(name, timer)
-    try:
+    spares = processes - 1 if name == "cpu" else 0
+    opener = partial(open_device, name, timer)
+    with IsolatedDevice(opener, timeout_s, spares) if isolate else opener() as device:
         yield device
-    finally:
-        device.close()
 
 
 @contextlib.contextmanager
@@ -339,15 +315,15 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
         pipe.send((hello, False))
         while not isinstance(hello, Exception):
             answer = _answer(device, sessions, pipe.recv())
-            told = answer if isinstance(answer, list) else [answer]
-            troubled = isinstance(answer, Exception) or any(
-                isinstance(each, BlockTimes | _Opened) and bool(each.failed) for each in told
+            each = answer if isinstance(answer, list) else [answer]
+            failed = isinstance(answer, Exception) or any(
+                isinstance(one, BlockTimes | _Opened) and bool(one.failed) for one in each
             )
-            pipe.send((answer, troubled and not device.usable()))
+            pipe.send((answer, failed and not device.usable()))
 
 
 def _answer(device: Device, sessions: dict[int, Session], message: tuple[Any, ...]) -> Any:
-    """What the engine asked for; an exception as text, since not every one survives pickling."""
+    """The answer to a request; an exception as text, since not every one survives pickling."""
     try:
         match message:
             case ("burn_in",):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.cliffmap.detect import ASSUMED_FLOOR
+from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.points import Point, Sample
 from gacprof.devices.device import Device
@@ -23,7 +24,6 @@ from gacprof.explain.case import Where
 from gacprof.explain.experiments import DISPUTES
 from gacprof.explain.verdicts import OPEN, UNDECIDED, Dispute, Results, Verdict
 from gacprof.sweeping import Suite, read_blocks, read_samples, run_sweep
-from gacprof.sweeping.run import Progress
 from gacprof.sweeping.suite import Sweep
 
 __all__ = ["DISPUTES", "Dispute", "Verdict", "settle", "settle_on"]

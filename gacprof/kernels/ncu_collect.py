@@ -21,7 +21,7 @@ from typing import Any
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
-from gacprof.devices.nsight import find_ncu
+from gacprof.devices.environment import find_ncu
 from gacprof.kernels.ncu import KernelCounters, read_report, requested
 
 GET_NCU = (

@@ -1,4 +1,4 @@
-"""What is measured: one file an operator, one line of registration each."""
+"""What is measured: one class an operator, one line of registration each."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from gacprof.core.errors import SuiteError
 from gacprof.core.points import Flag, Point
 from gacprof.operators.attention import Attention
 from gacprof.operators.base import Operator, canonical, set_precision
-from gacprof.operators.bmm import Bmm
-from gacprof.operators.experts import Experts
 from gacprof.operators.linear import Linear
-from gacprof.operators.quantised import Quantised
+from gacprof.operators.products import Bmm, Experts, Quantised
 from gacprof.operators.stream import Stream
 
 OPERATORS: dict[str, Operator] = {

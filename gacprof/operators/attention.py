@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Flag, Point
-from gacprof.operators.base import Prepared, itemsize, random_tensor
+from gacprof.operators.base import Operator, Prepared, itemsize, random_tensor
 
 if TYPE_CHECKING:
     import torch
 
 
-class Attention:
+class Attention(Operator):
     name = "attention"
-    dims: tuple[str, ...] = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
+    dims = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim")
     default_dims: Mapping[str, int | str] = {"batch": 1, "kv_heads": "heads", "kv_len": "q_len"}
     flags: Mapping[str, tuple[Flag, ...]] = {
         "causal": (False, True),
@@ -35,7 +35,7 @@ class Attention:
         "layout": ("bhsd", "bshd"),
     }
     unspoken = ("layout",)
-    dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
+    dtypes = ("float32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
         """Both matrix products; a causal mask halves them where the lengths are equal."""
@@ -117,7 +117,7 @@ BACKENDS = {
 
 
 _BESIDE = ("not used because:", "has been runtime disabled.")
-"""Ends of warnings that introduce a reason, or tell what we disabled ourselves."""
+"""Ends of warnings that introduce a reason, or name what we disabled ourselves."""
 
 
 def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
@@ -136,13 +136,13 @@ def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
 def refusal(call: Callable[..., Any], operands: tuple[Any, ...], backend: str) -> str | None:
     """Why PyTorch will not serve the call on that backend; None if it does.
 
-    It raises the same sentence whatever the cause, and tells causes as warnings beside it, those
-    of the backends that forcing this one has disabled among them. A lack of memory is no refusal
+    It raises the same sentence whatever the cause, and warns of the causes, among them those of
+    the backends that forcing this one has disabled. A lack of memory is no refusal
     and passes through.
     """
     import torch
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             call(*operands)
@@ -151,6 +151,6 @@ def refusal(call: Callable[..., Any], operands: tuple[Any, ...], backend: str) -
             raise
         except RuntimeError as error:
             first = str(error).strip().split("\n")[0]
-    reasons = [str(w.message).split(" (Triggered")[0].strip() for w in told]
+    reasons = [str(w.message).split(" (Triggered")[0].strip() for w in warned]
     reasons = [text for text in reasons if not text.endswith(_BESIDE)]
     return f"the {backend} backend refuses: {'; '.join(dict.fromkeys(reasons)) or first}"

@@ -1,18 +1,19 @@
 """What an operator is: a name, its dims and flags, its work, and how to set it up on a device.
 
-A new operator is one file with one class that satisfies :class:`Operator`, and one line in
+A new operator is one class derived from :class:`Operator`, and one line in
 ``operators/__init__.py``. Nothing here imports torch: suites are validated without it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import SuiteError
 from gacprof.core.points import BYTES_PER_ELEMENT, MAX_DIM, Flag, Point
@@ -39,38 +40,37 @@ class Prepared:
         return self.call(*self.operands)
 
 
-class Operator(Protocol):
-    """One kind of work whose speed depends on its dims.
-
-    An operator may also have ``unspoken``: names of flags that a point carries only where
-    they differ from their default. A flag added to an operator later is one of these, so that
-    points measured before it existed keep their identity.
-    """
+class Operator(ABC):
+    """One kind of work whose speed depends on its dims."""
 
     name: str
     dims: tuple[str, ...]
     """Names of all dims, in the order a reader expects them."""
-    default_dims: Mapping[str, int | str]
+    default_dims: Mapping[str, int | str] = {}
     """Dims that may be left out: a number, or the name of the dim whose size they take."""
     flags: Mapping[str, tuple[Flag, ...]]
     """Allowed values by flag; the first is the default."""
+    unspoken: tuple[str, ...] = ()
+    """Flags that a point carries only where they differ from their default. A flag added to an
+    operator later is one of these, so that points measured before it existed keep their identity.
+    """
     dtypes: tuple[str, ...]
 
+    @abstractmethod
     def flops(self, point: Point) -> int:
         """Floating-point operations of one call."""
-        ...
 
+    @abstractmethod
     def bytes_moved(self, point: Point) -> int:
         """Bytes that one call must at least read and write."""
-        ...
 
+    @abstractmethod
     def prepare(self, point: Point, device: torch.device) -> Prepared:
         """Allocate seeded random operands, and say which call is to be timed on them."""
-        ...
 
     def problem(self, point: Point) -> str | None:
-        """Why this operator cannot take such a point (a reason), or None if it can."""
-        ...
+        """Why this operator cannot take such a point, or None if it can."""
+        return None
 
 
 def canonical(
@@ -80,12 +80,13 @@ def canonical(
 
     Raises :class:`SuiteError` naming the key at fault.
     """
-    return Point.of(
-        operator.name,
-        _complete_dims(operator, dims),
-        _checked_dtype(operator, dtype),
-        _complete_flags(operator, flags),
-    )
+    full_dims = _complete_dims(operator, dims)
+    if dtype not in operator.dtypes:
+        raise SuiteError(
+            f"operator '{operator.name}' has no dtype '{dtype}' "
+            f"(it has {', '.join(operator.dtypes)})"
+        )
+    return Point.of(operator.name, full_dims, dtype, _complete_flags(operator, flags))
 
 
 def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int]:
@@ -111,15 +112,6 @@ def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int
     return full
 
 
-def _checked_dtype(operator: Operator, dtype: str) -> str:
-    if dtype not in operator.dtypes:
-        raise SuiteError(
-            f"operator '{operator.name}' has no dtype '{dtype}' "
-            f"(it has {', '.join(operator.dtypes)})"
-        )
-    return dtype
-
-
 def _complete_flags(operator: Operator, flags: Mapping[str, Flag]) -> dict[str, Flag]:
     for name, value in flags.items():
         if name not in operator.flags:
@@ -134,7 +126,7 @@ def _complete_flags(operator: Operator, flags: Mapping[str, Flag]) -> dict[str, 
                 f"it must be one of {', '.join(map(repr, allowed))}"
             )
     full = {name: flags.get(name, allowed[0]) for name, allowed in operator.flags.items()}
-    for name in getattr(operator, "unspoken", ()):
+    for name in operator.unspoken:
         if full[name] == operator.flags[name][0]:
             del full[name]
     return full

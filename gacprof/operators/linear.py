@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Flag, Point
-from gacprof.operators.base import Prepared, itemsize, moved_off, random_tensor
+from gacprof.operators.base import Operator, Prepared, itemsize, moved_off, random_tensor
 
 if TYPE_CHECKING:
     import torch
 
 
-class Linear:
+class Linear(Operator):
     name = "linear"
-    dims: tuple[str, ...] = ("M", "N", "K")
-    default_dims: Mapping[str, int | str] = {}
+    dims = ("M", "N", "K")
     flags: Mapping[str, tuple[Flag, ...]] = {
         "bias": (False, True),
         "cache": ("warm", "cold"),
@@ -41,7 +40,7 @@ class Linear:
         "compiled": ("none", "plain", "padded"),
     }
     unspoken = ("offset", "compiled")
-    dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
+    dtypes = ("float32", "tf32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
         d = point.dim
@@ -112,6 +111,6 @@ def _compiled(
         raise
     except Exception as error:  # Dynamo, Inductor and Triton raise what they like
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        told = next((line for line in lines if not line.endswith("raised:")), type(error).__name__)
-        raise MeasurementError(f"torch.compile does not work here: {told}") from None
+        cause = next((line for line in lines if not line.endswith("raised:")), type(error).__name__)
+        raise MeasurementError(f"torch.compile does not work here: {cause}") from None
     return compiled

@@ -17,22 +17,21 @@ from typing import TYPE_CHECKING
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Flag, Point
-from gacprof.operators.base import Prepared, itemsize, random_tensor
+from gacprof.operators.base import Operator, Prepared, itemsize, random_tensor
 
 if TYPE_CHECKING:
     import torch
 
 
-class Stream:
+class Stream(Operator):
     """``row_sum`` or ``row_copy``: the same dims and flags, another kernel."""
 
-    dims: tuple[str, ...] = ("rows", "K")
-    default_dims: Mapping[str, int | str] = {}
+    dims = ("rows", "K")
     flags: Mapping[str, tuple[Flag, ...]] = {
         "specialise": (True, False),
         "cache": ("warm", "cold"),
     }
-    dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32")
+    dtypes = ("float16", "bfloat16", "float32")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -45,9 +44,6 @@ class Stream:
         read = _elements(point) * itemsize(point)
         written = read if self.name == "row_copy" else 4 * point.dim["rows"]  # float32 sums
         return read + written
-
-    def problem(self, point: Point) -> str | None:
-        return None
 
     def prepare(self, point: Point, device: torch.device) -> Prepared:
         import torch

@@ -2,7 +2,7 @@
 
 One program a row. ``K`` is both the row's length and the stride between rows; it is a
 runtime argument, so that Triton specialises on its divisibility as it does in real kernels,
-unless told not to. The same body is compiled twice, with and without.
+unless that is switched off. The same body is compiled twice, with and without.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any
 
 from gacprof.core.files import write_json
 from gacprof.devices.doctor import examine as checks
-from gacprof.devices.telemetry import SLOWED_BY, open_nvml, slowdown_bits
+from gacprof.devices.nvml import SLOWED_BY, open_nvml, slowdown_bits
 from gacprof.survey.setting import Setting
 from gacprof.survey.state import Outcome
 

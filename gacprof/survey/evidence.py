@@ -17,7 +17,7 @@ from gacprof.explain.disputes import DISPUTES, Verdict, settle, settle_on
 from gacprof.kernels.ncu_collect import Evidence, collect, from_report
 from gacprof.survey.setting import MAP, Setting
 from gacprof.survey.state import DONE, SKIPPED, Outcome
-from gacprof.sweeping.suite import Timing
+from gacprof.sweeping.suite import Schedule
 
 DISPUTES_FILE, DISPUTES_DATA, SAMPLES = "disputes.md", "disputes.json", "disputes"
 
@@ -25,7 +25,7 @@ DISPUTES_FILE, DISPUTES_DATA, SAMPLES = "disputes.md", "disputes.json", "dispute
 def disputes(setting: Setting) -> Outcome:
     """Run the experiments on a GPU, those that need none anywhere; write the verdicts."""
     if setting.machine.is_gpu:
-        with setting.machine.sweeper(Timing().processes) as device:
+        with setting.machine.sweeper(Schedule().processes) as device:
             settled = settle_on(device, setting.folder / SAMPLES, progress=setting.advance)
         verdicts = settled.verdicts
     else:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from gacprof.devices.worker import sweeper
-from gacprof.sweeping.run import RunSummary, environment_of, run_sweep, suite_of
-from gacprof.sweeping.store import read_blocks, read_frame, read_samples
+from gacprof.sweeping.results import (
+    build_map_of,
+    environment_of,
+    read_frame,
+    read_samples,
+    suite_of,
+)
+from gacprof.sweeping.run import RunSummary, run_sweep
+from gacprof.sweeping.store import read_blocks
 from gacprof.sweeping.suite import Suite, load_suite, shipped_suites
-from gacprof.sweeping.to_map import build_map_of
 
 __all__ = [
     "RunSummary",

@@ -1,58 +1,57 @@
-"""One curve while it is swept: which slots it has, what each block holds, what is decided."""
+"""One curve while it is swept: its slots, which of them the next block calls, and its decision."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log
 from typing import TypeVar
 
 import numpy as np
 
 from gacprof.cliffmap.judge import LOOKS, judge
-from gacprof.core.fit import Fit, fit_blocks
+from gacprof.core.fit import BlockRow, Fit, block_row, fit_blocks, log_matrix
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
-from gacprof.sweeping.refine import Rounds, Seen, refine
-from gacprof.sweeping.suite import CurvePlan, Timing
+from gacprof.sweeping.refine import Refinement, Seen, refine
+from gacprof.sweeping.suite import CurvePlan, Schedule
 
 T = TypeVar("T")
 
 BLOCK_MS = 60.0
 """What a block should take: the machine's state hardly changes within tens of milliseconds."""
 FEWEST_SLOTS, MOST_SLOTS = 16, 128
-"""Bounds on a block's slots. Larger curves are dealt out anew for each block, so that all their
-dims meet, one in some block or another."""
+"""Bounds on a block's slots. Each block of a larger curve holds other slots, drawn
+anew, so that blocks link all its dims."""
 BATCH_MS = 250.0
-"""Blocks that are measured without a pause between them, together: what a crash can lose."""
+"""Blocks measured without a pause between them, all together: what a crash can lose."""
 LINKS = 0.25
 """The share of a partial block's slots that is drawn from all; the others are those called least.
-They tie blocks of newly added dims to those of the others."""
+These links compare newly added dims with the others."""
 COARSE_BLOCKS = 8
 """Calls of each dim before a refined axis asks which dims come next."""
 SMALLEST_CLIFF = 0.03
 """What refinement takes for a change of latency."""
 GIVE_UP = 3
-"""Failures of a slot after which it is called no more."""
+"""Failures of a slot after which it is no longer called."""
 RESAMPLES_AT_LOOKS = 40
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How far a curve is: the share of its dims without a verdict, and what separates them."""
+    """The share of a curve's dims without a verdict, and half the width of penalty intervals."""
 
     open_share: float
     half_width: float
 
 
 class CurveState:
-    """The slots and calls of a curve so far. Without calls it is one that begins."""
+    """The slots and calls of a curve so far."""
 
-    def __init__(self, plan: CurvePlan, timing: Timing) -> None:
+    def __init__(self, plan: CurvePlan, timing: Schedule) -> None:
         self.plan, self._timing = plan, timing
         first = [d for d in plan.dims if d not in plan.refined]
-        self._rounds: Rounds | None = None
+        self._rounds: Refinement | None = None
         if plan.refined:
             self._rounds = refine(sorted(plan.refined), SMALLEST_CLIFF, timing.seed)
             first += next(self._rounds)
@@ -62,7 +61,7 @@ class CurveState:
         self._failures: dict[int, int] = {}
         self._given_up: set[int] = set()
         self._callable: list[int] = []
-        self._rows: list[tuple[int, dict[int, tuple[float, bool]]]] = []
+        self._rows: list[tuple[int, BlockRow]] = []
         self.counts: list[int] = []
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._add(first)
@@ -83,9 +82,7 @@ class CurveState:
         fresh = [Slot(point) for point in points]
         fresh += [Slot(points[i], replicate=True) for i in sorted(doubled)]
         for slot in fresh:
-            self._place[slot] = len(self.slots)
-            self.slots.append(slot)
-            self.counts.append(0)
+            self._placed(slot)
 
     @property
     def callable_slots(self) -> list[int]:
@@ -137,37 +134,36 @@ class CurveState:
         return float("inf") if typical_us is None else typical_us * size / 1e3
 
     def record(self, process: int, times: BlockTimes) -> None:
-        """Take in a block. Of a slot's calls the undisturbed one counts, else the last."""
-        row: dict[int, tuple[float, bool]] = {}
-        for timed in times.calls:
-            if timed.slot not in row or row[timed.slot][1]:
-                row[timed.slot] = (log(timed.us), timed.disturbed)
-        self._rows.append((process, row))
-        for place in row:
-            self.counts[place] += 1
+        """Take in a block."""
+        self._take(process, times.calls)
         for place in times.failed:
             self.fail(place)
 
     def replay(self, block: Block) -> None:
         """Take in a block of an earlier call of the sweep, dims that it adds included."""
-        row: dict[int, tuple[float, bool]] = {}
-        for call in block.calls:
-            slot = Slot(call.point, call.replicate)
-            if slot not in self._place:
-                self._place[slot] = len(self.slots)
-                self.slots.append(slot)
-                self.counts.append(0)
-            place = self._place[slot]
-            if place not in row or row[place][1]:
-                row[place] = (log(call.us), call.disturbed)
-        self._rows.append((block.process, row))
+        self._take(
+            block.process,
+            ((self._placed(Slot(c.point, c.replicate)), c.us, c.disturbed) for c in block.calls),
+        )
+
+    def _take(self, process: int, calls: Iterable[tuple[int, float, bool]]) -> None:
+        row = block_row(calls)
+        self._rows.append((process, row))
         for place in row:
             self.counts[place] += 1
+
+    def _placed(self, slot: Slot) -> int:
+        """The slot's place on the curve, a new one where it has none."""
+        if slot not in self._place:
+            self._place[slot] = len(self.slots)
+            self.slots.append(slot)
+            self.counts.append(0)
+        return self._place[slot]
 
     def refined(self) -> bool:
         """Ask a refined axis for more dims, once all have calls enough; whether it gave any."""
         while self._rounds is not None:
-            if any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots):
+            if not self._rows or any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots):
                 return False
             try:
                 wanted = self._rounds.send(self._seen())
@@ -196,7 +192,8 @@ class CurveState:
         return Seen(float(middle), float(middle / wide), float(middle * wide), kernels)
 
     def fit(self, resamples: int) -> Fit:
-        return fit_blocks(self._matrix(), [p for p, _ in self._rows], resamples=resamples)
+        processes, rows = zip(*self._rows, strict=True)
+        return fit_blocks(log_matrix(rows, len(self.slots)), processes, resamples=resamples)
 
     def catch_up(self) -> None:
         """After a replay: the rounds of refinement that are past, and the looks, made as one."""
@@ -206,13 +203,6 @@ class CurveState:
         if self.looked_at:
             self.looked_at -= 1
             self.look()
-
-    def _matrix(self) -> np.ndarray:
-        matrix = np.full((len(self._rows), len(self.slots)), np.nan)
-        for number, (_, row) in enumerate(self._rows):
-            for place, (value, _) in row.items():
-                matrix[number, place] = value
-        return matrix
 
     @property
     def due(self) -> bool:
@@ -266,14 +256,9 @@ class CurveState:
             float(np.nanmedian(judged.high - judged.low)) / 2,
         )
 
-    def disturbed_share(self) -> float:
-        """How many of the latest calls lost a core, although they were made several times."""
-        flags = [disturbed for _, row in self._rows[-8:] for _, disturbed in row.values()]
-        return sum(flags) / len(flags) if flags else 0.0
-
 
 class PartSession:
-    """A session of some of a curve's slots, spoken to by their places on the curve."""
+    """A session of some of a curve's slots, addressed by their places on the curve."""
 
     def __init__(self, session: Session, places: Sequence[int]) -> None:
         self.session, self._places = session, list(places)
@@ -286,7 +271,7 @@ class PartSession:
 
     def by_place(self, times: BlockTimes) -> BlockTimes:
         """A block of the session's as one of the curve's places."""
-        calls = tuple(replace(timed, slot=self._places[timed.slot]) for timed in times.calls)
+        calls = tuple(timed._replace(slot=self._places[timed.slot]) for timed in times.calls)
         return replace(times, calls=calls, failed=self._by_place(times.failed))
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
@@ -298,8 +283,8 @@ class PartSession:
     def close(self) -> None:
         self.session.close()
 
-    def _by_place(self, told: Mapping[int, T]) -> dict[int, T]:
-        return {self._places[i]: value for i, value in told.items()}
+    def _by_place(self, by_slot: Mapping[int, T]) -> dict[int, T]:
+        return {self._places[i]: value for i, value in by_slot.items()}
 
 
 def calls_of(state: CurveState, times: BlockTimes) -> tuple[Call, ...]:

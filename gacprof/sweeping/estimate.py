@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log, sqrt
+from math import inf, isfinite, sqrt
 from statistics import median
 
 import numpy as np
@@ -13,12 +13,12 @@ import numpy as np
 from gacprof import operators
 from gacprof.cliffmap.judge import LOOKS
 from gacprof.core.errors import MeasurementError
-from gacprof.core.fit import fit_blocks
+from gacprof.core.fit import block_row, fit_blocks, log_matrix
 from gacprof.core.points import Point
 from gacprof.devices.device import Device, Slot
 from gacprof.devices.roof import ROOFS, Roof
 from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
-from gacprof.sweeping.suite import CurvePlan, Suite, Timing
+from gacprof.sweeping.suite import CurvePlan, Schedule, Suite
 
 START_S = {"cuda": 8.0, "cpu": 4.0}
 """A fresh process: importing torch and opening the device."""
@@ -39,7 +39,7 @@ ASSUMED = {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """``seconds`` that the sweep may take, at most its budget. ``longest_s`` is where every
     curve goes on to its last block. ``calls`` were made for it; with none it is a guess."""
 
@@ -63,7 +63,7 @@ def estimate(
     device_name: str = "",
     device: Device | None = None,
     budget_s: float | None = None,
-) -> Estimate:
+) -> TimeEstimate:
     """What the suite may take. Raises :class:`SuiteError`.
 
     With a ``device`` some dims of each curve are called on it, for :data:`PROBE_S`.
@@ -85,10 +85,10 @@ def estimate(
     start = START_S.get(device_kind, 0.0) * timing.processes
     budget = budget_s or timing.budget_s or inf
     calls = sum(probe.calls for probe in probes.values())
-    return Estimate(start + min(sums[0], budget), start + min(sums[1], budget), calls)
+    return TimeEstimate(start + min(sums[0], budget), start + min(sums[1], budget), calls)
 
 
-def _slots(plan: CurvePlan, timing: Timing) -> int:
+def _slots(plan: CurvePlan, timing: Schedule) -> int:
     """Dims of a curve with their replicates; a refined axis has a share of them."""
     dims = len(plan.points)
     if len(plan.refined) >= MEASURE_ALL_BELOW:
@@ -96,7 +96,7 @@ def _slots(plan: CurvePlan, timing: Timing) -> int:
     return dims + min(dims, max(timing.least_replicates, round(timing.replicates * dims)))
 
 
-def _blocks(error: float, timing: Timing) -> int:
+def _blocks(error: float, timing: Schedule) -> int:
     """Blocks until a curve is decided, and the share that each further process adds.
 
     Where all dims are alike that is when the interval of penalties is about the tolerance, where
@@ -133,13 +133,11 @@ def _probe(plan: CurvePlan, device: Device, reuse_bytes: int) -> _Probe | None:
     try:
         session = device.session([Slot(plan.points[dims[i]]) for i in places], reuse_bytes)
         order = [i for i in range(len(places)) if i not in session.failed]
-        matrix = np.full((PROBED_BLOCKS, len(places)), np.nan)
-        for block in range(PROBED_BLOCKS):
-            for timed in session.block(order).calls:
-                matrix[block, timed.slot] = log(timed.us)
+        rows = [block_row(session.block(order).calls) for _ in range(PROBED_BLOCKS)]
         session.close()
     except MeasurementError:
         return None
+    matrix = log_matrix(rows, len(places))
     if np.isnan(matrix).all():
         return None
     fit = fit_blocks(matrix)

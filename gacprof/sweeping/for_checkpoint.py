@@ -1,14 +1,19 @@
-"""A suite made from a checkpoint: its own shapes, and what its dims could become.
+"""Suites made from a checkpoint: around the dims that it has, or over ranks that it could get.
 
-For every adjustable dim the sizes around it are measured in every GEMM that it feeds, at the
-layer's true shapes and the token counts that the user serves, and beside what dims on the other
-axis may become; everything else in the model
-is measured once as it is, so that a diagnosis can add up the whole.
+:func:`suite_for` is of a compressed model. For every adjustable dim the sizes around it are
+measured in every GEMM that it feeds, at the layer's true shapes and the token counts that the
+user serves, and beside what dims on the other axis may become; everything else in the model is
+measured once as it is, so that a diagnosis can add up the whole.
+
+:func:`suite_for_ranks` is made before compression. ``y = x · Wᵀ`` with W of (out, in) becomes
+``(x · Vᵀ) · Uᵀ``: the rank is N of the first product, beside K = in, and K of the second, beside
+N = out. So each input width gives one curve over N and each output width one over K, and a few
+curves serve all layers of a model.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -57,8 +62,7 @@ def suite_for(
     layer's turn to the next. Raises :class:`SuiteError` for token counts that are no counts.
     """
     dtype = own_dtype(inventory) if dtype == AUTO else dtype
-    if not tokens or any(count <= 0 for count in tokens):
-        raise SuiteError(f"token counts must be positive, not {list(tokens)}")
+    _check_tokens(tokens)
     swept: dict[Key, set[int]] = defaultdict(set)
     products: dict[Key, int] = defaultdict(int)  # that the curve is of
     for m in tokens:
@@ -95,25 +99,25 @@ def suite_for(
     return parse_suite(data, "the suite made for the checkpoint")
 
 
+def _check_tokens(tokens: Sequence[int]) -> None:
+    if not tokens or any(count <= 0 for count in tokens):
+        raise SuiteError(f"token counts must be positive, not {list(tokens)}")
+
+
 def own_dtype(inventory: Inventory) -> str:
     """The dtype that most weights are stored in, where products of it can be measured."""
     stored = inventory.main_dtype
     return stored if stored in operators.get("linear").dtypes else AUTO
 
 
-def _itemsize(dtype: str) -> int:
-    known = BY_NAME.get(dtype)
-    return known.itemsize if known else 2
-
-
 def reuse_mib(inventory: Inventory) -> int:
     """Between two uses of a weight a model reads all its others: that much memory (MiB), up to
     :data:`MOST_REUSE_MIB`, by which no cache holds anything any more."""
-    stored = sum(
-        gemm.N * gemm.K * _itemsize(module.dtype)
-        for module in inventory.modules
-        for gemm in module.gemms
-    )
+    stored = 0
+    for module in inventory.modules:
+        known = BY_NAME.get(module.dtype)
+        itemsize = known.itemsize if known else 2
+        stored += sum(gemm.N * gemm.K * itemsize for gemm in module.gemms)
     return int(min(MOST_REUSE_MIB, max(1, stored >> 20)))
 
 
@@ -202,3 +206,86 @@ def _attention(inventory: Inventory, tokens: Sequence[int], dtype: str) -> list[
         for m in sorted(tokens)
         if m > 1
     ]
+
+
+# --- before compression
+
+BEYOND = 32
+"""Ranks measured beyond the range's end: the last ones are judged by larger ones too."""
+
+Shape = tuple[int, int]  # (out, in), as a weight is stored
+
+
+def dense_shapes(inventory: Inventory) -> list[Shape]:
+    """(out, in) of every dense linear layer that compressors cut into factors, repeated as often
+    as the model has it. Embeddings and the head are left whole.
+
+    Raises :class:`SuiteError` where there is none.
+    """
+    shapes = [
+        (module.out_features, module.in_features)
+        for module in inventory.modules
+        if module.kind == "dense" and module.gemms and module.role not in ("embedding", "head")
+    ]
+    if not shapes:
+        raise SuiteError(f"{inventory.path} has no dense linear layer to cut into factors")
+    return shapes
+
+
+def suite_for_ranks(
+    shapes: Iterable[Shape],
+    ranks: tuple[int, int],
+    tokens: Sequence[int],
+    *,
+    dtype: str = AUTO,
+    cache: str = "cold",
+    timing: dict[str, Any] | None = None,
+) -> Suite:
+    """Both products of every shape (out, in) over the ranks from the first to the last, at
+    ``tokens`` rows.
+
+    A shape counts as often as it is there. Raises :class:`SuiteError` for a range or for token
+    counts that are none.
+    """
+    first, last = ranks
+    if not 0 < first <= last <= MAX_DIM - BEYOND:
+        raise SuiteError(f"the ranks are {first}:{last}: give the first and the last, as 64:256")
+    _check_tokens(tokens)
+    count: Counter[tuple[str, int]] = Counter()
+    for out_features, in_features in shapes:
+        count["N", in_features] += 1
+        count["K", out_features] += 1
+    tables = [
+        {
+            "operator": "linear",
+            "axis": axis,
+            "values": [{"from": first, "to": last + BEYOND}],
+            "dims": {"M": m, "K" if axis == "N" else "N": other},
+            "dtype": dtype,
+            "flags": {"bias": False, "cache": cache},
+            "strategy": "adaptive",
+            "weight": float(times),
+        }
+        for (axis, other), times in sorted(count.items())
+        for m in sorted(set(tokens))
+    ]
+    data = {
+        "name": "for-ranks",
+        "description": f"factor pairs of {len(set(count))} sides, ranks {first} to {last}",
+        "timing": timing or {},
+        "sweep": tables,
+    }
+    return parse_suite(data, "the suite made for ranks")
+
+
+def suite_for_ranks_of(
+    inventory: Inventory, ranks: tuple[int, int], tokens: Sequence[int], *, dtype: str = AUTO
+) -> Suite:
+    """The same for all dense layers of a checkpoint, in its own dtype by default."""
+    return suite_for_ranks(
+        dense_shapes(inventory),
+        ranks,
+        tokens,
+        dtype=own_dtype(inventory) if dtype == AUTO else dtype,
+        timing={"reuse_mib": reuse_mib(inventory)},
+    )

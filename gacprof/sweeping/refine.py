@@ -50,11 +50,11 @@ class Seen:
     kernels: tuple[str, ...] = ()
 
 
-Rounds = Generator[list[int], Mapping[int, Seen], None]
+Refinement = Generator[list[int], Mapping[int, Seen], None]
 """Yields the dims to measure next; send it everything measured so far. Ends when done."""
 
 
-def refine(dims: Sequence[int], floor: float, seed: int = 0) -> Rounds:
+def refine(dims: Sequence[int], floor: float, seed: int = 0) -> Refinement:
     """Rounds of dims to measure out of ``dims``; ``floor`` is the smallest jump of interest."""
     if len(dims) < MEASURE_ALL_BELOW:
         yield sorted(dims)
@@ -103,12 +103,15 @@ def _coarse(classes: list[list[int]]) -> Iterable[set[int]]:
 
 
 def _wanted(classes: list[list[int]], known: Mapping[int, Seen], floor: float) -> list[int]:
-    """The dims to measure next: what narrows an edge, else where other classes have one, else
-    what goes through a ramp in the classes that have not."""
+    """The dims to measure next: those that narrow an edge, else those where other classes have an
+    edge, else those on ramps that another class has measured step by step."""
     located, brackets = _changes(classes, known, floor)
-    gone_through = [_GoneThrough.of(members, known, floor) for members in classes]
-    ramps = [b for b in brackets if any(stretch.explains(b, known) for stretch in gone_through)]
-    edges = [b for b in brackets if b not in ramps]
+    profiles = [_Profile.of(members, known, floor) for members in classes]
+    edges: list[_Bracket] = []
+    ramps: list[_Bracket] = []
+    for bracket in brackets:
+        is_ramp = any(profile.explains(bracket, known) for profile in profiles)
+        (ramps if is_ramp else edges).append(bracket)
     return (
         _narrowing(located, _urgent(edges))
         or _echoes(classes, known, _places(located))
@@ -117,7 +120,7 @@ def _wanted(classes: list[list[int]], known: Mapping[int, Seen], floor: float) -
 
 
 def _urgent(brackets: list[_Bracket]) -> list[_Bracket]:
-    """Jumps of the first size only, the largest first."""
+    """Only the jumps of at least half the largest one, the largest first."""
     largest = max((b.jump for b in brackets), default=0.0)
     return sorted((b for b in brackets if b.jump >= largest / 2), key=lambda b: (-b.jump, b.ends))
 
@@ -150,8 +153,8 @@ def _narrowing(located: list[tuple[int, int]], brackets: list[_Bracket]) -> list
 def _echoes(
     classes: list[list[int]], known: Mapping[int, Seen], places: list[tuple[int, int]]
 ) -> list[int]:
-    """Where one class has an edge, the nearest dim of each class that shows none there: an edge
-    up and one down cancel between two dims that look alike."""
+    """Where one class has an edge, the nearest dim of each class that shows none there: two dims
+    may look alike because an edge up and one down between them cancel."""
     wanted: list[tuple[int, int]] = []
     for members in classes:
         measured = [i for i, d in enumerate(members) if d in known]
@@ -177,22 +180,22 @@ class _Bracket:
 
 
 @dataclass(frozen=True)
-class _GoneThrough:
-    """One class's measured dims, and how many neighbours among them differ up to each."""
+class _Profile:
+    """One class's measured dims, and for each how many neighbours below it differ."""
 
     dims: list[int]
     changes: list[int]
     floor: float
 
     @classmethod
-    def of(cls, members: Sequence[int], known: Mapping[int, Seen], floor: float) -> _GoneThrough:
+    def of(cls, members: Sequence[int], known: Mapping[int, Seen], floor: float) -> _Profile:
         dims = [d for d in members if d in known]
         steps = (differ(known[a], known[b], floor) for a, b in pairwise(dims))
         return cls(dims, [0, *accumulate(steps)], floor)
 
     def explains(self, bracket: _Bracket, known: Mapping[int, Seen]) -> bool:
-        """Whether this class grew as much over the bracket's dims, step by step, without an
-        edge: then there is a ramp, and no need to go through it in every class."""
+        """Whether this class grew as much over the bracket's dims without an edge: then the
+        bracket is a ramp, which need not be measured step by step in every class."""
         low = max(0, bisect_right(self.dims, bracket.ends[0]) - 1)
         high = min(len(self.dims) - 1, bisect_left(self.dims, bracket.ends[1]))
         if high - low < 2 or self.changes[high] != self.changes[low]:
@@ -210,7 +213,7 @@ class _GoneThrough:
 def _changes(
     classes: list[list[int]], known: Mapping[int, Seen], floor: float
 ) -> tuple[list[tuple[int, int]], list[_Bracket]]:
-    """(edges with nothing left between, brackets with something)."""
+    """(edges with no dim left between, brackets with some)."""
     located: list[tuple[int, int]] = []
     brackets: list[_Bracket] = []
     growth = _growth(classes, known)
@@ -242,8 +245,7 @@ def _growth(classes: list[list[int]], known: Mapping[int, Seen]) -> float:
 
 
 def _jump(a: Seen, b: Seen, grown: float) -> float:
-    """|log ratio| beyond what has grown; infinite between a dim that works and one that does
-    not."""
+    """|log ratio| beyond the growth; infinite between a dim that works and one that does not."""
     return abs(log(b.median / a.median) - grown) if a.median and b.median else inf
 
 
@@ -252,7 +254,7 @@ def _overlap(edge: tuple[int, int], first: int, last: int) -> bool:
 
 
 def _places(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Where edges lie, each as narrowly as those that overlap it tell together."""
+    """Where edges lie, each narrowed by those that overlap it."""
     left = sorted(edges)
     found: list[tuple[int, int]] = []
     while left and (place := _place(left)) is not None:
@@ -262,7 +264,7 @@ def _places(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _place(edges: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
-    """Where the first of these edges lies, as narrowly as those that overlap it tell together."""
+    """Where the first of these edges lies, narrowed by those that overlap it."""
     place: tuple[int, int] | None = None
     for before, after in sorted(edges):
         if place is None:

@@ -1,23 +1,66 @@
-"""Whether a run folder may be gone on with: the same suite, device, stack and timer, or what
-differs, in words."""
+"""Opening a run folder for a sweep: a new one, or one of the same suite, device, stack and timer.
+A refusal names what differs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
-from gacprof.sweeping.store import read_header
+from gacprof.sweeping.store import JOURNAL, PARQUET, RUN, RunFolder, read_header
 
 SHOWN = 5
+"""Differences that a message lists; the others are counted."""
 CONDITIONS = {"threads": "threads", "cores_allowed": "cores that it may use"}
 """Facts of an environment that change what is measured, and what they count."""
-"""Differences that a message names; of how many more it tells the number."""
 
 
-def check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
+@contextmanager
+def opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Hold the folder, which is new or holds the same sweep; an interrupt folds its journal."""
+    if store.path.exists() and not store.path.is_dir():
+        raise MeasurementError(f"{store.path} is a file; --out names a folder")
+    try:
+        _check_free(store)
+        store.lock()
+    except OSError as error:
+        raise MeasurementError(f"cannot write to {store.path}: {error.strerror}") from None
+    try:
+        if store.started:
+            _check_resumable(store.path, header, resume)
+        else:
+            store.write_header(header)
+        try:
+            yield
+        except KeyboardInterrupt:
+            store.fold()
+            raise
+    except OSError as error:
+        raise MeasurementError(
+            f"writing to {store.path} failed: {error.strerror or error}; "
+            "what was measured is kept, mend it and use --resume"
+        ) from None
+    finally:
+        store.close()
+
+
+def _check_free(store: RunFolder) -> None:
+    """Before anything is written. Samples without their header may be of any suite and device:
+    going on with them would mix what does not belong together."""
+    held = store.others() if store.path.is_dir() and not store.started else []
+    if {JOURNAL, PARQUET} & set(held):
+        raise MeasurementError(
+            f"{store.path} holds samples without their {RUN}, which says what they are of: "
+            "restore it, or use another --out"
+        )
+    if held:
+        raise MeasurementError(f"{store.path} holds no sweep, but {held[0]}: choose another --out")
+
+
+def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
     if not resume:
         raise MeasurementError(
             f"{path} holds a sweep already: use --resume to go on with it, or another --out"
@@ -30,7 +73,7 @@ def check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
         raise MeasurementError(
             f"{path} holds another suite: {'; '.join(found[:SHOWN])}{more}. Use another --out"
         )
-    check_same_device(path, old, Environment.from_dict(header["environment"]))
+    _check_same_device(path, old, Environment.from_dict(header["environment"]))
     if old["timer"] != header["timer"]:
         raise MeasurementError(
             f"{path} was timed by {old['timer']}, here it would be by {header['timer']}; "
@@ -38,7 +81,7 @@ def check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
         )
 
 
-def check_same_device(path: Path, header: dict[str, Any], here: Environment) -> None:
+def _check_same_device(path: Path, header: dict[str, Any], here: Environment) -> None:
     """Raises :class:`MeasurementError` where a run folder is of another device or stack."""
     for key in ("kind", "name", "arch", "stack"):
         was, now = header["environment"][key], here.as_dict()[key]
@@ -81,10 +124,10 @@ def _tables(value: Any) -> bool:
 def _of_lists(old: list[Any], new: list[Any]) -> str:
     """What one list has and the other has not; both, where they differ in order only."""
     gone, come = [v for v in old if v not in new], [v for v in new if v not in old]
-    told = [
+    found = [
         f"{word} {_listed(values)}" for word, values in (("lost", gone), ("gained", come)) if values
     ]
-    return " and ".join(told) or f"was {_listed(old)}, now {_listed(new)}"
+    return " and ".join(found) or f"was {_listed(old)}, now {_listed(new)}"
 
 
 def _listed(values: list[Any]) -> str:

@@ -1,39 +1,30 @@
-"""One sweep from beginning to end: block after block, every call kept, nothing lost."""
+"""One sweep from beginning to end: blocks are measured and kept until every curve is decided."""
 
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.points import Block, Environment, Point, PointNote
+from gacprof.core.points import Block, Point, PointNote
 from gacprof.devices.device import BlockTimes, Device
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, batches, calls_of, shares
-from gacprof.sweeping.resuming import check_resumable
-from gacprof.sweeping.store import (
-    JOURNAL,
-    PARQUET,
-    RUN,
-    RunFolder,
-    read_blocks,
-    read_header,
-    read_notes,
-)
-from gacprof.sweeping.suite import CurvePlan, Suite, curve_key, parse_suite
-
-Progress = Callable[[float, float, Point], None]
-"""Called before each block with (seconds or blocks done, in all, a point of the block)."""
+from gacprof.sweeping.resuming import opened
+from gacprof.sweeping.store import RunFolder, read_blocks, read_notes
+from gacprof.sweeping.suite import CurvePlan, Suite, curve_key
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a sweep left behind. ``seconds`` counts this call only, not what it resumed."""
+    """What a sweep measured. ``seconds`` counts this call only, not what it resumed."""
 
     folder: Path
     curves: int
@@ -62,11 +53,11 @@ def run_sweep(
 ) -> RunSummary:
     """Measure every curve of ``suite`` on ``device``, keeping blocks in ``folder``.
 
-    A folder that holds anything but a sweep is refused. One that holds a sweep already is
-    refused unless ``resume`` is true, and then only if it holds the same suite on the same
-    device, stack and threads; its blocks count. ``KeyboardInterrupt`` passes through after the
-    blocks are safe. ``budget_s`` ends the sweep after so many seconds (by default the suite's
-    own); what is undecided then, a resume goes on with.
+    A folder that holds anything but a sweep is refused. One that holds a sweep is refused unless
+    ``resume`` is true, and then only continued with the same suite on the same device, stack and
+    threads. ``KeyboardInterrupt`` passes through after the blocks are safe. ``budget_s`` ends the
+    sweep after so many seconds (by default the suite's own); a resume continues what is undecided
+    then. ``progress`` is called before each block with seconds of the budget, or blocks.
 
     Raises :class:`SuiteError` for an unusable suite, :class:`MeasurementError` for an
     unusable folder. A point that fails is recorded with its reason and the sweep goes on.
@@ -79,7 +70,7 @@ def run_sweep(
         "environment": device.environment.as_dict(),
         "timer": device.timer,
     }
-    with _opened(store, header, resume):
+    with opened(store, header, resume):
         sweep = _Sweep(suite, device, curves, store, progress, budget_s or suite.timing.budget_s)
         sweep.run()
         store.fold()
@@ -106,10 +97,10 @@ class _Sweep:
         self._sessions: dict[str, PartSession] = {}
         self._noted: dict[Point, PointNote] = {}
         self._calls = self._blocks = self._next = self._process = 0
-        self._take_up()
+        self._replay()
 
-    def _take_up(self) -> None:
-        """What earlier calls of this sweep measured."""
+    def _replay(self) -> None:
+        """Start from what earlier calls of this sweep measured."""
         if not self._store.started:
             return
         by_key = {state.plan.key: state for state in self._states}
@@ -137,7 +128,7 @@ class _Sweep:
             self._process += 1
 
     def _part(self, part: int, parts: int) -> None:
-        """Blocks in turns until the part's time is up, or its curves have had enough."""
+        """Blocks of the curves, interleaved, until the part's time is up or no curve needs one."""
         until = None if self._budget_s is None else self._started + part / parts * self._budget_s
         credit = dict.fromkeys((s.plan.key for s in self._states), 1.0)
         while True:
@@ -153,16 +144,16 @@ class _Sweep:
             for batch in batches(due):
                 if until is not None and time.monotonic() >= until:
                     return
-                self._take_turns(batch)
+                self._interleaved(batch)
                 for state in batch:
                     self._look(state, last=part == parts)
 
     def _enough(self, state: CurveState, part: int, parts: int) -> bool:
-        """Whether a curve is through with this process.
+        """Whether a curve needs no more blocks in this process.
 
-        Each process takes its share of the fewest blocks, even where those before it decided
-        everything: they may all have had the same quirk. Of an undecided curve it takes its share
-        of the most blocks; with a budget, what fits into its share of the time.
+        Each process measures its share of the fewest blocks, even where earlier ones decided
+        everything: they may all have had the same quirk. Of an undecided curve it measures its
+        share of the most blocks; with a budget, what fits into its share of the time.
         """
         if state.finished:
             return True
@@ -173,9 +164,9 @@ class _Sweep:
         share = part / parts * self._timing.most_blocks
         return self._budget_s is None and state.blocks >= share
 
-    def _take_turns(self, states: Sequence[CurveState]) -> None:
+    def _interleaved(self, states: Sequence[CurveState]) -> None:
         """A block of each curve, one right after the other; one at a time where the worker does
-        not survive it, so that the culprit is found."""
+        not survive it, to find the culprit."""
         if self._progress:
             self._progress(*self._progress_now(), next(iter(states[0].plan.points.values())))
         try:
@@ -184,7 +175,7 @@ class _Sweep:
             self._sessions.clear()
             if len(states) > 1:
                 for state in states:
-                    self._take_turns([state])
+                    self._interleaved([state])
                 return
             self._find_culprit(states[0], str(lost))
             self._process += 1  # what follows runs in another one
@@ -200,7 +191,7 @@ class _Sweep:
             self._keep(state, session.by_place(taken))
 
     def _look(self, state: CurveState, last: bool) -> None:
-        """Judge the curve when that is due, and when the last process has added its share."""
+        """Judge the curve when that is due, and once the last process has added its share."""
         added = last and state.judged_in != self._process
         if added and state.blocks_in(self._process) >= state.share:
             state.judged_in = self._process
@@ -232,10 +223,8 @@ class _Sweep:
         self._calls += len(block.calls)
 
     def _session(self, state: CurveState) -> PartSession:
-        """The curve's session, made now if it is not open.
-
-        A slot that was given up for good is not made ready again: it may have cost a process.
-        """
+        """The curve's session, opened now if it is not. Slots that were given up are left out:
+        they may have cost a process."""
         key = state.plan.key
         if key not in self._sessions:
             self._note([PointNote(slot.point) for slot in state.slots])
@@ -248,14 +237,16 @@ class _Sweep:
             self._note_failures(state, session.failed)
             named = {state.slots[i].point: names for i, names in session.kernels().items()}
             state.kernels = {**state.kernels, **named}
-            told = {state.slots[i].point: text for i, text in session.remarks().items()}
+            remarks = {state.slots[i].point: text for i, text in session.remarks().items()}
             self._note(
-                PointNote(p, named.get(p, ()), remark=told.get(p, "")) for p in {**named, **told}
+                PointNote(p, named.get(p, ()), remark=remarks.get(p, ""))
+                for p in {**named, **remarks}
             )
         return self._sessions[key]
 
     def _find_culprit(self, state: CurveState, why: str) -> None:
-        """A block killed the worker: try its slots one by one, and leave out what does so again."""
+        """A block killed the worker: call its slots one by one, and leave out one that does so
+        again."""
         for place in state.callable_slots:
             slot = state.slots[place]
             try:
@@ -278,15 +269,13 @@ class _Sweep:
         self._note([PointNote(state.slots[i].point, failed=why) for i, why in failed.items()])
 
     def _note(self, notes: Iterable[PointNote]) -> None:
-        """Write down what is new. The journal's blocks name points by the ids noted before."""
+        """Keep what is new. Blocks of the journal refer to points by the ids noted before."""
         fresh = []
         for note in notes:
             known = self._noted.get(note.point)
-            if (
-                known is None
-                or (note.kernels and note.kernels != known.kernels)
-                or (note.failed and note.failed != known.failed)
-                or (note.remark and note.remark != known.remark)
+            if known is None or any(
+                getattr(note, name) not in ("", (), getattr(known, name))
+                for name in ("kernels", "failed", "remark")
             ):
                 self._noted[note.point] = note
                 fresh.append(note)
@@ -331,53 +320,51 @@ class _Sweep:
         )
 
 
-def environment_of(folder: str | Path) -> Environment:
-    """The device and stack that a run folder was measured on."""
-    return Environment.from_dict(read_header(Path(folder))["environment"])
+def run_on_all(
+    suite: Suite,
+    devices: Mapping[str, Device],
+    folder: str | Path,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, RunSummary]:
+    """The suite on several devices at once, each into its own sub-folder (``cuda:1`` → ``cuda1``).
 
+    Each keeps its own samples and can be resumed by itself. An interrupt or an error of one stops
+    all after their current block, and is raised then. ``options`` are those of :func:`run_sweep`.
+    """
+    stop = threading.Event()
+    counts: dict[str, tuple[float, float]] = {}
 
-def suite_of(folder: str | Path) -> Suite:
-    """The suite that a run folder was measured with."""
-    return parse_suite(read_header(Path(folder))["suite"], str(folder))
+    def reporting(name: str) -> Progress:
+        def report(done: float, total: float, point: object) -> None:
+            if stop.is_set():
+                raise KeyboardInterrupt
+            counts[name] = done, total
+            if progress:
+                seen = list(counts.values())
+                progress(sum(d for d, _ in seen), sum(t for _, t in seen), point)
 
+        return report
 
-@contextmanager
-def _opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Hold the folder; refuse one that holds another sweep; fold what is there on the way out."""
-    if store.path.exists() and not store.path.is_dir():
-        raise MeasurementError(f"{store.path} is a file; --out names a folder")
-    try:
-        _check_free(store)
-        store.lock()
-    except OSError as error:
-        raise MeasurementError(f"cannot write to {store.path}: {error.strerror}") from None
-    try:
-        if store.started:
-            check_resumable(store.path, header, resume)
-        else:
-            store.write_header(header)
+    with ThreadPoolExecutor(len(devices)) as pool:
+        running = {
+            name: pool.submit(
+                run_sweep,
+                suite,
+                device,
+                Path(folder) / name.replace(":", ""),
+                progress=reporting(name),
+                **options,
+            )
+            for name, device in devices.items()
+        }
         try:
-            yield
-        except KeyboardInterrupt:
-            store.fold()
+            wait(running.values(), return_when=FIRST_EXCEPTION)
+            stopped = [f.exception() for f in running.values() if f.done() and f.exception()]
+            if stopped:
+                raise stopped[0] or AssertionError
+            return {name: future.result() for name, future in running.items()}
+        except BaseException:
+            stop.set()
             raise
-    except OSError as error:
-        raise MeasurementError(
-            f"writing to {store.path} failed: {error.strerror or error}; "
-            "what was measured is kept, mend it and use --resume"
-        ) from None
-    finally:
-        store.close()
-
-
-def _check_free(store: RunFolder) -> None:
-    """Before anything is written. Samples without their header may be of any suite and device:
-    going on with them would mix what does not belong together."""
-    held = store.others() if store.path.is_dir() and not store.started else []
-    if {JOURNAL, PARQUET} & set(held):
-        raise MeasurementError(
-            f"{store.path} holds samples without their {RUN}, which says what they are of: "
-            "restore it, or use another --out"
-        )
-    if held:
-        raise MeasurementError(f"{store.path} holds no sweep, but {held[0]}: choose another --out")

@@ -1,4 +1,4 @@
-"""Where calls go: a journal that survives anything, folded into Parquet as it grows.
+"""The folder of a sweep: a journal of its blocks that survives a crash, folded into Parquet.
 
 Every block is one line of ``journal.jsonl``, on disk before the next begins: neither a kill nor a
 power cut loses more than the block under way. A torn last line is dropped on reading. The journal
@@ -13,14 +13,13 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import replacing, sync, write_json
-from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
-from gacprof.sweeping.rows import block_of, blocks_of_frame, frame_of, point_of, row_of
+from gacprof.core.points import Block, Call, Point, PointNote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +30,16 @@ RUN, JOURNAL, PARQUET, POINTS, LOCK = (
 )  # fmt: skip
 FOLD_AT_LEAST = 500
 """Blocks in the journal before it is folded."""
+STATE = ("throttled", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
+"""Columns of a block's state."""
+POINT = ("operator", "dims", "dtype", "flags")
+"""Columns of a point."""
+COLUMNS = (
+    "block", "process", "axis", "timer", "taken_at", "position", "point", "replicate",
+    "predecessor", "us", "disturbed", *STATE, *POINT,
+)  # fmt: skip
+"""Of ``samples.parquet``. ``position`` counts a block's calls from 0, ``predecessor`` is the
+point of the call before it (none at 0)."""
 
 
 class RunFolder:
@@ -48,8 +57,8 @@ class RunFolder:
         return (self.path / RUN).exists()
 
     def others(self) -> list[str]:
-        """What stands in the folder, but for what a sweep that wrote nothing yet can have left:
-        its lock, a header that a kill kept from its name. Only for a folder not started."""
+        """What is in a folder not started, without what a sweep that wrote nothing yet can have
+        left: its lock, and a header that was not renamed before a kill."""
         ours = (LOCK, f".{RUN}.")
         return sorted(e.name for e in self.path.iterdir() if not e.name.startswith(ours))
 
@@ -95,18 +104,19 @@ class RunFolder:
 
     def fold(self) -> None:
         """Move the journal into Parquet and ``points.json``; it empties after they are safe."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        self._close_journal()
         blocks = read_blocks(self.path)
         _write_folded(self.path, blocks, read_notes(self.path))
         (self.path / JOURNAL).unlink(missing_ok=True)
         self._folded, self._unfolded = len(blocks), 0
 
-    def close(self) -> None:
+    def _close_journal(self) -> None:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def close(self) -> None:
+        self._close_journal()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -171,7 +181,7 @@ def read_blocks(path: Path) -> list[Block]:
 
 
 def read_notes(path: Path) -> dict[Point, PointNote]:
-    """What a run folder knows of its points beside times; what was said last holds."""
+    """What a run folder knows of its points beside times; later notes replace earlier ones."""
     rows: list[Any] = []
     if (path / POINTS).exists():
         try:
@@ -192,80 +202,6 @@ def read_notes(path: Path) -> dict[Point, PointNote]:
         remark = note.remark or (before.remark if before else "")
         found[note.point] = PointNote(note.point, kernels, note.failed, remark)
     return found
-
-
-def read_samples(path: Path) -> list[Sample]:
-    """What a run folder knows of each point, ordered by when it was first called.
-
-    Raises :class:`MeasurementError` for an unreadable folder.
-    """
-    return samples_of(read_blocks(path), read_notes(path))
-
-
-def samples_of(blocks: Iterable[Block], notes: dict[Point, PointNote]) -> list[Sample]:
-    """Blocks by point. Disturbed calls are left out where there are others."""
-    calls: dict[Point, list[tuple[Block, Call]]] = {}
-    for block in blocks:
-        for call in block.calls:
-            calls.setdefault(call.point, []).append((block, call))
-    points = [*calls, *(p for p in notes if p not in calls)]
-    return [_sample(p, calls.get(p, []), notes.get(p) or PointNote(p)) for p in points]
-
-
-def _sample(point: Point, calls: list[tuple[Block, Call]], note: PointNote) -> Sample:
-    if not calls:
-        reason = note.failed or "not called before the sweep ended"
-        return Sample(point, (), (), "", "failed", reason, note.kernels)
-    kept = [(b, c) for b, c in calls if not (c.disturbed or b.throttled)]
-    throttled = "" if kept else next((b.throttled for b, _ in calls if b.throttled), "")
-    kept = kept or calls
-    last = kept[-1][0]
-    return Sample(
-        point,
-        tuple(dict.fromkeys(b.axis for b, _ in calls)),
-        tuple(c.us for _, c in kept),
-        last.timer,
-        "throttled" if throttled else "ok",
-        throttled or note.failed or note.remark,
-        note.kernels,
-        last.sm_clock_mhz,
-        last.mem_clock_mhz,
-        last.temperature_c,
-        last.power_w,
-    )
-
-
-def read_frame(path: Path) -> pd.DataFrame:
-    """One row a point: dims and flags as columns, all its times, and what they mean.
-
-    ``median_us``, ``tflops``, ``gb_s`` and ``roof_share`` are derived (:mod:`.rates`); the
-    last is missing for a device whose peaks are not known here.
-    """
-    import pandas as pd
-
-    from gacprof.sweeping.rates import rates
-
-    environment = Environment.from_dict(read_header(path)["environment"])
-    rows = []
-    for sample in read_samples(path):
-        row = asdict(sample)
-        point = row.pop("point")
-        row |= {"point": sample.point.id, "operator": point["operator"], "dtype": point["dtype"]}
-        rows.append(row | sample.point.dim | sample.point.flag | rates(sample, environment))
-    return pd.DataFrame(rows)
-
-
-def _note_row(note: PointNote) -> dict[str, Any]:
-    point = note.point
-    return {
-        "operator": point.operator,
-        "dims": point.dim,
-        "dtype": point.dtype,
-        "flags": point.flag,
-        "kernels": list(note.kernels),
-        "failed": note.failed,
-        "remark": note.remark,
-    }
 
 
 def _parquet_blocks(file: Path) -> Iterator[Block]:
@@ -306,3 +242,118 @@ def _cut_torn_line(file: Path) -> None:
     with file.open("rb+") as handle:
         text = handle.read()
         handle.truncate(text.rfind(b"\n") + 1)
+
+
+def _note_row(note: PointNote) -> dict[str, Any]:
+    point = note.point
+    return {
+        "operator": point.operator,
+        "dims": point.dim,
+        "dtype": point.dtype,
+        "flags": point.flag,
+        "kernels": list(note.kernels),
+        "failed": note.failed,
+        "remark": note.remark,
+    }
+
+
+def point_of(row: Mapping[str, Any]) -> Point:
+    """The point of a row with ``operator``, ``dims``, ``dtype`` and ``flags``, the latter as
+    mappings or as JSON. Raises ``KeyError``, ``TypeError``, ``ValueError``."""
+    dims, flags = (json.loads(v) if isinstance(v, str) else v for v in (row["dims"], row["flags"]))
+    if not all(type(size) is int for size in dims.values()):
+        raise ValueError(f"dims {dims} are no whole numbers")
+    return Point.of(str(row["operator"]), dims, str(row["dtype"]), flags)
+
+
+def row_of(block: Block) -> dict[str, Any]:
+    """A line of the journal; points by their id."""
+    return {
+        "number": block.number,
+        "process": block.process,
+        "axis": block.axis,
+        "timer": block.timer,
+        "taken_at": round(block.taken_at, 3),
+        "calls": [
+            [c.point.id, int(c.replicate), round(c.us, 4), int(c.disturbed)] for c in block.calls
+        ],
+    } | {name: value for name in STATE if (value := getattr(block, name))}
+
+
+def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
+    """The block of a journal's line. Raises ``KeyError``, ``TypeError``, ``ValueError``."""
+    calls = tuple(
+        Call(points[point], bool(replicate), _time(us), bool(disturbed))
+        for point, replicate, us, disturbed in row["calls"]
+    )
+    state = {name: row[name] for name in STATE if name in row}
+    return Block(
+        int(row["number"]), int(row["process"]), str(row["axis"]), str(row["timer"]),
+        calls, float(row["taken_at"]), **state,
+    )  # fmt: skip
+
+
+def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
+    """One row a call."""
+    import pandas as pd
+
+    texts: dict[Point, tuple[str, ...]] = {}
+    rows = []
+    for block in blocks:
+        head = (block.number, block.process, block.axis, block.timer, block.taken_at)
+        state = tuple(getattr(block, name) for name in STATE)
+        before: str | None = None
+        for position, call in enumerate(block.calls):
+            if (text := texts.get(call.point)) is None:
+                dims, flags = json.dumps(call.point.dim), json.dumps(call.point.flag)
+                text = texts[call.point] = (call.point.operator, dims, call.point.dtype, flags)
+            point = call.point.id
+            timed = (position, point, call.replicate, before, call.us, call.disturbed)
+            rows.append(head + timed + state + text)
+            before = point
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    for name in ("axis", "timer", "point", "predecessor", *POINT):
+        frame[name] = frame[name].astype("category")
+    for name in ("sm_clock_mhz", "mem_clock_mhz", "temperature_c"):
+        frame[name] = frame[name].astype("Int64")
+    frame["power_w"] = frame["power_w"].astype("float64")
+    return frame
+
+
+def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
+    """The blocks of :func:`frame_of`. Raises ``KeyError``, ``ValueError`` for another table."""
+    columns = {name: frame[name].tolist() for name in COLUMNS}
+    points: dict[str, Point] = {}
+
+    def call(row: int) -> Call:
+        name = columns["point"][row]
+        if name not in points:
+            points[name] = point_of({key: columns[key][row] for key in POINT})
+        us, disturbed = _time(columns["us"][row]), bool(columns["disturbed"][row])
+        return Call(points[name], bool(columns["replicate"][row]), us, disturbed)
+
+    for number, group in groupby(range(len(frame)), key=columns["block"].__getitem__):
+        rows = list(group)
+        process, axis, timer, taken_at, throttled = (
+            columns[name][rows[0]] for name in ("process", "axis", "timer", "taken_at", "throttled")
+        )
+        yield Block(
+            int(number), int(process), str(axis), str(timer), tuple(map(call, rows)),
+            float(taken_at), str(throttled),
+            **{name: _present(columns[name][rows[0]]) for name in STATE[1:]},
+        )  # fmt: skip
+
+
+def _time(value: Any) -> float:
+    """Microseconds. Raises ``ValueError`` for what is no duration."""
+    us = float(value)
+    if not 0 < us < float("inf"):
+        raise ValueError(f"a time of {us} µs is no duration")
+    return us
+
+
+def _present(value: Any) -> Any:
+    """None for pandas' missing values."""
+    import pandas as pd
+
+    return None if pd.isna(value) else value

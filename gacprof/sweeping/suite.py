@@ -69,7 +69,7 @@ class Range(_Strict):
         return range(self.first, self.last + 1, self.step)
 
 
-class Timing(_Strict):
+class Schedule(_Strict):
     """How blocks are dealt out, and when there are enough.
 
     A curve has ``blocks`` at least; then it goes on, up to ``most_blocks``, while a dim is neither
@@ -89,7 +89,7 @@ class Timing(_Strict):
     budget_s: Annotated[float | None, Field(gt=0)] = None
 
     @model_validator(mode="after")
-    def _bounds_agree(self) -> Timing:
+    def _bounds_agree(self) -> Schedule:
         if self.most_blocks < self.blocks:
             raise ValueError(f"most_blocks ({self.most_blocks}) is below blocks ({self.blocks})")
         return self
@@ -99,7 +99,7 @@ class Timing(_Strict):
 class CurvePlan:
     """One swept axis with all else fixed: what is measured together in blocks.
 
-    ``points`` by dim, ascending. ``weight`` says how much its time counts beside other curves.
+    ``points`` by dim, ascending. ``weight`` is how much its time counts beside other curves.
     Of the ``refined`` dims only some are measured (:mod:`gacprof.sweeping.refine`).
     """
 
@@ -114,7 +114,7 @@ class CurvePlan:
 
     @property
     def key(self) -> str:
-        """What tells it from other curves: ``linear N K=1024 M=256 bfloat16 bias=False``."""
+        """Its identity: ``linear N K=1024 M=256 bfloat16 bias=False``."""
         return curve_key(next(iter(self.points.values())), self.axis)
 
 
@@ -164,11 +164,6 @@ class Sweep(_Strict):
     def axis_values(self) -> list[int]:
         return sorted({d for v in self.values for d in (v if isinstance(v, Range) else (v,))})
 
-    def points(self, device_kind: str) -> Iterator[Point]:
-        """Every point of this sweep on such a device. Raises :class:`SuiteError`."""
-        for curve in self.curves(device_kind):
-            yield from curve.values()
-
     def curves(self, device_kind: str) -> Iterator[dict[int, Point]]:
         """The points by their place on the axis, for each combination of the other settings."""
         dtypes = self.dtype if isinstance(self.dtype, list) else [self.dtype]
@@ -185,7 +180,7 @@ class Sweep(_Strict):
 class Suite(_Strict):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
     description: str = ""
-    timing: Timing = Field(default_factory=Timing)
+    timing: Schedule = Field(default_factory=Schedule)
     sweep: Annotated[list[Sweep], Field(min_length=1)]
 
     def plain(self) -> dict[str, Any]:
@@ -205,20 +200,28 @@ class Suite(_Strict):
     def points(self, device_kind: str) -> dict[Point, tuple[str, ...]]:
         """Each distinct point with the axes that it is swept on. Raises :class:`SuiteError`."""
         found: dict[Point, tuple[str, ...]] = {}
+        for sweep, points in self._curves(device_kind):
+            for point in points.values():
+                axes = found.get(point, ())
+                found[point] = axes if sweep.axis in axes else (*axes, sweep.axis)
+        return found
+
+    def _curves(self, device_kind: str) -> Iterator[tuple[Sweep, dict[int, Point]]]:
+        """The curves of each sweep. Raises :class:`SuiteError` that names the sweep at fault."""
+        found: set[Point] = set()
         for number, sweep in enumerate(self.sweep):
             if sweep.device not in (None, device_kind):
                 continue
             try:
-                for point in sweep.points(device_kind):
-                    axes = found.get(point, ())
-                    found[point] = axes if sweep.axis in axes else (*axes, sweep.axis)
+                for points in sweep.curves(device_kind):
+                    found.update(points.values())
                     if len(found) > MAX_POINTS:
                         raise SuiteError(f"more than {MAX_POINTS} points; split the suite")
+                    yield sweep, points
             except SuiteError as error:
                 raise SuiteError(f"suite '{self.name}': sweep[{number}]: {error}") from None
         if not found:
             raise SuiteError(f"suite '{self.name}' holds nothing for a {device_kind} device")
-        return found
 
     def curves(self, device_kind: str) -> list[CurvePlan]:
         """What blocks are made of: sweeps over one axis with all else equal are one curve, with
@@ -226,16 +229,12 @@ class Suite(_Strict):
 
         Raises :class:`SuiteError`.
         """
-        self.points(device_kind)  # refused with the place of what is wrong
         merged: dict[str, CurvePlan] = {}
-        for sweep in self.sweep:
-            if sweep.device not in (None, device_kind):
-                continue
-            for points in sweep.curves(device_kind):
-                refined = frozenset(points if sweep.strategy == "adaptive" else ())
-                plan = CurvePlan(sweep.axis, points, sweep.weight, refined)
-                known = merged.get(plan.key)
-                merged[plan.key] = plan if known is None else _together(known, plan)
+        for sweep, points in self._curves(device_kind):
+            refined = frozenset(points if sweep.strategy == "adaptive" else ())
+            plan = CurvePlan(sweep.axis, points, sweep.weight, refined)
+            known = merged.get(plan.key)
+            merged[plan.key] = plan if known is None else _together(known, plan)
         several = [plan for plan in merged.values() if len(plan.points) > 1]
         held = {point for plan in several for point in plan.points.values()}
         alone = [plan for plan in merged.values() if len(plan.points) == 1]
@@ -270,7 +269,7 @@ def parse_suite(data: Mapping[str, Any], source: str) -> Suite:
         except SuiteError as error:
             raise SuiteError(f"{source}: sweep[{number}]: {error}") from None
         except ValidationError:
-            pass  # told below, with the keys around it
+            pass  # reported below, with the keys around it
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
@@ -312,8 +311,8 @@ def _check_values(axis: str, values: Sequence[int | Range]) -> None:
             f"axis '{axis}' has {count} values, more than {MAX_POINTS}: use a larger step"
         )
     if not count:
-        told = [f"from = {r.first} is above to = {r.last}" for r in ranges]
-        raise SuiteError(f"axis '{axis}' has no values{': ' if told else ''}{', '.join(told)}")
+        empty = [f"from = {r.first} is above to = {r.last}" for r in ranges]
+        raise SuiteError(f"axis '{axis}' has no values{': ' if empty else ''}{', '.join(empty)}")
 
 
 def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -324,8 +323,8 @@ def _combinations(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _first_problem(error: ValidationError, data: Mapping[str, Any]) -> str:
-    # A key that is not known says more than the one that is missing because of it; that a range
-    # is no number says less than what is wrong with the range.
+    # An unknown key comes before the one that is missing because of it; that a range is no number
+    # comes after what is wrong with the range.
     problems = sorted(
         error.errors(),
         key=lambda e: (e["type"] != "extra_forbidden", isinstance(e["input"], Mapping)
@@ -345,7 +344,7 @@ def _keys_at(loc: tuple[int | str, ...]) -> list[str]:
     """The keys that a suite knows beside the one at ``loc``."""
     kind: type[_Strict] = Suite
     if "timing" in loc[:-1]:
-        kind = Timing
+        kind = Schedule
     elif "values" in loc[:-1]:
         kind = Range
     elif "sweep" in loc[:-1]:

@@ -14,7 +14,7 @@ from gacprof.core.errors import MapError, SuiteError
 from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.for_ranks import suite_for_ranks
+from gacprof.sweeping.for_checkpoint import suite_for_ranks
 
 SHAPES = [(512, 256), (128, 256)]
 RANKS = (16, 96)
@@ -114,7 +114,7 @@ def test_what_is_no_shape_is_refused(ranks_map, layers):
 def test_the_suite_of_a_dense_model_holds_both_products_of_every_layer(ranks_map):
     torch = pytest.importorskip("torch")
     from gacprof.checkpoint import inventory_for
-    from gacprof.sweeping.for_ranks import suite_for_ranks_of
+    from gacprof.sweeping.for_checkpoint import suite_for_ranks_of
 
     model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Linear(96, 64))
     suite = suite_for_ranks_of(inventory_for(model), (8, 24), [4])

@@ -19,13 +19,13 @@ from gacprof.kernels.evidence_files import write_counters
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.ncu import METRICS, KernelCounters
 from gacprof.sweeping import Suite, read_samples, run_sweep
-from gacprof.sweeping.suite import Sweep, Timing
+from gacprof.sweeping.suite import Schedule, Sweep
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton is not installed"
 )
 SUITE = Suite(
-    name="s", timing=Timing(processes=1, blocks=4, most_blocks=4),
+    name="s", timing=Schedule(processes=1, blocks=4, most_blocks=4),
     sweep=[Sweep(operator="linear", axis="K", values=[32, 40, 48, 56, 64, 72],
                  dims={"M": 8, "N": 16}, dtype="float32")],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gacprof.devices import cuda_prepare, cuda_session
+from gacprof.devices import cuda_session
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.kineto import Traced
 
@@ -230,8 +230,7 @@ def simulated(monkeypatch):
     clock = SimpleNamespace(
         perf_counter_ns=lambda: gpu.host, monotonic=lambda: gpu.host / 1e9, sleep=lambda s: None
     )
-    for module in (cuda_prepare, cuda_session):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(cuda_session, "time", clock)
     with Kernels(gpu):
         yield gpu
 

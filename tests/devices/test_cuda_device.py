@@ -6,9 +6,11 @@ from simulated_cuda import opened, simulated
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.devices import doctor, tracing
+from gacprof.devices import doctor
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.environment import loaded, loaded_version
+from gacprof.sweeping import read_samples, run_sweep
+from gacprof.sweeping.suite import parse_suite
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_tf32_is_on_for_tf32_points_and_off_for_all_others(dtype):
 def trying(monkeypatch):
     """What the process that tries would answer."""
     monkeypatch.setattr("gacprof.devices.cuda.CudaDevice", lambda index: opened())
-    return tracing._try(0)
+    return doctor._try(0)
 
 
 def test_the_doctor_tries_a_trace_and_a_graph(gpu, monkeypatch):
@@ -97,8 +99,31 @@ def test_the_doctor_tells_why_there_is_no_trace_or_no_graph(gpu, monkeypatch):
     gpu.refuses_capture = lambda name, operands: RuntimeError("not permitted")
     told = trying(monkeypatch)
     assert "gave no device events" in told.why_not and told.no_graph == "not permitted"
-    monkeypatch.setattr(doctor, "ask", lambda index: told)
+    monkeypatch.setattr(doctor, "try_tracing", lambda index: told)
     graph, kineto = doctor._timer(1)
     assert (graph.name, graph.available) == ("cuda-graph", False)
     assert graph.note == "calls are timed by events around their launches: not permitted"
     assert (kineto.available, kineto.note[:22]) == (False, "kernels have no names:")
+
+
+SWEEP = {
+    "operator": "linear",
+    "axis": "K",
+    "values": [{"from": 96, "to": 112}],
+    "dims": {"M": 16, "N": 64},
+    "dtype": "float16",
+}
+
+
+def test_a_sweep_keeps_what_the_gpu_does(gpu, monkeypatch, tmp_path):
+    suite = parse_suite({"name": "t", "timing": {"processes": 1}, "sweep": [SWEEP]}, "t")
+    gpu.cost = lambda name, operands: 8_000 if operands[0].shape[-1] % 8 else 5_000
+    device = opened()
+    monkeypatch.setattr(device, "burn_in", lambda: None)
+    summary = run_sweep(suite, device, tmp_path / "run")
+    samples = {sample.point.dim["K"]: sample for sample in read_samples(tmp_path / "run")}
+    assert (summary.failed, summary.points, len(samples)) == (0, 17, 17)
+    for k, sample in samples.items():
+        assert (sample.status, sample.timer) == ("ok", "cuda-graph")
+        assert set(sample.kernels) == {"linear"}
+        assert all(abs(us - (8.5 if k % 8 else 5.5)) < 0.1 for us in sample.timings_us)

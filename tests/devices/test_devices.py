@@ -8,6 +8,7 @@ import torch
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
+from gacprof.devices import threads
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot, device_name, open_device
 from gacprof.devices.memory import PAGE, Arena
@@ -145,3 +146,21 @@ def test_an_absent_gpu_is_told():
     assert device_name() == "cpu"
     with pytest.raises(MeasurementError, match="no CUDA device is usable"):
         open_device("cuda:0")
+
+
+@pytest.fixture
+def unset(monkeypatch):
+    for name in threads.WAITING:
+        monkeypatch.setenv(name, "")  # so that it is restored, whatever is set meanwhile
+        monkeypatch.delenv(name)
+
+
+def test_threads_wait_asleep(unset):
+    threads.short_waits()
+    assert os.environ["GOMP_SPINCOUNT"] == threads.SPIN_COUNT
+
+
+def test_what_the_user_set_stays(unset, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    threads.short_waits()
+    assert "GOMP_SPINCOUNT" not in os.environ

@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.clocks import locked
+from gacprof.devices.nvml import READING_S, Telemetry, locked, open_nvml, slowdown_bits
 from gacprof.devices.roof import ROOFS
-from gacprof.devices.telemetry import READING_S, Telemetry, open_nvml, slowdown_bits
 
 
 class NvmlError(Exception):

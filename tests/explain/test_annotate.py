@@ -15,7 +15,7 @@ from gacprof.explain.annotate import annotate, build_explained
 from gacprof.kernels.evidence_files import write_implementations
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 from gacprof.sweeping import Suite, run_sweep
-from gacprof.sweeping.suite import Sweep, Timing
+from gacprof.sweeping.suite import Schedule, Sweep
 
 FILL = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::Half>, "
@@ -55,7 +55,7 @@ def swept(tmp_path: Path) -> Callable[..., Path]:
     def sweep(sweep: Sweep, answer: Callable[[Point], float], where: Environment = A100,
               kernels: Callable[[Point], list[str]] = lambda point: []) -> Path:  # fmt: skip
         device = RecordedDevice(answer, where, kernels)
-        timing = Timing(processes=1, blocks=4, most_blocks=4)
+        timing = Schedule(processes=1, blocks=4, most_blocks=4)
         run_sweep(Suite(name="s", timing=timing, sweep=[sweep]), device, tmp_path / "run")
         return tmp_path / "run"
 

@@ -1,10 +1,13 @@
 """Each operator computes what it says, and counts its work."""
 
+import warnings
+
 import pytest
 import torch
 
 from gacprof import operators
-from gacprof.core.errors import SuiteError
+from gacprof.core.errors import MeasurementError, SuiteError
+from gacprof.operators.attention import refusal
 
 CPU = torch.device("cpu")
 
@@ -104,3 +107,182 @@ def test_attention_counts_its_work():
 def test_impossible_points_are_refused_with_the_reason(name, dims, dtype, flags, told):
     with pytest.raises(SuiteError, match=told):
         operators.point(name, dims, dtype, flags)
+
+
+def prepared(name, dims, dtype="float32", flags=None):
+    point = operators.point(name, dims, dtype, flags)
+    kind = operators.get(name)
+    return kind.prepare(point, CPU), kind, point
+
+
+def test_flags_added_later_do_not_change_what_older_points_are_called():
+    """The id of this point as it was before ``offset`` and ``compiled`` existed."""
+    point = operators.point("linear", {"M": 4, "N": 8, "K": 16}, "float32", {"offset": 0})
+    assert point.flag == {"bias": False, "cache": "warm", "layout": "tn"}
+    assert point == operators.point("linear", {"M": 4, "N": 8, "K": 16}, "float32")
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4, 8])
+def test_an_offset_moves_the_address_and_nothing_else(offset):
+    dims = {"M": 3, "N": 5, "K": 7}
+    moved, _, _ = prepared("linear", dims, "bfloat16", {"offset": offset})
+    plain, _, _ = prepared("linear", dims, "bfloat16")
+    for there, here in zip(moved.operands[:2], plain.operands[:2], strict=True):
+        assert (there.data_ptr() - 2 * offset) % 64 == 0 and here.data_ptr() % 64 == 0
+        assert there.is_contiguous() and torch.equal(there, here)
+
+
+def test_an_offset_is_not_taken_cold():
+    with pytest.raises(SuiteError, match="measured warm"):
+        operators.point(
+            "linear", {"M": 1, "N": 1, "K": 1}, "float32", {"offset": 1, "cache": "cold"}
+        )
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_bmm_is_the_products_one_by_one(layout):
+    work, kind, point = prepared(
+        "bmm", {"batch": 3, "M": 2, "N": 5, "K": 4}, flags={"layout": layout}
+    )
+    x, w = work.operands
+    each = [a @ (b if layout == "nn" else b.T) for a, b in zip(x, w, strict=True)]
+    assert torch.allclose(work(), torch.stack(each), atol=1e-6)
+    assert kind.flops(point) == 3 * 2 * 2 * 5 * 4
+    assert kind.bytes_moved(point) == 4 * 3 * (2 * 4 + 4 * 5 + 2 * 5)
+
+
+@pytest.mark.parametrize("routing", ["even", "skewed"])
+def test_grouped_experts_give_what_the_loop_gives(routing):
+    dims = {"experts": 4, "tokens": 42, "N": 16, "K": 8}
+    grouped, kind, point = prepared("experts", dims, "bfloat16", {"routing": routing})
+    loop, _, _ = prepared("experts", dims, "bfloat16", {"routing": routing, "call": "loop"})
+    assert torch.allclose(grouped().float(), torch.cat(loop()).float(), atol=0.05, rtol=0.02)
+    assert kind.flops(point) == 2 * 42 * 16 * 8
+    assert kind.bytes_moved(point) == 2 * (42 * (8 + 16) + 4 * 8 * 16)
+
+
+def test_experts_without_tokens_are_not_read():
+    kind = operators.get("experts")
+    point = operators.point("experts", {"experts": 64, "tokens": 2, "N": 4, "K": 8}, "bfloat16")
+    assert kind.bytes_moved(point) == 2 * (2 * 12 + 2 * 32)
+
+
+def test_int8_products_are_exact():
+    work, kind, point = prepared("quantised", {"M": 20, "N": 8, "K": 16}, "int8")
+    x, w = work.operands
+    assert torch.equal(work(), x.int() @ w.int().T)
+    assert x.min() < -100 and x.max() > 100
+    assert kind.bytes_moved(point) == 20 * 16 + 8 * 16 + 4 * 20 * 8
+
+
+def test_fp8_products_are_those_of_the_rounded_operands():
+    work, kind, point = prepared("quantised", {"M": 16, "N": 32, "K": 64}, "float8_e4m3")
+    x, w, _ = work.operands
+    assert x.dtype == torch.float8_e4m3fn
+    assert torch.allclose(work().float(), x.float() @ w.float().T, rtol=0.02, atol=0.1)
+    assert kind.bytes_moved(point) == (16 + 32) * 64 + 2 * 16 * 32
+
+
+def test_a_backend_that_refuses_says_so():
+    dims = {"heads": 2, "q_len": 8, "head_dim": 8}
+    with pytest.raises(MeasurementError, match="the cudnn backend refuses"):
+        prepared("attention", dims, flags={"backend": "cudnn"})
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_attention_on_transposed_views_is_the_same_attention(kv_heads):
+    dims = {"heads": 4, "kv_heads": kv_heads, "q_len": 8, "kv_len": 6, "head_dim": 12}
+    plain, _, before = prepared("attention", dims)
+    views, _, point = prepared("attention", dims, flags={"layout": "bshd"})
+    assert [tuple(o.shape) for o in views.operands[:3]] == [
+        (1, 8, 4, 12),
+        (1, 6, kv_heads, 12),
+        (1, 6, kv_heads, 12),
+    ]
+    q, k, v = (operand.transpose(1, 2).contiguous() for operand in views.operands[:3])
+    assert torch.allclose(views(), plain.call(q, k, v, None), atol=1e-6)
+    assert "layout" not in before.flag and point.flag["layout"] == "bshd"
+
+
+def test_fast_accumulation_is_a_flag_of_float8_alone():
+    dims = {"M": 16, "N": 32, "K": 64}
+    fast, _, point = prepared("quantised", dims, "float8_e4m3", {"fast_accum": True})
+    plain, _, before = prepared("quantised", dims, "float8_e4m3")
+    assert torch.allclose(fast().float(), plain().float(), rtol=0.02, atol=0.1)
+    assert before.flag == {"cache": "warm"} and point.flag["fast_accum"] is True
+    with pytest.raises(SuiteError, match="fast_accum is for float8"):
+        operators.point("quantised", dims, "int8", {"fast_accum": True})
+
+
+def test_a_refusal_tells_the_backends_own_reason_only():
+    def flash(*operands):
+        for text in (
+            "Flash attention kernel not used because:",
+            "Flash attention requires q,k,v to have the same last dimension and to be ≤ 256.",
+            "Memory efficient kernel not used because:",
+            "Memory Efficient attention has been runtime disabled.",
+        ):
+            warnings.warn(f"{text} (Triggered internally at sdp_utils.cpp:679.)", stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    told = refusal(flash, (), "flash")
+    assert told == (
+        "the flash backend refuses: "
+        "Flash attention requires q,k,v to have the same last dimension and to be ≤ 256."
+    )
+
+
+def test_a_lack_of_memory_is_no_refusal():
+    def full(*operands):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        refusal(full, (), "math")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["plain", "padded"])
+def test_compiled_products_are_the_same_products(how):
+    dims = {"M": 8, "N": 9, "K": 7}
+    plain, _, _ = prepared("linear", dims)
+    try:
+        compiled, _, point = prepared("linear", dims, flags={"compiled": how})
+    except MeasurementError as error:  # a machine without a C++ compiler cannot try it
+        pytest.skip(str(error))
+    assert point.flag["compiled"] == how
+    assert torch.allclose(compiled(), plain(), atol=1e-5)
+
+
+def test_any_number_of_shapes_is_compiled_and_stays_so(monkeypatch):
+    """Dynamo compiles eight shapes of one function, and a session holds many."""
+    seen = []
+    real = torch.compile
+
+    def count(graph, inputs):
+        seen.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, options: real(f, backend=count))
+    made = [
+        prepared("linear", {"M": 2, "N": 3, "K": k}, flags={"compiled": "plain"})[0]
+        for k in range(4, 16)
+    ]
+    assert len(seen) == 12
+    with torch.inference_mode():
+        for work in made:
+            work()
+    assert len(seen) == 12
+
+
+def test_why_a_product_cannot_be_compiled_is_told(monkeypatch):
+    def refuse(product, **options):
+        def call(*operands):
+            raise RuntimeError(
+                "backend='inductor' raised:\nRuntimeError: Failed to find C compiler.\n\nSet …"
+            )
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    with pytest.raises(MeasurementError, match="not work here: RuntimeError: Failed to find C"):
+        prepared("linear", {"M": 8, "N": 9, "K": 7}, flags={"compiled": "plain"})

@@ -9,11 +9,12 @@ import pytest
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.detect import edge_quantile, edges
 from gacprof.core.errors import MeasurementError
+from gacprof.core.fit import FEWEST_BLOCKS
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.refine import Seen, differ, refine, residue_classes
+from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import parse_suite
 
 PUBLISHED = CliffMap.load("a100-published")
@@ -71,6 +72,10 @@ def adaptive_suite(values=None, **timing):
 ADAPTIVE = {"strategy": "adaptive", "dtype": "float16", "flags": {"layout": "nn"}}
 
 
+AXIS = dict(list(zip(LONG[1].points.d, LONG[1].points.median_us, strict=True))[100:750])
+"""Dims enough for refinement, for tests that make a whole sweep of them."""
+
+
 def replaying(curve):
     """The published curve as a device; dims that the figure does not tell fail."""
     at = dict(zip(curve.points.d, curve.points.median_us, strict=True))
@@ -83,13 +88,20 @@ def replaying(curve):
     return RecordedDevice(answer)
 
 
+@pytest.fixture
+def few_calls(monkeypatch):
+    """A recording without noise needs no more calls of a dim than a fit does."""
+    monkeypatch.setattr("gacprof.sweeping.curve.COARSE_BLOCKS", FEWEST_BLOCKS)
+    monkeypatch.setattr("gacprof.sweeping.curve.RESAMPLES_AT_LOOKS", 4)
+
+
 def called(folder):
     return {call.point.dim["N"] for block in read_blocks(folder) for call in block.calls}
 
 
+@pytest.mark.usefixtures("few_calls")
 def test_a_sweep_of_a_recorded_device_refines_likewise(tmp_path):
-    curve = LONG[1]
-    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    curve, latency = LONG[1], AXIS
     summary = run_sweep(adaptive_suite(list(latency)), replaying(curve), tmp_path / "run")
     chosen = called(tmp_path / "run")
     assert summary.points == len(chosen) <= len(latency) / 4
@@ -97,28 +109,27 @@ def test_a_sweep_of_a_recorded_device_refines_likewise(tmp_path):
     assert class_edges(latency, curve.floor) <= found
 
 
+@pytest.mark.usefixtures("few_calls")
 def test_dims_added_later_are_tied_to_the_others(tmp_path):
     """On a machine that slows by half while the axis is refined, all dims are compared rightly."""
-    curve = LONG[1]
-    recorded = replaying(curve)
+    recorded = replaying(LONG[1])
     calls = []
 
     def slowing(point):
         calls.append(point)
         return recorded._answer(point) * (1 + min(1.0, len(calls) / 4000) / 2)
 
-    suite = adaptive_suite(list(curve.points.d))
+    suite = adaptive_suite(list(AXIS))
     run_sweep(suite, RecordedDevice(slowing), tmp_path / "run")
     (made,) = build_map_of(tmp_path / "run").curves
-    truth = dict(zip(curve.points.d, curve.points.median_us, strict=True))
-    ratios = [t / truth[d] for d, t in zip(made.points.d, made.points.median_us, strict=True)]
+    ratios = [t / AXIS[d] for d, t in zip(made.points.d, made.points.median_us, strict=True)]
     assert len(calls) > 3000
     assert max(ratios) / min(ratios) < 1.03
 
 
+@pytest.mark.usefixtures("few_calls")
 def test_an_interrupted_refinement_resumes_and_finds_the_same_edges(tmp_path):
-    curve = LONG[1]
-    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    curve, latency = LONG[1], AXIS
     suite = adaptive_suite(list(latency))
 
     def stop_after(blocks):
@@ -209,12 +220,26 @@ def test_a_noisy_device_does_not_make_refinement_measure_everything(tmp_path):
     assert summary.points <= 1025 / 8
 
 
+@pytest.mark.usefixtures("few_calls")
 def test_dims_that_fail_are_recorded_and_the_sweep_goes_on(tmp_path):
-    summary = run_sweep(adaptive_suite(), replaying(LONG[1]), tmp_path / "run")
+    values = [{"from": 1100, "to": 1720}]
+    summary = run_sweep(adaptive_suite(values), replaying(LONG[1]), tmp_path / "run")
     assert summary.failed > 0 and summary.points > 100
     failed = [s for s in read_samples(tmp_path / "run") if s.status == "failed"]
     told = {LONG[1].points.d.count(s.point.dim["N"]) for s in failed if s.reason.startswith("the")}
     assert told == {0}
+
+
+def test_an_axis_of_which_nothing_can_be_prepared_ends_the_sweep(tmp_path):
+    class Refusing(RecordedDevice):
+        def session(self, slots, reuse_bytes=0):
+            made = super().session(slots)
+            made.failed = dict.fromkeys(range(len(slots)), "no such product")
+            return made
+
+    summary = run_sweep(adaptive_suite(), Refusing(lambda point: 1.0), tmp_path / "run")
+    assert (summary.points, summary.blocks, summary.unfinished) == (0, 0, 0)
+    assert summary.failed > 0
 
 
 GEMV = [c for c in PUBLISHED.file.curves if c.fixed.get("M") == 1 and len(c.points.d) > 400]

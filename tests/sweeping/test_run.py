@@ -15,15 +15,14 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import build_map_of, read_blocks
-from gacprof.sweeping.run import environment_of, run_sweep, suite_of
+from gacprof.sweeping.results import environment_of, read_frame, read_samples, suite_of
+from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import (
     FOLD_AT_LEAST,
     JOURNAL,
     PARQUET,
     RunFolder,
-    read_frame,
     read_notes,
-    read_samples,
 )
 from gacprof.sweeping.suite import load_suite, parse_suite
 

@@ -81,7 +81,7 @@ def test_the_floor_tells_how_much_two_sweeps_of_one_device_differ(tmp_path):
         for part in (0, 1):
             folder = tmp_path / f"{seed}-{part}"
             device = Shared(10 * seed + part, between=0.01)
-            run_sweep(suite(replicates=1.0, processes=6), device, folder)
+            run_sweep(suite(replicates=1.0, processes=6, most_blocks=48), device, folder)
             maps.append(build_map_of(folder))
         a, b = (np.log(m.curves[0].points.median_us) for m in maps)
         apart = np.abs((a - np.median(a)) - (b - np.median(b)))

@@ -12,8 +12,8 @@ from gacprof.cli.app import app
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping.estimate import estimate
+from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import read_samples
 from gacprof.sweeping.suite import load_suite, parse_suite
 
 TINY = """

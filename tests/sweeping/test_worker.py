@@ -7,17 +7,18 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gacprof.core.errors import MeasurementError
+from gacprof.devices.device import local_gpus, open_device
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.devices.worker import IsolatedDevice, OpenNamed, sweeper
+from gacprof.devices.worker import IsolatedDevice, sweeper
 from gacprof.sweeping import read_blocks
-from gacprof.sweeping.many import local_gpus, run_on_all
-from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import read_samples
+from gacprof.sweeping.results import read_samples
+from gacprof.sweeping.run import run_on_all, run_sweep
 from gacprof.sweeping.suite import parse_suite
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -127,7 +128,7 @@ def test_a_device_that_cannot_be_opened_is_an_error_at_once():
 
 
 def test_the_cpu_works_in_a_worker(tmp_path):
-    with IsolatedDevice(OpenNamed("cpu")) as device:
+    with IsolatedDevice(partial(open_device, "cpu")) as device:
         assert device.environment.kind == "cpu" and device.timer == "cpu-monotonic"
         run_sweep(suite([8, 9], most_blocks=6), device, tmp_path / "run")
     assert outcome(tmp_path / "run").keys() == {8, 9}

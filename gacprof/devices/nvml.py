@@ -1,10 +1,22 @@
-"""What NVML tells of a GPU beside its timings. Read only: :mod:`.clocks` changes any."""
+"""NVML: what a GPU says of itself beside its timings, and its clock locked for a sweep.
+
+Nothing but :func:`locked` changes anything. Locking needs root (or the driver's permission), and
+outlives the process that did it: it is undone on every way out of the context, SIGTERM and SIGHUP
+(a closed terminal) included. Only SIGKILL or a power cut leave it;
+``nvidia-smi --reset-gpu-clocks`` undoes it.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
+
+from gacprof.core.errors import MeasurementError
 
 SLOWED_BY = {
     0x0000000000000004: "software power cap",
@@ -45,12 +57,21 @@ and temperature changes slower still, while a block takes some milliseconds."""
 THROTTLED_SHARE = 0.02
 """Of a block's time: what a counter must have grown by for the block to count as throttled."""
 
+TOLERANCE_MHZ = 30
+"""Twice the 15 MHz step of NVIDIA's clocks: what a lock that holds may still be off by."""
+
+LOADS = 20
+"""Times that the load runs until a lock must hold: NVML renews its clock reading only so often,
+and a GPU that idled takes a moment to climb."""
+
+UNDO = "nvidia-smi --reset-gpu-clocks"
+
 
 def open_nvml(index: int) -> tuple[Any, Any]:
     """NVML and its handle of the CUDA device of that index. Raises whatever NVML raises.
 
     NVML counts all GPUs, CUDA only the visible ones: the UUID joins the two. torch gives it
-    without the prefix by which NVML tells a GPU from a MIG slice of one.
+    without the prefix that in NVML marks a GPU or a MIG slice of one.
     """
     import pynvml
     import torch
@@ -130,17 +151,19 @@ class Telemetry:
         nvml = self.nvml
         try:
             values = nvml.nvmlDeviceGetFieldValues(self.handle, list(SLOWED_FOR))
-            told = {SLOWED_FOR[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn}
+            counted = {
+                SLOWED_FOR[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn
+            }
         except (AttributeError, nvml.NVMLError):
-            told = {}
-        return told or self._violations()
+            counted = {}
+        return counted or self._violations()
 
     def _violations(self) -> dict[str, int]:
-        told = {
+        counted = {
             name: self._read("nvmlDeviceGetViolationStatus", policy)
             for policy, name in VIOLATIONS.items()
         }
-        return {name: int(status.violationTime) for name, status in told.items() if status}
+        return {name: int(status.violationTime) for name, status in counted.items() if status}
 
     def slowed_since(self, before: Mapping[str, int], seconds: float) -> str:
         """What has held the clock down for :data:`THROTTLED_SHARE` of the ``seconds`` since
@@ -153,7 +176,7 @@ class Telemetry:
 
     def fixed(self) -> dict[str, Any]:
         """What is set for the whole sweep: power limit, VBIOS, ECC, persistence. None where NVML
-        does not tell."""
+        does not know."""
         milliwatts = self._read("nvmlDeviceGetEnforcedPowerLimit")
         ecc = self._read("nvmlDeviceGetEccMode")
         persistent = self._read("nvmlDeviceGetPersistenceMode")
@@ -184,3 +207,71 @@ class Telemetry:
             self.why_not = str(error)
             return None
         return value.decode() if isinstance(value, bytes) else value
+
+
+@contextmanager
+def locked(nvml: Any, handle: Any, mhz: int, load: Callable[[], object]) -> Iterator[None]:
+    """Hold the SM clock at ``mhz`` meanwhile. ``load`` keeps the GPU busy until it is checked.
+
+    Raises :class:`MeasurementError` where NVML refuses, or where the clock does not hold; the
+    lock is undone before that is raised. Raises it too where undoing is refused.
+    """
+    with _exit_on_signals():  # before the lock, so that no moment of it is unguarded
+        try:
+            nvml.nvmlDeviceSetGpuLockedClocks(handle, mhz, mhz)
+        except (AttributeError, nvml.NVMLError) as error:
+            raise MeasurementError(
+                f"the clock cannot be locked at {mhz} MHz ({error}): it needs root and a clock "
+                "that 'nvidia-smi -q -d SUPPORTED_CLOCKS' lists; leave --lock-clocks out to "
+                "measure at whatever clock the GPU holds"
+            ) from None
+        try:
+            _verify(nvml, handle, mhz, load)
+            yield
+        finally:
+            _undo(nvml, handle)
+
+
+def _verify(nvml: Any, handle: Any, mhz: int, load: Callable[[], object]) -> None:
+    for _ in range(LOADS):
+        load()
+        try:
+            held = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+        except nvml.NVMLError as error:
+            raise MeasurementError(
+                f"the clock was locked at {mhz} MHz but cannot be read ({error})"
+            ) from None
+        if abs(held - mhz) <= TOLERANCE_MHZ:
+            return
+    raise MeasurementError(
+        f"the clock was locked at {mhz} MHz but runs at {held} MHz under load "
+        "(power or thermal limit?): choose a lower one"
+    )
+
+
+def _undo(nvml: Any, handle: Any) -> None:
+    try:
+        nvml.nvmlDeviceResetGpuLockedClocks(handle)
+    except nvml.NVMLError as error:
+        raise MeasurementError(
+            f"the clock is still locked, undoing it was refused ({error}): run '{UNDO}' as root"
+        ) from None
+
+
+@contextmanager
+def _exit_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP as SystemExit, so that contexts are left properly. Main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heeded}  # nohup ignores SIGHUP
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
