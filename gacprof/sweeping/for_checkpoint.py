@@ -33,9 +33,11 @@ PERIODS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
 GEMM tile's edge. Of each so many multiples on either side are measured, and the map finds the
 period itself."""
 PERIODS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}
-"""Of a dim that is a multiple of 64 already. Only larger sizes could show that it wastes time, and
+"""Of a large dim that is a multiple of 64 already. Only larger sizes could show that it wastes time, and
 only coarse ones are what a smaller budget would take: its odd neighbours are not worth their time.
 """
+LARGE = 1024
+"""From here on steps of 16 are below 2 %: fine enough for any budget."""
 LEAST_REACH = 16
 """Multiples of periods up to this are measured whatever the window."""
 FAR = 64
@@ -125,7 +127,7 @@ def sizes_near(size: int, window: float, periods: Mapping[int, int] | None = Non
     """``size`` and the nearest multiples of each period on either side, within ±``window`` (a
     fraction); the nearest multiple of each up to 16 whatever the window."""
     if periods is None:
-        periods = PERIODS if size % FAR else PERIODS_OF_ALIGNED
+        periods = PERIODS if size % FAR or size < LARGE else PERIODS_OF_ALIGNED
     sizes = {size}
     for period, count in periods.items():
         first = size // period * period
