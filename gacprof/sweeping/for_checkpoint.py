@@ -33,9 +33,9 @@ PERIODS = {1: 1, 2: 1, 4: 2, 8: 4, 16: 4, 32: 3, 64: 2, 128: 2}
 GEMM tile's edge. Of each so many multiples on either side are measured, and the map finds the
 period itself."""
 PERIODS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}
-"""Of a large dim that is a multiple of 64 already. Only larger sizes could show that it wastes time, and
-only coarse ones are what a smaller budget would take: its odd neighbours are not worth their time.
-"""
+"""Of a large dim that is a multiple of 64 already. Only larger sizes could show that it wastes
+time, and only coarse ones are what a smaller budget would take: its odd neighbours are not worth
+their time."""
 LARGE = 1024
 """From here on steps of 16 are below 2 %: fine enough for any budget."""
 LEAST_REACH = 16
