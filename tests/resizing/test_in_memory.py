@@ -69,7 +69,7 @@ def test_dims_of_a_loaded_model_are_those_of_its_file(folder, original_checkpoin
 
 
 def test_a_plan_made_from_the_file_fits_the_loaded_model(original_checkpoints, tmp_path):
-    from test_run import plan_for
+    from test_resize_run import plan_for
 
     source = original_checkpoints / "palu_mha_gs4_block1"
     k = "model.layers.1.self_attn.k_proj"
