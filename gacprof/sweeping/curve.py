@@ -59,8 +59,6 @@ class CurveState:
         self.slots: list[Slot] = []
         self._place: dict[Slot, int] = {}
         self._failures: dict[int, int] = {}
-        self._given_up: set[int] = set()
-        self._callable: list[int] = []
         self._rows: list[tuple[int, BlockRow]] = []
         self.counts: list[int] = []
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
@@ -86,9 +84,7 @@ class CurveState:
 
     @property
     def callable_slots(self) -> list[int]:
-        if len(self._callable) + len(self._given_up) != len(self.slots):
-            self._callable = [i for i in range(len(self.slots)) if i not in self._given_up]
-        return self._callable
+        return [i for i in range(len(self.slots)) if self._failures.get(i, 0) < GIVE_UP]
 
     @property
     def blocks(self) -> int:
@@ -98,8 +94,6 @@ class CurveState:
 
     def fail(self, place: int, *, for_good: bool = False) -> None:
         self._failures[place] = GIVE_UP if for_good else self._failures.get(place, 0) + 1
-        if self._failures[place] >= GIVE_UP:
-            self._given_up.add(place)
 
     def order(self) -> list[int]:
         """The slots of the next block, in a fresh random order."""

@@ -173,12 +173,12 @@ class _Sweep:
             self._measure(states)
         except WorkerLostError as lost:
             self._sessions.clear()
+            self._process += 1  # what follows runs in another one
             if len(states) > 1:
                 for state in states:
                     self._interleaved([state])
                 return
             self._find_culprit(states[0], str(lost))
-            self._process += 1  # what follows runs in another one
         for state in states:
             if state.refined():
                 self._close(state)

@@ -13,8 +13,11 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
+from gacprof.devices.device import Slot
 from gacprof.devices.recorded import RecordedDevice
+from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping import build_map_of, read_blocks
+from gacprof.sweeping.curve import CurveState
 from gacprof.sweeping.results import environment_of, read_frame, read_samples, suite_of
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import (
@@ -124,6 +127,37 @@ def test_curves_take_turns_and_each_has_its_blocks(tmp_path):
     axes = [block.axis for block in read_blocks(tmp_path / "run")]
     assert axes.count("K") == axes.count("N") == FEWEST
     assert set(axes[:6]) == {"K", "N"}
+
+
+class LosingABatch(RecordedDevice):
+    """Its worker dies once, while it measures blocks of two curves together."""
+
+    lost = False
+
+    def blocks(self, wanted):
+        if len(wanted) > 1 and not self.lost:
+            self.lost = True
+            raise WorkerLostError("the worker process was killed")
+        return super().blocks(wanted)
+
+
+def test_blocks_after_a_batch_that_cost_its_worker_are_of_another_process(tmp_path):
+    both = suite(processes=1).model_dump(mode="json", by_alias=True)
+    both["sweep"].append(both["sweep"][0] | {"axis": "N", "dims": {"M": 1, "K": 64}})
+    losing = LosingABatch(lambda p: 5.0)
+    summary = run_sweep(parse_suite(both, "t"), losing, tmp_path / "run")
+    processes = [block.process for block in read_blocks(tmp_path / "run")]
+    assert losing.lost and summary.failed == 0
+    assert set(processes) == {0, 1} and processes == sorted(processes)
+
+
+def test_callable_slots_follow_slots_that_are_given_up_and_added():
+    (plan,) = suite().curves("cpu")
+    state = CurveState(plan, suite().timing)
+    before = state.callable_slots
+    state.fail(before[0], for_good=True)
+    state.slots.append(Slot(plan.points[96], replicate=True))
+    assert state.callable_slots == [*before[1:], len(state.slots) - 1]
 
 
 def test_a_long_curve_is_dealt_out_in_partial_blocks_and_every_dim_is_called(tmp_path):
