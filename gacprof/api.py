@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError
+from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
     RunSummary,
     Suite,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from gacprof.planning.pareto import Pareto
 
     Model = str | Path | Inventory | torch.nn.Module
-
-BLOCK_TIMEOUT_S = 60.0
 
 
 def make_suite(
@@ -114,8 +113,8 @@ def sweep(
 
     With ``resume`` the sweep in ``out`` goes on; its suite need not be named again. It measures
     in processes of its own, one after another, unless ``isolate`` is false: then a point that
-    crashes takes the caller with it, and noise between processes is not seen. A block that takes
-    longer than ``timeout_s`` costs its worker process. ``budget_s`` ends the sweep.
+    crashes takes the caller with it, and noise between processes is not seen. 16 calls that
+    take longer than ``timeout_s`` cost their worker process. ``budget_s`` ends the sweep.
 
     Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
     tokens that are none, :class:`PlanError`.

@@ -181,6 +181,20 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def free_bytes(device: str) -> int | None:
+    """Memory that models on that torch device may use now; None where it cannot be told."""
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        fields = dict(line.split(":", 1) for line in text.splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
 def _first_match(pattern: str, text: str) -> str | None:
     match = re.search(pattern, text)
     return match[1].strip() if match else None

@@ -17,6 +17,7 @@ from gacprof.checkpoint import scan
 from gacprof.checkpoint.load import load, stored_dtype
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.devices.device import device_name, open_device
+from gacprof.devices.environment import free_bytes
 
 Model = str | Path | nn.Module
 """A checkpoint's folder or file, or a transformers causal language model."""
@@ -77,7 +78,7 @@ def load_models(models: Sequence[Model], dtype: torch.dtype, device: torch.devic
     """All models on the device. Raises :class:`MeasurementError` where they do not fit."""
     paths = [model for model in models if not isinstance(model, nn.Module)]
     needed = sum(scan(path).parameters * dtype.itemsize for path in paths)
-    free = _free_bytes(device)
+    free = free_bytes(str(device))
     if free is not None and needed > free:
         raise MeasurementError(
             f"the {len(models)} models need {needed / 1e9:.1f} GB together in {dtype}, {device} "
@@ -96,21 +97,10 @@ def _why_shared(reference: nn.Module, device: torch.device) -> str:
     """Why the reference cannot be held twice; empty where it can."""
     if getattr(reference, "_compiled_call_impl", None) is not None:
         return "a compiled model's copy would not be compiled"
-    size, free = sum(p.nbytes for p in reference.parameters()), _free_bytes(device)
+    size, free = sum(p.nbytes for p in reference.parameters()), free_bytes(str(device))
     if free is not None and size > free:
         return f"a second copy needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
     return ""
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        fields = dict(line.split(":", 1) for line in lines)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
 
 
 def common_dtype(models: Sequence[Model]) -> torch.dtype:

@@ -19,7 +19,7 @@ from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Method
 from gacprof.core.points import MAX_DIM
-from gacprof.planning.memory import NewSizes as Sizes
+from gacprof.planning.memory import NewSizes
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class NewTensor:
         return self.unmerged and not self.parts[0].places
 
 
-def changes_of(inventory: Inventory, sizes: Sizes) -> tuple[Change, ...]:
+def changes_of(inventory: Inventory, sizes: NewSizes) -> tuple[Change, ...]:
     """The changes that ``sizes`` ask for, in the inventory's order; merged ranks are left out.
 
     Raises :class:`PlanError` for a dim that the checkpoint does not have or a size below 1,
@@ -149,7 +149,7 @@ def _refuse(change: Change) -> None:
         )
 
 
-def merged_modules(inventory: Inventory, sizes: Sizes) -> tuple[Module, ...]:
+def merged_modules(inventory: Inventory, sizes: NewSizes) -> tuple[Module, ...]:
     """The modules whose ranks ``sizes`` gives up (None).
 
     Raises :class:`PlanError` where only some of a module's ranks are, :class:`CheckpointError`

@@ -15,10 +15,11 @@ from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import ModelReader, tensors_of
 from gacprof.core.errors import CheckpointError
+from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
 from gacprof.resizing.output import config_notes
 from gacprof.resizing.segments import Array
-from gacprof.resizing.sizes import Asked, Sizes, requested
+from gacprof.resizing.sizes import Asked, requested
 from gacprof.resizing.values import BaseWeights, Resizer
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
         set_sizes(module)
 
 
-def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: Sizes) -> None:
+def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: NewSizes) -> None:
     """What modules and the config say of their sizes beside the parameters."""
     from gacprof.checkpoint.layers import set_ranks, set_width
 

@@ -27,7 +27,7 @@ from gacprof.checkpoint.layouts.width import widths_against_config
 from gacprof.checkpoint.safetensors import MAX_HEADER_BYTES
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync, write_json
-from gacprof.planning.memory import NewSizes as Sizes
+from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.result import RealignResult
 from gacprof.resizing.writers import WeightsFile
@@ -141,7 +141,7 @@ def _metadata(path: Path) -> dict[str, str]:
 def write_side_files(
     folder: Path,
     inventory: Inventory,
-    sizes: Sizes,
+    sizes: NewSizes,
     files: Sequence[WeightsFile],
     parameters: int,
 ) -> None:
@@ -225,7 +225,7 @@ def refuse_incomplete(inventory: Inventory) -> None:
             )
 
 
-def notes_on(inventory: Inventory, sizes: Sizes) -> tuple[str, ...]:
+def notes_on(inventory: Inventory, sizes: NewSizes) -> tuple[str, ...]:
     """What the user has to know or to add by hand."""
     notes = [note for note in inventory.notes if inventory.left_out and note.endswith(LEFT_OUT)]
     has_tokenizer = any(name.startswith("tokenizer") for name in inventory.side_files)
@@ -236,7 +236,7 @@ def notes_on(inventory: Inventory, sizes: Sizes) -> tuple[str, ...]:
     return (*notes, *config_notes(inventory, sizes))
 
 
-def config_notes(inventory: Inventory, sizes: Sizes) -> list[str]:
+def config_notes(inventory: Inventory, sizes: NewSizes) -> list[str]:
     """What the config cannot say of the new sizes; nothing where there is no config."""
     config = mirrored_files(inventory, sizes).get("config.json")
     return [] if config is None else widths_against_config(inventory, sizes, config)

@@ -13,8 +13,7 @@ from typing import Any, Literal
 from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
-from gacprof.planning.memory import NewSizes as Sizes
-from gacprof.planning.memory import footprint
+from gacprof.planning.memory import NewSizes, footprint
 from gacprof.planning.schema import Choice
 
 Asked = Plan | str | Path | Mapping[str, int | None]
@@ -35,7 +34,7 @@ AGAIN = (
 class Request:
     """New sizes by dim name, None where factors are merged; ``origin`` says who asked."""
 
-    sizes: Sizes
+    sizes: NewSizes
     origin: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 

@@ -64,20 +64,6 @@ def look(index: int | None) -> Condition:
     return Condition(time.time(), tuple(read()))
 
 
-def free_bytes(device: str) -> int | None:
-    """Memory that models on that torch device may use now; None where it cannot be told."""
-    if device.startswith("cuda"):
-        import torch
-
-        return int(torch.cuda.mem_get_info(torch.device(device))[0])
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        fields = dict(line.split(":", 1) for line in text.splitlines())
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError, IndexError):
-        return None
-
-
 def _cpu() -> Iterator[Finding]:
     cores = os.cpu_count() or 1
     try:

@@ -20,7 +20,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.skeleton import build_skeleton
 from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.core.files import write_json
-from gacprof.survey.condition import free_bytes
+from gacprof.devices.environment import free_bytes
 from gacprof.survey.setting import Setting
 from gacprof.survey.shapes import BYTES, Shape, inventory_of
 from gacprof.survey.state import SKIPPED, Outcome

@@ -82,14 +82,9 @@ def publish(setting: Setting, suite: Suite) -> CliffMap:
     header = read_header(sweep_folders(setting)[0])
     header |= {"suite": suite.plain(), "suite_hash": suite.hash}
     write_run(setting.folder, header, blocks, all_notes(setting))
-    made = build_map_of(setting.folder, _slug(setting.machine.device.environment.name))
+    made = build_map_of(setting.folder)
     made.save(setting.folder / MAP)
     return made
-
-
-def _slug(name: str) -> str:
-    kept = "".join(c if c.isalnum() or c == "." else "-" for c in name.lower())
-    return "-".join(part for part in kept.split("-") if part)
 
 
 CANDIDATES, SUITE = "candidates", "suite"

@@ -234,14 +234,14 @@ def test_the_reference_is_held_twice_where_there_is_room(tiny, monkeypatch):
     given = model()
     loaded = models.load_models([given], torch.float32, CPU)
     assert loaded.replicate is not given and identical(loaded.replicate, given)
-    monkeypatch.setattr(models, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(models, "free_bytes", lambda device: 1000)
     loaded = models.load_models([given], torch.float32, CPU)
     assert loaded.replicate is given
     assert "same object" in next(conditions(CPU, torch.float32, True, loaded.shared))
 
 
 def test_models_that_do_not_fit_together_are_refused(tiny, monkeypatch):
-    monkeypatch.setattr(models, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(models, "free_bytes", lambda device: 1000)
     with pytest.raises(MeasurementError, match="measure fewer at once"):
         bench([tiny, tiny])
 
