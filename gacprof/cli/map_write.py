@@ -48,7 +48,7 @@ def table(
             texts = [f"# {t.id}. {t.title}\n{x}" for t, x in zip(tables, texts, strict=True)]
     text = "\n".join(texts)
     if out is not None:
-        _write(text, out)
+        _write(text, out, form)
     if as_json:
         print_json([t.as_dict() for t in tables])
     elif out is not None:
@@ -79,7 +79,7 @@ def export(
     if out is None:
         print(text, end="")
         return
-    _write(text, out)
+    _write(text, out, form)
     say(f"{form}: {out}")
 
 
@@ -194,9 +194,12 @@ def _staircase(
     return staircase(maps[0], maps[0].curve(op, ax, dtype, options.flags(flag), **sizes))
 
 
-def _write(text: str, out: Path) -> None:
-    from gacprof.core.files import write_text
+def _write(text: str, out: Path, form: str) -> None:
+    """Another table or export may be there already, of the same form and the same first line."""
+    from gacprof.core.files import refuse_to_replace, write_text
 
+    first = text.encode().splitlines()[:1]
+    refuse_to_replace(out, f"{form} of a map", lambda start: start.splitlines()[:1] == first)
     try:
         write_text(out, text)
     except OSError as error:
