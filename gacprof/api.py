@@ -6,14 +6,14 @@ from there by :mod:`gacprof`.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError
+from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError, first_line
+from gacprof.core.files import read_json
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
     RunSummary,
@@ -372,6 +372,8 @@ def write_report(
 ) -> Path:
     """One HTML page, with its figures, in the folder ``out``, from what the other verbs left:
     a map, a plan, and the JSON that they printed. Raises :class:`ReportError`."""
+    from jinja2 import UndefinedError
+
     from gacprof.cliffmap import CliffMap
     from gacprof.planning import Plan
     from gacprof.report.page import Contents, write_page
@@ -389,7 +391,13 @@ def write_report(
         verification=_read(verification, "argmax_agreement"),
         bench=_read(bench, "timings"),
     )
-    return write_page(contents, out)
+    try:
+        return write_page(contents, out)
+    except (LookupError, TypeError, ValueError, AttributeError, UndefinedError) as error:
+        raise ReportError(
+            f"a field of what is to be reported is missing or garbled ({first_line(error)}): give "
+            "the files as the verbs wrote them"
+        ) from None
 
 
 def _read(path: Path | None, key: str) -> dict[str, Any] | None:
@@ -397,8 +405,8 @@ def _read(path: Path | None, key: str) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = read_json(path)
+    except (OSError, ValueError) as error:
         raise ReportError(f"cannot read {path}: {error}") from None
     if not isinstance(data, dict) or key not in data:
         raise ReportError(f"{path} has no '{key}': it is not what this option takes")

@@ -57,6 +57,8 @@ def build_map(
 
     Raises :class:`MapError` where nothing was measured or a time is no positive number.
     """
+    if environment.kind not in ("cuda", "cpu", "recorded"):
+        raise MapError(f"'{environment.kind}' is no kind of device: cuda, cpu or recorded")
     taken, timer, notes = _of_one_timer(list(blocks))
     about = point_notes or {}
     curves = {key: curve_blocks(of_curve) for key, of_curve in _by_curve(taken).items()}
@@ -79,6 +81,14 @@ def build_map(
         except ValidationError as error:
             fault = error.errors()[0]["msg"]
             raise MapError(f"{key.operator} {key.axis} ({what.fixed}): {fault}") from None
+    about_run = Provenance(
+        kind="measured",
+        created=created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        suite=suite,
+        suite_hash=suite_hash,
+        stack=dict(environment.stack),
+        notes=notes,
+    )
     file = MapFile(
         schema_=SCHEMA,
         name=name,
@@ -88,14 +98,7 @@ def build_map(
             arch=environment.arch,
             facts=dict(environment.facts),
         ),
-        provenance=Provenance(
-            kind="measured",
-            created=created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            suite=suite,
-            suite_hash=suite_hash,
-            stack=dict(environment.stack),
-            notes=notes,
-        ),
+        provenance=about_run,
         noise=noise,
         checks=checks(list(curves.values())),
         curves=made,

@@ -132,9 +132,19 @@ def _place(loc: tuple[int | str, ...], data: Any) -> str:
 def _contradiction(file: MapFile) -> str | None:
     """The first finding that the points of its curve contradict, in words; None if all follow."""
     for number, curve in enumerate(file.curves):
-        fault = _of_safe(curve) or _of_cliffs(curve) or _of_coverage(curve)
+        fault = _of_dims(curve) or _of_safe(curve) or _of_cliffs(curve) or _of_coverage(curve)
         if fault is not None:
             return f"curves[{number}] ({curve.identity}): {fault}"
+    return None
+
+
+def _of_dims(curve: Curve) -> str | None:
+    """The axis and the fixed dims are all that a known operator has."""
+    from gacprof.operators import OPERATORS
+
+    known = OPERATORS.get(curve.operator)
+    if known is not None and {curve.axis, *curve.fixed} != set(known.dims):
+        return f"{curve.operator} has the dims {', '.join(known.dims)}"
     return None
 
 

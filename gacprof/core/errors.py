@@ -6,11 +6,24 @@ line and exits with :attr:`GacprofError.exit_code`. Anything else that escapes i
 
 from __future__ import annotations
 
+MOST_LETTERS = 2000
+"""Of a message: names and values from a file may be of any length."""
+
+
+def printable(text: str) -> str:
+    """Text that a terminal shows as it stands: what a file wrote into names does nothing."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} …"
+
 
 class GacprofError(Exception):
     """Base of all errors that are the user's to mend. Exit code 2."""
 
     exit_code = 2
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class SuiteError(GacprofError):

@@ -55,6 +55,19 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises ``OSError``, or ``ValueError`` for what is no JSON: nested too
+    deep and text that is no Unicode included."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if "\\ud" in text.lower():  # half of a surrogate pair can be read, and never written
+        json.dumps(data, ensure_ascii=False).encode("utf-8")
+    return data
+
+
 def refuse_to_replace(path: Path, what: str, is_ours: Callable[[bytes], bool]) -> None:
     """Raise :class:`ReportError` where a file is there that is none of ours.
 

@@ -168,10 +168,11 @@ class Environment:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Environment:
-        return cls(
-            str(data["kind"]),
-            str(data["name"]),
-            str(data["arch"]),
-            dict(data.get("facts", {})),
-            dict(data.get("stack", {})),
-        )
+        """Of :meth:`as_dict`. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything
+        else."""
+        kind, name, arch = (data[key] for key in ("kind", "name", "arch"))
+        facts, stack = dict(data.get("facts", {})), dict(data.get("stack", {}))
+        texts = [kind, name, arch, *facts, *stack, *(v for v in stack.values() if v is not None)]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("kind, name, arch and versions are texts")
+        return cls(kind, name, arch, facts, stack)

@@ -277,7 +277,7 @@ def _token_counts(curves: Sequence[Curve], gemms: Iterable[Gemm]) -> tuple[list[
         if curve.axis == "M":
             if (curve.fixed.get("N"), curve.fixed.get("K")) in shapes:
                 along_m.update(curve.points.d)
-        elif sides[curve.axis] & curve.fixed.items():
+        elif sides.get(curve.axis, set()) & curve.fixed.items():
             swept.add(curve.fixed["M"])
     return sorted(swept), sorted(swept | along_m)
 

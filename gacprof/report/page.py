@@ -65,15 +65,10 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
 
     folder = Path(folder)
     figures = _figures(contents)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "figures").mkdir(exist_ok=True)
-    except OSError as error:
-        raise ReportError(f"cannot write to {folder}: {error.strerror}") from None
-    drawn = []
-    for name, caption, figure in figures:
-        save(figure, folder / "figures" / name)
-        drawn.append({"name": name, "caption": caption, "svg": _inline(to_svg(figure))})
+    drawn = [
+        {"name": name, "caption": caption, "svg": _inline(to_svg(figure))}
+        for name, caption, figure in figures
+    ]
     environment = Environment(
         loader=PackageLoader("gacprof.report", "templates"),
         autoescape=True,
@@ -90,6 +85,12 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         noise=contents.cliff_map.file.noise if contents.cliff_map else None,
     )
     target = folder / "index.html"
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ReportError(f"cannot write to {folder}: {error.strerror}") from None
+    for name, _, figure in figures:
+        save(figure, folder / "figures" / name)
     try:
         write_text(target, page)
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
 from gacprof.cliffmap.judge import TOLERANCE
-from gacprof.core.errors import MapError, MeasurementError, SuiteError
+from gacprof.core.errors import MapError, MeasurementError, SuiteError, first_line
 from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
 from gacprof.devices.roof import rates
 from gacprof.sweeping.store import PARQUET, read_blocks, read_header, read_notes
@@ -116,16 +116,21 @@ def build_map_of(
     header = read_header(folder)
     try:
         environment = Environment.from_dict(header["environment"])
-        suite, suite_hash = header["suite"]["name"], header["suite_hash"]
-    except (KeyError, TypeError) as error:
-        raise MeasurementError(f"{folder / 'run.json'} lacks a field: {error!r}") from None
+        suite, suite_hash = str(header["suite"]["name"]), str(header["suite_hash"])
+        tolerance = float(header["suite"].get("timing", {}).get("tolerance", TOLERANCE))
+        if not 0 < tolerance < 1:
+            raise ValueError(f"the tolerance is {tolerance}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MeasurementError(
+            f"{folder / 'run.json'} lacks or garbles a field: {first_line(error)}"
+        ) from None
     blocks = read_blocks(folder)
     return build_map(
         blocks,
         environment,
         name=name or re.sub(r"[^a-z0-9.]+", "-", environment.name.lower()).strip("-"),
         point_notes=read_notes(folder),
-        tolerance=header["suite"].get("timing", {}).get("tolerance", TOLERANCE),
+        tolerance=tolerance,
         suite=suite,
         suite_hash=suite_hash,
         mechanism_of=mechanism_of,

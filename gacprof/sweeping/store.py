@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.files import replacing, sync, write_json
+from gacprof.core.files import read_json, replacing, sync, write_json
 from gacprof.core.points import Block, Call, Point, PointNote
 
 if TYPE_CHECKING:
@@ -148,12 +148,12 @@ def _write_folded(path: Path, blocks: Sequence[Block], notes: Mapping[Point, Poi
 def read_header(path: Path) -> dict[str, Any]:
     """``run.json`` of a run folder. Raises :class:`MeasurementError` if it is none."""
     try:
-        header = json.loads((path / RUN).read_text(encoding="utf-8"))
+        header = read_json(path / RUN)
     except OSError as error:
         raise MeasurementError(
             f"{path} is not a sweep's folder: cannot read {RUN} in it ({error.strerror})"
         ) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise MeasurementError(
             f"{path / RUN} is garbled, no JSON: restore it, or sweep into another folder"
         ) from None
@@ -199,8 +199,8 @@ def _notes(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[Point, Poin
     rows: list[Any] = []
     if (path / POINTS).exists():
         try:
-            rows += json.loads((path / POINTS).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            rows += read_json(path / POINTS)
+        except (OSError, ValueError, TypeError) as error:
             raise MeasurementError(f"{path / POINTS} is garbled: {first_line(error)}") from None
     for entry in entries:
         rows += entry.get("points", [])
@@ -208,7 +208,8 @@ def _notes(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[Point, Poin
     for row in rows:
         try:
             remark = str(row.get("remark", ""))
-            note = PointNote(point_of(row), tuple(row["kernels"]), str(row["failed"]), remark)
+            kernels = tuple(map(str, row["kernels"]))
+            note = PointNote(point_of(row), kernels, str(row["failed"]), remark)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise MeasurementError(f"a point of {path} lacks a field: {error!r}") from None
         before = found.get(note.point)
@@ -277,6 +278,8 @@ def point_of(row: Mapping[str, Any]) -> Point:
     dims, flags = (json.loads(v) if isinstance(v, str) else v for v in (row["dims"], row["flags"]))
     if not all(type(size) is int for size in dims.values()):
         raise ValueError(f"dims {dims} are no whole numbers")
+    if not all(isinstance(value, bool | int | str) for value in flags.values()):
+        raise ValueError(f"flags {flags} are no settings")
     return Point.of(str(row["operator"]), dims, str(row["dtype"]), flags)
 
 
@@ -300,9 +303,12 @@ def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
         Call(points[point], bool(replicate), _time(us), bool(disturbed))
         for point, replicate, us, disturbed in row["calls"]
     )
+    axis = str(row["axis"])
+    if any(axis not in call.point.dim for call in calls):
+        raise ValueError(f"'{axis}' is no dim of its points")
     state = {name: row[name] for name in STATE if name in row}
     return Block(
-        int(row["number"]), int(row["process"]), str(row["axis"]), str(row["timer"]),
+        int(row["number"]), int(row["process"]), axis, str(row["timer"]),
         calls, float(row["taken_at"]), **state,
     )  # fmt: skip
 
