@@ -211,7 +211,7 @@ def sdpa(
 
 def _print_choice(choice: BackendChoice, question: Question) -> None:
     say(choice.explain())
-    refused = choice.refusals | {choice.backend: "serves"}
+    refused = {**choice.refusals, choice.backend: "serves"}
     later = "could serve; comes later in the order"
     rows = [(name, refused.get(name, later)) for name in choice.order]
     live = choice.basis == "live"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 Fields = dict[str, Any]
@@ -93,7 +93,7 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split("x"))
 
 
-_AS_FIELD = {
+_AS_FIELD: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("tile", "cluster", "mma"), numbers),
     **dict.fromkeys(("stages", "alignment", "template"), int),
     **{"arch": str, "layout": str.lower},
