@@ -59,6 +59,8 @@ class Signature:
 def take_apart(name: str) -> Signature:
     """Never fails: what is not C++ comes back as a path without arguments."""
     text = " ".join(name.split())
+    if re.match(r"NK?\d", text):  # as type information and some tables have it
+        text = "_Z" + text
     if text.startswith("_Z"):
         readable = demangle(text)
         if readable is None:
