@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -16,9 +17,8 @@ from gacprof.cli.printing import Json, emit, print_json, print_table, say, say_n
 from gacprof.core.errors import MapError, MeasurementError
 
 if TYPE_CHECKING:
-    from gacprof.core.points import Point
-    from gacprof.kernels.fa2 import FlashTemplates
-    from gacprof.kernels.ncu import KernelCounters
+    from gacprof.kernels import Group
+    from gacprof.kernels.fa2 import FlashTemplates, Tile
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice, Question
     from gacprof.kernels.static import CompiledProbe
@@ -31,17 +31,14 @@ app = typer.Typer(
 Samples = Annotated[Path, Argument(help="A sweep's folder.")]
 Edges = Annotated[bool, Option("--edges", help="Only the cliffs' edges and their neighbours.")]
 Torch = Annotated[str | None, Option(help="With --arch. Default: installed.")]
+Report = Annotated[Path | None, Option(help="Read this .ncu-rep instead of collecting one.")]
 
 
 @app.command()
 def ncu(
-    samples: Annotated[
-        Path | None, Argument(help="A sweep's folder; not needed to read a --report.")
-    ] = None,
+    samples: Annotated[Path | None, Argument(help="A sweep's folder; --report needs none.")] = None,
     edges: Edges = False,
-    report: Annotated[
-        Path | None, Option(help="Read this .ncu-rep instead of collecting one.")
-    ] = None,
+    report: Report = None,
     device: Annotated[str, Option(help="The GPU to count on: cuda:0, cuda:1 …")] = "cuda:0",
     timeout: Annotated[float, Option(min=1, help="Seconds for ncu, in all.")] = 1800,
     as_json: bool = Json,
@@ -51,13 +48,13 @@ def ncu(
     Counters are kept in the folder, where 'map build' and 'explain' find them. Without ncu or
     permission it says how to get them, and that is no failure.
     """
+    from gacprof.explain.gathering import count
     from gacprof.kernels.ncu import read_report
 
-    launches: list[tuple[str, KernelCounters]] = []
     problem = ""
     if samples is not None:
-        known, problem = _collect_counters(samples, edges, report, device, timeout)
-        launches = [(str(p), launch) for p, listed in known.items() for launch in listed]
+        known, problem = count(samples, edges, report, device, timeout)
+        launches = [(str(point), launch) for point, listed in known.items() for launch in listed]
     elif report is not None:
         launches = [("", launch) for launch in read_report(report)]
     else:
@@ -65,75 +62,15 @@ def ncu(
     if as_json:
         rows = [{"point": point or None} | launch.as_dict() for point, launch in launches]
         print_json({"launches": rows, "problem": problem})
-    else:
-        _print_launches(launches, problem)
-
-
-def _collect_counters(
-    folder: Path, edges: bool, report: Path | None, device: str, timeout_s: float
-) -> tuple[dict[Point, list[KernelCounters]], str]:
-    """(Nsight Compute's counters by point of a sweep, why there are none), kept in its folder."""
-    from gacprof.kernels.evidence_files import read_counters, write_counters
-    from gacprof.kernels.ncu import read_report
-    from gacprof.kernels.ncu_collect import by_point, collect
-    from gacprof.sweeping import environment_of
-
-    kind = environment_of(folder).kind
-    if kind != "cuda" and report is None:
-        raise MeasurementError(
-            f"{folder} was measured on a {kind} device: Nsight Compute counts on NVIDIA GPUs "
-            "only ('gacprof evidence cpu' asks a CPU's libraries)"
-        )
-    points = _points(folder, edges)
-    if report is None:
-        made = collect(points, folder / "counters.ncu-rep", timeout_s, _gpu_index(device))
-        counters, problem = made.counters, made.problem
-    else:
-        counters, problem = by_point(points, read_report(report)), ""
-        if not counters:
-            problem = (
-                f"no launch in {report} belongs to a point of {folder}: it is of another sweep, "
-                "or of another tool; leave the folder out to see all launches"
-            )
-    known = {point: counters[point.id] for point in points if point.id in counters}
-    if known:
-        write_counters(folder, read_counters(folder) | known)
-    return known, problem
-
-
-def _points(folder: Path, edges: bool) -> list[Point]:
-    """The folder's measured points, or those at its map's edges."""
-    from gacprof import build_map
-    from gacprof.explain.annotate import edge_points
-    from gacprof.sweeping import read_samples
-
-    if edges:
-        points = [p for curve in build_map(folder).curves for p in edge_points(curve)]
-        if not points:
-            raise MeasurementError(f"the map of {folder} has no cliff: leave --edges out")
-    else:
-        points = [s.point for s in read_samples(folder) if s.status == "ok"]
-    return list(dict.fromkeys(points))
-
-
-def _gpu_index(device: str) -> int:
-    kind, _, index = device.partition(":")
-    if kind != "cuda" or not (index or "0").isdigit():
-        raise MeasurementError(f"counters are a GPU's: --device is cuda:0, cuda:1 …, not {device}")
-    return int(index or 0)
-
-
-def _print_launches(launches: Sequence[tuple[str, KernelCounters]], problem: str) -> None:
-    rows = [
-        (
-            point or " / ".join(launch.ranges), str(launch.kernel)[:72],
-            *(_value(launch.values, key) for key in _SHOWN),
-            _counts(launch.loads), _counts(launch.mma),
-        )
+        return
+    cells = [
+        (point or " / ".join(launch.ranges), str(launch.kernel)[:72],
+         *(_value(launch.values, key) for key in _SHOWN), _counts(launch.loads),
+         _counts(launch.mma))
         for point, launch in launches
     ]  # fmt: skip
-    if rows:
-        print_table("", ("point", "kernel", *_SHOWN.values(), "loads", "MMA"), rows)
+    if cells:
+        print_table("", ("point", "kernel", *_SHOWN.values(), "loads", "MMA"), cells)
     say_notes([problem] if problem else ())
 
 
@@ -164,25 +101,9 @@ def cpu(samples: Samples, edges: Edges = False, as_json: bool = Json) -> None:
 
     Kept in the folder, where 'map build' finds it and names the tiers after it.
     """
-    emit(_ask_libraries(samples, edges), as_json, _print_implementations, samples)
+    from gacprof.explain.gathering import ask_libraries
 
-
-def _ask_libraries(folder: Path, edges: bool) -> list[CpuImplementation]:
-    """What serves the points of a CPU's sweep, kept in its folder."""
-    from gacprof.kernels.evidence_files import read_implementations, write_implementations
-    from gacprof.kernels.onednn import implementations
-    from gacprof.sweeping import environment_of
-
-    environment = environment_of(folder)
-    if environment.kind != "cpu":
-        raise MeasurementError(
-            f"{folder} was measured on {environment.name}, which is no CPU: its kernels are in "
-            "the samples already"
-        )
-    found = implementations(_points(folder, edges))
-    known = read_implementations(folder) | {one.point: one for one in found}
-    write_implementations(folder, list(known.values()))
-    return list(found)
+    emit(ask_libraries(samples, edges), as_json, _print_implementations, samples)
 
 
 def _print_implementations(found: Sequence[CpuImplementation], samples: Path) -> None:
@@ -242,7 +163,7 @@ def names(
     emit(attach(kernels), as_json, _print_groups)
 
 
-def _print_groups(groups: Sequence[Any]) -> None:
+def _print_groups(groups: Sequence[Group]) -> None:
     for group in groups:
         for kernel in group.before:
             say(f"  before: {kernel}")
@@ -281,31 +202,21 @@ def sdpa(
         raise MapError(f"--dtype {dtype}: attention takes float16, bfloat16 or float32")
     keys = batch, kv_heads or heads, kv_len or q_len
     question = Question(
-        arch=arch or "",
-        q=(batch, heads, q_len, head_dim),
-        k=(*keys, head_dim),
-        v=(*keys, v_head_dim or head_dim),
-        dtype=dtype,
-        torch=torch or metadata.version("torch"),
-        cudnn=cudnn,
-        mask=mask,
-        causal=causal,
-    )
+        arch or "", (batch, heads, q_len, head_dim), (*keys, head_dim),
+        (*keys, v_head_dim or head_dim), dtype, torch or metadata.version("torch"), cudnn, mask,
+        causal,
+    )  # fmt: skip
     emit(choose(question) if arch else ask(question), as_json, _print_choice, question)
 
 
 def _print_choice(choice: BackendChoice, question: Question) -> None:
     say(choice.explain())
+    refused = {**choice.refusals, choice.backend: "serves"}
     later = "could serve; comes later in the order"
-    rows = [
-        (name, "serves" if name == choice.backend else choice.refusals.get(name, later))
-        for name in choice.order
-    ]
-    where = (
-        "asked on the GPU at hand" if choice.basis == "live" else f"on {question.arch}, by rules"
-    )
-    comma = "," if choice.basis == "live" else ""
-    print_table(f"torch {question.torch}{comma} {where}", ("backend", "why, or why not"), rows)
+    rows = [(name, refused.get(name, later)) for name in choice.order]
+    live = choice.basis == "live"
+    where = ", asked on the GPU at hand" if live else f" on {question.arch}, by rules"
+    print_table(f"torch {question.torch}{where}", ("backend", "why, or why not"), rows)
     say_notes(choice.doubts)
 
 
@@ -326,7 +237,7 @@ def fa2(
 
 
 def _print_templates(found: FlashTemplates) -> None:
-    def shown(tiles: tuple[tuple[int, int, int], ...]) -> str:
+    def shown(tiles: tuple[Tile, ...]) -> str:
         return " ".join(f"{q}×{k}/{warps}" for q, k, warps in tiles)
 
     rows = [
@@ -349,35 +260,23 @@ def tiers(
 ) -> None:
     """List the alignment tiers of a chip, or predict that of a GEMM. Rules, not measurements."""
     from gacprof.kernels.tiers import architecture, predict
+    from gacprof.operators import OPERATORS
 
     chip = architecture(arch)
-    known = chip.tiers.get(dtype)
-    if not known:
-        raise MapError(f"no rules for {dtype} on {chip.name} (there are {', '.join(chip.tiers)})")
-    predicted = predict(arch, dtype, _gemm_dims(row)) if row else None
+    known = chip.tiers_for(dtype)
+    rows = sizes(row, "--row")
+    for name in rows:
+        if name not in (dims := OPERATORS["linear"].dims):
+            raise MapError(f"--row: '{name}' is no dim of a GEMM (it has {', '.join(dims)})")
+    predicted = predict(arch, dtype, rows) if rows else None
     if as_json:
-        listed = [
-            {"elements": t.elements(dtype), "bytes": t.bytes, "load": t.load, "kernels": t.kernels,
-             "why": t.why, "basis": t.basis}
-            for t in known
-        ]  # fmt: skip
+        listed = [{"elements": tier.elements(dtype)} | asdict(tier) for tier in known]
         data = {"arch": chip.name, "dtype": dtype, "tiers": listed}
         print_json(data | {"prediction": predicted.as_dict() if predicted else None})
     elif predicted:
         say(f"{predicted.sentence} (by rules)")
     else:
-        rows = [(t.elements(dtype), t.load, t.kernels, t.why, t.basis) for t in known]
+        cells = [(t.elements(dtype), t.load, t.kernels, t.why, t.basis) for t in known]
         columns = ("rows ÷", "loads", "kernels", "why", "known from")
-        print_table(f"{chip.name} ({chip.chips}), {dtype}", columns, rows)
+        print_table(f"{chip.name} ({chip.chips}), {dtype}", columns, cells)
         say_notes(chip.notes)
-
-
-def _gemm_dims(given: list[str]) -> dict[str, int]:
-    from gacprof.operators import OPERATORS
-
-    rows = sizes(given, "--row")
-    known = OPERATORS["linear"].dims
-    for name in rows:
-        if name not in known:
-            raise MapError(f"--row: '{name}' is no dim of a GEMM (it has {', '.join(known)})")
-    return rows

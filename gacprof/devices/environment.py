@@ -81,6 +81,17 @@ def cuda_environment(
     return Environment("cuda", properties.name, arch, facts, stack)
 
 
+def cuda_arch(index: int) -> str | None:
+    """``sm90`` and the like; None where torch sees no such device."""
+    try:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability(index)
+    except Exception:  # without CUDA it is an AssertionError, with a broken driver others
+        return None
+    return f"sm{major}{minor}"
+
+
 def common_stack() -> dict[str, str | None]:
     import torch
 

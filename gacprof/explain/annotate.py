@@ -9,9 +9,9 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import mechanism_of_kernels
 from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Point, Sample
-from gacprof.explain.case import points_of
+from gacprof.explain.case import by_dim, points_of
 from gacprof.explain.causes import Cause, Explanation, Where, explain_edge
-from gacprof.kernels.evidence_files import read_counters, read_implementations
+from gacprof.kernels.evidence_files import Counters, read_counters, read_implementations
 from gacprof.kernels.ncu import KernelCounters
 
 MOST = 2
@@ -20,8 +20,6 @@ LEAST = 0.2
 """Share of the difference that a cause must account for to be named."""
 NO_REASON = ("unexplained", "residue")
 """Kinds that say that something is so, not why."""
-
-Counters = Mapping[Point, Sequence[KernelCounters]]
 
 
 def build_explained(samples: Path, name: str | None = None) -> CliffMap:
@@ -71,7 +69,7 @@ def edge_points(curve: Curve, neighbours: int = 1) -> list[Point]:
 def _annotated(curve: Curve, where: Where, counters: Counters) -> Curve:
     if not curve.cliffs:
         return curve
-    known = {p.dim[curve.axis]: c for p in points_of(curve) if (c := counters.get(p))}
+    known = by_dim(curve, counters)
     cliffs = []
     for cliff in curve.cliffs:
         cause = _cause(curve, cliff, where, known)

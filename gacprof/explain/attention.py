@@ -84,34 +84,27 @@ def _template(here: Served, there: Served, goal: int) -> str | None:
 
 
 def served(case: Case, d: int) -> Served:
+    """By the kernels that ran at ``d``, else by the forced backend, else by the rules of SDPA."""
     choice = _choice(case, d)
     refusals = choice.refusals if choice else {}
     if case.kernels(d):
         return replace(_by_kernels(case, d), refusals=refusals)
-    forced = str(case.curve.flags.get("backend", "auto"))
-    if forced != "auto":
-        found = Served(forced, evidence=("the backend was forced",), refusals=refusals)
-    elif choice:
-        evidence = (f"rules of SDPA in torch {case.where.torch}",)
-        found = Served(choice.backend, evidence=evidence, refusals=refusals)
-    else:
+    backend, evidence = str(case.curve.flags.get("backend", "auto")), "the backend was forced"
+    if backend == "auto" and choice:
+        backend, evidence = choice.backend, f"rules of SDPA in torch {case.where.torch}"
+    if backend == "auto":
         return Served(None)
-    return _with_flash(found, case, d) if found.backend == "flash" else found
-
-
-def _with_flash(found: Served, case: Case, d: int) -> Served:
-    """With what flash does to such a dim, by rules."""
+    found = Served(backend, evidence=(evidence,), refusals=refusals)
+    if backend != "flash":
+        return found
     found = replace(found, pads_to=padded(d), pads=TENSORS if padded(d) else 0)
     try:
         held = fa2.recorded(case.where.torch or "")
     except GacprofError:
         return found
-    return replace(
-        found,
-        template=held.template_for(d),
-        even_k=held.even_k(d),
-        template_evidence=(f"templates {held.source}",),
-    )
+    source = (f"templates {held.source}",)
+    template, even_k = held.template_for(d), held.even_k(d)
+    return replace(found, template=template, even_k=even_k, template_evidence=source)
 
 
 def _by_kernels(case: Case, d: int) -> Served:
@@ -137,12 +130,11 @@ def _by_kernels(case: Case, d: int) -> Served:
 
 
 def _choice(case: Case, d: int) -> BackendChoice | None:
-    if not (case.where.arch and case.where.torch):
+    where = case.where
+    if not (where.arch and where.torch):
         return None
-    question = question_of(
-        point_at(case.curve, d), case.where.arch, case.where.torch, case.where.cudnn
-    )
     try:
-        return choose(question)
+        point = point_at(case.curve, d)
+        return choose(question_of(point, where.arch, where.torch, where.cudnn))
     except GacprofError:
         return None

@@ -9,6 +9,7 @@ from typing import Any
 
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.core.points import Environment, Point
+from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import Group, attach
 from gacprof.kernels.ncu import KernelCounters
 
@@ -120,6 +121,11 @@ def points_of(curve: Curve) -> list[Point]:
     return [point_at(curve, d) for d in curve.points.d]
 
 
+def by_dim(curve: Curve, counters: Mapping[Point, Sequence[KernelCounters]]) -> Counters:
+    """Those of the curve's points, by dim."""
+    return {p.dim[curve.axis]: found for p in points_of(curve) if (found := counters.get(p))}
+
+
 @dataclass(frozen=True)
 class Case:
     """The dim ``d`` of a curve against ``reference``, and what is known of both."""
@@ -137,18 +143,24 @@ class Case:
 
     def kernels(self, d: int) -> list[str]:
         """Names of the kernels that ran at ``d``; empty where none were recorded."""
-        column = self.curve.points.kernels
-        index = column[self.curve.points.d.index(d)] if column else None
+        index = self._index(self.curve.points.kernels, d)
         return [] if index is None else self.curve.kernels[index]
 
     def mechanism(self, d: int) -> str | None:
         """What the map says serves ``d``; on a CPU, what its library reported."""
-        column = self.curve.points.mechanism
-        index = column[self.curve.points.d.index(d)] if column else None
+        index = self._index(self.curve.points.mechanism, d)
         return None if index is None else self.curve.mechanisms[index]
+
+    def _index(self, column: Sequence[int | None], d: int) -> int | None:
+        return column[self.curve.points.d.index(d)] if column else None
 
     def groups(self, d: int) -> list[Group]:
         return attach(self.kernels(d))
+
+    def product(self, d: int) -> Kernel | None:
+        """The matrix product's own kernel among what ran; None where none was recorded."""
+        roles = ("gemm", "gemv")
+        return next((group.main for group in self.groups(d) if group.main.role in roles), None)
 
     def next_multiple(self, d: int, of: int) -> int | None:
         """The smallest measured multiple of ``of`` that is not below ``d``."""

@@ -17,7 +17,7 @@ from gacprof.cliffmap.selection import best, matching, why_none
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag, Point
 from gacprof.explain import attention, linear
-from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, points_of
+from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, by_dim
 from gacprof.kernels.ncu import KernelCounters
 
 __all__ = ["Cause", "Explanation", "Where", "explain", "explain_edge", "explain_map"]
@@ -82,8 +82,7 @@ def explain_map(
     holding = [curve for curve in found if d in curve.points.d]
     chosen = best(holding or found, near=d)
     assert chosen is not None
-    known = {p.dim[chosen.axis]: c for p in points_of(chosen) if (c := (counters or {}).get(p))}
-    return explain(chosen, d, Where.of_map(file), known)
+    return explain(chosen, d, Where.of_map(file), by_dim(chosen, counters or {}))
 
 
 def _check(curve: Curve, d: int) -> None:
@@ -125,24 +124,19 @@ def _counted(case: Case) -> Iterator[Cause]:
     here, there = case.counters.get(case.d, ()), case.counters.get(case.reference, ())
     if not here:
         return
-
-    def duration(launch: KernelCounters) -> float:
-        return launch.values.get("duration_ns") or 0.0
-
-    main, other = max(here, key=duration), max(there, key=duration, default=None)
-    evidence = ("Nsight Compute counters",)
-    for kind, share, text in (
-        *_load_width(main, other),
-        *_main_kernel(main),
-        *_host(case, here),
-    ):
-        yield Cause(kind, share, text, evidence)
+    main, other = max(here, key=_duration), max(there, key=_duration, default=None)
+    for kind, share, text in (*_loads(main, other), *_main_kernel(main), *_host(case, here)):
+        yield Cause(kind, share, text, ("Nsight Compute counters",))
 
 
 _Found = Iterator[tuple[str, float | None, str]]
 
 
-def _load_width(main: KernelCounters, other: KernelCounters | None) -> _Found:
+def _duration(launch: KernelCounters) -> float:
+    return launch.values.get("duration_ns") or 0.0
+
+
+def _loads(main: KernelCounters, other: KernelCounters | None) -> _Found:
     narrow, wide = _most_executed(main), _most_executed(other) if other else None
     if narrow and wide and narrow[1] < wide[1]:
         text = f"loads of {narrow[1]} bytes ({narrow[0]}) instead of {wide[1]} ({wide[0]})"
@@ -161,11 +155,8 @@ def _most_executed(launch: KernelCounters) -> tuple[str, int] | None:
 def _main_kernel(main: KernelCounters) -> _Found:
     found, ideal = (main.values.get(f"l2_{which}_sectors") for which in ("theoretical", "ideal"))
     if found and ideal and found / ideal > MORE_SECTORS:
-        yield (
-            "l2_sectors",
-            None,
-            f"{found / ideal:.2f}× the L2 sectors that whole accesses would need",
-        )
+        text = f"{found / ideal:.2f}× the L2 sectors that whole accesses would need"
+        yield "l2_sectors", None, text
     if main.legacy_mma:
         yield "alignment", None, "mma.sync instead of warpgroup MMA, whatever the kernel's name"
     waves = main.values.get("waves_per_sm") or 0.0
@@ -176,10 +167,9 @@ def _main_kernel(main: KernelCounters) -> _Found:
 
 
 def _host(case: Case, launches: Sequence[KernelCounters]) -> _Found:
-    durations = [launch.values.get("duration_ns") for launch in launches]
-    if None in durations:
+    if any(launch.values.get("duration_ns") is None for launch in launches):
         return
-    device_us = sum(duration or 0.0 for duration in durations) / 1000
+    device_us = sum(map(_duration, launches)) / 1000
     outside = 1 - device_us / case.latency[case.d]
     if outside > HOST_SHARE:
         text = f"the device works {device_us:.1f} µs; the rest is the host launching"

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gacprof.core.errors import GacprofError
 from gacprof.explain.case import Case, CauseChain
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.names import Group
 from gacprof.kernels.tiers import Prediction, architecture, predict
 
 ROW_AXES = ("K", "N")
 """Row lengths of the operands of ``y[M, N] = x[M, K] W``: M is none (operators/linear.py)."""
 
 
-def main_kernel(groups: Sequence[Group]) -> Kernel | None:
-    """The product's own kernel among what ran; None where none was recorded."""
-    return next((group.main for group in groups if group.main.role in ("gemm", "gemv")), None)
-
-
 def chain(case: Case) -> CauseChain:
     """Aligned rows → the same residue → the same kernel → the other dim."""
-    here = main_kernel(case.groups(case.d)) or case.mechanism(case.d)
+    here = case.product(case.d) or case.mechanism(case.d)
     made = CauseChain(case, [str(here)] if here else [])
     if case.curve.axis in ROW_AXES and case.curve.fixed.get("M") != 1:  # no rule for a GEMV
         _alignment(case, made)
@@ -33,14 +25,22 @@ def _alignment(case: Case, made: CauseChain) -> None:
     here, there = _predicted(case, case.d), _predicted(case, case.reference)
     if here is None or there is None or None in (here.tier, there.tier) or here.tier == there.tier:
         return
-    best = architecture(here.arch).tiers[here.dtype][0]
-    needs = best.elements(here.dtype)
-    if here.tier != best:
-        _step_to_aligned(case, made, here, needs)
+    best, by_rules = architecture(here.arch).tiers_for(here.dtype)[0], [f"rules of {here.arch}"]
+    target = case.next_multiple(case.d, needs := best.elements(here.dtype))
+    if here.tier != best and target is not None:
+        kernel, other = case.product(case.d), case.product(target)
+        if kernel is None or other is None or not kernel.alignment or not other.alignment:
+            made.step("alignment", target, here.sentence, by_rules, "rules")
+        elif kernel.alignment != other.alignment:
+            text = (
+                f"a kernel for rows of {kernel.alignment} ({kernel.mechanism}) "
+                f"instead of {other.alignment} ({other.mechanism})"
+            )
+            made.step("alignment", target, text, ["kernel names"])
+        # else: what ran contradicts the rules, and what ran counts
     if there.tier != best:
-        goal = case.next_multiple(case.reference, needs)
-        text = f"less what the rows of {case.reference} cost"
-        made.lead_to(goal, "alignment", text, [f"rules of {case.where.arch}"], "rules")
+        goal, text = case.next_multiple(case.reference, needs), "less what the rows of {} cost"
+        made.lead_to(goal, "alignment", text.format(case.reference), by_rules, "rules")
 
 
 def _predicted(case: Case, d: int) -> Prediction | None:
@@ -50,33 +50,19 @@ def _predicted(case: Case, d: int) -> Prediction | None:
         return None
 
 
-def _step_to_aligned(case: Case, made: CauseChain, here: Prediction, needs: int) -> None:
-    target = case.next_multiple(case.d, needs)
-    if target is None:
-        return
-    kernel, other = main_kernel(case.groups(case.d)), main_kernel(case.groups(target))
-    if kernel is None or other is None or not kernel.alignment or not other.alignment:
-        evidence = [f"rules of {case.where.arch}"]
-        made.step("alignment", target, here.sentence, evidence, "rules")
-    elif kernel.alignment != other.alignment:
-        text = (
-            f"a kernel for rows of {kernel.alignment} ({kernel.mechanism}) "
-            f"instead of {other.alignment} ({other.mechanism})"
-        )
-        made.step("alignment", target, text, ["kernel names"])
-    # else: what ran contradicts the rules, and what ran counts
-
-
 def finish(chain: CauseChain) -> None:
     """Lead any operator's chain to the reference, naming each step if it can be named."""
     _residue(chain)
-    case = chain.case
-    if chain.at != chain.goal and not _switch(chain):
-        left = abs(case.latency[chain.at] - case.latency[chain.goal]) / case.latency[case.d]
-        if left > case.curve.floor:
-            chain.step("unexplained", chain.goal, f"unexplained ({_why(case)})", [])
+    case, goal = chain.case, chain.goal
+    if chain.at != goal:
+        left = abs(case.latency[chain.at] - case.latency[goal]) / case.latency[case.d]
+        if (found := _switch(case, chain.at, goal)) is not None:
+            kind, text, evidence = found
+            chain.step(kind, goal, text, [evidence])
+        elif left > case.curve.floor:
+            chain.step("unexplained", goal, f"unexplained ({_why(case)})", [])
         else:
-            chain.at = chain.goal  # the noise could make such a difference
+            chain.at = goal  # the noise could make such a difference
     chain.last_step()
 
 
@@ -106,28 +92,22 @@ def _residue(chain: CauseChain) -> None:
     chain.step("residue", target, text, [f"period {period.modulus} of the measured curve"])
 
 
-def _switch(chain: CauseChain) -> bool:
-    """Name the step to the goal by what served at both ends, if that is known and differs."""
-    case = chain.case
-    here, there = main_kernel(case.groups(chain.at)), main_kernel(case.groups(chain.goal))
+def _switch(case: Case, at: int, goal: int) -> tuple[str, str, str] | None:
+    """(kind, sentence, evidence) by what served at both ends, if that is known and differs."""
+    here, there = case.product(at), case.product(goal)
     if here is None or there is None:  # the map may still say what served, as it does of CPUs
-        served, other = case.mechanism(chain.at), case.mechanism(chain.goal)
+        served, other = case.mechanism(at), case.mechanism(goal)
         if served is None or other is None or served == other:
-            return False
-        text = f"{served} instead of {other}"
-        chain.step("kernel_switch", chain.goal, text, ["names in the map"])
-        return True
+            return None
+        return "kernel_switch", f"{served} instead of {other}", "names in the map"
     if _variant(here) != _variant(there):
-        text = f"another kernel: {here} instead of {there}"
-        chain.step("kernel_switch", chain.goal, text, ["kernel names"])
-        return True
-    extent = _tile_extent(case, here)
-    if not extent or -(-chain.at // extent) == -(-chain.goal // extent):
-        return False
-    tiles, others = -(-chain.at // extent), -(-chain.goal // extent)
-    text = f"{tiles} tiles of {extent} along {case.curve.axis}, not {others}"
-    chain.step("tile_quantisation", chain.goal, text, ["kernel names"])
-    return True
+        return "kernel_switch", f"another kernel: {here} instead of {there}", "kernel names"
+    if extent := _tile_extent(case, here):
+        tiles, others = -(-at // extent), -(-goal // extent)
+        if tiles != others:
+            text = f"{tiles} tiles of {extent} along {case.curve.axis}, not {others}"
+            return "tile_quantisation", text, "kernel names"
+    return None
 
 
 def _variant(kernel: Kernel) -> tuple[object, ...]:

@@ -6,80 +6,108 @@ evidence was not collected: reading gives nothing and no error.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import write_json
-from gacprof.core.points import Point
+from gacprof.core.points import Flag, Point
 from gacprof.kernels.names import parse
-from gacprof.kernels.ncu import KernelCounters
+from gacprof.kernels.ncu import METRICS, KernelCounters
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 
-COUNTERS, COUNTERS_SCHEMA = "ncu.json", "gacprof.counters/1"
-IMPLEMENTATIONS, IMPLEMENTATIONS_SCHEMA = "implementations.json", "gacprof.implementations/1"
-
+COUNTERS, IMPLEMENTATIONS = "ncu.json", "implementations.json"
 Counters = Mapping[Point, Sequence[KernelCounters]]
 
 
+class _Point(BaseModel):
+    operator: str
+    dims: dict[str, int]
+    dtype: str
+    flags: dict[str, Flag]
+
+    @property
+    def value(self) -> Point:
+        return Point.of(self.operator, self.dims, self.dtype, self.flags)
+
+
+class _Kernel(BaseModel):
+    name: str
+
+
+class _Launch(BaseModel):
+    kernel: _Kernel
+    arch: str | None
+    device: str | None
+    ranges: tuple[str, ...]
+    values: dict[str, float | None]
+    absent: dict[str, str]
+    opcodes: dict[str, int] | None
+
+    @property
+    def value(self) -> KernelCounters:
+        values = {metric.key: self.values.get(metric.key) for metric in METRICS}
+        plain = self.arch, self.device, self.ranges, values, self.absent, self.opcodes
+        return KernelCounters(parse(self.kernel.name), *plain)
+
+
+class _Counted(BaseModel):
+    point: _Point
+    launches: list[_Launch]
+
+
+class _Served(BaseModel):
+    point: _Point
+    calls: tuple[LibraryCall, ...]
+    reason: str
+
+
+class _CountersFile(BaseModel):
+    schema_: Literal["gacprof.counters/1"] = Field(alias="schema")
+    points: list[_Counted]
+
+
+class _ImplementationsFile(BaseModel):
+    schema_: Literal["gacprof.implementations/1"] = Field(alias="schema")
+    points: list[_Served]
+
+
 def write_counters(folder: Path, counters: Counters) -> Path:
-    """Replace the folder's counters. Returns the file."""
+    """Replace the folder's counters. Returns the file. Raises :class:`MeasurementError`."""
     rows = [
         {"point": _plain(point), "launches": [launch.as_dict() for launch in launches]}
         for point, launches in counters.items()
     ]
-    return _write(folder / COUNTERS, COUNTERS_SCHEMA, rows)
+    return _write(folder / COUNTERS, "gacprof.counters/1", rows)
 
 
 def read_counters(folder: Path) -> dict[Point, list[KernelCounters]]:
     """Launches by point; empty where none were collected. Raises :class:`MeasurementError`."""
-
-    def read(row: Mapping[str, Any]) -> tuple[Point, list[KernelCounters]]:
-        return _point(row["point"]), [_launch(launch) for launch in row["launches"]]
-
-    return dict(_rows(folder / COUNTERS, COUNTERS_SCHEMA, read))
+    found = _read(folder / COUNTERS, _CountersFile)
+    rows = found.points if found else []
+    return {row.point.value: [launch.value for launch in row.launches] for row in rows}
 
 
 def write_implementations(folder: Path, found: Sequence[CpuImplementation]) -> Path:
-    """Replace the folder's CPU implementations. Returns the file."""
+    """Replace the folder's CPU implementations. Returns the file. Raises as above."""
     rows = [one.as_dict() | {"point": _plain(one.point)} for one in found]
-    return _write(folder / IMPLEMENTATIONS, IMPLEMENTATIONS_SCHEMA, rows)
+    return _write(folder / IMPLEMENTATIONS, "gacprof.implementations/1", rows)
 
 
 def read_implementations(folder: Path) -> dict[Point, CpuImplementation]:
     """By point; empty where nobody asked. Raises :class:`MeasurementError` where garbled."""
-
-    def read(row: Mapping[str, Any]) -> tuple[Point, CpuImplementation]:
-        point = _point(row["point"])
-        made = tuple(LibraryCall(**call) for call in row["calls"])
-        return point, CpuImplementation(point, made, str(row["reason"]))
-
-    return dict(_rows(folder / IMPLEMENTATIONS, IMPLEMENTATIONS_SCHEMA, read))
-
-
-def _launch(data: Mapping[str, Any]) -> KernelCounters:
-    opcodes = data["opcodes"]
-    return KernelCounters(
-        kernel=parse(data["kernel"]["name"]),
-        arch=data["arch"],
-        device=data["device"],
-        ranges=tuple(data["ranges"]),
-        values=dict(data["values"]),
-        absent=dict(data["absent"]),
-        opcodes=None if opcodes is None else dict(opcodes),
-    )
+    found = _read(folder / IMPLEMENTATIONS, _ImplementationsFile)
+    rows = [(row.point.value, row) for row in (found.points if found else [])]
+    return {point: CpuImplementation(point, row.calls, row.reason) for point, row in rows}
 
 
 def _plain(point: Point) -> dict[str, Any]:
-    return {
-        "operator": point.operator, "dims": point.dim, "dtype": point.dtype, "flags": point.flag,
-    }  # fmt: skip
-
-
-def _point(data: Mapping[str, Any]) -> Point:
-    return Point.of(data["operator"], data["dims"], data["dtype"], data["flags"])
+    return _Point(
+        operator=point.operator, dims=point.dim, dtype=point.dtype, flags=point.flag
+    ).model_dump()
 
 
 def _write(path: Path, schema: str, rows: list[dict[str, Any]]) -> Path:
@@ -90,16 +118,19 @@ def _write(path: Path, schema: str, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def _rows(path: Path, schema: str, read: Any) -> list[Any]:
+_File = TypeVar("_File", bound=BaseModel)
+
+
+def _read(path: Path, model: type[_File]) -> _File | None:
     if not path.exists():
-        return []
+        return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["schema"] != schema:
-            raise MeasurementError(f"{path} is of schema {data['schema']!r}, not {schema}")
-        return [read(row) for row in data["points"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return model.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        why = str(error)
+        if isinstance(error, ValidationError):
+            fault = error.errors()[0]
+            why = ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"])))
         raise MeasurementError(
-            f"{path} is not readable as evidence ({type(error).__name__}: {error}): "
-            "collect it again, or delete it"
+            f"{path} is not readable as evidence ({why}): collect it again, or delete it"
         ) from None

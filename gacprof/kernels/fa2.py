@@ -107,8 +107,7 @@ def read(library: Path | None = None) -> FlashTemplates:
     Takes a few seconds for a library of a gigabyte and imports nothing. Raises
     :class:`MeasurementError` where there is no such library, or it holds no such names.
     """
-    version = _installed_version() if library is None else ""
-    path = library if library is not None else _installed_library(version)
+    version, path = ("", library) if library is not None else _installed()
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             symbols = {match.group().decode() for match in _SYMBOL.finditer(data)}
@@ -156,21 +155,16 @@ def _sorted(tiles: Mapping[int, set[Tile]]) -> dict[int, tuple[Tile, ...]]:
     return {size: tuple(sorted(tiles[size])) for size in sorted(tiles)}
 
 
-def _installed_version() -> str:
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        raise MeasurementError("torch is not installed: there is no library to read") from None
-
-
-def _installed_library(version: str) -> Path:
+def _installed() -> tuple[str, Path]:
+    """The installed torch's version and its CUDA library."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         raise MeasurementError("torch is not installed: there is no library to read")
+    version = importlib.metadata.version("torch")
     path = Path(found.origin).parent / "lib" / "libtorch_cuda.so"
     if not path.is_file():
         raise MeasurementError(
             f"the installed torch {version} has no libtorch_cuda.so: it was built without CUDA "
             f"and holds no FlashAttention-2 (recorded instead: {', '.join(RECORDS)})"
         )
-    return path
+    return version, path

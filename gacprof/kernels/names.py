@@ -1,20 +1,22 @@
 """Kernel names → identities, and the kernels of one call → groups.
 
-A name is taken apart (:mod:`name_parts`), the first rule that claims it (:mod:`rules`) says
-what family it is of, and that rule's reader fills in the rest. A name that no rule
+A name is taken apart (:mod:`signature`), the first row that claims it (:mod:`families`) says
+what family it is of, and that family's reader fills in the rest. A name that no row
 claims is ``unknown`` and kept. Nothing here raises: names come from libraries not yet written.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from gacprof.kernels.demangle import LONGEST
+from gacprof.kernels.families import FAMILIES
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.name_parts import take_apart
-from gacprof.kernels.rules import RULES
+from gacprof.kernels.signature import take_apart
 
 COMPLETES = {
     "split_k_reduce": ("gemm", "gemv"),
@@ -28,20 +30,25 @@ PAD_ROLES = ("fill", "copy", "pad")
 """Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def parse(name: str) -> Kernel:
-    """What ``name`` says. Unknown names give ``provider="unknown"``; never raises."""
-    signature = take_apart(name)
-    rule = next((rule for rule in RULES if rule.claims(signature)), None)
-    if rule is None:
+    """What ``name`` says. Unknown names give ``provider="unknown"``; never raises.
+
+    No more is read of a name longer than any kernel's, or with a number of a thousand digits.
+    """
+    if len(name) > LONGEST or re.search(r"\d{1000}", name):
         return Kernel(name)
-    fields = rule.read(signature)
+    signature = take_apart(name)
+    found = next((family for family in FAMILIES if family.claims(signature)), None)
+    if found is None:
+        return Kernel(name)
+    fields = found.read(signature)
     flags = {key: value for key, value in fields.pop("flags", {}).items() if value is not None}
     return Kernel(
         name,
-        provider=rule.provider,
-        family=rule.family,
-        role=rule.role,
+        provider=found.provider,
+        family=found.family,
+        role=found.role,
         flags=tuple(sorted(flags.items())),
         **fields,
     )

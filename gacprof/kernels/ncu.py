@@ -187,27 +187,23 @@ def _check_file(path: Path) -> None:
 
 def _payload_size(header: bytes) -> int:
     """Field 5 of a block's header, a protobuf message; 0 where there is none."""
-    at = 0
-    while at < len(header):
-        key, at = _varint(header, at)
-        value, at = _varint(header, at)
-        if key & 7 == 2:  # length-delimited: the value is the length
-            at += value
-        elif key >> 3 == 5:
-            return value
-    return 0
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(data):
-        byte = data[at]
-        at += 1
+    at, value, shift = 0, 0, 0
+    key: int | None = None
+    while at < len(header) and shift < 64:
+        byte, at = header[at], at + 1
         value |= (byte & 127) << shift
         shift += 7
-        if byte < 128:
-            break
-    return value, at
+        if byte >= 128:  # a number goes on while its bytes' highest bit is set
+            continue
+        if key is None:
+            key = value
+        elif key >> 3 == 5 and key & 7 == 0:
+            return value
+        else:
+            at += value if key & 7 == 2 else 0  # length-delimited: the value is the length
+            key = None
+        value = shift = 0
+    return 0
 
 
 def _read_action(action: Any) -> KernelCounters:

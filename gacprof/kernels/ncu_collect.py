@@ -1,8 +1,8 @@
 """Running Nsight Compute on chosen points, or saying how it could be run.
 
-``ncu`` profiles a child process that runs each point once inside an NVTX range named after
-the point's id, so that every launch in the report is known to belong to a point. Clocks are
-left alone (``--clock-control none``): counters then belong to the state that was timed.
+``ncu`` profiles a process that runs each point once inside an NVTX range named after the point's
+id (:mod:`gacprof.devices.profiled`), so that every launch in the report belongs to a point. Clocks
+are left alone (``--clock-control none``): counters then belong to the state that was timed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
-from gacprof.devices.environment import find_ncu
+from gacprof.devices.environment import cuda_arch, find_ncu
+from gacprof.devices.profiled import REFUSED
 from gacprof.kernels.ncu import KernelCounters, read_report, requested
 
 GET_NCU = (
@@ -33,9 +34,6 @@ GET_PERMISSION = (
     "the nvidia module with NVreg_RestrictProfilingToAdminUsers=0; in a container, "
     "add the capability SYS_ADMIN"
 )
-WARM_UPS = 3
-REFUSED = "gacprof: not run: "
-"""Prefix of the line that the profiled process prints for a point that it passes over."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def command(
     options += ["--clock-control", "none", "--profile-from-start", "off", "--nvtx"]
     options += ["--target-processes", "application-only", "--replay-mode", "kernel"]
     options += ["--metrics", requested(arch), "--force-overwrite", "--export", str(report)]
-    child = [sys.executable, "-m", "gacprof.kernels.ncu_collect", str(points), str(device)]
+    child = [sys.executable, "-m", "gacprof.devices.profiled", str(points), str(device)]
     return [ncu, *options, *child]
 
 
@@ -95,7 +93,7 @@ def collect(
         listed, made = Path(folder) / "points.json", Path(folder) / report.name
         listed.write_text(json.dumps([[p.id, p.operator, p.dim, p.dtype, p.flag] for p in points]))
         flush = all(point.flag.get("cache") == "cold" for point in points)
-        arguments = command(ncu, made, listed, flush, _arch(device), device)
+        arguments = command(ncu, made, listed, flush, cuda_arch(device), device)
         try:
             code, output = _run(arguments, timeout_s)
         except OSError as error:
@@ -153,17 +151,6 @@ def _problem(ncu: str, code: int | None, output: str, timeout_s: float, reported
     return f"{ncu} failed: {errors[0]}"
 
 
-def _arch(device: int) -> str | None:
-    """``sm90`` and the like; None where torch sees no such device."""
-    try:
-        import torch
-
-        major, minor = torch.cuda.get_device_capability(device)
-    except Exception:  # without CUDA it is an AssertionError, with a broken driver others
-        return None
-    return f"sm{major}{minor}"
-
-
 def from_report(points: Sequence[Point], report: Path) -> Evidence:
     """Counters of an existing report, sorted by the points whose NVTX ranges they lie in."""
     try:
@@ -187,38 +174,3 @@ def by_point(
         if owner:
             counters.setdefault(owner, []).append(launch)
     return counters
-
-
-def _child(listed: Path, index: int) -> None:
-    """Run each point under the profiler. ncu calls this; see :func:`command`.
-
-    A point that cannot be run is reported and passed over.
-    """
-    import torch
-
-    from gacprof import operators
-
-    torch.cuda.set_device(index)
-    device = torch.device("cuda", index)
-    for point_id, operator, dims, dtype, flags in json.loads(listed.read_text()):
-        point = operators.point(operator, dims, dtype, flags)
-        try:
-            operators.set_precision(point)
-            work = operators.get(operator).prepare(point, device)
-            for _ in range(WARM_UPS):
-                work()
-            torch.cuda.synchronize()
-        except Exception as error:  # an operator may raise anything
-            print(f"{REFUSED}{point}: {first_line(error)}", flush=True)
-            torch.cuda.empty_cache()
-            continue
-        torch.cuda.profiler.start()
-        torch.cuda.nvtx.range_push(point_id)
-        work()
-        torch.cuda.synchronize()
-        torch.cuda.nvtx.range_pop()
-        torch.cuda.profiler.stop()
-
-
-if __name__ == "__main__":
-    _child(Path(sys.argv[1]), int(sys.argv[2]))

@@ -10,19 +10,14 @@ from release to release was read out of the messages in the ``libtorch_cuda.so``
 
 from __future__ import annotations
 
-import warnings
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gacprof.core.errors import MapError, MeasurementError
+from gacprof.core.errors import MapError
 from gacprof.core.points import Point
 
-if TYPE_CHECKING:
-    import torch
-
-CODES = {-1: "error", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"}
-"""What ``torch._fused_sdp_choice`` returns (ATen SDPBackend)."""
 OLDEST, NEWEST = (2, 6), (2, 13)
 ORDER = ("flash", "efficient", "math", "cudnn")
 """``torch._C._get_sdp_priority_order()`` of 2.13."""
@@ -61,18 +56,18 @@ class Question:
     @property
     def sm(self) -> int:
         """80 of ``sm80``. Raises :class:`MapError` for what is no CUDA architecture."""
-        digits = self.arch.removeprefix("sm").rstrip("af")
-        if not self.arch.startswith("sm") or not digits.isdigit():
+        found = re.fullmatch(r"sm([0-9]{2,3})[af]?", self.arch)
+        if found is None:
             raise MapError(f"'{self.arch}' is no CUDA architecture such as sm80 or sm90")
-        return int(digits)
+        return int(found[1])
 
     @property
     def release(self) -> tuple[int, int]:
         """(2, 9) of ``2.9.1+cu128``. Raises :class:`MapError` for what is no version."""
-        parts = self.torch.split("+")[0].split(".")
-        if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])", self.torch)
+        if found is None:
             raise MapError(f"'{self.torch}' is no torch version such as 2.9.1")
-        return int(parts[0]), int(parts[1])
+        return int(found[1]), int(found[2])
 
     @property
     def grouped(self) -> bool:
@@ -113,20 +108,11 @@ def question_of(point: Point, arch: str, torch: str, cudnn: int | None = None) -
     """The question that an ``attention`` point asks. Raises :class:`MapError` for others."""
     if point.operator != "attention":
         raise MapError(f"{point} is no attention point: SDPA has no say in it")
-    d, flags = point.dim, point.flag
-    batch, head_dim = d.get("batch", 1), d["head_dim"]
-    keys = batch, d.get("kv_heads", d["heads"]), d.get("kv_len", d["q_len"]), head_dim
-    return Question(
-        arch=arch,
-        q=(batch, d["heads"], d["q_len"], head_dim),
-        k=keys,
-        v=keys,
-        dtype=point.dtype,
-        torch=torch,
-        cudnn=cudnn,
-        mask=str(flags.get("mask", "none")),
-        causal=bool(flags.get("causal", False)),
-    )
+    d, mask = point.dim, str(point.flag.get("mask", "none"))
+    q = d.get("batch", 1), d["heads"], d["q_len"], d["head_dim"]
+    k = q[0], d.get("kv_heads", d["heads"]), d.get("kv_len", d["q_len"]), d["head_dim"]
+    causal = bool(point.flag.get("causal", False))
+    return Question(arch, q, k, k, point.dtype, torch, cudnn, mask, causal)
 
 
 def padded(head_dim: int) -> int | None:
@@ -167,10 +153,8 @@ def _order(q: Question) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The order in which backends are asked, and what is in doubt about it."""
     doubts = []
     if not OLDEST <= q.release <= NEWEST:
-        doubts.append(
-            f"the rules are of torch {'.'.join(map(str, OLDEST))} to "
-            f"{'.'.join(map(str, NEWEST))}, not {q.torch}"
-        )
+        first, last = (".".join(map(str, release)) for release in (OLDEST, NEWEST))
+        doubts.append(f"the rules are of torch {first} to {last}, not {q.torch}")
     order: tuple[str, ...] = ORDER
     if q.sm in (90, 100) and q.release >= (2, 10):
         if q.cudnn is None:
@@ -264,71 +248,18 @@ _REASONS: Mapping[str, Callable[[Question], Iterator[str]]] = {
 }
 
 
-# The same question, put to the PyTorch and the GPU at hand.
-
-
 def ask(question: Question) -> BackendChoice:
-    """PyTorch's own choice and refusals for tensors of these shapes, allocated and freed.
+    """PyTorch's own choice and refusals for such a call, on the GPU at hand.
 
-    ``arch``, ``torch`` and ``cudnn`` of the question are not used: the device at hand answers.
+    ``arch``, ``torch`` and ``cudnn`` of the question are not used: the device answers.
     Raises :class:`MeasurementError` without CUDA, or where the tensors do not fit.
     """
-    import torch
+    from gacprof.operators.sdpa_choice import torch_choice
 
-    if not torch.cuda.is_available():
-        raise MeasurementError(
-            "PyTorch answers about SDPA backends only where it sees a CUDA device; without one, "
-            "ask the rules for an architecture (--arch sm80, or gacprof.kernels.sdpa.choose)"
-        )
-    try:
-        tensors = _tensors(question)
-    except torch.cuda.OutOfMemoryError as error:
-        raise MeasurementError(f"the tensors of {question} do not fit the device") from error
-    options = question.dropout, question.causal
-    fused_choice: Any = torch._fused_sdp_choice
-    code = int(fused_choice(*tensors, *options, scale=None, enable_gqa=question.grouped))
-    make_params: Any = torch.backends.cuda.SDPAParams
-    refusals = _live_refusals(make_params(*tensors, *options, question.grouped))
-    backend = CODES.get(code, f"code {code}")
-    listed: Any = getattr(torch._C, "_get_sdp_priority_order", lambda: [])()
-    order = tuple(CODES.get(int(code), str(code)) for code in listed)
-    pads_to = padded(question.q[3]) if backend == "flash" else None
-    return BackendChoice(backend, refusals, order, pads_to, "live")
-
-
-def _tensors(question: Question) -> list[torch.Tensor | None]:
-    """q, k, v and the mask, if there is one."""
-    import torch
-
-    dtype = getattr(torch, question.dtype)
-    made: list[torch.Tensor | None] = [
-        torch.empty(shape, dtype=dtype, device="cuda", requires_grad=question.training)
-        for shape in (question.q, question.k, question.v)
-    ]
-    if question.mask == "none":
-        return [*made, None]
-    mask_dtype = torch.bool if question.mask == "bool" else dtype
-    size = question.q[2], question.k[2]
-    return [*made, torch.zeros(size, dtype=mask_dtype, device="cuda")]
-
-
-def _live_refusals(params: Any) -> dict[str, str]:
-    """PyTorch gives the first failing reason of each backend, as Python warnings."""
-    import torch
-
-    preamble = ("kernel not used because", "attention kernel not used")
-    checks = {
-        "flash": torch.backends.cuda.can_use_flash_attention,
-        "efficient": torch.backends.cuda.can_use_efficient_attention,
-        "cudnn": torch.backends.cuda.can_use_cudnn_attention,
-    }
-    refusals = {}
-    for name, check in checks.items():
-        with warnings.catch_warnings(record=True) as raised:
-            warnings.simplefilter("always")
-            usable = check(params, True)
-        if not usable:
-            messages = [str(warning.message).split("(Triggered")[0].strip() for warning in raised]
-            reasons = [text for text in messages if not any(p in text for p in preamble)]
-            refusals[name] = " ".join(reasons) or "no reason given"
-    return refusals
+    q = question
+    found = torch_choice(
+        (q.q, q.k, q.v), q.dtype, mask=q.mask, causal=q.causal, dropout=q.dropout,
+        training=q.training,
+    )  # fmt: skip
+    pads_to = padded(q.q[3]) if found.backend == "flash" else None
+    return BackendChoice(found.backend, found.refusals, found.order, pads_to, "live")

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.kernels.attention_names import SWITCHES
-from gacprof.kernels.cublas_names import ARCHITECTURES, NVJET_TYPES, OP_LETTERS
 from gacprof.kernels.kernel import Kernel, Types
 from gacprof.kernels.names import parse
+from gacprof.kernels.template_names import SWITCHES
+from gacprof.kernels.vocabulary import ARCHITECTURES, OP_LETTERS
+from gacprof.kernels.word_names import NVJET_TYPES
 
 _ARCH_NAMES = {number: word for word, number in ARCHITECTURES.items()}
 _NVJET_LETTERS = {kind: letter for letter, kind in NVJET_TYPES.items()}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gacprof.kernels.demangle import demangle, identifiers
+from gacprof.kernels.names import parse
 
 CASES = {  # mangled → c++filt's answer without return type and parameters
     "_ZN8cublasLt19splitKreduce_kernelILi32ELi16Ei6__halfS1_fS1_Lb0ES1_S1_S1_Lb1ELb1ELb0ELb0EEEv"
@@ -61,3 +62,17 @@ def test_a_deeply_nested_name_is_refused_not_a_stack_overflow() -> None:
     assert demangle("_Z1fI" + "P" * 9000 + "iEvv") is None  # deeper than the stack
     assert demangle("_Z1fI" + "i" * 90_000 + "Evv") is None  # longer than any real name
     assert demangle("_Z1fIPPPiEvv") == "f<int***>"
+
+
+def doubled(levels: int) -> str:
+    """``f<a<int, int>, a<a<int, int>, a<int, int>>, …>``: each argument holds the last twice."""
+    digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    again = "".join(f"S0_IS{digits[1 + level]}_S{digits[1 + level]}_E" for level in range(levels))
+    return f"_Z1fI1aIiiE{again}Evv"
+
+
+def test_a_short_name_that_doubles_its_text_is_refused() -> None:
+    assert demangle(doubled(1)) == "f<a<int, int>, a<a<int, int>, a<int, int> > >"
+    assert len(doubled(29)) < 340  # and its text has some 8 thousand million characters
+    assert demangle(doubled(29)) is None
+    assert parse(doubled(29)).name == doubled(29)

@@ -44,6 +44,22 @@ def test_implementations_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_implementations(tmp_path) == {served.point: served, silent.point: silent}
 
 
+def test_counters_of_another_type_are_refused_before_they_are_used(tmp_path: Path) -> None:
+    data = json.loads(write_counters(tmp_path, {POINT: [LAUNCH]}).read_text())
+    data["points"][0]["launches"][0]["values"]["duration_ns"] = "long"
+    (tmp_path / COUNTERS).write_text(json.dumps(data))
+    with pytest.raises(MeasurementError, match=r"points\.0\.launches\.0\.values\.duration_ns"):
+        read_counters(tmp_path)
+
+
+def test_counters_that_a_file_lacks_are_none(tmp_path: Path) -> None:
+    data = json.loads(write_counters(tmp_path, {POINT: [LAUNCH]}).read_text())
+    data["points"][0]["launches"][0]["values"] = {}
+    (tmp_path / COUNTERS).write_text(json.dumps(data))
+    (launch,) = read_counters(tmp_path)[POINT]
+    assert launch.sectors_per_l2_request is None and launch.legacy_mma is None
+
+
 def test_a_folder_without_evidence_has_none(tmp_path: Path) -> None:
     assert read_counters(tmp_path) == {} and read_implementations(tmp_path) == {}
 

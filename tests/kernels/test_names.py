@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import attach, parse
 
-FILES = ("gemm_and_attention", "cublas", "flash2", "mem_efficient", "aten")
+FILES = ("gemm_and_attention", "cublas", "cutlass3", "flash2", "mem_efficient", "aten")
 
 
 def names(fixtures: Path, file: str) -> list[str]:
@@ -32,6 +33,7 @@ def test_providers_are_never_mixed_up(fixtures: Path) -> None:
     expected = {
         "cublas": {"cublas", "cutlass"},  # cuBLAS ships CUTLASS kernels under CUTLASS's names
         "flash2": {"flash_attention"},
+        "cutlass3": {"cutlass"},
         "mem_efficient": {"mem_efficient"},
         "aten": {"aten"},
     }
@@ -160,7 +162,7 @@ FIELDS = {
         "alignment": 8,
         "layout": "tn",
     },
-    # aligna is bytes: 4 bytes are 2 elements of bf16 (cublas_names.py says why)
+    # aligna is bytes: 4 bytes are 2 elements of bf16 (word_names.py says why)
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_cgasize1x1x1_"
     "warpgroupsize1x1x1_aligna4_alignc4_execute_segment_k_off_kernel__5x_cublas": {
         "arch": "sm90",
@@ -320,6 +322,81 @@ def test_fields(name: str) -> None:
             assert (getattr(found, inner) if inner else found) == expected
 
 
+NAMED_WITHIN = {
+    "family": "cutlass3",
+    "role": "gemm",
+    "arch": "sm100",
+    "tile": (64, 128, 64),
+    "cluster": (1, 1, 1),
+    "mma": (64, 128, 16),
+    "alignment": 8,
+    "layout": "nnn",
+}
+WITHIN = (  # in the order of cutlass3.txt
+    NAMED_WITHIN,
+    NAMED_WITHIN,
+    NAMED_WITHIN | {"role": "convolution", "layout": None},
+    {"arch": "sm100", "tile": (64, 64, 128), "cluster": (1, 4, 1), "stages": 13, "alignment": 16},
+    {"family": "cutlass3", "tile": (64, 128, 128), "cluster": (2, 1, 1), "alignment": 16},
+    {"family": "cutlass3", "role": "gemm", "arch": "sm90", "stages": 12, "tile": None},
+)
+
+
+def test_a_carrier_tells_what_the_kernel_within_it_tells(fixtures: Path) -> None:
+    listed = names(fixtures, "cutlass3")
+    for name, expected in zip(listed, WITHIN, strict=True):
+        kernel = parse(name)
+        assert {key: getattr(kernel, key) for key in expected} == expected, name
+    assert [parse(name).types.a for name in listed] == [
+        *["float16"] * 3, "float8_e4m3", "int8", None,
+    ]  # fmt: skip
+
+
+INNER = "cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn_align8"
+
+
+def test_launchers_and_adapters_nest(fixtures: Path) -> None:
+    for inner in names(fixtures, "cublas"):
+        if not inner.startswith("cutlass3x_"):
+            continue
+        alone = parse(inner)
+        adapter = f"cutlass::gemm::device::GemmUniversalAdapter<{inner}, void>"
+        for outer in (f"void cutlass::device_kernel<{adapter}>(Params)", f"{adapter}::run"):
+            assert replace(parse(outer), name=inner) == alone
+    mangled = (
+        "_ZN7cutlass13device_kernelINS_4gemm6device20GemmUniversalAdapterI{}{}EEEEvNT_6ParamsE"
+    )
+    inner = (
+        "cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn_align8"
+    )
+    kernel = parse(mangled.format(len(inner), inner))
+    assert (kernel.tile, kernel.alignment) == ((128, 128, 64), 8)
+
+
+def test_a_carried_kernel_is_found_in_a_name_that_cannot_be_demangled() -> None:
+    inner = (
+        "cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn_align8"
+    )
+    kernel = parse(f"_ZN7cutlass13device_kernelIXsr3fooEI{len(inner)}{inner}EEvT_")
+    assert (kernel.family, kernel.tile, kernel.alignment) == ("cutlass3", (128, 128, 64), 8)
+
+
+@pytest.mark.parametrize("copy, alignment", [("uint128_t", 8), ("uint32_t", 2)])
+def test_without_tma_the_width_of_the_copy_is_the_alignment(copy: str, alignment: int) -> None:
+    """cp.async moves 16 or 4 bytes (PTX ISA); the mainloop is CUTLASS 3's without TMA."""
+    kernel = parse(
+        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, "
+        "int>, cutlass::gemm::collective::CollectiveMma<cutlass::gemm::"
+        "MainloopSm90CpAsyncGmmaWarpSpecialized<4, cute::tuple<cute::C<1>, cute::C<1>, "
+        "cute::C<1> > >, cute::tuple<cute::C<128>, cute::C<64>, cute::C<32> >, "
+        "cutlass::bfloat16_t, long, cutlass::bfloat16_t, long, cute::TiledMMA<cute::MMA_Atom<"
+        "cute::SM90_64x64x16_F32BF16BF16_SS> >, "
+        f"cute::SM80_CP_ASYNC_CACHEALWAYS<cutlass::{copy}> > > >(Params)"
+    )
+    assert (kernel.alignment, kernel.mma, kernel.tile) == (alignment, (64, 64, 16), (128, 64, 32))
+    assert kernel.types.a == kernel.types.b == "bfloat16"
+
+
 FLASH = (
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, "
     "cutlass::half_t, Flash_kernel_traits<128, 128, 64, 4, cutlass::half_t> >, "
@@ -386,6 +463,11 @@ def test_no_mutilated_name_makes_it_fail(fixtures: Path, data: st.DataObject) ->
     other = data.draw(st.sampled_from(listed))
     assert parse(name[:start] + name[end:]).name == name[:start] + name[end:]
     assert parse(name[start:end] + other).name == name[start:end] + other
+
+
+@pytest.mark.parametrize("name", ["nvjet_" + "x" * 50_000, f"nvjet_hsh_{'9' * 5_000}x8_64x4"])
+def test_a_name_beyond_all_measure_is_kept_and_not_read(name: str) -> None:
+    assert parse(name) == Kernel(name)
 
 
 REDUCE = "void cublasLt::splitKreduce_kernel<32, 16, int, float, __half, float, __half>(x)"

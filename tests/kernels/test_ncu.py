@@ -134,7 +134,7 @@ def test_the_command_leaves_the_clocks_alone_and_asks_for_every_counter() -> Non
     assert command[command.index("--cache-control") + 1] == "none"
     assert command[command.index("--metrics") + 1] == requested()
     assert all(metric.name in requested() for metric in METRICS)
-    assert command[-4:] == ["-m", "gacprof.kernels.ncu_collect", "points.json", "0"]
+    assert command[-4:] == ["-m", "gacprof.devices.profiled", "points.json", "0"]
 
 
 def test_a_chip_is_not_asked_for_counters_it_lacks() -> None:

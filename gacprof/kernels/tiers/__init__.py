@@ -5,11 +5,13 @@ the narrowest ``cp.async``, anything narrower through registers. A kernel is com
 unit, and a matrix fits it only if every row starts on such a boundary: if the leading
 dimension, in bytes, is a multiple of it. Hence tiers. They are rules, read out of library
 binaries and NVIDIA's documents: they explain what was measured and predict what was not, and
-never stand in for a measurement.
+never stand in for a measurement. Each file of this folder gives the ``CHIPS`` of a generation.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,8 +19,6 @@ from typing import Any
 
 from gacprof.core.errors import MapError
 from gacprof.core.points import BYTES_PER_ELEMENT
-
-_SAME_AS = {"sm87": "sm86", "sm103": "sm100", "sm121": "sm120"}
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,25 @@ class AlignmentTier:
 
 @dataclass(frozen=True)
 class Architecture:
-    """One chip family's tiers by data type, widest alignment first."""
+    """One chip family's tiers by data type, widest alignment first.
+
+    ``serves`` are other architectures that these rules hold for.
+    """
 
     name: str
     chips: str
     tiers: Mapping[str, Sequence[AlignmentTier]]
     notes: Sequence[str] = ()
+    serves: Sequence[str] = ()
+
+    def tiers_for(self, dtype: str) -> Sequence[AlignmentTier]:
+        """The tiers of a data type. Raises :class:`MapError` for one without rules."""
+        if dtype not in self.tiers:
+            raise MapError(
+                f"there are no alignment rules for {dtype} on {self.name} "
+                f"(there are {', '.join(self.tiers)})"
+            )
+        return self.tiers[dtype]
 
 
 @dataclass(frozen=True)
@@ -80,27 +93,23 @@ class Prediction:
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """All that there are rules for, by name."""
-    from gacprof.kernels.tiers.sm80 import SM80
-    from gacprof.kernels.tiers.sm86 import SM86, SM89
-    from gacprof.kernels.tiers.sm90 import SM90
-    from gacprof.kernels.tiers.sm100 import SM100
-    from gacprof.kernels.tiers.sm120 import SM120
-
-    return {chip.name: chip for chip in (SM80, SM86, SM89, SM90, SM100, SM120)}
+    """All that there are rules for, by name, oldest first."""
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    found = {chip.name: chip for module in modules for chip in module.CHIPS}
+    return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
 
 
 def architecture(name: str) -> Architecture:
     """The rules for ``sm80``, ``sm90a`` and so on. Raises :class:`MapError` for others."""
     plain = name.rstrip("af")
-    known = architectures()
-    chip = known.get(_SAME_AS.get(plain, plain))
-    if chip is None:
-        raise MapError(
-            f"there are no alignment rules for '{name}' (there are {', '.join(known)}): "
-            "measure it, or add a file to kernels/tiers"
-        )
-    return chip
+    for chip in architectures().values():
+        if plain in (chip.name, *chip.serves):
+            return chip
+    raise MapError(
+        f"there are no alignment rules for '{name}' (there are {', '.join(architectures())}): "
+        "measure it, or add a file to kernels/tiers"
+    )
 
 
 def predict(arch: str, dtype: str, rows: Mapping[str, int]) -> Prediction:
@@ -111,24 +120,17 @@ def predict(arch: str, dtype: str, rows: Mapping[str, int]) -> Prediction:
     an architecture or a data type without rules, or a size that is not positive.
     """
     chip = architecture(arch)
-    tiers = chip.tiers.get(dtype)
-    if not tiers:
-        raise MapError(
-            f"there are no alignment rules for {dtype} on {chip.name} "
-            f"(there are {', '.join(chip.tiers)})"
-        )
+    tiers = chip.tiers_for(dtype)
     if not rows or any(size <= 0 for size in rows.values()):
         raise MapError(f"rows must be positive sizes by name, not {dict(rows)}")
-    reach = {name: _first_fitting(tiers, size, dtype) for name, size in rows.items()}
-    limiting = max(reach, key=lambda name: reach[name])
-    index = reach[limiting]
+
+    def first_fitting(name: str) -> int:  # past the end if none does
+        row = rows[name] * BYTES_PER_ELEMENT[dtype]
+        return next((i for i, tier in enumerate(tiers) if row % tier.bytes == 0), len(tiers))
+
+    limiting = max(rows, key=first_fitting)
+    index = first_fitting(limiting)
     tier = tiers[index] if index < len(tiers) else None
     if index == 0:
         return Prediction(chip.name, dtype, tier, None, None)
     return Prediction(chip.name, dtype, tier, limiting, tiers[index - 1].elements(dtype))
-
-
-def _first_fitting(tiers: Sequence[AlignmentTier], row: int, dtype: str) -> int:
-    """Index of the first tier whose alignment divides the row; past the end if none does."""
-    row_bytes = row * BYTES_PER_ELEMENT[dtype]
-    return next((i for i, tier in enumerate(tiers) if row_bytes % tier.bytes == 0), len(tiers))

@@ -13,36 +13,23 @@ from gacprof.kernels.tiers import AlignmentTier, Architecture
 from gacprof.kernels.tiers.sm80 import FP32, PAIR, SINGLE, TF32
 
 TMA = AlignmentTier(
-    16,
-    "TMA, tcgen05",
-    "nvjet_sm100, cutlass3x_sm100 align8",
-    "TMA needs strides of a multiple of 16 bytes",
-    "document",
+    16, "TMA, tcgen05", "nvjet_sm100, cutlass3x_sm100 align8",
+    "TMA needs strides of a multiple of 16 bytes", "document",
+)  # fmt: skip
+_FP8_NARROW = AlignmentTier(
+    4, "4-byte loads, tcgen05", "cutlass3x_sm100 e4m3 align4",
+    "TMA cannot address such rows; fp8 alone has kernels for 4 bytes",
+)  # fmt: skip
+_OLDER = (
+    replace(tier, kernels=f"{tier.kernels} (mma.sync)", basis="expected") for tier in (PAIR, SINGLE)
 )
-HALF = (
-    TMA,
-    replace(PAIR, kernels=f"{PAIR.kernels} (mma.sync)", basis="expected"),
-    replace(SINGLE, kernels=f"{SINGLE.kernels} (mma.sync)", basis="expected"),
-)
-_FP8 = (
-    TMA,
-    AlignmentTier(
-        4,
-        "4-byte loads, tcgen05",
-        "cutlass3x_sm100 e4m3 align4",
-        "TMA cannot address such rows; fp8 alone has kernels for 4 bytes",
+HALF = (TMA, *_OLDER)
+CHIPS = (
+    Architecture(
+        "sm100", "B200, GB200, B300",
+        {"float16": HALF, "bfloat16": HALF, "tf32": (TMA, *TF32[1:]), "float32": FP32,
+         "float8_e4m3": (TMA, _FP8_NARROW), "int8": (TMA,)},
+        ("tcgen05 works on M 64 or 128 and N in steps of 8 or 16 (PTX ISA)",),
+        serves=("sm103",),
     ),
-)
-SM100 = Architecture(
-    "sm100",
-    "B200, GB200, B300",
-    {
-        "float16": HALF,
-        "bfloat16": HALF,
-        "tf32": (TMA, *TF32[1:]),
-        "float32": FP32,
-        "float8_e4m3": _FP8,
-        "int8": (TMA,),
-    },
-    ("tcgen05 works on M 64 or 128 and N in steps of 8 or 16 (PTX ISA)",),
-)
+)  # fmt: skip

@@ -12,29 +12,18 @@ from gacprof.kernels.tiers import AlignmentTier, Architecture
 from gacprof.kernels.tiers.sm80 import FP32, PAIR, SINGLE, TF32
 
 TMA = AlignmentTier(
-    16,
-    "TMA, mma.sync",
-    "nvjet_sm120 mma tmaAB, cutlass_80 align8",
-    "TMA needs strides of a multiple of 16 bytes",
-    "expected",
-)
+    16, "TMA, mma.sync", "nvjet_sm120 mma tmaAB, cutlass_80 align8",
+    "TMA needs strides of a multiple of 16 bytes", "expected",
+)  # fmt: skip
+_FP8 = AlignmentTier(
+    16, "TMA, mma.sync with block scales", "cutlass3x_sm120 e4m3 align16",
+    "all fp8 kernels for sm120 ask for 16 elements",
+)  # fmt: skip
 HALF = (TMA, replace(PAIR, basis="expected"), replace(SINGLE, basis="expected"))
-_FP8 = (
-    AlignmentTier(
-        16,
-        "TMA, mma.sync with block scales",
-        "cutlass3x_sm120 e4m3 align16",
-        "all fp8 kernels for sm120 ask for 16 elements",
+CHIPS = (
+    Architecture(
+        "sm120", "RTX 50, RTX PRO 6000, GB10",
+        {"float16": HALF, "bfloat16": HALF, "tf32": TF32, "float32": FP32, "float8_e4m3": (_FP8,)},
+        serves=("sm121",),
     ),
-)
-SM120 = Architecture(
-    "sm120",
-    "RTX 50, RTX PRO 6000, GB10",
-    {
-        "float16": HALF,
-        "bfloat16": HALF,
-        "tf32": TF32,
-        "float32": FP32,
-        "float8_e4m3": _FP8,
-    },
-)
+)  # fmt: skip
