@@ -18,7 +18,7 @@ Before compression, in the loop that picks ranks::
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
 side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
-``shipped_maps`` names the maps that come along; ``run_survey`` measures a device and writes it up;
+``shipped_maps`` names the maps that come along;
 ``write_report`` makes a page of what the others left. What the caller can mend is raised as a
 :class:`GacprofError`.
 
@@ -49,7 +49,6 @@ _WHERE = {
     "realign": "gacprof.resizing",
     "realign_by_strategy": "gacprof.resizing",
     "realign_uniform": "gacprof.resizing",
-    "run_survey": "gacprof.survey",
     "safe_ranks": "gacprof.cliffmap.ranks",
     "scan": "gacprof.checkpoint",
     "shipped_maps": "gacprof.cliffmap",
@@ -77,7 +76,6 @@ __all__ = [
     "realign",
     "realign_by_strategy",
     "realign_uniform",
-    "run_survey",
     "safe_ranks",
     "scan",
     "shipped_maps",
@@ -98,7 +96,6 @@ if TYPE_CHECKING:
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
     from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform
-    from gacprof.survey import run_survey
     from gacprof.sweeping import Suite
 
 

@@ -26,7 +26,7 @@ app = typer.Typer(
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
     models.realign, models.verify, models.bench, explaining.report, measuring.demo,
-    explaining.explain, explaining.disputes, measuring.survey,
+    explaining.explain,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(maps.app, name="map")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from contextlib import nullcontext
 
 import pytest
+from llama import Shape
+from steps import Clock, begin
+from survey import Survey
 
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.survey import end_to_end
-from gacprof.survey.setting import Machine
-from gacprof.survey.shapes import Shape
+from gacprof.sweeping import load_suite
 
 TOY = Shape(
     "a toy", 32, 80, 2, 1, 1, 64, "float32",
@@ -50,31 +51,19 @@ def latency_us(point: Point) -> float:
     return (5.0 + d["M"] * d["N"] * d["K"] / 1e7) * (1.0 if aligned else 1.5)
 
 
-@pytest.fixture(scope="session")
-def suite(tmp_path_factory):
-    path = tmp_path_factory.mktemp("suite") / "small.toml"
-    path.write_text(SUITE)
-    return str(path)
+class Gpu:
+    """A recorded H200 that is swept by that name; NVML is asked about a GPU 7 that is not here."""
 
+    def __init__(self, patch: pytest.MonkeyPatch, suite: str) -> None:
+        self._patch, self._suite = patch, load_suite(suite)
+        self.answers()
 
-@pytest.fixture(scope="session")
-def gpu():
-    """What the recorded GPU is and answers, for tests that make one of their own."""
-    return SimpleNamespace(environment=H200, latency_us=latency_us)
+    def answers(self, answer=latency_us) -> None:
+        device = RecordedDevice(answer, H200)
+        self._patch.setattr("gacprof.api.sweeper", lambda name, **_: nullcontext(device))
 
-
-@pytest.fixture(scope="session")
-def h200():
-    """Index 7: no CUDA device of this machine, whichever it is, so that NVML is never asked."""
-    return Machine(RecordedDevice(latency_us, H200), "cpu", 7, TOY, isolated=False)
-
-
-@pytest.fixture(autouse=True)
-def few_rounds(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(end_to_end, "ROUNDS", 12)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    def survey(self, folder, *, resume=False, budget_s=None, shape=TOY) -> Survey:
+        begin(folder, {"device": H200.name}, resume)
+        return Survey(
+            folder, "cuda:7", H200, self._suite, shape, "cpu", Clock(budget_s), lambda line: None
+        )
