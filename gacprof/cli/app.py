@@ -33,11 +33,11 @@ app.add_typer(maps.app, name="map")
 app.add_typer(evidence.app, name="evidence")
 
 
-def main() -> None:
-    """Run the command line; every foreseeable failure is one line on stderr."""
+def main(verbs: typer.Typer = app) -> None:
+    """Run a command line, by default ours; every foreseeable failure is one line on stderr."""
     short_waits()
     try:
-        code = app(standalone_mode=False)
+        code = verbs(standalone_mode=False)
     except GacprofError as error:
         complain(str(error))
         code = error.exit_code
@@ -51,11 +51,11 @@ def main() -> None:
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")
         code = 2
     except Exception as error:
-        code = _usage(error)
+        code = _usage(error, verbs.info.name)
     sys.exit(code)
 
 
-def _usage(error: Exception) -> int:
+def _usage(error: Exception, name: object) -> int:
     """Usage errors are reported in their own words, in one line; anything else is a bug of ours.
 
     A bare ``gacprof`` is an error whose text is the help: that is printed as it stands.
@@ -66,5 +66,5 @@ def _usage(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # typer brings its own copy of click's
         print(message())
         return 0
-    complain(f"{message()} (see 'gacprof --help')")
+    complain(f"{message()} (see '{name} --help')")
     return 2

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
+from gacprof.core.formatting import percent
 from gacprof.core.points import Flag
 from gacprof.report.figures_style import INK, QUIET, new_figure, title
 
@@ -124,7 +125,7 @@ def _draw_heat(
         image, ax=panel, extend="max" if np.nanmax(table) > MOST_PENALTY else "neither"
     )
     bar.set_label("penalty: time that padding would save", color=INK)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    bar.ax.yaxis.set_major_formatter(lambda value, _: percent(value, decimals=0))
     bar.ax.tick_params(colors=QUIET, labelsize=9)
     bar.outline.set_visible(False)
     if len(penalties) <= 120:
@@ -137,6 +138,6 @@ def _write_values(
     """The number in each cell, dark on the light half of the scale and light on the dark."""
     for (x, y), penalty in penalties.items():
         panel.annotate(
-            f"{penalty:.0%}", (across.index(x), up.index(y)), ha="center", va="center",
+            percent(penalty, decimals=0), (across.index(x), up.index(y)), ha="center", va="center",
             fontsize=8, color="#FFFFFF" if penalty < 0.45 * top else INK,
         )  # fmt: skip

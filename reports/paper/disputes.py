@@ -9,16 +9,18 @@ Without a GPU the disputes that need none are settled, and the others say what t
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from command_line import arguments, run
-from experiments import DISPUTES, OPEN, UNDECIDED, Dispute, Results
+import typer
+from experiments import DISPUTES, OPEN, SETTLED, UNDECIDED, Dispute, Results
+from typer import Option
 
 from gacprof import api
+from gacprof.cli.app import main
 from gacprof.cli.printing import progress as bar
 from gacprof.cli.printing import say
 from gacprof.cliffmap.build import noise_of_blocks
@@ -26,6 +28,7 @@ from gacprof.cliffmap.detect import ASSUMED_FLOOR
 from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import write_json, write_text
+from gacprof.core.formatting import percent
 from gacprof.core.points import Point
 from gacprof.devices.device import device_name
 from gacprof.explain.case import Where
@@ -144,37 +147,35 @@ def write(folder: Path, verdicts: Sequence[Verdict], where: str) -> None:
     write_json(folder / DATA, [asdict(verdict) for verdict in verdicts])
 
 
-def main(asked: argparse.Namespace) -> int:
-    disputes = chosen(asked.only)
-    device = device_name(asked.device)
-    if device.startswith("cuda"):
+script = typer.Typer(name="disputes.py", add_completion=False, rich_markup_mode=None)
+
+
+@script.command(name="disputes", help=__doc__)
+def disputes_verb(
+    out: Annotated[Path, Option(help="The folder for samples and verdicts.")],
+    device: Annotated[str | None, Option(help="cuda or cuda:N. Default: a GPU, if any.")] = None,
+    only: Annotated[list[int] | None, Option(help="A dispute's number; repeatable.")] = None,
+) -> None:
+    disputes = chosen(only or ())
+    name = device_name(device)
+    where, basis, results = "a machine without a GPU", "no GPU at hand: settled without one", None
+    if name.startswith("cuda"):
         with bar("disputes") as advance:
-            results = measure(disputes, device, asked.out / "samples", None, advance)
-        where = environment_of(asked.out / "samples").name
-        verdicts, basis = settle(disputes, results), f"{where}, noise floor {results.floor:.1%}"
-    elif asked.device is None:
-        where = "a machine without a GPU"
-        verdicts, basis = settle(disputes), "no GPU at hand: settled without one"
-    else:
+            results = measure(disputes, name, out / "samples", None, advance)
+        where = environment_of(out / "samples").name
+        basis = f"{where}, noise floor {percent(results.floor)}"
+    elif device is not None:
         raise MeasurementError(
-            f"the disputes are about GPUs, not '{device}': leave --device out to see which are "
+            f"the disputes are about GPUs, not '{name}': leave --device out to see which are "
             "settled without one"
         )
-    write(asked.out, verdicts, where)
+    verdicts = settle(disputes, results)
+    write(out, verdicts, where)
     for v in verdicts:
         say(f"{v.number}. {v.title}  {v.status}: {v.finding}")
-    settled = sum(verdict.status == "settled" for verdict in verdicts)
-    say(f"{settled} of {len(verdicts)} settled; {basis}; written: {asked.out / PAGE}")
-    return 0
-
-
-def command(given: Sequence[str] | None = None) -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--device", help="cuda or cuda:N; default: the first GPU, if there is one")
-    parser.add_argument("--only", type=int, action="append", default=[], help="a dispute's number")
-    parser.add_argument("--out", type=Path, required=True, help="folder for samples and verdicts")
-    run(main, parser, given)
+    settled = sum(verdict.status == SETTLED for verdict in verdicts)
+    say(f"{settled} of {len(verdicts)} settled; {basis}; written: {out / PAGE}")
 
 
 if __name__ == "__main__":
-    command()
+    main(script)

@@ -8,16 +8,15 @@ README.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from command_line import arguments, run
+import typer
 from condition import look
 from disputes import chosen, measure, settle
 from disputes import write as write_disputes
@@ -29,10 +28,12 @@ from prediction import FILE as PREDICTION
 from prediction import compare
 from steps import Clock, SkippedError, Step, begin, read_json, read_log, run_steps
 from tables import TABLES, write_beside
+from typer import Option
 from variants import Variant, all_variants, candidate_suite, shapes_suite
 
 from gacprof import api
-from gacprof.cli.options import budget_seconds
+from gacprof.cli.app import main
+from gacprof.cli.options import OneDevice, budget_seconds
 from gacprof.cli.printing import progress, say
 from gacprof.cliffmap import CliffMap
 from gacprof.core import Progress
@@ -101,14 +102,14 @@ class Survey:
             Step("page", 1.0, self.page),
         ]
 
-    def run(self) -> int:
-        """All steps, then README.md, also after an interrupt; 1 where a step failed."""
+    def run(self) -> bool:
+        """All steps, then README.md, also after an interrupt; false where a step failed."""
         try:
             run_steps(self.steps, self.folder, self.clock, self.tell)
         finally:
             self._write_readme()
-        statuses = {step["status"] for step in read_log(self.folder)["steps"].values()}
-        return int("failed" in statuses)
+        steps = read_log(self.folder)["steps"].values()
+        return all(step["status"] != "failed" for step in steps)
 
     def doctor(self) -> str:
         checks = examine()
@@ -296,34 +297,33 @@ def edges(cliff_map: CliffMap) -> list[Point]:
     return list(dict.fromkeys(p for curve in cut for p in edge_points(curve)))[:MOST_POINTS]
 
 
-def main(asked: argparse.Namespace) -> int:
-    clock = Clock(budget_seconds(asked.budget))
-    device = device_name(asked.device)
-    with open_device(device) as opened:
+script = typer.Typer(name="survey.py", add_completion=False, rich_markup_mode=None)
+
+
+@script.command(help=__doc__)
+def survey(
+    out: Annotated[Path, Option(help="The survey's folder.")],
+    device: OneDevice = None,
+    budget: Annotated[str | None, Option(help="About how long it may take.", metavar="8m")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with the survey in --out.")] = False,
+    suite: Annotated[
+        str | None, Option(help="A suite's name or TOML file. Default: full, on a CPU cpu.")
+    ] = None,
+) -> None:
+    clock, name = Clock(budget_seconds(budget)), device_name(device)
+    with open_device(name) as opened:
         here = opened.environment
-    begun = read_log(asked.out)["about"] if asked.resume else {}
-    name = asked.suite or begun.get("suite") or DEFAULT_SUITES[here.kind]
-    suite = load_suite(name)
-    suite.points(here.kind)  # refused now rather than later
-    about = {"suite": name, "suite_hash": suite.hash, "device": here.name, "arch": here.arch}
-    begin(asked.out, about | {"stack": here.stack}, asked.resume)
+    begun = read_log(out)["about"] if resume else {}
+    suite = suite or begun.get("suite") or DEFAULT_SUITES[here.kind]
+    loaded = load_suite(suite)
+    loaded.points(here.kind)  # refused now rather than later
+    about = {"suite": suite, "suite_hash": loaded.hash, "device": here.name, "arch": here.arch}
+    begin(out, about | {"stack": here.stack}, resume)
     shape = LLAMA_3_8B if here.kind == "cuda" else LLAMA_3_8B_EIGHTH
     with progress("survey") as advance:
-        survey = Survey(asked.out, device, here, suite, shape, device, clock, say, advance)
-        return survey.run()
-
-
-def command(given: Sequence[str] | None = None) -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the survey's folder")
-    parser.add_argument(
-        "--device", help="cpu, cuda or cuda:N; default: the first GPU, else the CPU"
-    )
-    parser.add_argument("--budget", help="about how long this call may take, as 8m")
-    parser.add_argument("--resume", action="store_true", help="go on with the survey in --out")
-    parser.add_argument("--suite", help="a suite's name or TOML file; default: full, on a CPU cpu")
-    run(main, parser, given)
+        if not Survey(out, name, here, loaded, shape, name, clock, say, advance).run():
+            raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    command()
+    main(script)

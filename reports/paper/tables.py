@@ -9,21 +9,24 @@ the map does not hold stays empty, with a note: the suite ``paper`` measures all
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
-from command_line import arguments, run
+import typer
+from typer import Option
 
+from gacprof.cli.app import main
+from gacprof.cli.options import MapName
+from gacprof.cli.printing import say
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import best
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.report.tables import FORMS, Cell, Column, Table, render
+from gacprof.report.tables import Cell, Column, Table, render
 from gacprof.report.tables_map import (
     CLASS_COLUMNS,
     CONSTRAINT_COLUMNS,
@@ -355,26 +358,25 @@ def write_beside(here: CliffMap, there: CliffMap, folder: Path) -> int:
     return sum(bool(entry["measured"]["rows"]) for entry in data.values())
 
 
-def main(asked: argparse.Namespace) -> int:
-    cliff_map = CliffMap.load(asked.map)
-    if asked.out is not None:
-        filled = write_beside(cliff_map, CliffMap.load(asked.beside), asked.out)
-        print(f"{filled} of {len(TABLES)} tables have rows of this device: {asked.out}/tables.md")
-        return 0
-    names = asked.table or list(TABLES)
-    print("\n".join(render(paper_table(cliff_map, name), asked.format) for name in names), end="")
-    return 0
+script = typer.Typer(name="tables.py", add_completion=False, rich_markup_mode=None)
 
 
-def command(given: Sequence[str] | None = None) -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("map", help="a shipped map's name, or a file")
-    parser.add_argument("--table", action="append", help="A2, A3, A4, B1 … B6; default: all")
-    parser.add_argument("--format", choices=list(FORMS), default="markdown")
-    parser.add_argument("--out", type=Path, help="instead: tables.md and tables.json there, of all")
-    parser.add_argument("--beside", default="a100-published", help="with --out: another map")
-    run(main, parser, given)
+@script.command(help=__doc__)
+def tables(
+    cliff_map: MapName,
+    table: Annotated[list[str] | None, Option(help="A2, A3, A4, B1 … B6; repeatable.")] = None,
+    form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
+    out: Annotated[Path | None, Option(help="Instead: write all of them there.")] = None,
+    beside: Annotated[str, Option(help="With --out: another map.")] = "a100-published",
+) -> None:
+    loaded = CliffMap.load(cliff_map)
+    if out is not None:
+        filled = write_beside(loaded, CliffMap.load(beside), out)
+        say(f"{filled} of {len(TABLES)} tables have rows of this device: {out}/tables.md")
+        return
+    texts = [render(paper_table(loaded, name), form) for name in table or TABLES]
+    print("\n".join(texts), end="")
 
 
 if __name__ == "__main__":
-    command()
+    main(script)

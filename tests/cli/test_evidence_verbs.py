@@ -69,7 +69,7 @@ def test_explain_gives_the_row_of_107(run):
     assert told.code == 0
     for words in (
         "head_dim 107 → SDPA takes flash", "q, k, v padded to 112 by three kernels",
-        "FlashAttention-2 template 128 with even_k=false", "+45% over 128", "evidence: rules of",
+        "FlashAttention-2 template 128 with even_k=false", "+45 % over 128", "evidence: rules of",
     ):  # fmt: skip
         assert words in told.out
     data = json.loads(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from recorded_gpu import SUITE, Gpu
+
+from gacprof.cli import main
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +31,19 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a script with these arguments, in this process."""
+
+    def run(script, *arguments):
+        monkeypatch.setattr(sys, "argv", [script.info.name, *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main(script)
+        code = stopped.value.code
+        return SimpleNamespace(
+            code=code if isinstance(code, int) else 0, **capsys.readouterr()._asdict()
+        )
+
+    return run

@@ -13,7 +13,7 @@ from random import Random
 
 import experiments as ex
 import pytest
-from disputes import Verdict, chosen, command, measure, settle, suite_of
+from disputes import Verdict, chosen, measure, script, settle, suite_of
 from experiments import DISPUTES, Dispute, Results
 
 from gacprof import operators
@@ -350,29 +350,23 @@ def test_the_experiment_on_sectors_withholds_tritons_knowledge() -> None:
 # the script ----------------------------------------------------------------------------------
 
 
-def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        command([str(argument) for argument in arguments])
-    streams = capsys.readouterr()
-    return int(stopped.value.code or 0), streams.out, streams.err
-
-
 def test_without_a_gpu_the_script_says_what_is_settled_and_what_the_rest_need(
-    capsys, monkeypatch, tmp_path: Path
+    run, monkeypatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    code, out, _ = called(capsys, "--out", tmp_path)
-    assert code == 0 and "a rank pays no penalty" in out and "no GPU at hand" in out
+    told = run(script, "--out", tmp_path)
+    assert told.code == 0 and "a rank pays no penalty" in told.out
+    assert "no GPU at hand" in told.out
     assert "to settle it: an A100 80GB with torch 2.9.1" in (tmp_path / "disputes.md").read_text()
     verdicts = json.loads((tmp_path / "disputes.json").read_text())
     assert [v["number"] for v in verdicts] == list(range(1, 10))
     assert all(v["needs"] for v in verdicts if v["status"] == "open")
 
 
-def test_on_a_gpu_the_script_measures_what_was_asked_for(gpu, capsys, tmp_path: Path) -> None:
-    code, out, _ = called(capsys, "--device", "cuda", "--only", 7, "--out", tmp_path)
-    assert code == 0 and "128 is the fastest of 104, 112, 120 and 128" in out
-    assert "1 of 1 settled; an A100, noise floor" in out
+def test_on_a_gpu_the_script_measures_what_was_asked_for(gpu, run, tmp_path: Path) -> None:
+    told = run(script, "--device", "cuda", "--only", 7, "--out", tmp_path)
+    assert told.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in told.out
+    assert "1 of 1 settled; an A100, noise floor" in told.out
     assert (tmp_path / "samples" / "samples.parquet").exists()
 
 
@@ -381,7 +375,7 @@ def test_on_a_gpu_the_script_measures_what_was_asked_for(gpu, capsys, tmp_path: 
     [(("--device", "cpu"), "about GPUs"), (("--only", 12), "no dispute 12: they go from 1 to 9")],
 )
 def test_what_is_no_gpu_and_no_dispute_is_refused_in_one_line(
-    capsys, tmp_path: Path, arguments: tuple[object, ...], words: str
+    run, tmp_path: Path, arguments: tuple[object, ...], words: str
 ) -> None:
-    code, out, err = called(capsys, *arguments, "--out", tmp_path)
-    assert code == 2 and out == "" and words in err and err.count("\n") == 1
+    told = run(script, *arguments, "--out", tmp_path)
+    assert told.code == 2 and told.out == "" and words in told.err and told.err.count("\n") == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from figures import command, paper_figure
+from figures import paper_figure, script
 from planted_blocks import linear, planted
 
 from gacprof.cliffmap import CliffMap, MapLookupError
@@ -56,11 +56,9 @@ def test_a_figure_the_map_cannot_draw(a100, other):
         paper_figure(a100, 9)
 
 
-def test_the_script_draws_what_the_map_has_and_names_the_rest(other, capsys, tmp_path):
+def test_the_script_draws_what_the_map_has_and_names_the_rest(other, run, tmp_path):
     other.save(tmp_path / "map.json")
-    with pytest.raises(SystemExit) as stopped:
-        command([str(tmp_path / "map.json"), "--out", str(tmp_path / "drawn")])
-    assert stopped.value.code == 0
-    assert "not drawn: figure 5 (attention)" in capsys.readouterr().out
+    told = run(script, tmp_path / "map.json", "--out", tmp_path / "drawn")
+    assert told.code == 0 and "not drawn: figure 5 (attention)" in told.out
     drawn = {path.stem for path in (tmp_path / "drawn").glob("*.png")}
     assert drawn == {"figure-7-gemm-2k", "figure-8-tensor-cores"}

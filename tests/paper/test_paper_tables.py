@@ -7,7 +7,7 @@ import re
 
 import pytest
 from planted_blocks import linear, notes, numbered, planted
-from tables import A4_ROWS, BACKENDS, TABLES, command, paper_table
+from tables import A4_ROWS, BACKENDS, TABLES, paper_table, script
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
@@ -181,19 +181,13 @@ def test_latex_has_as_many_cells_a_row_as_columns_and_balanced_braces(a100, tiny
         assert not re.search(r"[≠≥≤×→–µ·≈]", text)
 
 
-def called(capsys, *arguments):
-    with pytest.raises(SystemExit) as stopped:
-        command([str(argument) for argument in arguments])
-    return stopped.value.code, *capsys.readouterr()
-
-
-def test_the_script_prints_tables_or_writes_them_all_beside_another_map(capsys, tmp_path):
-    code, out, _ = called(capsys, "a100-published", "--table", "A2", "--format", "csv")
-    assert code == 0 and out.startswith("head_dim,widest")
-    code, out, _ = called(capsys, "cpu-example", "--out", tmp_path)
-    assert code == 0 and "of 9 tables have rows" in out
+def test_the_script_prints_tables_or_writes_them_all_beside_another_map(run, tmp_path):
+    told = run(script, "a100-published", "--table", "A2", "--format", "csv")
+    assert told.code == 0 and told.out.startswith("head_dim,widest")
+    told = run(script, "cpu-example", "--out", tmp_path)
+    assert told.code == 0 and "of 9 tables have rows" in told.out
     page = (tmp_path / "tables.md").read_text()
     assert "### NVIDIA A100 80GB (published)" in page and "not measured: this map" in page
     assert json.loads((tmp_path / "tables.json").read_text())["tables"]["A.2"]["beside"]["rows"]
-    code, out, err = called(capsys, "nonesuch")
-    assert code == 2 and "nonesuch" in err
+    refused = run(script, "nonesuch")
+    assert refused.code == 2 and "nonesuch" in refused.err

@@ -10,7 +10,7 @@ from end_to_end import fitting
 from llama import LLAMA_3_8B
 from recorded_gpu import Gpu, latency_us
 from steps import Clock, Step, begin, read_log, run_steps
-from survey import command
+from survey import script
 from variants import DENSE, PADDED, PLANNED, ROUNDED, UNALIGNED, all_variants
 
 from gacprof.cliffmap import CliffMap
@@ -74,7 +74,7 @@ def blocks_of(folder):
 
 def test_one_call_fills_every_row_of_a_gpu(h200, tmp_path, no_ncu):
     out = tmp_path / "out"
-    assert h200.survey(out).run() == 0
+    assert h200.survey(out).run()
     statuses = {name: step["status"] for name, step in steps_of(out).items()}
     assert list(statuses) == STEPS
     assert {n for n, s in statuses.items() if s != "done"} == {"counters"}
@@ -128,7 +128,7 @@ def test_a_step_that_fails_loses_no_other(h200, tmp_path, no_ncu, without_models
         raise ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr("survey.draw_all", broken)
-    assert h200.survey(tmp_path / "out").run() == 1
+    assert not h200.survey(tmp_path / "out").run()
     steps = steps_of(tmp_path / "out")
     assert steps["figures"]["status"] == "failed"
     assert steps["figures"]["note"] == "ZeroDivisionError: a fault of ours"
@@ -260,9 +260,7 @@ def test_steps_share_a_budget_by_deadlines(tmp_path):
         (("--device", "cpu", "--budget", "soon"), "no time budget"),
     ],
 )
-def test_what_cannot_be_surveyed_is_refused_in_one_line(tmp_path, capsys, arguments, words):
-    with pytest.raises(SystemExit) as stopped:
-        command([*arguments, "--out", str(tmp_path / "out")])
-    told = capsys.readouterr().err
-    assert stopped.value.code == 2 and words in told and told.count("\n") == 1
+def test_what_cannot_be_surveyed_is_refused_in_one_line(tmp_path, run, arguments, words):
+    told = run(script, *arguments, "--out", tmp_path / "out")
+    assert told.code == 2 and words in told.err and told.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
