@@ -6,7 +6,7 @@ Read only; nothing is set. What cannot be read is said to be unknown, never take
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,64 +35,66 @@ class Finding:
 def look(device: str) -> list[Finding]:
     """What is to be said of ``cpu`` or ``cuda:N`` now. Never raises."""
     kind, _, index = device.partition(":")
-    return list(_gpu(int(index or 0)) if kind == "cuda" else _cpu())
+    return _gpu(int(index or 0)) if kind == "cuda" else [_cpu()]
 
 
-def _cpu() -> Iterator[Finding]:
+def _cpu() -> Finding:
     cores = os.cpu_count() or 1
     try:
         load = os.getloadavg()[0]
     except OSError:
-        yield Finding("the load of this machine cannot be read", mark=False)
-        return
+        return Finding("the load of this machine cannot be read", mark=False)
     words = f"load {load:.1f} on {cores} cores over the last minute (this survey's own included)"
-    yield Finding(words, mark=load > cores * (1 + BUSY))
+    return Finding(words, mark=load > cores * (1 + BUSY))
 
 
-def _gpu(index: int) -> Iterator[Finding]:
+def _gpu(index: int) -> list[Finding]:
     try:
         nvml, handle = open_nvml(index)
     except Exception as error:  # NVML's absence takes many forms and is never fatal
         reason = f"{type(error).__name__}: {first_line(error)}"
-        yield Finding(
-            f"NVML cannot be read ({reason}): sharing, throttling and ECC errors are unknown"
-        )
-        return
+        unknown = "sharing, throttling and ECC errors are unknown"
+        return [Finding(f"NVML cannot be read ({reason}): {unknown}")]
+    found = []
     for about, read in READINGS.items():
         try:
-            yield from read(nvml, handle)
+            finding = read(nvml, handle)
         except Exception as error:  # NVMLError: each reading may lack support on its own
-            yield Finding(f"{about}: not readable ({error})", mark=False)
+            finding = Finding(f"{about}: not readable ({error})", mark=False)
+        found += [finding] if finding else []
+    return found
 
 
-def _slice(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _slice(nvml: Any, handle: Any) -> Finding | None:
     told = nvml.nvmlDeviceIsMigDeviceHandle(handle)
-    if getattr(told, "value", told):  # pynvml gives the C integer itself
-        yield Finding("a MIG slice: part of the GPU's SMs, cache and bandwidth, not a GPU")
+    if not getattr(told, "value", told):  # pynvml gives the C integer itself
+        return None
+    return Finding("a MIG slice: part of the GPU's SMs, cache and bandwidth, not a GPU")
 
 
-def _mode(nvml: Any, handle: Any) -> Iterator[Finding]:
-    if nvml.nvmlDeviceGetComputeMode(handle) in (EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS):
-        yield Finding(
-            "one process at a time may use this GPU (exclusive compute mode): a sweep's worker "
-            "beside this process may be refused; 'nvidia-smi -c DEFAULT' as root allows both",
-            mark=False,
-        )
+def _mode(nvml: Any, handle: Any) -> Finding | None:
+    if nvml.nvmlDeviceGetComputeMode(handle) not in (EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS):
+        return None
+    return Finding(
+        "one process at a time may use this GPU (exclusive compute mode): a sweep's worker "
+        "beside this process may be refused; 'nvidia-smi -c DEFAULT' as root allows both",
+        mark=False,
+    )
 
 
-def _shared(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _shared(nvml: Any, handle: Any) -> Finding | None:
     """Compute processes other than this one and its own workers. NVML counts in the host's
     process ids: inside a container our own may be listed under a number that means nothing here.
     """
     running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     others = [process for process in running if not _ours(process.pid)]
     if not others:
-        return
-    strangers = [process for process in others if not Path(f"/proc/{process.pid}").exists()]
+        return None
+    stranger = any(not Path(f"/proc/{process.pid}").exists() for process in others)
     listed = ", ".join(f"pid {process.pid}{_held(process)}" for process in others[:5])
-    maybe = " (one may be this process, seen from outside its container)" if strangers else ""
+    maybe = " (one may be this process, seen from outside its container)" if stranger else ""
     words = f"shared with {len(others)} other compute processes: {listed}{maybe}"
-    yield Finding(words, mark=len(others) > (1 if strangers else 0))
+    return Finding(words, mark=len(others) > stranger)
 
 
 def _ours(pid: int) -> bool:
@@ -113,35 +115,31 @@ def _held(process: Any) -> str:
     return f" with {used / 2**20:.0f} MiB" if isinstance(used, int) else ""
 
 
-def _throttled(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _throttled(nvml: Any, handle: Any) -> Finding | None:
     bits = slowdown_bits(nvml, handle)
-    if reasons := [words for bit, words in SLOWED_BY.items() if bits & bit]:
-        yield Finding(f"running below its clock: {', '.join(reasons)}")
+    reasons = [words for bit, words in SLOWED_BY.items() if bits & bit]
+    return Finding(f"running below its clock: {', '.join(reasons)}") if reasons else None
 
 
-def _ecc(nvml: Any, handle: Any) -> Iterator[Finding]:
-    if count := nvml.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, SINCE_BOOT):
-        yield Finding(f"{count} uncorrected memory (ECC) errors since the driver was loaded")
+def _ecc(nvml: Any, handle: Any) -> Finding | None:
+    count = nvml.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, SINCE_BOOT)
+    words = f"{count} uncorrected memory (ECC) errors since the driver was loaded"
+    return Finding(words) if count else None
 
 
-def _memory(nvml: Any, handle: Any) -> Iterator[Finding]:
-    if (total := nvml.nvmlDeviceGetMemoryInfo(handle).total) < SMALL_MEMORY:
-        words = f"{total / 2**30:.0f} GiB of memory: large points and layers are left out"
-        yield Finding(words, mark=False)
+def _memory(nvml: Any, handle: Any) -> Finding | None:
+    total = nvml.nvmlDeviceGetMemoryInfo(handle).total
+    words = f"{total / 2**30:.0f} GiB of memory: large points and layers are left out"
+    return Finding(words, mark=False) if total < SMALL_MEMORY else None
 
 
-def _clocks(nvml: Any, handle: Any) -> Iterator[Finding]:
+def _clocks(nvml: Any, handle: Any) -> Finding:
     now = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
     most = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-    yield Finding(f"SM clock {now} of at most {most} MHz", mark=False)
+    return Finding(f"SM clock {now} of at most {most} MHz", mark=False)
 
 
-READINGS: dict[str, Callable[[Any, Any], Iterator[Finding]]] = {
-    "mig": _slice,
-    "mode": _mode,
-    "shared": _shared,
-    "throttled": _throttled,
-    "ecc": _ecc,
-    "memory": _memory,
-    "clocks": _clocks,
-}
+READINGS: dict[str, Callable[[Any, Any], Finding | None]] = {
+    "mig": _slice, "mode": _mode, "shared": _shared, "throttled": _throttled, "ecc": _ecc,
+    "memory": _memory, "clocks": _clocks,
+}  # fmt: skip

@@ -113,21 +113,21 @@ class Survey:
 
     def doctor(self) -> str:
         checks = examine()
+        write_json(self.folder / DOCTOR, self._known | {"checks": [c.as_dict() for c in checks]})
         lacking = [f"{c.name}: {c.note}" for c in checks if c.available is False]
-        known = {"checks": [check.as_dict() for check in checks], "looks": self._looks()}
-        write_json(self.folder / DOCTOR, known)
         return "; ".join([*self._look(), *lacking]) or "nothing is known to spoil timings"
 
-    def _looks(self) -> list[dict[str, Any]]:
+    @property
+    def _known(self) -> dict[str, Any]:
+        """``looks`` at the device so far, and the ``checks``."""
         path = self.folder / DOCTOR
-        return list(read_json(path, "looks")["looks"]) if path.exists() else []
+        return read_json(path, "checks", "looks") if path.exists() else {"looks": []}
 
     def _look(self) -> list[str]:
         """What the device suffers from now; a device may change under a long survey."""
-        found = look(self.device)
-        looks = [*self._looks(), {"at": time.time(), "findings": [asdict(f) for f in found]}]
-        checks = read_json(self.folder / DOCTOR, "checks")["checks"]
-        write_json(self.folder / DOCTOR, {"checks": checks, "looks": looks})
+        found, known = look(self.device), self._known
+        known["looks"].append({"at": time.time(), "findings": [asdict(f) for f in found]})
+        write_json(self.folder / DOCTOR, known)
         return [finding.words for finding in found if finding.mark]
 
     def candidates(self) -> str:
@@ -186,17 +186,17 @@ class Survey:
         return f"shapes-{shapes_suite(self.shape, self._variants()).hash[:8]}"
 
     @property
-    def _map(self) -> CliffMap:
+    def cliff_map(self) -> CliffMap:
         if not (self.folder / MAP).exists():
             raise SkippedError("there is no map yet: the sweep left nothing to build one from")
         return CliffMap.load(self.folder / MAP)
 
     def tables(self) -> str:
-        filled = write_beside(self._map, CliffMap.load(PUBLISHED), self.folder)
+        filled = write_beside(self.cliff_map, CliffMap.load(PUBLISHED), self.folder)
         return f"{filled} of {len(TABLES)} tables have rows of this device"
 
     def figures(self) -> str:
-        drawn, missing = draw_all(self._map, self.folder / "figures")
+        drawn, missing = draw_all(self.cliff_map, self.folder / "figures")
         return "; ".join([f"{len(drawn)} figures", *missing])
 
     def disputes(self) -> str:
@@ -214,7 +214,7 @@ class Survey:
 
     def counters(self) -> str:
         """Nsight Compute at the steepest cliffs, and the map's causes from what it counts."""
-        samples, points = self.folder / "sweeps" / "suite", edges(self._map)
+        samples, points = self.folder / "sweeps" / "suite", edges(self.cliff_map)
         if not self._is_gpu:
             raise SkippedError("counters are a GPU's: not measured on a CPU")
         if not points:
@@ -265,7 +265,7 @@ class Survey:
         """What the folder holds, how the device was, what every step came to."""
         here, log = self.environment, read_log(self.folder)
         stack = ", ".join(f"{name} {version}" for name, version in here.stack.items() if version)
-        said = {f["words"] for entry in self._looks() for f in entry["findings"]}
+        said = {f["words"] for entry in self._known["looks"] for f in entry["findings"]}
         rows = tuple((n, s["status"], s["seconds"], s["note"]) for n, s in log["steps"].items())
         columns = (Column("step"), Column("status"), Column("seconds", 0), Column("what of it"))
         path = self.folder / PREDICTION
