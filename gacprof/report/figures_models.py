@@ -79,7 +79,7 @@ def _mark(axes: Axes, row: int, k: int, models: int, timing: Mapping[str, Any]) 
     name = timing["model"] if row == 0 else None
     axes.plot(middle, y, marker, color=colour, markersize=7, label=name)
     axes.annotate(
-        percent(middle - 1, signed=True),
+        percent(middle - 1, signed=True) or "",
         (high, y),
         xytext=(6, 0),
         textcoords="offset points",

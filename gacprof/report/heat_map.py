@@ -125,7 +125,7 @@ def _draw_heat(
         image, ax=panel, extend="max" if np.nanmax(table) > MOST_PENALTY else "neither"
     )
     bar.set_label("penalty: time that padding would save", color=INK)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: percent(value, decimals=0))
+    bar.ax.yaxis.set_major_formatter(lambda value, _: percent(value, decimals=0) or "")
     bar.ax.tick_params(colors=QUIET, labelsize=9)
     bar.outline.set_visible(False)
     if len(penalties) <= 120:
@@ -138,6 +138,6 @@ def _write_values(
     """The number in each cell, dark on the light half of the scale and light on the dark."""
     for (x, y), penalty in penalties.items():
         panel.annotate(
-            percent(penalty, decimals=0), (across.index(x), up.index(y)), ha="center", va="center",
-            fontsize=8, color="#FFFFFF" if penalty < 0.45 * top else INK,
+            percent(penalty, decimals=0) or "", (across.index(x), up.index(y)), ha="center",
+            va="center", fontsize=8, color="#FFFFFF" if penalty < 0.45 * top else INK,
         )  # fmt: skip

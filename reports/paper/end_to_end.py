@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gacprof.checkpoint.inventory import Inventory
     from gacprof.evaluation import BenchResult
 
-FILE = "end_to_end.json"
 SHARED = ("model.embed_tokens", "lm_head")
 """What compression leaves alone, held once for all variants on a device."""
 SEED = 0
@@ -45,10 +44,6 @@ are one function."""
 COMPILED = (DENSE, UNALIGNED, PLANNED)
 """The variants that are compiled: it takes many seconds a layer, and padding by hand is what
 the compiler does itself."""
-
-
-class _TimeIsUpError(GacprofError):
-    """Raised between two timings: a compilation can take longer than all the rest."""
 
 
 @dataclass(frozen=True)
@@ -83,97 +78,72 @@ def runs(shape: Shape, groups: Sequence[str]) -> Iterator[Run]:
                 yield Run(group, mode, batch, shape.prompt, shape.decode_steps)
 
 
+@dataclass
 class EndToEnd:
-    """The timings of one survey, kept in ``end_to_end.json`` as they come."""
+    """The runs of some variants. What the bench gave for each is a file of its own in ``folder``,
+    from which :func:`results` reads it."""
 
-    def __init__(
-        self,
-        folder: Path,
-        device: str,
-        shape: Shape,
-        variants: Sequence[Variant],
-        clock: Clock,
-        progress: Progress,
-    ) -> None:
-        self._path, self._device, self._variants = folder / FILE, device, variants
-        self._clock, self._progress = clock, progress
-        self.shape, self.note = fitting(device, shape, variants)
-        self._sizes = [{"group": v.group, "name": v.name, "sizes": dict(v.sizes)} for v in variants]
-        self.results: dict[str, dict[str, Any]] = {}
-        self.problems: dict[str, str] = {}
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Keep an earlier call's results, where it ran these very variants. Where it had memory
-        for fewer layers these are fewer too, so that results stay comparable."""
-        if not self._path.exists():
-            return
-        earlier = read_json(self._path)
-        fewer = min(self.shape.layers, earlier["shape"]["layers"])
-        shape = replace(self.shape, layers=fewer)
-        if (earlier["variants"], earlier["shape"]) == (self._sizes, shape.as_dict()):
-            self.shape, self.results = shape, dict(earlier["results"])
+    folder: Path
+    device: str
+    shape: Shape
+    variants: Sequence[Variant]
+    clock: Clock
+    progress: Progress
+    problems: dict[str, str] = field(default_factory=dict)
 
     def measure(self) -> str:
         """Time every run that is missing, then those with too few rounds, as time allows."""
-        groups = list(dict.fromkeys(variant.group for variant in self._variants))
-        wanted = list(runs(self.shape, groups))
-        missing = [run for run in wanted if run.name not in self.results]
-        short = [run for run in wanted if self._rounds(run) in range(1, ROUNDS)]
-        for due in (missing, short):
+        self.shape, note = fitting(self.device, self.shape, self.variants)
+        wanted = list(runs(self.shape, list(dict.fromkeys(v.group for v in self.variants))))
+        rounds = {run: self._rounds(run) for run in wanted}
+        missing = [run for run in wanted if not rounds[run]]
+        short = [run for run in wanted if 0 < rounds[run] < ROUNDS]
+        left = len(missing) + len(short)
+        for due in (missing, short):  # what is not there at all comes before what is thin
             for group, mode in dict.fromkeys((run.group, run.mode) for run in due):
-                self._group([run for run in due if (run.group, run.mode) == (group, mode)], wanted)
-                self._save()
-        self._save()
-        left = [run.name for run in wanted if run.name not in self.results]
-        if len(left) == len(wanted):
+                todo = [run for run in due if (run.group, run.mode) == (group, mode)]
+                self._group(todo, left)
+                left -= len(todo)
+        rounds = {run: self._rounds(run) for run in wanted}
+        if not any(rounds.values()):
             raise SkippedError(f"nothing was measured: {next(iter(self.problems.values()))}")
-        short = [run for run in wanted if self._rounds(run) in range(1, ROUNDS)]
-        parts = [f"{len(wanted) - len(left)} of {len(wanted)} runs", self.note]
-        parts += [f"{len(short)} have fewer than {ROUNDS} rounds"] if short else []
-        parts += [f"not measured: {name}: {self.problems[name]}" for name in left]
+        parts = [f"{sum(map(bool, rounds.values()))} of {len(wanted)} runs", note]
+        thin = sum(0 < count < ROUNDS for count in rounds.values())
+        parts += [f"{thin} have fewer than {ROUNDS} rounds"] if thin else []
+        parts += [f"not measured: {run}: {self.problems[run]}" for run in self.problems]
         return "; ".join(filter(None, parts))
 
+    def _file(self, run: Run) -> Path:
+        return self.folder / f"{run.name.replace(', ', '_').replace(' ', '-')}.json"
+
     def _rounds(self, run: Run) -> int:
-        found = self.results.get(run.name)
-        return int(found["bench"]["rounds"]) if found else 0
+        path = self._file(run)
+        return int(read_json(path, "bench")["bench"]["rounds"]) if path.exists() else 0
 
-    def _save(self) -> None:
-        absent = {name: why for name, why in self.problems.items() if name not in self.results}
-        write_json(
-            self._path,
-            {"shape": self.shape.as_dict(), "variants": self._sizes, "results": self.results,
-             "not_measured": absent},
-        )  # fmt: skip
-
-    def _group(self, todo: Sequence[Run], wanted: Sequence[Run]) -> None:
+    def _group(self, todo: Sequence[Run], left: int) -> None:
         """The runs of one group in one mode, on models that are built once for all of them."""
         import torch
 
-        group, compiled = todo[0].group, todo[0].mode == "compiled"
-        own = [v for v in self._variants if v.group == group]
-        shape = self.shape
+        group, compiled, shape = todo[0].group, todo[0].mode == "compiled", self.shape
+        own = [v for v in self.variants if v.group == group]
         if compiled:
             own = [v for v in own if v.name in COMPILED]
             shape = replace(shape, layers=min(shape.layers, shape.compiled_layers))
         models: list[nn.Module] = []
         try:
-            if self._clock.is_up:
-                raise _TimeIsUpError("the time was up")
+            self._check_time()
             for variant in own:
                 inventory = variant.inventory(shape)
-                models.append(build(inventory, shape.dtype, self._device, *models[:1]))
-            for run in todo:
+                models.append(build(inventory, shape.dtype, self.device, *models[:1]))
+            for i, run in enumerate(todo):
                 try:
-                    timed = self._timed(run, models, len(wanted) - len(self.results))
+                    timed = renamed(self._timed(run, models, left - i), [v.name for v in own])
                 except (GacprofError, RuntimeError) as error:
                     self.problems[run.name] = first_line(error)
                     continue
                 if timed.rounds >= self._rounds(run):
-                    bench = renamed(timed, [variant.name for variant in own]).as_dict()
-                    self.results[run.name] = {
-                        "run": asdict(run), "layers": shape.layers, "bench": bench,
-                    }  # fmt: skip
+                    plain = {"run": asdict(run), "layers": shape.layers, "bench": timed.as_dict()}
+                    write_json(self._file(run), plain)
         except (GacprofError, RuntimeError) as error:  # the models themselves cannot be made
             self.problems.update({run.name: first_line(error) for run in todo})
         finally:
@@ -181,39 +151,49 @@ class EndToEnd:
             if compiled:
                 torch.compiler.reset()
             gc.collect()
-            open_device(self._device).close()  # gives their memory back
+            open_device(self.device).close()  # gives their memory back
 
-    def _timed(self, run: Run, models: list[nn.Module], runs_left: int) -> BenchResult:
+    def _timed(self, run: Run, models: list[nn.Module], left: int) -> BenchResult:
         """The run's timings. Raises :class:`GacprofError` when the time is up before they are."""
         import torch
         from torch._dynamo import config
 
         from gacprof.evaluation import bench
 
-        left = self._clock.left_s()
-        if self._clock.is_up:
-            raise _TimeIsUpError("the time was up")
+        self._check_time()
         if run.mode == "compiled":
             torch.compiler.reset()  # each workload is compiled for its own lengths
             for model in models:
                 model.compile()
+        left_s = self.clock.left_s()
         with config.patch(recompile_limit=RECOMPILE_LIMIT):
             return bench(
                 models,
                 tokens=(run.tokens,),
                 decode_steps=run.decode_steps,
                 batch=run.batch,
-                device=self._device,
+                device=self.device,
                 rounds=ROUNDS,
-                time_cap_s=None if left is None else left / max(1, runs_left),
+                time_cap_s=None if left_s is None else left_s / left,
                 progress=self._advance,
             )
 
     def _advance(self, done: int, total: int, what: object) -> None:
-        self._progress(done, total, what)
-        left, budget = self._clock.left_s(), self._clock.budget_s
-        if left is not None and budget is not None and done < total and left < -GRACE * budget:
-            raise _TimeIsUpError("the time was up")
+        """A compilation can take longer than all the rest: the clock is looked at between two
+        timings too."""
+        self.progress(done, total, what)
+        if done < total:
+            self._check_time(GRACE)
+
+    def _check_time(self, grace: float = 0.0) -> None:
+        left_s, budget_s = self.clock.left_s(), self.clock.budget_s
+        if left_s is not None and budget_s is not None and left_s <= -grace * budget_s:
+            raise MeasurementError("the time was up")
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """``run``, ``layers`` and ``bench`` of every run that was timed."""
+    return [read_json(path, "run", "layers", "bench") for path in sorted(folder.glob("*.json"))]
 
 
 def fitting(device: str, shape: Shape, variants: Sequence[Variant]) -> tuple[Shape, str]:

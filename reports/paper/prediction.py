@@ -8,6 +8,7 @@ error shows what they come to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +17,6 @@ from llama import Shape
 from variants import Variant
 
 from gacprof.cliffmap import CliffMap, MapLookupError
-from gacprof.core.errors import MeasurementError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.diagnosing.predict import Estimate, Predictor
@@ -30,33 +30,44 @@ middle, high). ``error`` is predicted / measured − 1, ``ratio_error`` the same
 where the map lacks a part, named in ``missing``."""
 
 
-def compare(data: Mapping[str, Any], cliff_map: CliffMap, folder: Path) -> list[str]:
-    """Write ``prediction.json`` and ``end_to_end.md`` from what was timed; the findings.
-
-    Raises :class:`MeasurementError` where nothing was.
-    """
-    found = rows(data, cliff_map)
-    if not found:
-        raise MeasurementError("no model was timed end to end")
+def compare(
+    timed: Sequence[Mapping[str, Any]],
+    shape: Shape,
+    variants: Sequence[Variant],
+    cliff_map: CliffMap,
+    folder: Path,
+) -> list[str]:
+    """Write ``prediction.json`` and ``end_to_end.md`` from what was timed; the findings."""
+    found = rows(timed, shape, variants, cliff_map)
     said = headlines(found)
     write_json(folder / FILE, {"headlines": said, "rows": found})
-    write_text(folder / PAGE, _page(data, found, said))
+    intro = (
+        f"Shapes of {shape.scale}: hidden {shape.hidden}, MLP {shape.intermediate}, {shape.heads} "
+        f"heads over {shape.kv_heads} of keys, {shape.dtype}. Weights are random and normal; "
+        "nothing is trained. Models of a group are interleaved in random order; ratios are fitted "
+        "by block.\n\n"
+    )
+    lines = "".join(f"- {sentence}\n" for sentence in said)
+    body = "\n".join(render(table) for table in tables(found))
+    write_text(folder / PAGE, f"# End to end\n\n{intro}{lines}\n{body}")
     return said
 
 
-def rows(data: Mapping[str, Any], cliff_map: CliffMap) -> list[Row]:
-    """A row for every timing in ``end_to_end.json``, its prediction from this map."""
-    base = {k: tuple(v) if isinstance(v, list) else v for k, v in data["shape"].items()}
-    sizes = {(v["group"], v["name"]): v["sizes"] for v in data["variants"]}
+def rows(
+    timed: Sequence[Mapping[str, Any]],
+    shape: Shape,
+    variants: Sequence[Variant],
+    cliff_map: CliffMap,
+) -> list[Row]:
+    """A row for every timing, its prediction from this map."""
+    by_name = {(variant.group, variant.name): variant for variant in variants}
     found = []
-    for result in data["results"].values():
+    for result in timed:
         run, bench = result["run"], result["bench"]
-        shape = Shape(**base | {"layers": result["layers"]})
+        run_shape = replace(shape, layers=result["layers"])
         kind = "decode" if run["decode_steps"] else "prefill"
         predicted = {
-            name: predict(
-                Variant(run["group"], name, sizes[run["group"], name]), shape, run, cliff_map
-            )
+            name: predict(by_name[run["group"], name], run_shape, run, cliff_map)
             for name in bench["models"]
         }
         dense = predicted[bench["models"][0]].latency_us
@@ -154,9 +165,10 @@ def headlines(found: Sequence[Row]) -> list[str]:
 def tables(found: Sequence[Row]) -> list[Table]:
     """One table a group and mode: measured, predicted, and both as ratios to dense."""
     columns = (
-        Column("workload"), Column("batch"), Column("model"), Column("measured ms", 3),
-        Column("95 % interval"), Column("predicted ms", 3), Column("error", 1, share=True),
-        Column("÷ dense", 3), Column("95 % interval "), Column("predicted ÷ dense", 3),
+        Column("workload"), Column("batch"), Column("layers"), Column("model"),
+        Column("measured ms", 3), Column("95 % interval"), Column("predicted ms", 3),
+        Column("error", 1, share=True), Column("÷ dense", 3), Column("95 % interval "),
+        Column("predicted ÷ dense", 3),
     )  # fmt: skip
     made = []
     for group, mode in dict.fromkeys((row["group"], row["mode"]) for row in found):
@@ -165,31 +177,10 @@ def tables(found: Sequence[Row]) -> list[Table]:
         for r in mine:
             low, middle, high = r["ratio"] or (None, None, None)
             cells.append((
-                r["workload"], r["batch"], r["variant"], r["measured_us"] / 1e3,
+                r["workload"], r["batch"], r["layers"], r["variant"], r["measured_us"] / 1e3,
                 "{:.3f} – {:.3f}".format(*(us / 1e3 for us in r["interval_us"])),
                 r["predicted_us"] and r["predicted_us"] / 1e3, r["error"], middle,
                 f"{low:.3f} – {high:.3f}" if middle else None, r["predicted_ratio"],
             ))  # fmt: skip
-        title = f"{group}, {mode}, {mine[0]['layers']} layers"
-        made.append(Table("", title, columns, tuple(cells)))
+        made.append(Table("", f"{group}, {mode}", columns, tuple(cells)))
     return made
-
-
-def _page(data: Mapping[str, Any], found: Sequence[Row], said: Sequence[str]) -> str:
-    shape = data["shape"]
-    lines = [
-        "# End to end",
-        "",
-        f"Shapes of {shape['scale']}: hidden {shape['hidden']}, MLP {shape['intermediate']}, "
-        f"{shape['heads']} heads over {shape['kv_heads']} of keys, {shape['layers']} layers, "
-        f"{shape['dtype']}. Weights are random and normal; nothing is trained. Models of a group "
-        "are interleaved in random order; ratios are fitted by block.",
-        "",
-        *(f"- {sentence}" for sentence in said),
-        "",
-        *(render(table) for table in tables(found)),
-    ]
-    missing = data["not_measured"]
-    lines += ["## Not measured", ""] if missing else []
-    lines += [f"- {name}: {why}" for name, why in missing.items()]
-    return "\n".join(lines) + "\n"

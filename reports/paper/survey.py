@@ -20,8 +20,7 @@ import typer
 from condition import look
 from disputes import chosen, measure, settle
 from disputes import write as write_disputes
-from end_to_end import FILE as TIMINGS
-from end_to_end import EndToEnd
+from end_to_end import EndToEnd, results
 from figures import draw_all
 from llama import LLAMA_3_8B, LLAMA_3_8B_EIGHTH, Shape
 from prediction import FILE as PREDICTION
@@ -171,8 +170,7 @@ class Survey:
             variants, unplanned = all_variants(self.shape, candidates)
             plain = [asdict(variant) for variant in variants]
             write_json(path, {"variants": plain, "unplanned": unplanned})
-        suite = shapes_suite(self.shape, self._variants())
-        said = self._sweep(self._shapes_name, suite)
+        said = self._sweep(f"shapes-{self._plan}", shapes_suite(self.shape, self._variants()))
         return "; ".join([said, *read_json(path, "unplanned")["unplanned"]])
 
     def _variants(self) -> list[Variant]:
@@ -181,9 +179,9 @@ class Survey:
         return [Variant(**v) for v in read_json(self.folder / VARIANTS, "variants")["variants"]]
 
     @property
-    def _shapes_name(self) -> str:
-        """Another plan has other shapes, and another sweep."""
-        return f"shapes-{shapes_suite(self.shape, self._variants()).hash[:8]}"
+    def _plan(self) -> str:
+        """Another plan has other shapes, and its sweep and models another folder."""
+        return shapes_suite(self.shape, self._variants()).hash[:8]
 
     @property
     def cliff_map(self) -> CliffMap:
@@ -238,17 +236,19 @@ class Survey:
         return "; ".join(filter(None, [said, problem]))
 
     def end_to_end(self) -> str:
+        folder = self.folder / "models" / self._plan
         models = EndToEnd(
-            self.folder, self.models_on, self.shape, self._variants(), self.clock, self.progress
+            folder, self.models_on, self.shape, self._variants(), self.clock, self.progress
         )
         said = models.measure()
         return "; ".join([said, *(f"after it: {words}" for words in self._look())])
 
     def prediction(self) -> str:
-        if not (self.folder / TIMINGS).exists():
+        timed = results(self.folder / "models" / self._plan)
+        if not timed:
             raise SkippedError("no model was timed end to end")
-        shapes = api.build_map(self.folder / "sweeps" / self._shapes_name)
-        return "; ".join(compare(read_json(self.folder / TIMINGS), shapes, self.folder))
+        shapes = api.build_map(self.folder / "sweeps" / f"shapes-{self._plan}")
+        return "; ".join(compare(timed, self.shape, self._variants(), shapes, self.folder))
 
     def page(self) -> str:
         if not (self.folder / MAP).exists():

@@ -109,7 +109,7 @@ def a2_templates(cliff_map: CliffMap) -> Table:
         kernel = next(iter(main_kernels(curve, [widest])), None)
         tile = "×".join(map(str, kernel.tile)) if kernel and kernel.tile else None
         rows.append(
-            (region, widest, kernel and kernel.template, tile, at[widest] / 1000,
+            (region, widest, kernel.template if kernel else None, tile, at[widest] / 1000,
              at[widest] / at[curve.frontier[0]], inside[len(inside) // 2] / 1000)
         )  # fmt: skip
         below = widest
@@ -306,7 +306,7 @@ def b5_rescue(cliff_map: CliffMap) -> Table:
 
 def b6_gemm(cliff_map: CliffMap) -> Table:
     """A square product over a narrow K: the shape of a low-rank factor."""
-    curve = best(cliff_map.select("linear", "K", **B6_SHAPE))
+    curve = best(cliff_map.select("linear", "K", None, None, **B6_SHAPE))
     at = latencies(curve) if curve else {}
     note = condition(cliff_map, curve) if curve else lacking("linear over K at M = N = 4096")
     rows = tuple(
