@@ -46,7 +46,8 @@ from gacprof.kernels.evidence_files import read_counters, write_counters
 from gacprof.kernels.ncu_collect import collect
 from gacprof.report.page import map_facts
 from gacprof.report.tables import Column, Table, render
-from gacprof.sweeping import Suite, load_suite, read_samples
+from gacprof.sweeping import Suite, load_suite, read_blocks
+from gacprof.sweeping.store import read_notes
 
 MAP, VARIANTS, DOCTOR, REPORT = (
     "cliffmap.json", "variants.json", "doctor.json", "evidence/edges.ncu-rep",
@@ -56,7 +57,6 @@ DEFAULT_SUITES = {"cuda": "full", "cpu": "cpu"}
 MOST_POINTS = 48
 """Profiling replays every kernel many times: about a second a point, and the report stays small."""
 LONGEST_S = 900.0
-SHORTEST_S = 1e-3
 FILES = {
     "index.html": "the map, with figures",
     "tables.md": "the papers' tables, beside the published A100",
@@ -139,21 +139,29 @@ class Survey:
     def _sweep(self, name: str, suite: Suite) -> str:
         """Begin the sweep of that name, or go on with it, for the time that is left."""
         folder, left = self.folder / "sweeps" / name, self.clock.left_s()
+        if self.clock.is_up:
+            raise SkippedError(f"the time was up before the sweep of {name}: go on with --resume")
         done = api.sweep(
             suite, device=self.device, out=folder,
             resume=folder.is_dir() and any(folder.iterdir()),
-            budget_s=None if left is None else max(SHORTEST_S, left), progress=self.progress,
+            budget_s=left, progress=self.progress,
         )  # fmt: skip
         parts = [f"{done.blocks} blocks, {done.calls} calls so far in {name}"]
         if done.unfinished:
             parts.append(f"{done.unfinished} curves are not finished: the time was up")
-        failed = [sample for sample in read_samples(folder) if sample.status == "failed"]
+        failed = [note.failed for note in read_notes(folder).values() if note.failed]
         if failed:
-            parts.append(f"{len(failed)} points failed, the first: {failed[0].reason}")
+            parts.append(f"{len(failed)} points failed, the first: {failed[0]}")
         return "; ".join(parts)
 
+    def _map_of(self, name: str) -> CliffMap:
+        samples = self.folder / "sweeps" / name
+        if not samples.exists() or not read_blocks(samples):
+            raise SkippedError(f"the sweep of {name} measured nothing yet: go on with --resume")
+        return api.build_map(samples)
+
     def map(self) -> str:
-        made = api.build_map(self.folder / "sweeps" / "suite")
+        made = self._map_of("suite")
         made.save(self.folder / MAP)
         facts = map_facts(made)
         return (
@@ -166,8 +174,7 @@ class Survey:
         did not carry one, a later call tries again."""
         path = self.folder / VARIANTS
         if not path.exists() or read_json(path, "unplanned")["unplanned"]:
-            candidates = api.build_map(self.folder / "sweeps" / "candidates")
-            variants, unplanned = all_variants(self.shape, candidates)
+            variants, unplanned = all_variants(self.shape, self._map_of("candidates"))
             plain = [asdict(variant) for variant in variants]
             write_json(path, {"variants": plain, "unplanned": unplanned})
         said = self._sweep(f"shapes-{self._plan}", shapes_suite(self.shape, self._variants()))
@@ -201,10 +208,10 @@ class Survey:
         """The experiments on a GPU; anywhere those that need none."""
         results = None
         if self._is_gpu:
-            left = self.clock.left_s()
-            budget_s = None if left is None else max(SHORTEST_S, left)
+            if self.clock.is_up:
+                raise SkippedError("the time was up: go on with --resume")
             folder = self.folder / "sweeps" / "disputes"
-            results = measure(chosen(), self.device, folder, budget_s, self.progress)
+            results = measure(chosen(), self.device, folder, self.clock.left_s(), self.progress)
         verdicts = settle(results=results)
         write_disputes(self.folder, verdicts, f"{self.environment.name} ({self.environment.arch})")
         counts = Counter(verdict.status for verdict in verdicts)
@@ -247,7 +254,7 @@ class Survey:
         timed = results(self.folder / "models" / self._plan)
         if not timed:
             raise SkippedError("no model was timed end to end")
-        shapes = api.build_map(self.folder / "sweeps" / f"shapes-{self._plan}")
+        shapes = self._map_of(f"shapes-{self._plan}")
         return "; ".join(compare(timed, self.shape, self._variants(), shapes, self.folder))
 
     def page(self) -> str:

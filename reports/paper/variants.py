@@ -28,8 +28,9 @@ GROUPS = {"low rank": "rank", "pruned width": "width"}
 """Group → kind of the dims that are compressed in it."""
 PLAN_TOKENS = (1, 1024)
 """What the plan is made for: decoding, and the papers' prompt length."""
-TIMING = {"blocks": 12, "most_blocks": 100, "replicates": 0.15}
-"""Of these sweeps: many short curves, of whose dims only a few are chosen."""
+TIMING = {"processes": 2, "blocks": 12, "most_blocks": 100, "replicates": 0.15}
+"""Of these sweeps: many short curves, of whose dims only a few are chosen; starting a process on
+a GPU takes seconds."""
 
 
 @dataclass(frozen=True)

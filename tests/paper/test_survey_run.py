@@ -157,11 +157,18 @@ def test_a_budget_that_runs_out_is_gone_on_with(h200, tmp_path, no_ncu, without_
     out = tmp_path / "out"
     h200.survey(out, budget_s=1e-9).run()
     first = steps_of(out)
-    assert "not finished: the time was up" in first["sweep"]["note"]
-    assert first["prediction"]["status"] == "skipped" and (out / "README.md").is_file()
+    assert "failed" not in {step["status"] for step in first.values()}
+    for name in ("sweep", "map", "shapes", "prediction"):
+        assert first[name]["status"] == "skipped" and first[name]["note"]
+    assert (out / "README.md").is_file() and not (out / "cliffmap.json").exists()
     h200.survey(out, resume=True).run()
     assert "not finished" not in steps_of(out)["sweep"]["note"]
     assert steps_of(out)["map"]["status"] == "done"
+
+
+def test_a_sweep_that_the_time_cuts_off_says_so(h200, tmp_path, monkeypatch):
+    monkeypatch.setattr(Clock, "left_s", lambda self: 1e-9)
+    assert "not finished: the time was up" in h200.survey(tmp_path / "out").candidates()
 
 
 def test_models_that_the_time_did_not_pay_for_are_timed_by_the_next_call(h200, own_survey, no_ncu):
