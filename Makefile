@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint types unit setup clean
+.PHONY: demo test lint types unit fuzz setup clean
 demo: $(READY)
 	@$(BIN)/gacprof demo --out runs/demo
 
@@ -20,6 +20,10 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# 20,000 damaged files; the tests read a few hundred of them
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz/fuzzer.py --count 20000
 
 setup: $(READY)
 

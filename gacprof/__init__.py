@@ -18,7 +18,8 @@ Before compression, in the loop that picks ranks::
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
 side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
-``shipped_maps`` names the maps that come along;
+``shipped_maps`` names the maps that come along; ``operator`` makes a function of yours one that
+sweeps know;
 ``write_report`` makes a page of what the others left. What the caller can mend is raised as a
 :class:`GacprofError`.
 
@@ -44,6 +45,7 @@ _WHERE = {
     "explain_dim": "gacprof.api",
     "fuse": "gacprof.resizing",
     "load_model": "gacprof.checkpoint.load",
+    "operator": "gacprof.operators.own",
     "pareto": "gacprof.api",
     "plan": "gacprof.planning",
     "realign": "gacprof.resizing",
@@ -71,6 +73,7 @@ __all__ = [
     "explain_dim",
     "fuse",
     "load_model",
+    "operator",
     "pareto",
     "plan",
     "realign",
@@ -93,6 +96,7 @@ if TYPE_CHECKING:
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
     from gacprof.evaluation import bench, verify
+    from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
     from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform

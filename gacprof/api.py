@@ -24,6 +24,7 @@ from gacprof.sweeping import (
     suite_of,
     sweeper,
 )
+from gacprof.sweeping.suite import parse_suite
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def make_suite(
-    suite: Suite | str | Path | None = None,
+    suite: Suite | Mapping[str, Any] | str | Path | None = None,
     *,
     model: Model | None = None,
     ranks_of: Model | Sequence[tuple[int, int]] | None = None,
@@ -68,6 +69,8 @@ def make_suite(
     if suite is not None:
         if tokens is not None:
             raise SuiteError("tokens go with a model; a suite names its own dims")
+        if isinstance(suite, Mapping):
+            return parse_suite(suite, "the suite")
         return suite if isinstance(suite, Suite) else load_suite(suite)
     from gacprof.checkpoint import inventory_for
     from gacprof.diagnosing.workload import workload_of
@@ -82,7 +85,7 @@ def make_suite(
 
 
 def sweep(
-    suite: Suite | str | Path | None = None,
+    suite: Suite | Mapping[str, Any] | str | Path | None = None,
     *,
     model: Model | None = None,
     ranks_of: Model | Sequence[tuple[int, int]] | None = None,
@@ -100,7 +103,8 @@ def sweep(
     lock_clocks_mhz: int | None = None,
     progress: Progress | None = None,
 ) -> RunSummary:
-    """Measure a suite (by name, file or value) on a device; samples go to the folder ``out``
+    """Measure a suite (by name, file or value; or an own :func:`~gacprof.operator`'s ``over``) on a
+    device; samples go to the folder ``out``
     (by default one under ``runs/``).
 
     Or measure the shapes of a ``model`` (a checkpoint's path or inventory, or a module in memory)

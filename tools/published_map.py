@@ -1,9 +1,9 @@
-"""The map of an A100 from the published figures of the GAC paper.
+"""The maps of an A100 and an H100 from the published figures of the GAC paper.
 
-``python tools/published_map.py DATA_DIR OUT`` regenerates the shipped
-``a100-published`` from the digitised figure data (CC BY 4.0). Every number is the authors';
-what is done here is to drop points that were not recoverable exactly (``src = interp``), to
-turn rates into latencies where the figure's settings state all dims, and to detect.
+``python tools/published_map.py a100 DATA_DIR OUT`` regenerates the shipped ``a100-published`` from
+the digitised figure data (CC BY 4.0), ``h100`` the shipped ``h100-published``. Every number is the
+authors'; what is done here is to drop points that were not recoverable exactly (``src = interp``),
+to turn rates into latencies where the figure's settings state all dims, and to detect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
@@ -20,8 +20,6 @@ from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, MapFile, Noise, Provenance
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
-
-NAME = "a100-published"
 
 CITATION = (
     "J. Xin, T. Lyu, Q. Pan, K. Wang, M. Canini: Why Smaller Is Slower? Dimensional "
@@ -33,28 +31,60 @@ SOURCE = (
     "points read back from the vector figures of github sands-lab/GAC at 13b3aba, "
     "the files of 2026-04-29"
 )
-NOTES = [
-    "Figures 5–8 of the paper and the coarse GEMV sweep of its repository. Latencies are means "
-    "of CUDA-event timings without an L2 flush; no repeats were published, hence no noise "
-    "floor: nothing under 5 % is called a cliff.",
+NO_REPEATS = (
+    "Latencies are means of CUDA-event timings without an L2 flush; no repeats were published, "
+    "hence no noise floor: nothing under 5 % is called a cliff."
+)
+NN = (
+    "linear with layout nn is torch.mm with row-major A(M, K) and B(K, N); at M = 1 (layout tn) "
+    "it is the matrix-vector product A(N, K) x, taken for that of nn.Linear."
+)
+A100_NOTES = (
+    "Figures 5–8 of the paper and the coarse GEMV sweep of its repository. " + NO_REPEATS,
     "The curves of linear at M = N = 2048 or K = 128 (Fig. 7) were median-filtered by the "
     "authors, apart for d % 8 = 0 and the rest: plateaus and cliffs hold, single dims and "
     "finer periods do not.",
-    "linear with layout nn is torch.mm with row-major A(M, K) and B(K, N); at M = 1 (layout tn) "
-    "it is the matrix-vector product A(N, K) x, taken for that of nn.Linear.",
+    NN,
     "Fig. 8 gives rates. Latency = 2·M·N·K / rate with M = 512 and the other dim 4096; for the "
     "row sum latency = 2 bytes · 1024 · K / rate.",
     "The curves of attention with a forced backend are a table of the repository's report.md, to "
     "be compared with one another rather than with the figure.",
     "Points that the figures do not determine exactly are left out. So is Fig. 10: it times a "
     "whole model, not an operator.",
-]
+)
+H100_NOTES = (
+    "Figures 12 and 13 of the paper. " + NO_REPEATS,
+    "linear with layout nn is torch.mm with row-major A(M, K) and B(K, N).",
+    "Fig. 13 gives rates. Latency = 2·M·N·K / rate with M = 512 and the other dim 4096; for the "
+    "row sum latency = 2 bytes · 1024 · K / rate.",
+    "The GEMM and GEMV sweeps of the repository that are not in the paper are left out: their "
+    "latency does not depend on M, N or K, so they seem bound by the host.",
+    "Fig. 14 times a whole model, not an operator, so it is no curve: prefill of Llama-3-8B at "
+    "128, 256, 512 and 1024 tokens takes {dense} ms dense, {pruned} ms pruned by LLM-Pruner and "
+    "{rounded} ms pruned with round_to=8.",
+)
 FORCED = "forced_backend_sdpa_A100_ms_from_report_md"
 BACKENDS = {"FLASH": "flash", "MEM_EFFICIENT": "efficient", "MATH": "math"}
 ATTENTION = {"batch": 4, "heads": 32, "kv_heads": 32, "q_len": 2048, "kv_len": 2048}
 WARMING = "taken while the clock was still rising (all residue classes are slower below 4008)"
 
 Rate = Callable[[int, float], float]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device of the paper: its folder of the data set, its map and where its figures are."""
+
+    folder: str
+    name: str
+    arch: str
+    suffix: str
+    files: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def map_name(self) -> str:
+        return f"{self.folder}-published"
 
 
 @dataclass(frozen=True)
@@ -120,21 +150,43 @@ FIGURES = [
 ]  # fmt: skip
 
 
-def published_map(folder: Path) -> CliffMap:
-    """The map of the data set's A100 files in ``folder`` (or its ``a100`` subfolder).
+A100 = Gpu(
+    "a100", "NVIDIA A100 80GB", "sm80", "", tuple(figure.file for figure in FIGURES), A100_NOTES
+)
+H100 = Gpu(
+    "h100", "NVIDIA H100 80GB", "sm90", "_h100",
+    ("fig2_sdpa_latency.csv", "fig_tc_k_alignment.csv", "fig_tc_n_alignment.csv",
+     "fig_l2_alignment.csv"),
+    H100_NOTES,
+)  # fmt: skip
+GPUS = {gpu.folder: gpu for gpu in (A100, H100)}
+PREFILL = {"dense": "baseline", "pruned": "llm_pruner", "rounded": "llm_pruner_gac"}
+"""What a note calls the series of the prefill figure."""
+
+
+def published_map(folder: Path, gpu: Gpu = A100) -> CliffMap:
+    """The map of the data set's files of one GPU in ``folder`` (or its subfolder of that name).
 
     Files that are absent are left out. Raises :class:`MapError` where none is there, or one
     cannot be read as the data set's README describes.
     """
-    folder = folder / "a100" if (folder / "a100").is_dir() else folder
-    present = [figure for figure in FIGURES if (folder / figure.file).is_file()]
+    folder = folder / gpu.folder if (folder / gpu.folder).is_dir() else folder
+    figures = [
+        replace(figure, file=_file(figure.file, gpu), not_before={}) if gpu is not A100 else figure
+        for figure in FIGURES
+        if figure.file in gpu.files
+    ]
+    present = [figure for figure in figures if (folder / figure.file).is_file()]
     if not present:
-        raise MapError(f"{folder} holds none of the A100 files, {FIGURES[0].file} to begin with")
+        raise MapError(
+            f"{folder} holds none of the {gpu.folder.upper()} files, {figures[0].file} to begin "
+            "with"
+        )
     return CliffMap(
         MapFile(
             schema_=SCHEMA,
-            name=NAME,
-            device=Device(kind="cuda", name="NVIDIA A100 80GB", arch="sm80"),
+            name=gpu.map_name,
+            device=Device(kind="cuda", name=gpu.name, arch=gpu.arch),
             provenance=Provenance(
                 kind="published",
                 created="2026-04-29",
@@ -142,15 +194,33 @@ def published_map(folder: Path) -> CliffMap:
                 citation=CITATION,
                 licence=LICENCE,
                 stack={"torch": "2.9.1", "cuda": "12.8"},
-                notes=NOTES,
+                notes=_notes(folder, gpu),
             ),
             noise=Noise(floor=None, reason="published without repeats"),
             curves=[
                 *(curve for figure in present for curve in _curves(folder, figure)),
-                *_forced_backends(folder),
+                *(_forced_backends(folder) if gpu is A100 else ()),
             ],
         )
     )
+
+
+def _file(name: str, gpu: Gpu) -> str:
+    return name.removesuffix(".csv") + gpu.suffix + ".csv"
+
+
+def _notes(folder: Path, gpu: Gpu) -> list[str]:
+    """The GPU's notes; one that quotes the prefill figure only where that is at hand."""
+    path = folder / _file("fig_prefill_scaling.csv", gpu)
+    if not path.is_file():
+        return [note for note in gpu.notes if "{" not in note]
+    with path.open(newline="") as text:
+        rows = list(csv.DictReader(text))
+    values = {
+        name: ", ".join(f"{float(row['value']):.1f}" for row in rows if row["series"] == series)
+        for name, series in PREFILL.items()
+    }
+    return [note.format(**values) for note in gpu.notes]
 
 
 def _curves(folder: Path, figure: Figure) -> list[Curve]:
@@ -206,11 +276,12 @@ def _forced_backends(folder: Path) -> list[Curve]:
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 2:
-        print("usage: python tools/published_map.py DATA_DIR OUT.json", file=sys.stderr)
+    if len(arguments) != 3 or arguments[0] not in GPUS:
+        print("usage: python tools/published_map.py a100|h100 DATA_DIR OUT.json", file=sys.stderr)
         return 2
+    gpu, folder, out = arguments
     try:
-        published_map(Path(arguments[0])).save(arguments[1])
+        published_map(Path(folder), GPUS[gpu]).save(out)
     except MapError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from gacprof.cli import evidence, explaining, maps, measuring, models, planning
-from gacprof.cli.printing import complain
+from gacprof.cli.printing import complain, print_json
 from gacprof.core.errors import GacprofError
 from gacprof.devices.threads import short_waits
 
 app = typer.Typer(
     name="gacprof",
-    help="Which tensor dimensions your GPU serves well, why, and how to move a model onto them.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -33,14 +32,35 @@ app.add_typer(maps.app, name="map")
 app.add_typer(evidence.app, name="evidence")
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        import gacprof
+
+        print(f"gacprof {gacprof.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Which tensor dimensions your GPU serves well, why, and how to move a model onto them."""
+
+
 def main(verbs: typer.Typer = app) -> None:
     """Run a command line, by default ours; every foreseeable failure is one line on stderr."""
     short_waits()
     try:
-        code = verbs(standalone_mode=False)
+        code = verbs(prog_name=verbs.info.name, standalone_mode=False)
     except GacprofError as error:
         complain(str(error))
         code = error.exit_code
+        if "--json" in sys.argv[1:]:
+            print_json(
+                {"schema": "gacprof.error/1", "kind": type(error).__name__, "message": str(error)}
+            )
     except KeyboardInterrupt:  # before typer is at work; later it gives 130 itself
         complain("interrupted")
         code = 130
@@ -66,5 +86,7 @@ def _usage(error: Exception, name: object) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # typer brings its own copy of click's
         print(message())
         return 0
-    complain(f"{message()} (see '{name} --help')")
+    context = getattr(error, "ctx", None)
+    verb = context.command_path if context is not None else name
+    complain(f"{message()} (see '{verb} --help')")
     return 2

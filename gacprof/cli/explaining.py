@@ -9,7 +9,7 @@ from typer import Option
 
 from gacprof.cli import options
 from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName
-from gacprof.cli.printing import Json, emit, print_table, say
+from gacprof.cli.printing import Json, emit, plot_width, print_table, say
 from gacprof.core.formatting import microseconds, percent
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def explain(
 
 
 def _print_explanation(found: Explanation, cliff_map: str) -> None:
+    from gacprof.report.terminal import staircase_text
+
     say(found.row)
     rows = [
         (
@@ -53,6 +55,9 @@ def _print_explanation(found: Explanation, cliff_map: str) -> None:
     (loaded,) = options.load_maps(cliff_map)
     say(f"{found.curve} of map {loaded.name}: {found.d} takes {microseconds(found.latency_us)}, "
         f"{found.reference} {microseconds(found.reference_us)}")  # fmt: skip
+    curve = next((c for c in loaded.curves if c.identity == found.curve), None)
+    if curve is not None:
+        say(staircase_text(curve, plot_width(), asked=found.d))
 
 
 def report(

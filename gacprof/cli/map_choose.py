@@ -171,7 +171,10 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
     if len(names) == 1:
         _print_candidates(found, words, unsafe)
         return
-    of_each = (f"{name}: {what}" for name in names for what in ("µs", "%"))
+    letters = [chr(ord("A") + i) for i in range(len(names))]
+    for letter, name in zip(letters, names, strict=True):
+        say(f"{letter}: {name}")
+    of_each = (f"{letter}, {what}" for letter in letters for what in ("µs", "%"))
     columns = ["d", "verdict", "worst", "at most", *of_each]
     rows = [
         (

@@ -50,7 +50,7 @@ def table(
     made = map_table(loaded, name, curves)
     text = render(made, form)
     if out is not None:
-        _write(text, out)
+        _write(text, out, form)
     if as_json:
         print_json(made.as_dict())
     elif out is not None:
@@ -83,7 +83,7 @@ def export(
     if out is None:
         print(text, end="")
         return
-    _write(text, out)
+    _write(text, out, form)
     say(f"{form}: {out}")
 
 
@@ -191,9 +191,12 @@ def _staircase(
     return staircase(maps[0], maps[0].curve(op, ax, dtype, options.flags(flag), **sizes))
 
 
-def _write(text: str, out: Path) -> None:
-    from gacprof.core.files import write_text
+def _write(text: str, out: Path, form: str) -> None:
+    """Another table or export may be there already, of the same form and the same first line."""
+    from gacprof.core.files import refuse_to_replace, write_text
 
+    first = text.encode().splitlines()[:1]
+    refuse_to_replace(out, f"{form} of a map", lambda start: start.splitlines()[:1] == first)
     try:
         write_text(out, text)
     except OSError as error:

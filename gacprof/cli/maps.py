@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +12,18 @@ from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_write
 from gacprof.cli.options import MapName, load_maps
-from gacprof.cli.printing import Json, complain, emit, print_json, print_table, say, say_notes
+from gacprof.cli.printing import (
+    Json,
+    complain,
+    emit,
+    plot_width,
+    print_json,
+    print_table,
+    say,
+    say_notes,
+)
 from gacprof.core.errors import MapError
+from gacprof.core.files import refuse_to_replace
 from gacprof.core.formatting import at_most, dims, percent
 
 if TYPE_CHECKING:
@@ -23,6 +33,9 @@ if TYPE_CHECKING:
 
 MORE = "30m"
 """Time to go on with a sweep for, where more blocks may decide."""
+
+MOST_CURVES = 16
+"""Curves listed before the rest is summed up; two lines each in a narrow terminal."""
 
 app = typer.Typer(help="Build, read and compare cliff maps.", no_args_is_help=True)
 
@@ -36,23 +49,35 @@ def build(
 ) -> None:
     """Build the cliff map of a finished or interrupted sweep.
 
-    Exit code 1 where it is written but too noisy to judge by: an A/A floor above 10 %, or more
-    than half of its dims undecided with penalties of up to more than 5 tolerances.
+    Exit code 1 where it is written but incomplete (curves of its suite were not measured) or too
+    noisy to judge by: an A/A floor above 10 %, or more than half of its dims undecided with
+    penalties of up to more than 5 tolerances.
     """
     import gacprof
-    from gacprof.report.page import map_facts
+    from gacprof.cliffmap.catalogue import map_facts
 
+    folder = samples if samples.is_dir() else samples.parent
+    target = out or folder / "cliffmap.json"
+    refuse_to_replace(target, "cliff map", lambda start: b"gacprof.cliffmap/" in start)
     built = gacprof.build_map(samples, name)
-    target = out or samples / "cliffmap.json"
     built.save(target)
     if as_json:
         print_json({"map": str(target)} | map_facts(built))
     else:
         _print_summary(built)
         say(f"map: {target}")
-    if built.too_noisy:
-        complain(f"too noisy to judge by: {built.too_noisy}. Go on with '{_more(samples, built)}'")
+    faults = [f"too noisy to judge by: {built.too_noisy}"] if built.too_noisy else []
+    if built.file.unmeasured:
+        faults.append(f"incomplete: {_unmeasured(built.file.unmeasured)}")
+    if faults:
+        complain(f"{'; '.join(faults)}. Go on with '{_more(samples, built)}'")
         raise typer.Exit(1)
+
+
+def _unmeasured(curves: Sequence[str]) -> str:
+    """``3 curves of the suite were not measured, the first is linear N …``."""
+    count = "1 curve" if len(curves) == 1 else f"{len(curves)} curves"
+    return f"{count} of the suite not measured, the first is {curves[0]}"
 
 
 def _more(samples: Path, built: CliffMap) -> str:
@@ -97,7 +122,7 @@ def list_maps(
 ) -> None:
     """List the maps that ship with gacprof, with provenance and age."""
     from gacprof.cliffmap import shipped_maps
-    from gacprof.report.page import map_facts
+    from gacprof.cliffmap.catalogue import map_facts
 
     names = dict.fromkeys([*shipped_maps(), *(files or ())])
     found = [map_facts(loaded) for loaded in load_maps(*names)]
@@ -106,17 +131,13 @@ def list_maps(
         return
     rows = [
         (
-            s["name"], s["device"], s["provenance"], s["created"][:10], _age(s["age_days"]),
-            s["curves"], s["points"], percent(s["noise_floor"]),
-            s["citation"] or _stack(s["stack"]),
+            s["name"], s["device"], s["provenance"], _age(s["age_days"]), s["curves"], s["points"],
+            percent(s["noise_floor"]),
         )
         for s in found
     ]  # fmt: skip
-    columns = (
-        "map", "device", "provenance", "created", "age", "curves", "points", "noise floor",
-        "source or stack",
-    )  # fmt: skip
-    print_table("", columns, rows)
+    print_table("", ("map", "device", "kind", "age", "curves", "points", "A/A floor"), rows)
+    say("where a map comes from, and what it holds: gacprof map show MAP")
 
 
 @app.command()
@@ -221,7 +242,7 @@ def _stack(stack: Mapping[str, str | None]) -> str:
 
 
 def _print_summary(loaded: CliffMap) -> None:
-    from gacprof.report.page import map_facts
+    from gacprof.cliffmap.catalogue import map_facts
 
     s = map_facts(loaded)
     noise = loaded.file.noise
@@ -243,6 +264,8 @@ def _print_summary(loaded: CliffMap) -> None:
         f"dims, by a tolerance of {tolerance}: {s['safe']} safe, {s['misaligned']} misaligned, "
         f"{s['undecided']} undecided"
     )
+    if loaded.file.unmeasured:
+        say(f"incomplete: {_unmeasured(loaded.file.unmeasured)}")
     if s["too_noisy"]:
         say(f"too noisy to judge by: {s['too_noisy']}")
     say_notes(loaded.file.provenance.notes)
@@ -251,28 +274,48 @@ def _print_summary(loaded: CliffMap) -> None:
 
 
 def _print_curves(loaded: CliffMap) -> None:
-    """Every curve in one line."""
-    from gacprof.cliffmap.catalogue import summarise
+    """Every curve in one line, the largest penalty first."""
+    from gacprof.cliffmap.detect import penalty
 
+    curves = [(max(penalty(curve.points.median_us)), curve) for curve in loaded.curves]
+    curves.sort(key=lambda entry: -entry[0])
+    said, names = _settings_once([curve for _, curve in curves])
     rows = [
         (
-            s.curve, f"{s.first} … {s.last}", s.measured, s.period, s.cliffs,
-            percent(s.largest_jump, signed=True), percent(s.worst_penalty), s.safe, s.misaligned,
-            s.undecided, dims(s.frontier[-8:]),
+            name, f"{curve.coverage.first}–{curve.coverage.last}", len(curve.cliffs),
+            percent(worst), len(curve.safe), len(curve.misaligned), len(curve.undecided),
         )
-        for s in summarise(loaded)
+        for name, (worst, curve) in zip(names, curves[:MOST_CURVES], strict=False)
     ]  # fmt: skip
-    columns = (
-        "curve", "dims", "measured", "period", "cliffs", "largest", "worst penalty",
-        "safe", "misaligned", "undecided", "frontier (widest)",
-    )  # fmt: skip
+    columns = ("curve", "dims", "cliffs", "worst", "safe", "misal.", "undec.")
     print_table("", columns, rows)
-    say("more of a curve: --op and --axis")
+    if len(curves) > MOST_CURVES:
+        say(f"… and {len(curves) - MOST_CURVES} curves with smaller penalties (--json has all)")
+    for line in said:
+        say(line)
+    say("worst: the largest penalty of a dim; a curve's frontier and cliffs: --op and --axis")
+
+
+def _settings_once(curves: Sequence[Curve]) -> tuple[list[str], list[str]]:
+    """(lines, names): dtype and flags that all of an operator's curves share are said in a line,
+    not in each name."""
+    settings: dict[str, set[str]] = {}
+    for curve in curves:
+        settings.setdefault(curve.operator, set()).add(curve.settings)
+    shared = {operator: next(iter(s)) for operator, s in settings.items() if len(s) == 1}
+    names = [
+        curve.shape if curve.operator in shared else f"{curve.shape} {curve.settings}"
+        for curve in curves
+    ]
+    return [f"{operator}: {text}" for operator, text in shared.items()], names
 
 
 def _print_curve(curve: Curve) -> None:
+    from gacprof.report.terminal import staircase_text
+
     say()
     say(curve.identity)
+    say(staircase_text(curve, plot_width()))
     say(
         f"  safe up to a penalty of {percent(curve.tolerance)}; "
         f"no cliff below {percent(curve.floor)}"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
+from gacprof.cli.diagnosis import print_diagnosis
 from gacprof.cli.options import Checkpoint, MapOption, Tokens, token_counts, workload
 from gacprof.cli.printing import Json, emit, print_table, progress, say, say_notes
 from gacprof.core.errors import PlanError
-from gacprof.core.formatting import at_most, microseconds, percent
+from gacprof.core.formatting import microseconds, percent
 
 if TYPE_CHECKING:
-    from gacprof.diagnosing import Diagnosis
     from gacprof.evaluation import BenchResult, Verification
     from gacprof.resizing import RealignResult
 
@@ -25,7 +24,9 @@ def diagnose(
     cliff_map: MapOption,
     tokens: Tokens = None,
     dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None,
-    every: Annotated[bool, Option("--all", help="Print safe dims too.")] = False,
+    every: Annotated[
+        bool, Option("--all", help="Print every dim, safe ones too, a line each.")
+    ] = False,
     as_json: bool = Json,
 ) -> None:
     """Say what each weight's dims cost on a device.
@@ -139,56 +140,6 @@ def bench(
             progress=advance,
         )
     emit(timed, as_json, print_timings)
-
-
-def _undecided(totals: Mapping[str, Any]) -> str:
-    """``3 undecided (of at most 4.1 %)``."""
-    bound = totals["undecided_penalty_high"]
-    return f"{totals['undecided']} undecided" + ("" if bound is None else f" (≤ {percent(bound)})")
-
-
-def print_diagnosis(found: Diagnosis, every: bool) -> None:
-    totals = found.totals()
-    rows = [
-        (
-            d.name.removeprefix("model.layers."), d.size, d.verdict, percent(d.penalty),
-            None if d.verdict == "unknown" else at_most(d.penalty_high),
-            microseconds(d.latency_us),
-            "not in this map" if d.verdict == "unknown" else d.advice,
-            microseconds(d.lost_us) if d.lost_us else None,
-        )
-        for d in sorted(found.dims, key=lambda d: -d.lost_us)
-        if every or d.verdict != "safe"
-    ]  # fmt: skip
-    columns = ("dim", "size", "verdict", "penalty", "at most", "now", "what to do", "recovers")
-    if rows:
-        print_table("", columns, rows)
-    say(
-        f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
-        f"judged in {found.dtype} for {found.device} (map {found.map})"
-    )
-    counted = (
-        f"{totals['misaligned']} of {totals['weights']} weights "
-        f"({percent(totals['misaligned_share'])}), {_undecided(totals)}, "
-        f"{totals['unknown']} unknown"
-    )
-    if totals["weights"] and not totals["judged"]:
-        counted = f"not known: this map knows none of the {totals['weights']} weights"
-    odd = f"{totals['not_divisible_by_8']} ({percent(totals['not_divisible_by_8_share'])})"
-    say(f"misaligned by measurement: {counted}; not a multiple of 8: {odd}")
-    say(
-        f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
-        "surely above, undecided one that the map's errors leave open"
-    )
-    when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())
-    predicted = microseconds(totals["predicted_us"]) or "unknown"
-    say(
-        f"predicted time in matrix products, {when}: {predicted}; lost to penalties "
-        f"{microseconds(totals['lost_us']) or 'unknown'}, recoverable by padding "
-        f"{microseconds(totals['recoverable_us']) or 'unknown'}"
-    )
-    missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
-    say_notes([*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())])
 
 
 def print_realigned(result: RealignResult, base: str | None) -> None:

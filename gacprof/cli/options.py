@@ -27,6 +27,9 @@ Tokens = Annotated[
 OneDevice = Annotated[
     str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
 ]
+DIGITS = 24
+"""Of a size on the command line."""
+
 MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
 Operator = Annotated[str | None, Option("--op", help="linear, attention …")]
 Axis = Annotated[str | None, Option(help="The operator's axis, such as K, N, M or head_dim.")]
@@ -82,7 +85,7 @@ def budget_seconds(text: str | None) -> float | None:
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if match is None or float(match[1]) == 0:
+    if match is None or not 0 < float(match[1]) < 1e9:
         raise SuiteError(f"'{text}' is no time budget: give a time such as 90s, 8m or 1h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
@@ -120,7 +123,7 @@ def by_pattern(texts: Sequence[str] | None, option: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in texts or ():
         pattern, _, size = text.rpartition("=")
-        if not pattern or not (size.isascii() and size.isdigit()) or int(size) == 0:
+        if not pattern or not _is_size(size):
             raise PlanError(f"--{option} {text}: write it as PATTERN=SIZE, such as '*:rank=128'")
         if pattern in sizes:
             raise PlanError(f"--{option} is given twice for '{pattern}'")
@@ -144,12 +147,17 @@ def sizes(texts: Sequence[str] | None, option: str = "--fixed") -> dict[str, int
     found: dict[str, int] = {}
     for text in (part for texts_ in texts or () for part in texts_.split(",")):
         name, _, size = text.strip().partition("=")
-        if not name.isidentifier() or not size.isdecimal() or int(size) < 1:
+        if not name.isidentifier() or not _is_size(size):
             raise MapError(f"{option} takes a dim and its size, as M=1024, not '{text}'")
         if name in found:
             raise MapError(f"{option} gives {name} twice")
         found[name] = int(size)
     return found
+
+
+def _is_size(text: str) -> bool:
+    """A whole number from 1, of no more digits than any size has."""
+    return len(text) <= DIGITS and text.isascii() and text.isdigit() and int(text) > 0
 
 
 def flags(texts: Sequence[str] | None) -> Mapping[str, Flag] | None:
@@ -160,7 +168,8 @@ def flags(texts: Sequence[str] | None) -> Mapping[str, Flag] | None:
         if not name or not equals or not value:
             raise MapError(f"--flag takes a name and a value, as bias=true, not '{text}'")
         word = {"true": True, "false": False}.get(value.lower())
-        found[name] = word if word is not None else int(value) if value.isdecimal() else value
+        number = value == "0" or _is_size(value)
+        found[name] = word if word is not None else int(value) if number else value
     return found or None
 
 
@@ -191,10 +200,11 @@ def window(text: str | None) -> int | tuple[int, int] | None:
     if text is None:
         return None
     first, colon, last = text.partition(":")
-    if first.isdecimal() and not colon:
-        return int(first)
-    if first.isdecimal() and last.isdecimal() and int(first) <= int(last):
-        return int(first), int(last)
+    ends = [int(end) for end in (first, last) if end == "0" or _is_size(end)]
+    if len(ends) == 1 and not colon:
+        return ends[0]
+    if len(ends) == 2 and ends[0] <= ends[1]:
+        return ends[0], ends[1]
     raise MapError(f"--window is a half-width, as 16, or a range, as 96:160, not '{text}'")
 
 

@@ -31,10 +31,15 @@ from gacprof.cli.printing import (
 )
 from gacprof.core.errors import PlanError
 from gacprof.core.formatting import at_most, microseconds, percent
+from gacprof.report.grouping import group
 
 if TYPE_CHECKING:
     from gacprof import Constraints, Plan
     from gacprof.planning.pareto import Grid, Pareto
+    from gacprof.planning.schema import Choice
+
+MOST_ROWS = 20
+"""Rows of changes before the rest is summed up."""
 
 AROUND = 2
 """Sizes of a window shown on either side of the chosen one, besides its ends."""
@@ -95,6 +100,9 @@ def plan(
     time_limit: Annotated[
         float | None, Option(min=0.0, help="Seconds; then the best so far, and its gap.")
     ] = None,
+    every: Annotated[
+        bool, Option("--all", help="Print every dim, with the sizes on offer, a line each.")
+    ] = False,
     as_json: bool = Json,
 ) -> None:
     """Choose a size for every adjustable dim, within a budget; the plan is a JSON file.
@@ -125,7 +133,7 @@ def plan(
             progress=report,
         )
     made.save(target)
-    emit(made, as_json, _print_plan, target, checkpoint)
+    emit(made, as_json, _print_plan, target, checkpoint, every)
     if made.certificate.interrupted:
         complain(f"interrupted: {target} holds the best plan found, not proved to be the best")
         raise typer.Exit(130)
@@ -237,8 +245,13 @@ def _read_scores(path: Path | None) -> dict[str, float] | None:
     return data
 
 
-def _print_plan(made: Plan, target: Path, checkpoint: str) -> None:
-    _print_choices(made)
+def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool) -> None:
+    if every:
+        _print_choices(made)
+    else:
+        _print_changes(made)
+    if made.tolerance is not None:
+        say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
     _print_costs(made)
     _print_time(made)
     _print_quality(made)
@@ -246,6 +259,40 @@ def _print_plan(made: Plan, target: Path, checkpoint: str) -> None:
     _print_certificate(made)
     say_notes([*made.warnings, *made.certificate.notes])
     say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+
+
+def _print_changes(made: Plan) -> None:
+    """What changes, dims that change alike in one row, the most time gained first."""
+    changed = [c for c in made.choices if c.after != c.before]
+    rows = group(changed, lambda c: c.dim.rpartition(":")[0], _change_shown)
+    rows.sort(key=lambda row: -len(row.members) * _gained(row.first))
+    table = [
+        (
+            row.name, f"{row.first.dim.rpartition(':')[2]} {row.first.before}",
+            "dense" if row.first.after is None else row.first.after, f"×{len(row.members)}",
+            *_change_shown(row.first)[-3:],
+        )
+        for row in rows[:MOST_ROWS]
+    ]  # fmt: skip
+    say(f"objective {made.objective}: {len(changed)} of {len(made.choices)} dims change")
+    if table:
+        columns = ("dims", "size", "plan", "n", "gains", "kept", "verdict")
+        print_table("", columns, table)
+    left = sum(len(row.members) for row in rows[MOST_ROWS:])
+    if left:
+        say(f"… and {left} more (--all shows each, with the sizes on offer)")
+
+
+def _gained(c: Choice) -> float:
+    before, after = c.latency_before_us, c.latency_after_us
+    return 0.0 if before is None or after is None else before - after
+
+
+def _change_shown(c: Choice) -> tuple[Any, ...]:
+    """All that a row shows of a change, as it is shown: equal rows become one."""
+    gains = None if c.latency_after_us is None else microseconds(_gained(c))
+    kept = None if c.energy_kept is None else f"{c.energy_kept:.4f}"
+    return c.dim.rpartition(":")[2], c.before, c.after, gains, kept, c.verdict
 
 
 def _print_choices(made: Plan) -> None:
@@ -265,8 +312,6 @@ def _print_choices(made: Plan) -> None:
         "window [chosen]",
     )  # fmt: skip
     print_table(f"objective {made.objective}", columns, rows)
-    if made.tolerance is not None:
-        say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
 
 
 def window(candidates: Sequence[int], chosen: int | None, fusable: bool) -> str:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
-WIDTH_UNSEEN = 160  # columns where the output is no terminal
+WIDTH_UNSEEN = 2000
+"""Columns where the output is no terminal and COLUMNS is not set: no cell is ever folded."""
 
-out = Console(width=None if sys.stdout.isatty() else WIDTH_UNSEEN)
+NEVER_FOLDED = 14
+"""Columns whose cells are at most this long are never folded: a wide one beside them is."""
+
+_seen = sys.stdout.isatty() or "COLUMNS" in os.environ
+out = Console(width=None if _seen else WIDTH_UNSEEN)
 err = Console(stderr=True)
 
 Json = Option(False, "--json", help="Print JSON and nothing else on stdout.")
@@ -36,6 +43,11 @@ def complain(message: str) -> None:
 def say(text: str = "") -> None:
     """A line for a person, its text taken literally."""
     out.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def plot_width() -> int:
+    """Columns of a plot: the terminal's, 80 where there is none, at most 120."""
+    return min(out.width, 120) if _seen else 80
 
 
 def say_notes(notes: Iterable[str]) -> None:
@@ -59,10 +71,18 @@ def emit(found: Any, as_json: bool, show: Callable[..., None], *more: Any) -> No
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table; columns whose cells are all numbers or percentages are set flush right."""
-    table = Table(title=title or None, title_justify="left")
+    if title:
+        say(title)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for i, name in enumerate(columns):
-        numeric = all(_is_number(row[i]) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        cells = [row[i] for row in rows]
+        widest = max((len(str(cell)) for cell in cells), default=0)
+        table.add_column(
+            name,
+            justify="right" if all(map(_is_number, cells)) else "left",
+            overflow="fold",
+            min_width=widest if widest <= NEVER_FOLDED else None,
+        )
     for row in rows:
         table.add_row(*("–" if cell is None else escape(str(cell)) for cell in row))
     out.print(table)

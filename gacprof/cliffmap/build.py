@@ -46,8 +46,9 @@ def build_map(
     suite_hash: str = "",
     created: str | None = None,
     mechanism_of: MechanismOf = mechanism_of_kernels,
+    unmeasured: Sequence[str] = (),
 ) -> CliffMap:
-    """The cliff map of these blocks.
+    """The cliff map of these blocks. ``unmeasured`` names curves that have none and should.
 
     Each curve has its own fit. Replicates count for their point's latency, and their differences
     from it give the noise floor; where they differ more than the errors explain, all errors are
@@ -99,6 +100,7 @@ def build_map(
         checks=checks(list(curves.values())),
         curves=made,
         lone=_on_no_curve(lone, made),
+        unmeasured=list(unmeasured),
     )
     return CliffMap(file)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import inf, isfinite, sqrt
 from pathlib import Path
@@ -25,10 +25,11 @@ from gacprof.cliffmap.selection import (
 )
 from gacprof.cliffmap.storage import read_map, write_map
 from gacprof.core.errors import MapError
+from gacprof.core.frames import Framed
 from gacprof.core.points import Environment, Flag
 
 
-class CliffMap:
+class CliffMap(Framed):
     """Which dims one device serves well, as measured or published.
 
     >>> m = CliffMap.load("a100-published")
@@ -56,6 +57,16 @@ class CliffMap:
 
     def as_dict(self) -> dict[str, Any]:
         return self.file.model_dump(mode="json", by_alias=True)
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        """Every measured dim of every curve, the axis as ``axis`` and ``d``."""
+        for curve in self.curves:
+            for row in curve.frame_rows():
+                yield {"curve": curve.identity, "axis": curve.axis, "d": row.pop(curve.axis), **row}
+
+    def frame_title(self) -> str:
+        floor = "unknown" if self.floor is None else f"{self.floor:.1%}"
+        return f"{self.name}: {self.environment.name}, {len(self.curves)} curves, floor {floor}"
 
     @property
     def name(self) -> str:

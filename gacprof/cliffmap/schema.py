@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gacprof.core.frames import Framed
 
 SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
 
@@ -222,7 +225,7 @@ class Coverage(_Strict):
     failed: dict[int, str] = Field(default_factory=dict)
 
 
-class Curve(_Strict):
+class Curve(_Strict, Framed):
     """One axis of one operator, everything else held fixed.
 
     ``floor`` is the relative difference of two neighbours up to which nothing is called a cliff:
@@ -281,6 +284,22 @@ class Curve(_Strict):
                     raise ValueError(f"'{where}' {index} is not among the {named} that are named")
         return self
 
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        p, verdict = self.points, dict.fromkeys(self.safe, "safe")
+        verdict |= dict.fromkeys(self.misaligned, "misaligned")
+        columns = (p.d, p.median_us, p.low_us, p.high_us, p.count, p.penalty_low, p.penalty_high)
+        for d, *numbers in zip(*columns, strict=True):
+            names = ("latency_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
+            yield {
+                self.axis: d,
+                **dict(zip(names, numbers, strict=True)),
+                "verdict": verdict.get(d, "undecided"),
+                "on_frontier": d in self.frontier,
+            }
+
+    def frame_title(self) -> str:
+        return self.identity
+
     @property
     def undecided(self) -> list[int]:
         """Dims that are neither safe nor misaligned."""
@@ -290,9 +309,18 @@ class Curve(_Strict):
     @property
     def identity(self) -> str:
         """What tells this curve from others, for people: ``linear K (M=1 N=4096) float16``."""
+        return f"{self.shape} {self.settings}"
+
+    @property
+    def shape(self) -> str:
+        """Operator, axis and the other dims: ``linear K (M=1 N=4096)``."""
         fixed = " ".join(f"{name}={size}" for name, size in self.fixed.items())
-        flags = " ".join(f"{name}={value}" for name, value in self.flags.items())
-        return f"{self.operator} {self.axis} ({fixed}) {self.dtype} {flags}".strip()
+        return f"{self.operator} {self.axis} ({fixed})"
+
+    @property
+    def settings(self) -> str:
+        """Dtype and flags: ``float16 bias=False``."""
+        return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.flags.items())])
 
 
 class LonePoint(_Strict):
@@ -312,7 +340,7 @@ class LonePoint(_Strict):
 
 
 class MapFile(_Strict):
-    """The whole file."""
+    """The whole file. ``unmeasured`` are curves that the sweep was to measure and did not."""
 
     schema_: Literal["gacprof.cliffmap/2"] = Field(alias="schema")
     name: str
@@ -322,6 +350,7 @@ class MapFile(_Strict):
     checks: list[Check] = Field(default_factory=list)
     curves: list[Curve]
     lone: list[LonePoint] = Field(default_factory=list)
+    unmeasured: list[str] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from gacprof.core.errors import ReportError
 
 
 @contextlib.contextmanager
@@ -51,6 +53,21 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def refuse_to_replace(path: Path, what: str, is_ours: Callable[[bytes], bool]) -> None:
+    """Raise :class:`ReportError` where a file is there that is none of ours.
+
+    ``is_ours`` sees its first 4096 bytes; an empty file is nobody's.
+    """
+    if not path.exists():
+        return
+    if path.is_dir():
+        raise ReportError(f"{path} is a folder: name a file for the {what}")
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start and not is_ours(start):
+        raise ReportError(f"{path} exists and is no {what}: name another file or remove it first")
 
 
 def sync(path: Path) -> None:

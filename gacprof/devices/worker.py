@@ -33,6 +33,7 @@ from gacprof.devices.device import (
     open_device,
 )
 from gacprof.devices.threads import short_waits
+from gacprof.operators.own import own_operators, take_over
 
 START_TIMEOUT_S = 120.0
 """For importing torch and opening the device; a first start from a cold disk takes long."""
@@ -279,9 +280,19 @@ def sweeper(
     """
     name = device_name(name)
     spares = processes - 1 if name == "cpu" else 0
-    opener = partial(open_device, name, timer)
-    with IsolatedDevice(opener, timeout_s, spares) if isolate else opener() as device:
-        yield device
+    if not isolate:
+        with open_device(name, timer) as device:
+            yield device
+        return
+    opener = partial(_open_away, own_operators(), name, timer)
+    with IsolatedDevice(opener, timeout_s, spares) as isolated:
+        yield isolated
+
+
+def _open_away(own: bytes, name: str, timer: str) -> Device:
+    """Open the device in a worker, which has to know the caller's own operators too."""
+    take_over(own)
+    return open_device(name, timer)
 
 
 @contextlib.contextmanager

@@ -64,6 +64,11 @@ def diagnose(
         notes.append(predictor.dtype_note)
     if cliff_map.too_noisy:
         notes.append(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
+    if cliff_map.file.unmeasured:
+        notes.append(
+            f"the map is incomplete: {len(cliff_map.file.unmeasured)} curves of its suite were not "
+            "measured; go on with that sweep (gacprof sweep --resume --out FOLDER) and build again"
+        )
     notes += _remarks(dims.values(), weights, predictor.tokens_note)
     return Diagnosis(
         inventory.path,

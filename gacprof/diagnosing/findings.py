@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from gacprof.core.frames import Framed
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class WeightFinding:
 
 
 @dataclass(frozen=True, repr=False)
-class Diagnosis:
+class Diagnosis(Framed):
     """The whole answer. Times are µs over ``tokens`` (token count → weight)."""
 
     checkpoint: str
@@ -82,6 +84,12 @@ class Diagnosis:
             f"<Diagnosis of {self.checkpoint} by the map {self.map}: {self.misaligned} of "
             f"{len(self.weights)} weights misaligned, {self.unknown} unknown>"
         )
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        return (asdict(dim) | {"lost_us": dim.lost_us} for dim in self.dims)
+
+    def frame_title(self) -> str:
+        return repr(self)[1:-1]
 
     @property
     def tolerances(self) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from gacprof.core.frames import Framed
 from gacprof.core.points import Environment
 from gacprof.evaluation.comparison import (
     FIRST_LOOK,
@@ -72,7 +73,7 @@ class Replicate:
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Framed):
     """All timings, raw ones kept. ``models`` are names, told apart, the reference first;
     ``sources`` the paths behind them; ``parameters`` are in the same order. ``busy`` is the share
     of a decode step that a GPU computed, by model, where a profiler could tell."""
@@ -91,6 +92,25 @@ class BenchResult:
     busy: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        for timing in self.timings:
+            low, middle, high = timing.ratio or (None, None, None)
+            yield {
+                "workload": timing.workload,
+                "model": timing.model,
+                "latency_us": timing.latency_us,
+                "ratio": middle,
+                "ratio_low": low,
+                "ratio_high": high,
+                "verdict": timing.verdict,
+            }
+
+    def frame_title(self) -> str:
+        return (
+            f"{self.environment.name}, {self.dtype}, batch {self.batch}, {self.rounds} rounds; "
+            f"ratios are to {self.models[0]}"
+        )
 
     def of(self, model: str, workload: str) -> ModelTiming:
         """The timing of a model at ``prefill 128``, ``decode 128`` … Raises ``KeyError``."""

@@ -13,6 +13,7 @@ from typing import Any
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import PlanError
+from gacprof.core.frames import Framed
 from gacprof.core.points import MAX_DIM
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.evaluation import Evaluator, Variant
@@ -45,7 +46,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Pareto:
+class Pareto(Framed):
     """``grid`` holds exact cells over budgets and latency limits, where it was asked for."""
 
     checkpoint: str
@@ -60,6 +61,12 @@ class Pareto:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"schema": "gacprof.pareto/1"}
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        return (asdict(variant) for variant in self.variants)
+
+    def frame_title(self) -> str:
+        return f"{self.checkpoint} on {self.device}, objective {self.objective}"
 
 
 def pareto(

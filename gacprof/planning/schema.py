@@ -7,6 +7,7 @@ other. Costs are parameters, latencies microseconds per pass over the workload.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gacprof.cliffmap.judge import Verdict
 from gacprof.core.errors import PlanError
 from gacprof.core.files import write_json
+from gacprof.core.frames import Framed
 
 SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 
@@ -117,7 +119,7 @@ class Workload(_Strict):
     dtype: str
 
 
-class Plan(_Strict):
+class Plan(_Strict, Framed):
     schema_: Literal["gacprof.plan/1"] = Field(alias="schema", default=SCHEMA)
     checkpoint: str
     fingerprint: str
@@ -135,6 +137,16 @@ class Plan(_Strict):
     predicted_after_us: float | None = None
     energy_kept: float | None = None
     warnings: list[str] = Field(default_factory=list)
+
+    def frame_rows(self) -> Iterator[dict[str, Any]]:
+        return (choice.model_dump() for choice in self.choices)
+
+    def frame_title(self) -> str:
+        changed = sum(choice.after != choice.before for choice in self.choices)
+        return (
+            f"Plan of {self.checkpoint} by the map {self.map}: {changed} of {len(self.choices)} "
+            f"dims change, objective {self.objective}"
+        )
 
     @model_validator(mode="after")
     def _each_dim_once(self) -> Plan:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.catalogue import map_facts
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_text
 from gacprof.operators import OPERATORS
@@ -130,31 +131,6 @@ def telling_curves(cliff_map: CliffMap, most: int = MOST_CURVES) -> list[Curve]:
             per_axis[axis] = per_axis.get(axis, 0) + 1
             chosen.append(curve)
     return chosen[:most]
-
-
-def map_facts(cliff_map: CliffMap) -> dict[str, Any]:
-    """A map in numbers: where it is from, what it holds, how its dims were judged."""
-    from gacprof.cliffmap.catalogue import describe
-
-    file = cliff_map.file
-    about = describe(cliff_map)
-    verdicts = {
-        verdict: sum(len(getattr(curve, verdict)) for curve in file.curves)
-        for verdict in ("safe", "misaligned", "undecided")
-    }
-    return (
-        about
-        | verdicts
-        | {
-            "arch": file.device.arch,
-            "source": file.provenance.source,
-            "citation": file.provenance.citation,
-            "cliffs": sum(len(c.cliffs) for c in file.curves),
-            "noise_floor": about.pop("floor"),
-            "too_noisy": cliff_map.too_noisy,
-            "tolerances": sorted({curve.tolerance for curve in file.curves}),
-        }
-    )
 
 
 def _inline(svg: str) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
 from gacprof.cliffmap.judge import TOLERANCE
-from gacprof.core.errors import MapError, MeasurementError
+from gacprof.core.errors import MapError, MeasurementError, SuiteError
 from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
 from gacprof.devices.roof import rates
 from gacprof.sweeping.store import PARQUET, read_blocks, read_header, read_notes
-from gacprof.sweeping.suite import Suite, parse_suite
+from gacprof.sweeping.suite import Suite, curve_key, parse_suite
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,8 +119,9 @@ def build_map_of(
         suite, suite_hash = header["suite"]["name"], header["suite_hash"]
     except (KeyError, TypeError) as error:
         raise MeasurementError(f"{folder / 'run.json'} lacks a field: {error!r}") from None
+    blocks = read_blocks(folder)
     return build_map(
-        read_blocks(folder),
+        blocks,
         environment,
         name=name or re.sub(r"[^a-z0-9.]+", "-", environment.name.lower()).strip("-"),
         point_notes=read_notes(folder),
@@ -128,4 +129,20 @@ def build_map_of(
         suite=suite,
         suite_hash=suite_hash,
         mechanism_of=mechanism_of,
+        unmeasured=_unmeasured(header["suite"], environment.kind, blocks, folder),
     )
+
+
+def _unmeasured(
+    suite: Mapping[str, Any], kind: str, blocks: Iterable[Block], folder: Path
+) -> list[str]:
+    """Curves of the suite without any block: the sweep was interrupted, or its time was up.
+
+    A suite that cannot be read here (of an operator that only its author has) names none.
+    """
+    try:
+        plans = parse_suite(suite, str(folder)).curves(kind)
+    except SuiteError:
+        return []
+    begun = {curve_key(b.calls[0].point, b.axis) for b in blocks if b.calls}
+    return [plan.key for plan in plans if plan.key not in begun]

@@ -42,6 +42,10 @@ COLUMNS = (
 point of the call before it (none at 0)."""
 
 
+LONGEST_US = 1e10
+"""No call takes three hours: a worker is stopped long before."""
+
+
 class RunFolder:
     """One sweep's folder, held under an exclusive lock while open for writing."""
 
@@ -135,7 +139,9 @@ def write_run(
 
 def _write_folded(path: Path, blocks: Sequence[Block], notes: Mapping[Point, PointNote]) -> None:
     with replacing(path / PARQUET) as temporary:
-        frame_of(blocks).to_parquet(temporary, compression="zstd", index=False)
+        frame_of(blocks).to_parquet(
+            temporary, compression="zstd", index=False, write_page_checksum=True
+        )
     write_json(path / POINTS, [_note_row(note) for note in notes.values()])
 
 
@@ -165,10 +171,14 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_blocks(path: Path) -> list[Block]:
-    """All blocks of a run folder, in the order made. Raises :class:`MeasurementError`."""
-    points = {note.point.id: note.point for note in read_notes(path).values()}
+    """All blocks of a run folder, in the order made. Raises :class:`MeasurementError`.
+
+    The journal is read first: a sweep that folds it meanwhile leaves what it held in Parquet.
+    """
+    entries = list(_journal_entries(path / JOURNAL))
+    points = {note.point.id: note.point for note in _notes(path, entries).values()}
     blocks = {block.number: block for block in _parquet_blocks(path / PARQUET)}
-    for entry in _journal_entries(path / JOURNAL):
+    for entry in entries:
         if "block" in entry:
             try:
                 block = block_of(entry["block"], points)
@@ -182,13 +192,17 @@ def read_blocks(path: Path) -> list[Block]:
 
 def read_notes(path: Path) -> dict[Point, PointNote]:
     """What a run folder knows of its points beside times; later notes replace earlier ones."""
+    return _notes(path, list(_journal_entries(path / JOURNAL)))
+
+
+def _notes(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[Point, PointNote]:
     rows: list[Any] = []
     if (path / POINTS).exists():
         try:
             rows += json.loads((path / POINTS).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise MeasurementError(f"{path / POINTS} is garbled: {first_line(error)}") from None
-    for entry in _journal_entries(path / JOURNAL):
+    for entry in entries:
         rows += entry.get("points", [])
     found: dict[Point, PointNote] = {}
     for row in rows:
@@ -211,7 +225,7 @@ def _parquet_blocks(file: Path) -> Iterator[Block]:
     if not file.exists():
         return
     try:
-        yield from blocks_of_frame(pd.read_parquet(file))
+        yield from blocks_of_frame(pd.read_parquet(file, page_checksum_verification=True))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise MeasurementError(
             f"{file} is not readable as samples ({first_line(error)}): "
@@ -329,6 +343,8 @@ def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
         name = columns["point"][row]
         if name not in points:
             points[name] = point_of({key: columns[key][row] for key in POINT})
+            if points[name].id != name:
+                raise ValueError(f"the sample of {points[name]} is filed as another point")
         us, disturbed = _time(columns["us"][row]), bool(columns["disturbed"][row])
         return Call(points[name], bool(columns["replicate"][row]), us, disturbed)
 
@@ -347,7 +363,7 @@ def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
 def _time(value: Any) -> float:
     """Microseconds. Raises ``ValueError`` for what is no duration."""
     us = float(value)
-    if not 0 < us < float("inf"):
+    if not 0 < us < LONGEST_US:
         raise ValueError(f"a time of {us} µs is no duration")
     return us
 

@@ -34,6 +34,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,6 +47,8 @@ from gacprof.core.points import MAX_DIM, Flag, Point
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
 MAX_POINTS = 1_000_000
+MAX_TEXT = 4_000_000
+"""Characters of a suite's file: a list of a million dims at most."""
 
 
 class _Strict(BaseModel):
@@ -158,6 +161,13 @@ class Sweep(_Strict):
         if self.axis in self.dims:
             raise SuiteError(f"axis '{self.axis}' stands in 'dims' too; give it in 'values' only")
         _check_values(self.axis, self.values)
+        settings = [self.dtype, *self.dims.values(), *self.flags.values()]
+        combined = prod(len(value) for value in settings if isinstance(value, list))
+        if combined * len(self.axis_values) > MAX_POINTS:
+            raise SuiteError(
+                f"{combined:,} combinations of settings at {len(self.axis_values):,} values are "
+                f"more than {MAX_POINTS:,} points: split the suite"
+            )
         return self
 
     @property
@@ -253,10 +263,14 @@ def load_suite(name: str | Path) -> Suite:
     Raises :class:`SuiteError` that names the file and the key at fault.
     """
     source, text = _find(str(name))
+    if len(text) > MAX_TEXT:
+        raise SuiteError(f"{source} has more than {MAX_TEXT:,} characters: split the suite")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SuiteError(f"{source} is not valid TOML: {error}") from None
+    except (RecursionError, ValueError) as error:  # nested too deep, a number of 5,000 digits
+        raise SuiteError(f"{source} cannot be read as TOML: {error}") from None
     return parse_suite(data, source)
 
 

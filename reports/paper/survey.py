@@ -26,7 +26,7 @@ from llama import LLAMA_3_8B, LLAMA_3_8B_EIGHTH, Shape
 from prediction import FILE as PREDICTION
 from prediction import compare
 from steps import Clock, SkippedError, Step, begin, read_json, read_log, run_steps
-from tables import TABLES, write_beside
+from tables import PUBLISHED, TABLES, write_beside
 from typer import Option
 from variants import Variant, all_variants, candidate_suite, shapes_suite
 
@@ -35,6 +35,7 @@ from gacprof.cli.app import main
 from gacprof.cli.options import OneDevice, budget_seconds
 from gacprof.cli.printing import progress, say
 from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.catalogue import map_facts
 from gacprof.core import Progress
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
@@ -44,7 +45,6 @@ from gacprof.devices.doctor import examine
 from gacprof.explain.annotate import edge_points
 from gacprof.kernels.evidence_files import read_counters, write_counters
 from gacprof.kernels.ncu_collect import collect
-from gacprof.report.page import map_facts
 from gacprof.report.tables import Column, Table, render
 from gacprof.sweeping import Suite, load_suite, read_blocks
 from gacprof.sweeping.store import read_notes
@@ -52,14 +52,13 @@ from gacprof.sweeping.store import read_notes
 MAP, VARIANTS, DOCTOR, REPORT = (
     "cliffmap.json", "variants.json", "doctor.json", "evidence/edges.ncu-rep",
 )  # fmt: skip
-PUBLISHED = "a100-published"
 DEFAULT_SUITES = {"cuda": "full", "cpu": "cpu"}
 MOST_POINTS = 48
 """Profiling replays every kernel many times: about a second a point, and the report stays small."""
 LONGEST_S = 900.0
 FILES = {
     "index.html": "the map, with figures",
-    "tables.md": "the papers' tables, beside the published A100",
+    "tables.md": "the papers' tables, beside the published A100 and H100",
     "figures": "the papers' figures",
     "disputes.md": "what the papers disagree about",
     "end_to_end.md": "whole models, predicted against measured",
@@ -197,7 +196,7 @@ class Survey:
         return CliffMap.load(self.folder / MAP)
 
     def tables(self) -> str:
-        filled = write_beside(self.cliff_map, CliffMap.load(PUBLISHED), self.folder)
+        filled = write_beside(self.cliff_map, [CliffMap.load(p) for p in PUBLISHED], self.folder)
         return f"{filled} of {len(TABLES)} tables have rows of this device"
 
     def figures(self) -> str:

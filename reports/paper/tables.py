@@ -9,7 +9,7 @@ the map does not hold stays empty, with a note: the suite ``paper`` measures all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -41,6 +41,7 @@ PAPER_ATTENTION = {"batch": 4, "heads": 32, "q_len": 2048}
 """The shape of the papers' attention tables (A.2, B.1, B.5)."""
 TENSOR_CORE = {"M": 512, "N": 4096}
 """The shape of A's figure 8a."""
+PUBLISHED = ("a100-published", "h100-published")
 B1_DIMS = (96, 104, 107, 112, 120, 128)
 B6_DIMS, B6_SHAPE = (107, 112, 128), {"M": 4096, "N": 4096}
 BACKENDS = {"auto": "auto", "flash": "flash", "mem-efficient": "efficient", "math": "math",
@@ -338,24 +339,23 @@ def paper_table(cliff_map: CliffMap, name: str) -> Table:
     return TABLES[key](cliff_map)
 
 
-def write_beside(here: CliffMap, there: CliffMap, folder: Path) -> int:
+def write_beside(here: CliffMap, others: Sequence[CliffMap], folder: Path) -> int:
     """``tables.md`` for people and ``tables.json`` for programs: all tables of this device beside
-    those of another; how many have rows of this one."""
-    devices = here.file.device.name, f"{there.file.device.name} ({there.file.provenance.kind})"
-    lines = [f"# Constraint tables: {devices[0]}, beside {devices[1]}", ""]
+    those of others; how many have rows of this one."""
+    maps = {one.name: one for one in (here, *others)}
+    lines = [f"# Constraint tables: {', '.join(maps)}", ""]
     lines += ["A.n are tables of arXiv 2604.09595, B.n of its draft. – is not measured.", ""]
-    data = {}
-    for name, make in TABLES.items():
-        own, other = make(here), make(there)
-        data[name] = {"measured": own.as_dict(), "beside": other.as_dict()}
+    made = {name: {key: make(one) for key, one in maps.items()} for name, make in TABLES.items()}
+    for name, tables_of in made.items():
         lines += [f"## {name}", ""]
-        for device, table in zip(devices, (own, other), strict=True):
-            reasons = "; ".join(table.notes)
+        for key, table in tables_of.items():
+            file, reasons = maps[key].file, "; ".join(table.notes)
             body = render(table) if table.rows else f"not measured: {reasons}"
-            lines += [f"### {device}", "", body, ""]
+            lines += [f"### {file.device.name} ({file.provenance.kind})", "", body, ""]
     write_text(folder / "tables.md", "\n".join(lines))
-    write_json(folder / "tables.json", {"devices": devices, "tables": data})
-    return sum(bool(entry["measured"]["rows"]) for entry in data.values())
+    plain = {n: {key: t.as_dict() for key, t in row.items()} for n, row in made.items()}
+    write_json(folder / "tables.json", {"tables": plain})
+    return sum(bool(row[here.name].rows) for row in made.values())
 
 
 script = typer.Typer(name="tables.py", add_completion=False, rich_markup_mode=None)
@@ -367,11 +367,15 @@ def tables(
     table: Annotated[list[str] | None, Option(help="A2, A3, A4, B1 … B6; repeatable.")] = None,
     form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
     out: Annotated[Path | None, Option(help="Instead: write all of them there.")] = None,
-    beside: Annotated[str, Option(help="With --out: another map.")] = "a100-published",
+    beside: Annotated[
+        list[str] | None,
+        Option(help="With --out: another map; repeatable. Default: A100, H100."),
+    ] = None,
 ) -> None:
     loaded = CliffMap.load(cliff_map)
     if out is not None:
-        filled = write_beside(loaded, CliffMap.load(beside), out)
+        others = [CliffMap.load(name) for name in beside or PUBLISHED]
+        filled = write_beside(loaded, others, out)
         say(f"{filled} of {len(TABLES)} tables have rows of this device: {out}/tables.md")
         return
     texts = [render(paper_table(loaded, name), form) for name in table or TABLES]

@@ -158,7 +158,7 @@ def test_candidates_of_several_maps_are_safe_on_all(run, a, b):
     found = data(run("map", "candidates", a, "--map", b, *K, "--near", 107, "--json"))
     assert [c["d"] for c in found] == [72, 96, 120, 144, 160]
     assert all(c["safe"] and set(c["latencies_us"]) == {"a", "b"} for c in found)
-    assert "b: %" in run("map", "candidates", a, b, *K, "--near", 107).out
+    assert "B, %" in run("map", "candidates", a, b, *K, "--near", 107).out
 
 
 def test_where_a_side_has_none_safe_on_all_its_least_worst_one_is_offered(run, a, b):

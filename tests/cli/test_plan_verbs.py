@@ -43,7 +43,7 @@ def test_a_plan_prints_what_it_changed_what_it_cost_and_the_proof(planned, asvd,
     before = f"{scan(asvd).parameters:,}"
     for words in (
         f"objective {aim}",
-        "0.self_attn.v_proj:rank",
+        "self_attn.v_proj",
         f"parameters in all: {before} → ",
         "bytes of weights: ",
         "predicted time in the planned weights' products, 1 tokens × 1, 64 tokens × 1: ",

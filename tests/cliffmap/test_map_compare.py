@@ -11,7 +11,7 @@ from planted_blocks import linear, planted
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.cliffmap.catalogue import describe, summarise
+from gacprof.cliffmap.catalogue import map_facts
 from gacprof.cliffmap.compare import check, diff
 from gacprof.core.points import Environment
 
@@ -118,15 +118,8 @@ def test_another_device_makes_it_stale(a100):
 def test_the_list_of_maps_tells_provenance_and_age(tmp_path):
     measured(step(128), "mine").save(tmp_path / "mine.json")
     today = datetime(2026, 5, 9, tzinfo=UTC)
-    published = describe(CliffMap.load("a100-published"), today)
+    published = map_facts(CliffMap.load("a100-published"), today)
     assert published["provenance"] == "published"
     assert published["age_days"] == 10
-    mine = describe(CliffMap.load(tmp_path / "mine.json"))
+    mine = map_facts(CliffMap.load(tmp_path / "mine.json"))
     assert mine["provenance"] == "measured" and mine["points"] == 128
-
-
-def test_a_curve_in_one_line(a100):
-    line = next(s for s in summarise(a100) if s.curve.startswith("linear K (M=512"))
-    assert line.period == 16 and line.classes[0] == ("K % 16 = 0", 1.0)
-    assert [words for words, _ in line.classes][-1] == "K % 2 = 1"
-    assert line.failed == 8 and json.dumps(line.as_dict())

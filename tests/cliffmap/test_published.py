@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from published_map import main, published_map
+from published_map import H100, main, published_map
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import MapError
@@ -123,17 +123,52 @@ def test_the_map_says_where_it_comes_from(a100):
     assert a100.file.noise.floor is None and a100.file.noise.reason
 
 
-def test_the_shipped_map_is_what_the_command_makes(fixtures, tmp_path):
-    assert main([str(fixtures / "published"), str(tmp_path / "map.json")]) == 0
-    with resources.as_file(resources.files("gacprof.maps") / "a100-published.json") as shipped:
+@pytest.fixture(scope="module")
+def h100(fixtures):
+    return published_map(fixtures / "published", H100)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_the_shipped_map_is_what_the_command_makes(fixtures, tmp_path, gpu):
+    assert main([gpu, str(fixtures / "published"), str(tmp_path / "map.json")]) == 0
+    with resources.as_file(resources.files("gacprof.maps") / f"{gpu}-published.json") as shipped:
         assert filecmp.cmp(shipped, tmp_path / "map.json", shallow=False)
-    assert CliffMap.load("a100-published").curve("attention", "head_dim").frontier[0] == 64
+    assert CliffMap.load(f"{gpu}-published").curve("attention", "head_dim").frontier[0] == 64
+
+
+def test_the_h100_pays_for_an_even_k_and_more_for_an_odd_one(h100):
+    period = h100.curve("linear", "K", M=512, N=4096).period
+    assert period.modulus == 8
+    classes = [(c.remainders, round(c.ratio, 1)) for c in period.classes]
+    assert classes == [([0], 1.0), ([2, 4, 6], 2.1), ([1, 3, 5, 7], 3.3)]
+
+
+def test_both_gpus_have_the_templates_of_flash_attention_as_frontier(a100, h100):
+    curves = [m.curve("attention", "head_dim") for m in (a100, h100)]
+    assert curves[0].frontier == curves[1].frontier == [64, 96, 128, 160, 192, 256]
+
+
+def test_every_h100_point_is_the_published_one(h100, fixtures):
+    rows = (fixtures / "published" / "h100" / "fig_tc_n_alignment_h100.csv").read_text().split()[1:]
+    rates = {int(row.split(",")[3]): float(row.split(",")[4]) for row in rows}
+    points = h100.curve("linear", "N", M=512, K=4096).points
+    assert points.d == sorted(rates)
+    for d, latency in zip(points.d, points.median_us, strict=True):
+        assert latency == pytest.approx(2 * 512 * 4096 * d / (rates[d] * 1e6), rel=1e-5)
+
+
+def test_the_h100_map_tells_what_a_whole_model_lost_and_won_back(h100):
+    assert "34.3 ms dense" in h100.file.provenance.notes[-1]
+    assert "89.7 ms pruned" in h100.file.provenance.notes[-1]
+    assert not any("Fig. 7" in note for note in h100.file.provenance.notes)
 
 
 def test_a_folder_without_the_data_is_refused(tmp_path, capsys):
     with pytest.raises(MapError, match="none of the A100 files"):
         published_map(tmp_path)
-    assert main([str(tmp_path), str(tmp_path / "map.json")]) == 2
+    assert main(["a100", str(tmp_path), str(tmp_path / "map.json")]) == 2
+    assert main(["h100", str(tmp_path), str(tmp_path / "map.json")]) == 2
+    assert main([str(tmp_path), str(tmp_path / "map.json")]) == 2  # of which GPU?
     assert not (tmp_path / "map.json").exists()
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from recorded_gpu import SUITE, Gpu
 
-from gacprof.cli import main
+from gacprof.cli.app import main
 
 
 @pytest.fixture(scope="session")

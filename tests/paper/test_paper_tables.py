@@ -188,6 +188,7 @@ def test_the_script_prints_tables_or_writes_them_all_beside_another_map(run, tmp
     assert told.code == 0 and "of 9 tables have rows" in told.out
     page = (tmp_path / "tables.md").read_text()
     assert "### NVIDIA A100 80GB (published)" in page and "not measured: this map" in page
-    assert json.loads((tmp_path / "tables.json").read_text())["tables"]["A.2"]["beside"]["rows"]
+    found = json.loads((tmp_path / "tables.json").read_text())["tables"]["A.2"]
+    assert found["a100-published"]["rows"] and found["cpu-example"]["rows"]
     refused = run(script, "nonesuch")
     assert refused.code == 2 and "nonesuch" in refused.err

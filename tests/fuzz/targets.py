@@ -1,0 +1,217 @@
+"""What is fuzzed: a good file of each kind, how it is damaged, and the verbs that read it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mutations import (
+    damaged_bytes,
+    damaged_json,
+    damaged_lines,
+    damaged_safetensors,
+    of_json,
+)
+
+CANARY = "code-was-run"
+"""A file that only code from a pickle would make."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """``folder`` holds a good input; ``file`` in it is damaged by ``damage``; ``read`` is given the
+    damaged copy of the folder and an empty folder to write into."""
+
+    name: str
+    folder: Path
+    file: str
+    damage: Callable[[bytes, random.Random], bytes]
+    read: Callable[[Path, Path], object]
+
+
+def targets(folder: Path) -> list[Target]:
+    """Good files of every kind, made in ``folder``."""
+    model = _model(folder / "model")
+    pickled = _pickled(folder / "pickled", model)
+    evil = _evil(folder / "evil")
+    run = _run(folder / "run")
+    chain = _chain(folder / "chain", model, run)
+    suite = _suite(folder / "suite")
+    structured = of_json(damaged_json)
+    return [
+        Target("safetensors", model, "model.safetensors", damaged_safetensors, _whole_chain),
+        Target("config.json", model, "config.json", structured, _whole_chain),
+        Target("pickle", pickled, "pytorch_model.bin", damaged_bytes, _whole_chain),
+        Target("evil pickle", evil, "pytorch_model.bin", damaged_bytes, _whole_chain),
+        Target("map", chain, "map.json", structured, _use_map),
+        Target("plan", chain, "plan.json", structured, _use_plan),
+        Target("diagnosis", chain, "diagnosis.json", structured, _report),
+        Target("run.json", run, "run.json", structured, _build_map),
+        Target("points.json", run, "points.json", structured, _build_map),
+        Target("samples", run, "samples.parquet", damaged_bytes, _build_map),
+        Target("journal", run, "journal.jsonl", of_json(damaged_lines), _build_map),
+        Target("suite", suite, "suite.toml", damaged_bytes, _use_suite),
+    ]
+
+
+# --- good files
+
+
+def _model(folder: Path) -> Path:
+    """A factored Llama of a few thousand parameters, as ASVD leaves it."""
+    from safetensors.numpy import save_file
+
+    draw = np.random.default_rng(0)
+    hidden, width, rank, vocabulary = 16, 24, 5, 32
+    tensors = {"model.embed_tokens.weight": (vocabulary, hidden), "lm_head.weight": (32, hidden),
+               "model.norm.weight": (hidden,)}  # fmt: skip
+    ranks = {}
+    for layer in range(2):
+        at = f"model.layers.{layer}"
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{at}.{norm}.weight"] = (hidden,)
+        shapes = {f"self_attn.{p}_proj": (hidden, hidden) for p in "qkvo"}
+        shapes |= {"mlp.gate_proj": (width, hidden), "mlp.up_proj": (width, hidden)}
+        shapes["mlp.down_proj"] = (hidden, width)
+        for name, (rows, columns) in shapes.items():
+            ranks[f"{at}.{name}"] = rank
+            tensors[f"{at}.{name}.BLinear.weight"] = (rank, columns)
+            tensors[f"{at}.{name}.ALinear.weight"] = (rows, rank)
+    folder.mkdir(parents=True)
+    arrays = {name: draw.normal(size=shape).astype("float32") for name, shape in tensors.items()}
+    save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "architectures": ["ASVDLlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden,
+        "intermediate_size": width, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "vocab_size": vocabulary, "rms_norm_eps": 1e-6,
+        "torch_dtype": "float32", "truncation_ranks": ranks, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def _pickled(folder: Path, model: Path) -> Path:
+    import torch
+    from safetensors.torch import load_file
+
+    folder.mkdir()
+    torch.save(load_file(model / "model.safetensors"), folder / "pytorch_model.bin")
+    shutil.copy(model / "config.json", folder)
+    return folder
+
+
+class _Touch:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (CANARY, "w")
+
+
+def _evil(folder: Path) -> Path:
+    """A pickle that makes a file when something runs what it names."""
+    folder.mkdir()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": _Touch()}))
+    return folder
+
+
+def _run(folder: Path) -> Path:
+    """A finished sweep, a part of it still in the journal."""
+    from gacprof.devices.recorded import RecordedDevice
+    from gacprof.sweeping import read_blocks, run_sweep
+    from gacprof.sweeping.store import RunFolder, read_header, read_notes, write_run
+    from gacprof.sweeping.suite import parse_suite
+
+    tables = [
+        {"operator": "linear", "axis": axis, "values": [{"from": 4, "to": 24}],
+         "dims": {"M": 8, ("N" if axis == "K" else "K"): 16}, "dtype": "float32",
+         "flags": {"bias": False, "cache": "cold"}}
+        for axis in "NK"
+    ]  # fmt: skip
+    timing = {"blocks": 8, "most_blocks": 8}
+    suite = parse_suite({"name": "small", "timing": timing, "sweep": tables}, "the fuzzer")
+    run_sweep(suite, RecordedDevice(lambda p: 5 + p.dim["K"] * 0.1 + (p.dim["N"] % 8 > 0)), folder)
+    blocks, notes = read_blocks(folder), read_notes(folder)
+    write_run(folder, read_header(folder), blocks[:-5], notes)
+    store = RunFolder(folder)
+    for block in blocks[-5:]:
+        store.append(block)
+    store.close()
+    return folder
+
+
+def _chain(folder: Path, model: Path, run: Path) -> Path:
+    import gacprof
+
+    folder.mkdir()
+    built = gacprof.build_map(run)
+    built.save(folder / "map.json")
+    gacprof.plan(model, built, tokens={8: 1.0}, dtype="float32").save(folder / "plan.json")
+    found = gacprof.diagnose(model, built, tokens={8: 1.0}, dtype="float32")
+    (folder / "diagnosis.json").write_text(json.dumps(found.as_dict()))
+    shutil.copytree(model, folder / "model")
+    return folder
+
+
+def _suite(folder: Path) -> Path:
+    folder.mkdir()
+    source = Path(__file__).parents[2] / "sweeps" / "quick.toml"
+    shutil.copy(source, folder / "suite.toml")
+    return folder
+
+
+# --- what reads them; each may raise GacprofError and nothing else
+
+
+def _whole_chain(folder: Path, out: Path) -> None:
+    """Scan, diagnose, pad and rewrite: all that is done with a foreign checkpoint unseen."""
+    import gacprof
+    from gacprof.core.errors import GacprofError
+
+    gacprof.scan(folder)
+    with suppress(GacprofError):
+        gacprof.diagnose(folder, "cpu-example")
+    gacprof.realign_by_strategy(folder, "minimal", out / "aligned")
+
+
+def _use_map(folder: Path, out: Path) -> None:
+    import gacprof
+
+    loaded = gacprof.CliffMap.load(folder / "map.json")
+    for curve in loaded.curves:
+        loaded.candidates(
+            curve.operator, axis=curve.axis, near=curve.points.d[0], dtype=curve.dtype,
+            flags=curve.flags, **curve.fixed,
+        )  # fmt: skip
+    gacprof.diagnose(folder / "model", loaded)
+    gacprof.plan(folder / "model", loaded, time_limit=2.0)
+
+
+def _use_plan(folder: Path, out: Path) -> None:
+    import gacprof
+
+    gacprof.realign(folder / "model", folder / "plan.json", out / "aligned")
+
+
+def _report(folder: Path, out: Path) -> None:
+    import gacprof
+
+    gacprof.write_report(out / "page", diagnosis=folder / "diagnosis.json")
+
+
+def _build_map(folder: Path, out: Path) -> None:
+    import gacprof
+
+    gacprof.build_map(folder).save(out / "map.json")
+
+
+def _use_suite(folder: Path, out: Path) -> None:
+    from gacprof.sweeping.suite import load_suite
+
+    suite = load_suite(folder / "suite.toml")
+    suite.curves("cpu")

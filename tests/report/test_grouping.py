@@ -1,0 +1,77 @@
+"""Dims that are alike as one row: named fully, and never with one that is not among them."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gacprof.report.grouping import group, ranges
+
+
+def names(dims):
+    return [row.name for row in group(dims, lambda d: d[0], lambda d: d[1])]
+
+
+def test_alike_over_layers_and_projections():
+    dims = [
+        (f"model.layers.{layer}.self_attn.{p}_proj", 107) for layer in range(32) for p in "qkvo"
+    ]
+    assert names(dims) == ["layers 0–31 self_attn.{q,k,v,o}_proj"]
+
+
+def test_another_size_is_another_row():
+    dims = [(f"model.layers.{layer}.mlp", 64 if layer != 5 else 65) for layer in range(8)]
+    assert names(dims) == ["layers 0–4, 6–7 mlp", "layer 5 mlp"]
+
+
+def test_projections_are_joined_only_where_their_layers_are_the_same():
+    dims = [("h.0.q", 1), ("h.1.q", 1), ("h.1.k", 1)]
+    assert names(dims) == ["h layers 0–1 q", "h layer 1 k"]
+
+
+def test_names_without_a_layer_stand_alone():
+    assert names([("lm_head", 8)]) == ["lm_head"]
+
+
+def test_experts_keep_their_numbers():
+    dims = [(f"model.layers.0.experts.{e}.up", 9) for e in range(3)]
+    assert names(dims) == ["layer 0 experts.{0,1,2}.up"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 4], "0–2, 4"), ([1, 3], "1, 3")]
+)
+def test_ranges(numbers, text):
+    assert ranges(numbers) == text
+
+
+def expand(name: str) -> set[str]:
+    """Every name that a row stands for."""
+    layers, end = re.fullmatch(r"layers? ([0-9–, ]+) (.+)", name).groups()
+    numbers = []
+    for part in layers.split(", "):
+        first, _, last = part.partition("–")
+        numbers += range(int(first), int(last or first) + 1)
+    braces = re.search(r"{(.*)}", end)
+    ends = [end]
+    if braces:
+        ends = [end.replace(braces[0], choice) for choice in braces[1].split(",")]
+    return {f"model.layers.{n}.{e}" for n, e in product(numbers, ends)}
+
+
+WEIGHTS = ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp.gate_proj", "mlp")
+
+
+@given(st.dictionaries(st.tuples(st.integers(0, 6), st.sampled_from(WEIGHTS)), st.integers(0, 2)))
+def test_rows_name_each_dim_once_and_no_other(sizes):
+    dims = [(f"model.layers.{layer}.{end}", size) for (layer, end), size in sizes.items()]
+    rows = group(dims, lambda d: d[0], lambda d: d[1])
+    told = [name for row in rows for name in expand(row.name)]
+    assert sorted(told) == sorted(name for name, _ in dims)
+    for row in rows:
+        assert {name for name, _ in row.members} == expand(row.name)
+        assert len({size for _, size in row.members}) == 1
