@@ -19,7 +19,7 @@ Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy`
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
 side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
 ``shipped_maps`` names the maps that come along; ``operator`` makes a function of yours one that
-sweeps know; ``run_survey`` measures a device and writes it up;
+sweeps know;
 ``write_report`` makes a page of what the others left. What the caller can mend is raised as a
 :class:`GacprofError`.
 
@@ -51,7 +51,6 @@ _WHERE = {
     "realign": "gacprof.resizing",
     "realign_by_strategy": "gacprof.resizing",
     "realign_uniform": "gacprof.resizing",
-    "run_survey": "gacprof.survey",
     "safe_ranks": "gacprof.cliffmap.ranks",
     "scan": "gacprof.checkpoint",
     "shipped_maps": "gacprof.cliffmap",
@@ -80,7 +79,6 @@ __all__ = [
     "realign",
     "realign_by_strategy",
     "realign_uniform",
-    "run_survey",
     "safe_ranks",
     "scan",
     "shipped_maps",
@@ -102,7 +100,6 @@ if TYPE_CHECKING:
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
     from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform
-    from gacprof.survey import run_survey
     from gacprof.sweeping import Suite
 
 

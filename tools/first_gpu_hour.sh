@@ -74,9 +74,9 @@ part3() {  # 560 s at most
   step fa2 20 gacprof evidence fa2
   step sdpa-107 20 gacprof evidence sdpa --head-dim 107
   step sdpa-107-mask 20 gacprof evidence sdpa --head-dim 107 --mask float
-  step disputes 150 gacprof disputes --device cuda --out "$out/disputes"
+  step disputes 150 "$python" reports/paper/disputes.py --device cuda --out "$out/disputes"
   step sweep-rate 140 "$python" benchmarks/sweep_rate.py --device cuda --repeats 3
-  step survey 210 gacprof survey --device cuda --budget 2m --out "$out/survey"
+  step survey 210 "$python" reports/paper/survey.py --device cuda --budget 2m --out "$out/survey"
 }
 
 case $part in

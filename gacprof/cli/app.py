@@ -25,7 +25,7 @@ app = typer.Typer(
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
     models.realign, models.verify, models.bench, explaining.report, measuring.demo,
-    explaining.explain, explaining.disputes, measuring.survey,
+    explaining.explain,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(maps.app, name="map")
@@ -49,11 +49,11 @@ def options(
     """Which tensor dimensions your GPU serves well, why, and how to move a model onto them."""
 
 
-def main() -> None:
-    """Run the command line; every foreseeable failure is one line on stderr."""
+def main(verbs: typer.Typer = app) -> None:
+    """Run a command line, by default ours; every foreseeable failure is one line on stderr."""
     short_waits()
     try:
-        code = app(prog_name="gacprof", standalone_mode=False)
+        code = verbs(prog_name=verbs.info.name, standalone_mode=False)
     except GacprofError as error:
         complain(str(error))
         code = error.exit_code
@@ -71,11 +71,11 @@ def main() -> None:
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")
         code = 2
     except Exception as error:
-        code = _usage(error)
+        code = _usage(error, verbs.info.name)
     sys.exit(code)
 
 
-def _usage(error: Exception) -> int:
+def _usage(error: Exception, name: object) -> int:
     """Usage errors are reported in their own words, in one line; anything else is a bug of ours.
 
     A bare ``gacprof`` is an error whose text is the help: that is printed as it stands.
@@ -87,6 +87,6 @@ def _usage(error: Exception) -> int:
         print(message())
         return 0
     context = getattr(error, "ctx", None)
-    verb = context.command_path if context is not None else "gacprof"
+    verb = context.command_path if context is not None else name
     complain(f"{message()} (see '{verb} --help')")
     return 2

@@ -1,8 +1,7 @@
-"""Verbs that give reasons and write them up: ``explain``, ``disputes``, ``report``."""
+"""Verbs that give reasons and write them up: ``explain``, ``report``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +9,11 @@ from typer import Option
 
 from gacprof.cli import options
 from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName
-from gacprof.cli.printing import Json, emit, plot_width, print_table, progress, say
-from gacprof.core.errors import MeasurementError
+from gacprof.cli.printing import Json, emit, plot_width, print_table, say
 from gacprof.core.formatting import microseconds, percent
 
 if TYPE_CHECKING:
     from gacprof.explain.causes import Explanation
-    from gacprof.explain.disputes import Verdict
 
 
 def explain(
@@ -61,62 +58,6 @@ def _print_explanation(found: Explanation, cliff_map: str) -> None:
     curve = next((c for c in loaded.curves if c.identity == found.curve), None)
     if curve is not None:
         say(staircase_text(curve, plot_width(), asked=found.d))
-
-
-def disputes(
-    device: Annotated[
-        str | None, Option(help="cuda or cuda:N. Default: the first GPU, if there is one.")
-    ] = None,
-    out: Annotated[Path | None, Option(help="Folder for the samples.")] = None,
-    only: Annotated[list[int] | None, Option(help="A dispute's number; repeatable.")] = None,
-    as_json: bool = Json,
-) -> None:
-    """Settle what the papers disagree about, on the GPU at hand; without one, what can be."""
-    verdicts, basis = _settled(device, out, only or ())
-    emit(verdicts, as_json, _print_verdicts, basis)
-
-
-def _settled(
-    device: str | None, out: Path | None, only: Sequence[int]
-) -> tuple[list[Verdict], str]:
-    """(verdicts, what they rest on), measured on a GPU; where there is none, as far as they can be
-    settled without."""
-    from gacprof.explain.disputes import check, settle, settle_on
-
-    numbers = check(only)
-    if device is None:
-        import torch
-
-        if not torch.cuda.is_available():
-            return settle(numbers=numbers), "no GPU at hand: settled without one"
-        device = "cuda"
-    if not device.startswith("cuda"):
-        raise MeasurementError(
-            f"the disputes are about GPUs, not '{device}': leave --device out to see which are "
-            "settled without one"
-        )
-    from gacprof import api
-    from gacprof.sweeping.suite import Schedule
-
-    with api.sweeper(device, processes=Schedule().processes) as opened:
-        name = opened.environment.name
-        folder = Path(out or f"runs/disputes-{api.slug(name)}")
-        with progress("disputes") as advance:
-            done = settle_on(opened, folder, numbers, advance)
-    return done.verdicts, f"{name}, noise floor {percent(done.floor)}; samples: {folder}"
-
-
-def _print_verdicts(verdicts: Sequence[Verdict], basis: str) -> None:
-    for verdict in verdicts:
-        how = f" ({verdict.basis})" if verdict.basis else ""
-        say(f"{verdict.number}. {verdict.title}  {verdict.status}{how}")
-        say(f"   {verdict.finding}")
-        for line in verdict.evidence:
-            say(f"   – {line}")
-        if verdict.needs and verdict.needs not in verdict.finding:
-            say(f"   needs: {verdict.needs}")
-    settled = sum(verdict.status == "settled" for verdict in verdicts)
-    say(f"{settled} of {len(verdicts)} settled; {basis}")
 
 
 def report(

@@ -27,34 +27,38 @@ Out = Annotated[Path | None, Option(help="Write there instead of printing.")]
 
 def table(
     cliff_map: MapName,
-    name: Annotated[str, Option("--table", help="A2, A3, A4, B1 … B6, or all of them.")] = "all",
+    name: Annotated[
+        str, Option("--table", help="constraints, or classes: residue classes and their kernels.")
+    ] = "constraints",
+    operator: Operator = None,
+    axis: Axis = None,
     form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
     out: Out = None,
     as_json: bool = Json,
 ) -> None:
-    """Print the papers' constraint tables for this map; what it lacks is said with its suite."""
+    """Print what the map's curves ask of their dims, and what it costs not to comply."""
     from gacprof.report.tables import render
-    from gacprof.report.tables_paper import all_tables, paper_table
+    from gacprof.report.tables_map import map_table
 
     (loaded,) = options.load_maps(cliff_map)
-    every = name.strip().lower() == "all"
-    tables = all_tables(loaded) if every else [paper_table(loaded, name)]
-    texts = [render(t, form) for t in tables]
-    if form == "csv":
-        for t in tables:
-            for note in t.notes:  # CSV has no place for them
-                print(f"{t.id}: {note}", file=sys.stderr)
-        if every:
-            texts = [f"# {t.id}. {t.title}\n{x}" for t, x in zip(tables, texts, strict=True)]
-    text = "\n".join(texts)
+    curves = [
+        curve for curve in loaded.curves
+        if operator in (None, curve.operator) and axis in (None, curve.axis)
+    ]  # fmt: skip
+    if not curves:
+        raise MapError(f"the map '{loaded.name}' has no such curve: 'gacprof map show' lists them")
+    made = map_table(loaded, name, curves)
+    text = render(made, form)
     if out is not None:
         _write(text, out, form)
     if as_json:
-        print_json([t.as_dict() for t in tables])
+        print_json(made.as_dict())
     elif out is not None:
         say(f"{form}: {out}")
     else:
         print(text, end="")
+        if form == "csv":  # it has no place for them
+            print("".join(f"{note}\n" for note in made.notes), end="", file=sys.stderr)
 
 
 def export(
@@ -135,24 +139,17 @@ def figure(
     beside: Annotated[
         list[str] | None, Option("--with", metavar="MAP", help="Another map beside it; repeatable.")
     ] = None,
-    paper: Annotated[int | None, Option(help="Instead: figure 5, 6, 7 or 8 of the paper.")] = None,
     heat: Annotated[
         str | None, Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N.")
     ] = None,
     as_json: bool = Json,
 ) -> None:
-    """Draw a map: the staircase of one axis, two devices side by side, a heat map, or the
-    paper's figures. Writes SVG and PNG."""
+    """Draw a map: the staircase of one axis, two devices side by side, or a heat map. Writes SVG
+    and PNG."""
     from gacprof.report.figures_style import save
 
-    if paper is not None and (heat or beside or operator or axis or fixed or flag):
-        raise ReportError("--paper draws figures of its own: leave out --op, --axis and the like")
     maps = options.load_maps(cliff_map, *(beside or ()))
-    if paper is not None:
-        from gacprof.report.figures_map import paper_figure
-
-        drawn = paper_figure(maps[0], paper, dtype)
-    elif heat is not None:
+    if heat is not None:
         drawn = _heat(maps, heat, operator or "linear", axis, dtype, fixed, flag)
     else:
         drawn = _staircase(maps, operator, axis, dtype, fixed, flag)
@@ -170,7 +167,7 @@ def _heat(
     maps: list[CliffMap], heat: str, operator: str, axis: str | None,
     dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
 ) -> Figure:  # fmt: skip
-    from gacprof.report.figures_map import heat_map
+    from gacprof.report.heat_map import heat_map
 
     across, _, up = (part.strip() for part in heat.partition(","))
     if not across or not up or across == up:

@@ -1,4 +1,4 @@
-"""Verbs that measure the device at hand: ``doctor``, ``sweep``, ``survey``, ``demo``."""
+"""Verbs that measure the device at hand: ``doctor``, ``sweep``, ``demo``."""
 
 from __future__ import annotations
 
@@ -165,46 +165,6 @@ def _print_swept(done: RunSummary | list[RunSummary]) -> None:
             more = "; --resume goes on with them" if summary.unfinished else ""
             say(f"{summary.undecided} curves have undecided dims{more}")
         say(f"samples: {summary.folder}    next: gacprof map build {summary.folder}")
-
-
-def survey(
-    out: Annotated[Path, Option(help="The survey's folder.")],
-    device: OneDevice = None,
-    budget: Annotated[
-        str | None, Option(help="About how long this call may take.", metavar="8m")
-    ] = None,
-    resume: Annotated[
-        bool, Option("--resume", help="Go on with a survey, and deepen what is thin.")
-    ] = False,
-    suite: Annotated[
-        str | None, Option(help="A suite's name or TOML file. Default: full, on a CPU cpu.")
-    ] = None,
-    as_json: bool = Json,
-) -> None:
-    """Measure a device and write it up: map, tables, figures, disputes, whole models, a page."""
-    seconds = budget_seconds(budget)
-    import gacprof
-
-    with progress("survey") as advance:
-        try:
-            done = gacprof.run_survey(
-                out, device=device, suite=suite, budget_s=seconds, resume=resume,
-                tell=_silent if as_json else say, advance=advance,
-            )  # fmt: skip
-        except KeyboardInterrupt as interrupt:
-            interrupt.add_note(f"what was measured is in {out}, go on with --resume")
-            raise
-    thin = {name: record.thin for name, record in done.stages.items() if record.thin}
-    stages = {name: record.status for name, record in done.stages.items()}
-    if as_json:
-        print_json({"folder": str(out), "stages": stages, "thin": thin})
-    else:
-        for name, words in thin.items():
-            say(f"to deepen with --resume: {name}: {words}")
-        if (out / "index.html").is_file():
-            say(f"page: {out / 'index.html'}")
-    if "failed" in stages.values():
-        raise typer.Exit(1)
 
 
 def demo(

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.core.formatting import percent
 from gacprof.core.points import Environment, Point
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import Group, attach
@@ -95,14 +96,15 @@ class Explanation:
         """The whole story in a line: what serves, what it costs, on what evidence."""
         parts = [*self.served_by]
         for cause in self.causes:
-            share = "" if cause.share is None else f"{cause.share:.0%} of the time: "
-            parts.append(share + cause.sentence)
+            share = percent(cause.share, decimals=0)
+            parts.append(f"{share} of the time: {cause.sentence}" if share else cause.sentence)
         if self.d == self.reference:
             parts.append("no larger dim is faster")
         elif abs(self.excess) < 0.005:
             parts.append(f"as fast as {self.reference}")
         else:
-            parts.append(f"{self.excess:+.0%} over {self.reference}")
+            excess = percent(self.excess, signed=True, decimals=0)
+            parts.append(f"{excess} over {self.reference}")
         cited = dict.fromkeys(text for cause in self.causes for text in cause.evidence)
         if cited:
             parts.append("evidence: " + ", ".join(cited))

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, matching, why_none
 from gacprof.core.errors import MapError
+from gacprof.core.formatting import percent
 from gacprof.core.points import Flag, Point
 from gacprof.explain import attention, linear
 from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, by_dim
@@ -162,7 +163,8 @@ def _main_kernel(main: KernelCounters) -> _Found:
     waves = main.values.get("waves_per_sm") or 0.0
     empty = 1 - waves / math.ceil(waves) if waves > 1 else 0.0
     if empty > CLEAR_WAVE:
-        text = f"{waves:.2f} waves of blocks: {empty:.0%} of the slots stay empty"
+        share = percent(empty, decimals=0)
+        text = f"{waves:.2f} waves of blocks: {share} of the slots stay empty"
         yield "wave_quantisation", empty, text
 
 

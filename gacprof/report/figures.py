@@ -15,6 +15,7 @@ from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.detect import label
 from gacprof.cliffmap.schema import Curve, Tier
 from gacprof.core.errors import ReportError
+from gacprof.core.formatting import percent
 from gacprof.core.points import Flag
 from gacprof.report.figures_style import (
     HEADROOM,
@@ -209,7 +210,7 @@ def _draw_frontier(axes: Axes, curve: Curve, factor: float) -> None:
     axes.step(d, envelope, where="pre", color=INK, linewidth=1.1, zorder=2.6, label="envelope")
     axes.fill_between(
         d, envelope, [t * (1 + width) for t in envelope], step="pre", color=INK, alpha=0.22,
-        linewidth=0, zorder=2.5, label=f"safe: within {width:.0%} of it",
+        linewidth=0, zorder=2.5, label=f"safe: within {percent(width, decimals=0)} of it",
     )  # fmt: skip
     at = dict(zip(d, envelope, strict=True))
     axes.plot(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
+from gacprof.core.formatting import percent
 from gacprof.report.figures_style import (
     FAINT,
     INK,
@@ -78,7 +79,7 @@ def _mark(axes: Axes, row: int, k: int, models: int, timing: Mapping[str, Any]) 
     name = timing["model"] if row == 0 else None
     axes.plot(middle, y, marker, color=colour, markersize=7, label=name)
     axes.annotate(
-        f"{middle - 1:+.1%}",
+        percent(middle - 1, signed=True) or "",
         (high, y),
         xytext=(6, 0),
         textcoords="offset points",

@@ -36,10 +36,10 @@ def group(
         by_stem[shown_of(item)].setdefault((before, after), {})[layer] = item
     groups = []
     for stems in by_stem.values():
-        alike: dict[Hashable, dict[str, list[T]]] = defaultdict(dict)
+        alike: dict[tuple[str, tuple[int | None, ...]], dict[str, list[T]]] = defaultdict(dict)
         for (before, after), by_layer in stems.items():
             alike[before, tuple(sorted(by_layer, key=_order))][after] = list(by_layer.values())
-        for (before, layers), ends in alike.items():  # type: ignore[misc]
+        for (before, layers), ends in alike.items():
             members = tuple(item for of_end in ends.values() for item in of_end)
             groups.append(Group(_name(before, layers, list(ends)), members))
     return groups

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 MOST_CURVES = 6
 
 _AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.items())
-_OURS = re.compile(
-    rf"(?:bench|figure-\d+-[a-z0-9-]+|gemm-8k-[A-Z]|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII
-)
-"""Every name that this module and :mod:`gacprof.survey.figures` give a figure."""
+_OURS = re.compile(rf"(?:bench|example|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
+"""Every name that this module gives a figure."""
 
 
 @dataclass(frozen=True)

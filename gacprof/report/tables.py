@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Cell = str | int | float | None
 
@@ -25,6 +26,14 @@ class Column:
     heading: str
     decimals: int | None = None
     share: bool = False
+
+    def text(self, cell: Cell) -> str | None:
+        """A cell as it is shown; None for a missing one."""
+        if isinstance(cell, float) and self.share:
+            return percent(cell, decimals=self.decimals or 0)
+        if isinstance(cell, float) and self.decimals is not None:
+            return f"{cell:.{self.decimals}f}"
+        return None if cell is None else str(cell)
 
 
 @dataclass(frozen=True)
@@ -45,10 +54,8 @@ class Table:
 
     def texts(self, missing: str = "–") -> list[list[str]]:
         """The rows as they are shown."""
-        return [
-            [_text(cell, column, missing) for cell, column in zip(row, self.columns, strict=True)]
-            for row in self.rows
-        ]
+        pairs = (zip(row, self.columns, strict=True) for row in self.rows)
+        return [[column.text(cell) or missing for cell, column in row] for row in pairs]
 
     @property
     def headings(self) -> list[str]:
@@ -56,7 +63,7 @@ class Table:
 
     @property
     def caption(self) -> str:
-        return f"{self.id}. {self.title}"
+        return f"{self.id}. {self.title}" if self.id else self.title
 
     @property
     def numeric(self) -> list[bool]:
@@ -88,51 +95,38 @@ def to_markdown(table: Table) -> str:
 
 def to_latex(table: Table) -> str:
     """A ``table`` environment with the rules of the package ``booktabs``."""
-    align = "".join("r" if right else "l" for right in table.numeric)
-    head, *body = (
-        " & ".join(map(_tex, row)) + r" \\" for row in [table.headings, *table.texts("--")]
+    rows = [[_tex(cell) for cell in row] for row in table.texts("--")]
+    text = _frame([_tex(heading) for heading in table.headings], rows).to_latex(
+        index=False,
+        caption=_tex(table.caption),
+        column_format="".join("r" if right else "l" for right in table.numeric),
     )
-    notes = [r"\\[2pt] \footnotesize " + _tex(note) for note in table.notes]
-    lines = [
-        r"% \usepackage{booktabs}", r"\begin{table}", r"\centering",
-        rf"\caption{{{_tex(table.caption)}}}", rf"\begin{{tabular}}{{{align}}}",
-        r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}",
-        *notes, r"\end{table}",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    notes = "".join(rf"\\[2pt] \footnotesize {_tex(note)}" + "\n" for note in table.notes)
+    head, end, tail = text.rpartition(r"\end{table}")
+    return "% \\usepackage{booktabs}\n" + head + notes + end + tail
 
 
 def to_csv(table: Table) -> str:
     """Raw values, one row a line; missing ones are empty. Notes are left out."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.headings)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
-    return out.getvalue()
+    return str(_frame(table.headings, table.rows).to_csv(index=False, lineterminator="\n"))
 
 
 def to_html(table: Table) -> str:
-    """A ``table`` element; numbers have the class ``number``, notes follow in a list."""
-    kinds = [' class="number"' if right else "" for right in table.numeric]
+    """A ``table`` element; notes follow in a list."""
+    text = _frame(table.headings, table.texts()).to_html(index=False, border=0, classes="paper")
+    head, start, body = text.partition(">")
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
+    return (
+        f"{head}{start}\n  <caption>{html.escape(table.caption)}</caption>{body}\n"
+        + (f'<ul class="notes">{notes}</ul>\n' if notes else "")
+    )  # fmt: skip
 
-    def cells(tag: str, row: Sequence[str]) -> str:
-        pairs = zip(row, kinds, strict=True)
-        parts = (f"<{tag}{kind}>{html.escape(cell)}</{tag}>" for cell, kind in pairs)
-        return f"<tr>{''.join(parts)}</tr>"
 
-    lines = [
-        '<table class="paper">',
-        f"<caption>{html.escape(table.caption)}</caption>",
-        f"<thead>{cells('th', table.headings)}</thead>",
-        "<tbody>",
-        *(cells("td", row) for row in table.texts()),
-        "</tbody>",
-        "</table>",
-    ]
-    if table.notes:
-        items = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
-        lines.append(f'<ul class="notes">{items}</ul>')
-    return "\n".join(lines) + "\n"
+def _frame(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> pd.DataFrame:
+    """Cells as they are: a column of whole numbers with a gap would else become floats."""
+    import pandas as pd
+
+    return pd.DataFrame([list(row) for row in rows], columns=list(headings), dtype=object)
 
 
 FORMS: Mapping[str, Callable[[Table], str]] = {
@@ -142,23 +136,12 @@ FORMS: Mapping[str, Callable[[Table], str]] = {
     "html": to_html,
 }
 
-
-def _text(cell: Cell, column: Column, missing: str) -> str:
-    if cell is None:
-        return missing
-    if isinstance(cell, float) and column.share:
-        return percent(cell, decimals=column.decimals or 0) or missing
-    if isinstance(cell, float) and column.decimals is not None:
-        return f"{cell:.{column.decimals}f}"
-    return str(cell)
-
-
 _TEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "≠": r"$\neq$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$", "→": r"$\rightarrow$",
-    "–": "--", "µ": r"$\mu$", "·": r"$\cdot$", "≈": r"$\approx$",
+    "–": "--", "µ": r"$\mu$", "·": r"$\cdot$", "≈": r"$\approx$", "÷": r"$\div$",
 }  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def _function(check: Mapping[str, Any]) -> str:
         f"The realigned model {same} within tolerance: largest error "
         f"{error(check['max_rel_error'])} of the largest logit "
         f"(tolerance {check['tolerance']:.0e}), "
-        f"the same most likely token at {check['argmax_agreement']:.1%} of positions."
+        f"the same most likely token at {percent(check['argmax_agreement'])} of positions."
     )
 
 
@@ -82,15 +82,15 @@ def microseconds(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    return formatting.percent(value, gap="") or "–"
+    return formatting.percent(value) or "–"
 
 
 def _signed(value: float | None) -> str:
-    return (formatting.percent(value, signed=True, gap="") or "–").replace("-", "−")
+    return (formatting.percent(value, signed=True) or "–").replace("-", "−")
 
 
 def between(ends: Sequence[float]) -> str:
-    """``2.0% to 3.7%``; one of them where both read the same."""
+    """``2.0 % to 3.7 %``; one of them where both read the same."""
     if not ends:
         return "unknown"
     first, last = percent(ends[0]), percent(ends[-1])

@@ -286,35 +286,34 @@ def test_a_map_of_this_machine_fits_and_another_is_stale(run, a, tmp_path):
 # table
 
 
-def test_one_table_and_all_of_them(run, a):
-    one = run("map", "table", "a100-published", "--table", "A2")
-    assert one.code == 0 and one.out.startswith("**A.2.") and "| 64 | 64 |" in one.out
-    every = data(run("map", "table", "a100-published", "--table", "all", "--json"))
-    assert [t["id"] for t in every] == ["A.2", "A.3", "A.4", *(f"B.{n}" for n in range(1, 7))]
-    lacking = run("map", "table", a, "--table", "a.2")
-    assert "the suite 'paper' gives it (gacprof sweep paper)" in lacking.out
+def test_a_table_of_the_constraints_and_one_of_the_classes(run, a):
+    told = run("map", "table", a)
+    assert told.code == 0 and told.out.startswith("**Constraints: device a")
+    assert "| K % 8 = 0 |" in told.out and "| none found |" in told.out
+    classes = data(run("map", "table", a, "--table", "classes", *K, "--json"))
+    assert [row[1] for row in classes["rows"]] == ["K % 8 = 0", "K % 8 ≠ 0"]
 
 
 @pytest.mark.parametrize(
     ("form", "begin"),
-    [("markdown", "**A.4."), ("latex", "% "), ("csv", "operation,"), ("html", "<table")],
+    [("markdown", "**Constr"), ("latex", "% "), ("csv", "curve,"), ("html", "<table")],
 )
 def test_a_table_in_each_format_on_the_terminal_and_in_a_file(run, tmp_path, form, begin):
-    arguments = ("map", "table", "a100-published", "--table", "A4", "--format", form)
+    arguments = ("map", "table", "a100-published", "--format", form)
     printed = run(*arguments)
     assert printed.code == 0 and printed.out.startswith(begin)
     written = run(*arguments, "--out", tmp_path / "t")
     assert written.code == 0 and (tmp_path / "t").read_text() == printed.out
 
 
-def test_all_tables_as_csv_are_told_apart_and_notes_go_to_stderr(run, a):
-    told = run("map", "table", a, "--format", "csv")
-    assert [line for line in told.out.splitlines() if line.startswith("# A.2.")]
-    assert "A.2: this map does not hold" in told.err
+def test_notes_that_csv_has_no_place_for_go_to_stderr(run):
+    told = run("map", "table", "a100-published", "--table", "classes", "--format", "csv")
+    assert told.code == 0 and "no kernel names" in told.err and "no kernel names" not in told.out
 
 
 def test_tables_that_make_no_sense_are_refused(run, a, tmp_path):
     refused(run("map", "table", a, "--table", "B7"), "no table 'B7'")
+    refused(run("map", "table", a, "--op", "conv"), "no such curve")
     refused(run("map", "table", a, "--format", "docx", "--out", tmp_path / "t"), "docx")
     (tmp_path / "file").write_text("")
     refused(run("map", "table", a, "--out", tmp_path / "file" / "t"), "cannot write")
@@ -373,7 +372,6 @@ def drawn(result, stem: Path) -> None:
     [
         K,
         (*K, "--fixed", "M=512", "--dtype", "float16"),
-        ("--paper", 7),
     ],
 )
 def test_a_figure_is_written_as_svg_and_png(run, a, tmp_path, what):
@@ -402,9 +400,6 @@ def test_a_heat_map_over_two_dims(run, tmp_path):
     ("arguments", "told"),
     [
         ((), "--op linear --axis K"),
-        (("--paper", 9), "no figure 9"),
-        (("--paper", 5), "no curve of attention over head_dim"),
-        (("--paper", 7, *K), "figures of its own"),
         (("--heat", "K"), "two dims"),
         (("--heat", "K,N"), "no grid"),
         (("--heat", "K,N", "--axis", "K"), "leave out --axis"),

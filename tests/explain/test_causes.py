@@ -73,9 +73,9 @@ def test_the_row_of_107() -> None:
     row = explain_map(A100, "attention", 107).row
     assert row.startswith(
         "head_dim 107 → SDPA takes flash; q, k, v padded to 112 by three kernels; "
-        "FlashAttention-2 template 128 with even_k=false; 28% of the time: padding"
+        "FlashAttention-2 template 128 with even_k=false; 28 % of the time: padding"
     )
-    assert "+45% over 128" in row
+    assert "+45 % over 128" in row
     assert "evidence: rules of SDPA in torch 2.9.1, latency at 107 and 112" in row
 
 

@@ -4,14 +4,13 @@ import csv
 from collections import defaultdict
 
 import pytest
+from llama import LLAMA_3_8B, inventory_of
 from planted import planted_device
 
 from gacprof.planning import Constraints, plan
-from gacprof.survey.shapes import Shape, inventory_of
 from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.suite import parse_suite
 
-LLAMA = Shape("Llama-3-8B", 4096, 14336, 32, 8, 32, 128256, "float16")
 SCORES = ("activation", "fisher", "gradient", "magnitude")
 RATIOS = ("0.5", "0.6", "0.7", "0.8", "0.9")
 PAIRS = [(s, r) for i, s in enumerate(SCORES) for j, r in enumerate(RATIOS) if (i + j) % 3 == 0]
@@ -47,7 +46,7 @@ def test_every_score_and_ratio_is_planned_to_full_alignment_within_its_budget(
     published, cliff_map, score, ratio
 ):
     dims = published[score, ratio]
-    inventory = inventory_of(LLAMA, dims)
+    inventory = inventory_of(LLAMA_3_8B, dims)
     made = plan(
         inventory,
         cliff_map,

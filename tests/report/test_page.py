@@ -57,7 +57,7 @@ def bench(verdict: str, ratio: list[float]) -> dict:
 def test_a_gain_is_told_with_its_interval():
     (sentence,) = headline(Contents("t", bench=BENCH))
     assert "after is faster against before" in sentence
-    assert "−10.0% (−15.0% to −5.0%)" in sentence
+    assert "−10.0 % (−15.0 % to −5.0 %)" in sentence
 
 
 def test_no_gain_and_a_loss_are_told_as_such():
@@ -68,7 +68,7 @@ def test_no_gain_and_a_loss_are_told_as_such():
     (same,) = headline(Contents("t", bench=bench("identical", [0.95, 1.0, 1.05])))
     assert same == "after is identical to before, byte for byte."
     (open_,) = headline(Contents("t", bench=bench("undecided", [0.85, 0.9, 0.95])))
-    assert "undecided (−15.0% to −5.0%)" in open_
+    assert "undecided (−15.0 % to −5.0 %)" in open_
 
 
 def test_a_failed_comparison_is_told():
@@ -82,7 +82,7 @@ def test_the_page_has_a_section_for_what_there_is_and_none_for_what_there_is_not
     page = write_page(Contents("Only a bench", bench=BENCH, verification=CHECK), tmp_path / "p")
     text = page.read_text()
     assert "Measured before and after" in text and "Is it still the same function?" in text
-    assert "A/A spread: prefill 256 1.0% (−1.0% to +1.0%)" in text
+    assert "A/A spread: prefill 256 1.0 % (−1.0 % to +1.0 %)" in text
     assert "Diagnosis" not in text and "The cliff map" not in text
 
 
@@ -128,5 +128,5 @@ def test_a_second_report_leaves_no_figure_of_the_first_and_every_other_file(tmp_
 
 
 def test_two_ends_that_read_the_same_are_one_and_no_error_is_none():
-    assert between([0.0371, 0.0372]) == "3.7%" and between([0.02, 0.037]) == "2.0% to 3.7%"
+    assert between([0.0371, 0.0372]) == "3.7 %" and between([0.02, 0.037]) == "2.0 % to 3.7 %"
     assert (error(0.0), error(1.5e-7), error(None)) == ("0", "1.50e-07", "not finite")

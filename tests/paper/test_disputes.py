@@ -6,29 +6,22 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 from random import Random
 
+import experiments as ex
 import pytest
+from disputes import Verdict, chosen, measure, script, settle, suite_of
+from experiments import DISPUTES, Dispute, Results
 
 from gacprof import operators
 from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point, Sample
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.explain import experiments as ex
-from gacprof.explain.causes import Where
-from gacprof.explain.disputes import (
-    DISPUTES,
-    Verdict,
-    check,
-    points_of,
-    settle,
-    settle_on,
-    suite_of,
-)
-from gacprof.explain.verdicts import Dispute, Results
+from gacprof.explain.case import Where
 from gacprof.sweeping import read_blocks, read_samples
 
 A100, H200 = Where("sm80", "2.9.1"), Where("sm90", "2.13.0", 92000)
@@ -78,7 +71,7 @@ def test_there_are_nine_each_with_claims_and_an_experiment_or_a_static_answer() 
     assert [dispute.number for dispute in DISPUTES] == list(range(1, 10))
     for dispute in DISPUTES:
         assert len(dispute.claims) == 2 and dispute.needs
-        assert (dispute.points and dispute.decide) or dispute.static
+        assert (dispute.points and dispute.rule) or dispute.static
 
 
 def test_every_point_is_one_that_a_sweep_would_take() -> None:
@@ -103,7 +96,10 @@ def test_without_a_gpu_two_are_settled_and_the_rest_say_what_they_need() -> None
 
 def test_the_rules_read_the_published_a100_numbers_as_people_did() -> None:
     """The figures' own data: for 4 and 5 that is one of the two sides."""
-    verdicts = {v.number: v for v in settle(published_a100, A100, numbers=(3, 4, 5, 6, 7))}
+    disputes = chosen((3, 4, 5, 6, 7))
+    points = [point for dispute in disputes for point in dispute.points]
+    found = settle(disputes, Results(published_a100(points), A100, 0.02))
+    verdicts = {verdict.number: verdict for verdict in found}
     assert verdicts[3].finding.startswith("multiples of 8 alone are slower (+1")
     assert verdicts[4].finding == "the figure, 0.826 ms, is right"
     assert "nearer to the plotted 45 %" in verdicts[5].finding
@@ -113,30 +109,14 @@ def test_the_rules_read_the_published_a100_numbers_as_people_did() -> None:
     assert {verdict.basis for verdict in verdicts.values()} == {"measured"}
 
 
-def test_a_failing_device_is_a_finding_and_does_not_stop_the_others() -> None:
-    def fails(points: Sequence[Point]) -> list[Sample]:
-        raise MeasurementError("no CUDA device")
-
-    verdicts = settle(fails)
-    assert len(verdicts) == 9
-    assert verdicts[0] == Verdict(
-        1, DISPUTES[0].title, "open", "not measured: no CUDA device", needs="a CUDA GPU"
-    )
-
-
 def test_points_that_failed_are_named() -> None:
-    def breaks(points: Sequence[Point]) -> list[Sample]:
-        return [Sample(p, (), (), "cupti", status="failed", reason="out of memory") for p in points]
-
-    (verdict,) = settle(breaks, numbers=[7])
-    assert verdict.status == "undecided"
+    (dispute,) = chosen([7])
+    broken = [
+        Sample(p, (), (), "cupti", status="failed", reason="out of memory") for p in dispute.points
+    ]
+    (verdict,) = settle([dispute], Results(broken, A100, 0.02))
+    assert verdict.status == "undecided" and verdict.needs
     assert "out of memory" in verdict.evidence[0]
-    assert verdict.needs
-
-
-def test_verdicts_are_plain_data() -> None:
-    assert json.loads(json.dumps([verdict.as_dict() for verdict in settle(numbers=[8])]))
-    assert json.loads(json.dumps([dispute.as_dict() for dispute in DISPUTES]))
 
 
 # 1: who serves 107 --------------------------------------------------------------------------
@@ -178,7 +158,7 @@ def test_without_names_the_forced_backends_of_table_b1_decide() -> None:
     ],
 )
 def test_too_little_or_ambiguous_data_decides_nothing(latency: dict[Point, float]) -> None:
-    assert ex.who_serves_107(results(latency))[0] == "undecided"
+    assert DISPUTES[0].decide(results(latency))[0] == "undecided"
 
 
 # the others ---------------------------------------------------------------------------------
@@ -258,10 +238,9 @@ def test_in_fp32_sectors_and_tritons_habit_part(half: float, odd: float, finding
     assert finding in ex.sectors_or_loads(results(latency))[1]
 
 
-@pytest.mark.parametrize("dispute", [d for d in DISPUTES if d.decide], ids=lambda d: str(d.number))
+@pytest.mark.parametrize("dispute", [d for d in DISPUTES if d.rule], ids=lambda d: str(d.number))
 def test_no_samples_decide_nothing(dispute: Dispute) -> None:
-    decide: Callable[[Results], tuple[str, str, tuple[str, ...]]] | None = dispute.decide
-    assert decide is not None and decide(Results([], A100, 0.02))[0] == "undecided"
+    assert dispute.decide(Results([], A100, 0.02))[0] == "undecided"
 
 
 # measured as a sweep -------------------------------------------------------------------------
@@ -284,19 +263,34 @@ def latency_us(point: Point) -> float:
     return 13.0 if point.dim["N"] <= 1664 else 18.0
 
 
-def device(answer=latency_us) -> RecordedDevice:  # type: ignore[no-untyped-def]
-    return RecordedDevice(answer, DEVICE)
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Point], float]], None]:
+    """Sweep a recorded A100 that answers so."""
+
+    def answers(answer: Callable[[Point], float]) -> None:
+        opened = RecordedDevice(answer, DEVICE)
+        monkeypatch.setattr("gacprof.api.sweeper", lambda name, **_: nullcontext(opened))
+
+    answers(latency_us)
+    return answers
+
+
+def points_of(disputes: Sequence[Dispute]) -> list[Point]:
+    return list(dict.fromkeys(point for dispute in disputes for point in dispute.points))
+
+
+def by_number(disputes: Sequence[Dispute], folder: Path) -> dict[int, Verdict]:
+    return {v.number: v for v in settle(disputes, measure(disputes, "cuda", folder))}
 
 
 def test_every_point_of_every_dispute_goes_through_a_suite_unchanged() -> None:
-    points = points_of(check(()))
+    points = points_of(DISPUTES)
     assert set(suite_of(points).points("cuda")) == set(points)
     assert {p.operator for p in points} == {"attention", "linear", "row_sum"}
 
 
-def test_the_published_a100_settles_what_it_can(tmp_path: Path) -> None:
-    done = settle_on(device(), tmp_path / "run")
-    verdicts = {verdict.number: verdict for verdict in done.verdicts}
+def test_the_published_a100_settles_what_it_can(gpu, tmp_path: Path) -> None:
+    verdicts = by_number(DISPUTES, tmp_path / "run")
     assert len(verdicts) == len(DISPUTES)
     assert verdicts[1].finding.endswith("flash (B)") and verdicts[1].basis == "measured"
     assert "Triton's loads, not sectors (B)" in verdicts[2].finding
@@ -305,56 +299,83 @@ def test_the_published_a100_settles_what_it_can(tmp_path: Path) -> None:
     assert "does not make a dim safe" in verdicts[6].finding
     assert verdicts[7].finding.startswith("128 is the fastest")
     assert verdicts[8].basis == "static"
-    assert {sample.point for sample in read_samples(tmp_path / "run")} == set(points_of(check(())))
+    assert {s.point for s in read_samples(tmp_path / "run")} == set(points_of(DISPUTES))
     assert any(call.replicate for block in read_blocks(tmp_path / "run") for call in block.calls)
 
 
-def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
-    settle_on(device(), tmp_path / "run", [7])
+def test_what_is_measured_is_not_measured_again(gpu, tmp_path: Path) -> None:
+    measure(chosen([7]), "cuda", tmp_path / "run")
 
     def never(point: Point) -> float:
         raise AssertionError(f"{point} was measured again")
 
-    again = settle_on(device(never), tmp_path / "run", [7])
-    assert [verdict.status for verdict in again.verdicts] == ["settled"]
+    gpu(never)
+    assert by_number(chosen([7]), tmp_path / "run")[7].status == "settled"
 
 
-def test_a_device_that_fails_a_point_says_why_and_settles_the_rest(tmp_path: Path) -> None:
+def test_a_device_that_fails_a_point_says_why_and_settles_the_rest(gpu, tmp_path: Path) -> None:
     def fails(point: Point) -> float:
         if point.operator == "row_sum" or point.dim.get("head_dim") == 112:
             raise MeasurementError("out of memory")
         return latency_us(point)
 
-    done = settle_on(device(fails), tmp_path / "run", [2, 7, 5])
-    verdicts = {verdict.number: verdict for verdict in done.verdicts}
+    gpu(fails)
+    verdicts = by_number(chosen([2, 7, 5]), tmp_path / "run")
     assert verdicts[7].status == "undecided" and "out of memory" in verdicts[7].evidence[-1]
     assert verdicts[2].basis in ("static", "")  # as settled without a GPU
     assert verdicts[5].status == "settled"
 
 
-def test_a_dispute_that_there_is_not_is_refused() -> None:
-    with pytest.raises(MeasurementError, match="no dispute 12: they go from 1 to 9"):
-        check([1, 12])
-
-
-def test_the_floor_is_what_hidden_replicates_differ_by(tmp_path: Path) -> None:
-    assert settle_on(device(), tmp_path / "same", [7]).floor == 0
+def test_the_floor_is_what_hidden_replicates_differ_by(gpu, tmp_path: Path) -> None:
+    assert measure(chosen([7]), "cuda", tmp_path / "same").floor == 0
     draw = Random(1)
-
-    def noisy(point: Point) -> float:
-        return latency_us(point) * draw.lognormvariate(0, 0.05)
-
-    done = settle_on(device(noisy), tmp_path / "noisy", [7])
-    assert done.floor == noise_of_blocks(read_blocks(tmp_path / "noisy")).floor
-    assert 0.001 < done.floor < 0.1
+    gpu(lambda point: latency_us(point) * draw.lognormvariate(0, 0.05))
+    floor = measure(chosen([7]), "cuda", tmp_path / "noisy").floor
+    assert floor == noise_of_blocks(read_blocks(tmp_path / "noisy")).floor
+    assert 0.001 < floor < 0.1
 
     def never(point: Point) -> float:
         raise MeasurementError("out of memory")
 
-    assert settle_on(device(never), tmp_path / "none", [7]).floor == 0.05  # assumed
+    gpu(never)
+    assert measure(chosen([7]), "cuda", tmp_path / "none").floor == 0.05  # assumed
 
 
 def test_the_experiment_on_sectors_withholds_tritons_knowledge() -> None:
-    points = points_of([2])
+    points = points_of(chosen([2]))
     assert {p.flag["specialise"] for p in points} == {True, False}
     assert all(operators.get("row_sum").problem(p) is None for p in points)
+
+
+# the script ----------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_the_script_says_what_is_settled_and_what_the_rest_need(
+    run, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    told = run(script, "--out", tmp_path)
+    assert told.code == 0 and "a rank pays no penalty" in told.out
+    assert "no GPU at hand" in told.out
+    assert "to settle it: an A100 80GB with torch 2.9.1" in (tmp_path / "disputes.md").read_text()
+    verdicts = json.loads((tmp_path / "disputes.json").read_text())
+    assert [v["number"] for v in verdicts] == list(range(1, 10))
+    assert all(v["needs"] for v in verdicts if v["status"] == "open")
+
+
+def test_on_a_gpu_the_script_measures_what_was_asked_for(gpu, run, tmp_path: Path) -> None:
+    told = run(script, "--device", "cuda", "--only", 7, "--out", tmp_path)
+    assert told.code == 0 and "128 is the fastest of 104, 112, 120 and 128" in told.out
+    assert "1 of 1 settled; an A100, noise floor" in told.out
+    assert (tmp_path / "samples" / "samples.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [(("--device", "cpu"), "about GPUs"), (("--only", 12), "no dispute 12: they go from 1 to 9")],
+)
+def test_what_is_no_gpu_and_no_dispute_is_refused_in_one_line(
+    run, tmp_path: Path, arguments: tuple[object, ...], words: str
+) -> None:
+    told = run(script, *arguments, "--out", tmp_path)
+    assert told.code == 2 and told.out == "" and words in told.err and told.err.count("\n") == 1

@@ -1,8 +1,7 @@
 """What stands for Llama-3-8B has its dims, and what stands for its compression its share."""
 
 import pytest
-
-from gacprof.survey.shapes import (
+from llama import (
     KEPT,
     LLAMA_3_8B,
     LLAMA_3_8B_EIGHTH,

@@ -7,10 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-from gacprof.survey.condition import look
+from condition import look
 
 GIB = 1 << 30
+
+
+def marks(device="cuda:0"):
+    """What numbers taken now suffer from."""
+    return tuple(finding.words for finding in look(device) if finding.mark)
 
 
 class FakeNvml:
@@ -53,23 +57,20 @@ def nvml(monkeypatch):
 
 
 def test_a_healthy_gpu_has_no_marks(nvml):
-    condition = look(0)
-    assert condition.marks == ()
-    assert [f.kind for f in condition.findings] == ["clocks"]
+    assert marks() == ()
+    assert [f.words for f in look("cuda:0")] == ["SM clock 1980 of at most 1980 MHz"]
 
 
 def test_a_process_beside_ours_is_named(nvml):
     nvml.processes.append(SimpleNamespace(pid=os.getppid(), usedGpuMemory=3 * GIB))
-    assert look(0).marks == (
-        f"shared with 1 other compute processes: pid {os.getppid()} with 3072 MiB",
-    )
+    assert marks() == (f"shared with 1 other compute processes: pid {os.getppid()} with 3072 MiB",)
 
 
 def test_a_worker_of_ours_is_no_stranger(nvml):
     worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         nvml.processes.append(SimpleNamespace(pid=worker.pid, usedGpuMemory=3 * GIB))
-        assert look(0).marks == ()
+        assert marks() == ()
     finally:
         worker.communicate(b"\n")
 
@@ -77,15 +78,17 @@ def test_a_worker_of_ours_is_no_stranger(nvml):
 @pytest.mark.parametrize("mode", [1, 3])
 def test_a_gpu_for_one_process_alone_is_told(nvml, mode):
     nvml.mode = mode
-    assert [f.kind for f in look(0).findings] == ["exclusive", "clocks"]
+    (finding, _) = look("cuda:0")
+    assert "exclusive compute mode" in finding.words and not finding.mark
 
 
 def test_one_process_unknown_here_may_be_ourselves_two_cannot(nvml):
     nvml.processes = [SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None)]
-    (finding, _) = look(0).findings
-    assert finding.kind == "shared" and not finding.mark and "may be this process" in finding.words
+    (finding, _) = look("cuda:0")
+    assert "shared with 1" in finding.words and "may be this process" in finding.words
+    assert not finding.mark
     nvml.processes.append(SimpleNamespace(pid=2**22 + 2, usedGpuMemory=None))
-    assert len(look(0).marks) == 1
+    assert len(marks()) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,32 +101,31 @@ def test_one_process_unknown_here_may_be_ourselves_two_cannot(nvml):
 )
 def test_a_fault_marks_the_numbers(nvml, fault, value, words):
     setattr(nvml, fault, value)
-    (mark,) = look(0).marks
+    (mark,) = marks()
     assert words in mark
 
 
 def test_little_memory_is_said_but_spoils_nothing(nvml):
     nvml.memory = 8 * GIB
-    assert look(0).marks == ()
-    assert any("8 GiB of memory" in finding.words for finding in look(0).findings)
+    assert marks() == ()
+    assert any("8 GiB of memory" in finding.words for finding in look("cuda:0"))
 
 
 def test_one_unreadable_value_does_not_hide_the_others(nvml):
     nvml.ecc, nvml.throttle = RuntimeError("Not Supported"), 0x4
-    condition = look(0)
-    assert condition.marks == ("running below its clock: software power cap",)
-    assert any(f.words == "ecc: not readable (Not Supported)" for f in condition.findings)
+    assert marks() == ("running below its clock: software power cap",)
+    assert any(f.words == "ecc: not readable (Not Supported)" for f in look("cuda:0"))
 
 
 def test_without_nvml_the_state_is_unknown_not_good(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    (mark,) = look(0).marks
+    (mark,) = marks()
     assert mark.startswith("NVML cannot be read") and "unknown" in mark
 
 
 def test_a_cpu_busy_with_other_work_is_marked(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
-    assert look(None).marks == ()
+    assert marks("cpu") == ()
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 5.0, 4.0))
-    assert "load 6.0 on 2 cores" in look(None).marks[0]
+    assert "load 6.0 on 2 cores" in marks("cpu")[0]

@@ -1,30 +1,23 @@
-"""The models of the end-to-end measurement: Llama shapes, and what compressors make of them.
-
-Nothing here holds a weight: a variant is a set of ranks or widths, and from it an inventory,
-as a scan of such a checkpoint would give. Latency does not need trained weights.
-"""
+"""Llama shapes at the ranks and widths that compressors leave, as inventories without weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
-from gacprof.checkpoint.inventory import Inventory, TensorInfo
-from gacprof.checkpoint.layouts import Contents, recognise
-from gacprof.checkpoint.scanning import fingerprint
+from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
+from gacprof.checkpoint.scanning import describe
+from gacprof.core.dtypes import BY_NAME
 from gacprof.demo.model import PUBLISHED_RANKS
 
 KEPT = 0.85
 """Share of the parameters that compression keeps: the papers' 15 % fewer (table A.5)."""
-
 PERIOD = 4
 """Layers before the irregularity repeats: 28 published values are 4 layers of 7 projections."""
-
 ALIGNMENT = 8
 """What naive repairs round and pad to: 16 bytes of a 16-bit type."""
-
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 Sizes = Mapping[str, int]
 """Dim name (``model.layers.0.mlp:width``) → size."""
@@ -54,17 +47,22 @@ class Shape:
         return self.hidden // self.heads
 
     @property
+    def itemsize(self) -> int:
+        return BY_NAME[self.dtype].itemsize
+
+    @property
     def prompt(self) -> int:
         """Tokens in the KV cache when decoding begins."""
         return min(self.prefill)
 
     @property
-    def tokens(self) -> tuple[int, ...]:
+    def tokens(self) -> list[int]:
         """Rows of the activations in any workload: a prompt's tokens, or a decode batch."""
-        return tuple(sorted({*self.prefill, *self.decode_batches}))
+        return sorted({*self.prefill, *self.decode_batches})
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain data, as JSON gives it back."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
 
 LLAMA_3_8B = Shape("Llama-3-8B", 4096, 14336, 32, 8, 32, 128256, "float16")
@@ -94,32 +92,30 @@ def projections(shape: Shape) -> dict[str, tuple[int, int]]:
 
 def unaligned_ranks(shape: Shape) -> dict[str, int]:
     """A rank for every projection: 15 % fewer parameters, as uneven as the published ranks are."""
-    share = _unevenness()
-    found = {}
+    share, wanted = _unevenness(), {}
     for i in range(shape.layers):
         row = share[i % PERIOD * 7 : i % PERIOD * 7 + 7]
         for (name, (out, deep)), uneven in zip(projections(shape).items(), row, strict=True):
             even = KEPT * out * deep / (out + deep)
-            found[f"model.layers.{i}.{name}:rank"] = (even * uneven, out + deep)
+            wanted[f"model.layers.{i}.{name}:rank"] = (even * uneven, out + deep)
     dense = shape.layers * sum(out * deep for out, deep in projections(shape).values())
-    return _to_budget(found, KEPT * dense)
+    return _to_budget(wanted, KEPT * dense)
 
 
 def unaligned_widths(shape: Shape) -> dict[str, int]:
     """A width for every MLP: 15 % fewer of its parameters, as uneven as the published ranks."""
     share = _unevenness()
-    found = {
+    wanted = {
         f"model.layers.{i}.mlp:width": (KEPT * shape.intermediate * share[i % PERIOD * 7], 1)
         for i in range(shape.layers)
     }
-    return _to_budget(found, KEPT * shape.intermediate * shape.layers)
+    return _to_budget(wanted, KEPT * shape.intermediate * shape.layers)
 
 
 def rounded(sizes: Sizes) -> dict[str, int]:
     """Each to the nearest multiple of 8."""
-    return {
-        n: max(ALIGNMENT, (s + ALIGNMENT // 2) // ALIGNMENT * ALIGNMENT) for n, s in sizes.items()
-    }
+    half = ALIGNMENT // 2
+    return {n: max(ALIGNMENT, (s + half) // ALIGNMENT * ALIGNMENT) for n, s in sizes.items()}
 
 
 def padded(sizes: Sizes) -> dict[str, int]:
@@ -129,26 +125,11 @@ def padded(sizes: Sizes) -> dict[str, int]:
 
 def inventory_of(shape: Shape, sizes: Sizes, name: str = "<shapes>") -> Inventory:
     """The inventory of a Llama with these ranks or widths, every other weight dense."""
-    itemsize = BYTES[shape.dtype]
     tensors = {
-        tensor: TensorInfo(tensor, dims, shape.dtype, name, None, itemsize * _product(dims))
+        tensor: TensorInfo(tensor, dims, shape.dtype, name, None, shape.itemsize * prod(dims))
         for tensor, dims in _tensors(shape, sizes)
     }
-    contents = Contents(tensors, _config(shape, sizes))
-    layout = recognise(contents)
-    findings = layout.describe(contents)
-    return Inventory(
-        path=name,
-        layout=layout.name,
-        container="shapes",
-        config=contents.config,
-        tensors=tensors,
-        modules=findings.modules,
-        dims=findings.dims,
-        attentions=findings.attentions,
-        fingerprint=fingerprint(tensors),
-        notes=findings.notes,
-    )
+    return describe(name, Contents(tensors, _config(shape, sizes), container="shapes"))
 
 
 def _tensors(shape: Shape, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -203,10 +184,3 @@ def _to_budget(wanted: Mapping[str, tuple[float, int]], parameters: float) -> di
     """(size, parameters per unit) by name → whole sizes that together keep to ``parameters``."""
     factor = parameters / sum(size * cost for size, cost in wanted.values())
     return {name: max(1, round(size * factor)) for name, (size, _) in wanted.items()}
-
-
-def _product(dims: tuple[int, ...]) -> int:
-    total = 1
-    for size in dims:
-        total *= size
-    return total

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 from planted_blocks import linear, notes, numbered, planted
+from tables import A4_ROWS, BACKENDS, TABLES, paper_table, script
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
-from gacprof.report.tables import FORMS, Column, Table, render
-from gacprof.report.tables_paper import TABLES, all_tables, paper_table
+from gacprof.report.tables import FORMS, Table, render
+from gacprof.sweeping import load_suite
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +104,13 @@ def test_b5_padding_107_gains_what_was_published(a100):
 
 def test_a_table_says_which_suite_gives_what_the_map_lacks(a100, tiny):
     assert column(paper_table(a100, "B6"), "latency [ms]") == [None] * 3
-    for table in all_tables(tiny):
+    for table in (make(tiny) for make in TABLES.values()):
         if table.id not in ("A.3", "B.4"):
             assert any("gacprof sweep paper" in note for note in table.notes), table.id
 
 
 def test_an_unknown_table_and_an_unknown_form_are_refused(a100):
-    with pytest.raises(ReportError, match=r"no table 'C9' .*A2, A3"):
+    with pytest.raises(ReportError, match=r"no table 'C9' .*A\.2, A\.3"):
         paper_table(a100, "C9")
     with pytest.raises(ReportError, match="no table format 'docx'"):
         render(paper_table(a100, "A4"), "docx")
@@ -161,12 +159,10 @@ def test_rates_of_a_slow_device_and_loads_of_its_own_dtype_are_told(cpu):
 
 
 def test_the_suite_named_for_a_missing_row_does_sweep_it():
-    from gacprof.report.tables_curves import giving, lacking
-
-    assert giving("attention", "head_dim", {"backend": "math"}) == "paper"
-    assert giving("linear", "K") == "paper"
-    assert giving("attention", "heads") is None and giving("nonesuch", "K") is None
-    assert "no shipped suite" in lacking("attention over heads", "attention", "heads")
+    swept = {(sweep.operator, sweep.axis) for sweep in load_suite("paper").sweep}
+    assert {(operator, axis) for _, operator, axis, _ in A4_ROWS} <= swept
+    flags = [sweep.flags.get("backend", []) for sweep in load_suite("paper").sweep]
+    assert {"auto", *flags[1]} == set(BACKENDS.values())
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -185,42 +181,14 @@ def test_latex_has_as_many_cells_a_row_as_columns_and_balanced_braces(a100, tiny
         assert not re.search(r"[≠≥≤×→–µ·≈]", text)
 
 
-HARD = Table(
-    "X", "A & B", (Column("a|b"), Column("t_1", 2), Column("share", 1, share=True)),
-    (("K % 8 ≠ 0", 1.005, 0.5), ("<x>, \"y\"", None, None)), ("50 % & more",),
-)  # fmt: skip
-
-
-def test_markdown_escapes_bars_and_aligns_numbers():
-    lines = render(HARD, "markdown").splitlines()
-    assert lines[2] == "| a\\|b | t_1 | share |"
-    assert lines[3] == "| --- | ---: | ---: |"
-    assert lines[4] == "| K % 8 ≠ 0 | 1.00 | 50.0 % |" and lines[5].endswith("| – | – |")
-
-
-def test_latex_escapes_its_special_characters():
-    text = render(HARD, "latex")
-    assert r"K \% 8 $\neq$ 0 & 1.00 & 50.0 \% \\" in text and r"\caption{X. A \& B}" in text
-    assert r"t\_1" in text and not re.search(r"(?<!\\)[%&](?! )", text.replace(" & ", ""))
-
-
-def test_csv_holds_raw_values_and_reads_back():
-    rows = list(csv.reader(io.StringIO(render(HARD, "csv"))))
-    assert rows[1] == ["K % 8 ≠ 0", "1.005", "0.5"] and rows[2] == ['<x>, "y"', "", ""]
-
-
-def test_html_is_well_formed_and_escaped():
-    class Balanced(HTMLParser):
-        open: list = []  # noqa: RUF012
-
-        def handle_starttag(self, tag, attrs):
-            self.open = [*self.open, tag]
-
-        def handle_endtag(self, tag):
-            assert self.open[-1] == tag
-            self.open = self.open[:-1]
-
-    parser = Balanced()
-    text = render(HARD, "html")
-    parser.feed(text)
-    assert parser.open == [] and "&lt;x&gt;" in text and '<td class="number">1.00</td>' in text
+def test_the_script_prints_tables_or_writes_them_all_beside_another_map(run, tmp_path):
+    told = run(script, "a100-published", "--table", "A2", "--format", "csv")
+    assert told.code == 0 and told.out.startswith("head_dim,widest")
+    told = run(script, "cpu-example", "--out", tmp_path)
+    assert told.code == 0 and "of 9 tables have rows" in told.out
+    page = (tmp_path / "tables.md").read_text()
+    assert "### NVIDIA A100 80GB (published)" in page and "not measured: this map" in page
+    found = json.loads((tmp_path / "tables.json").read_text())["tables"]["A.2"]
+    assert found["a100-published"]["rows"] and found["cpu-example"]["rows"]
+    refused = run(script, "nonesuch")
+    assert refused.code == 2 and "nonesuch" in refused.err

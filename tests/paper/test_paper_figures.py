@@ -1,0 +1,64 @@
+"""Figures 5 to 8 of the paper from a map's own points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from figures import paper_figure, script
+from planted_blocks import linear, planted
+
+from gacprof.cliffmap import CliffMap, MapLookupError
+from gacprof.cliffmap.build import build_map
+from gacprof.core.errors import ReportError
+from gacprof.core.points import Environment
+
+
+@pytest.fixture(scope="module")
+def a100() -> CliffMap:
+    return CliffMap.load("a100-published")
+
+
+@pytest.fixture(scope="module")
+def other() -> CliffMap:
+    """A map of one curve, at none of the paper's shapes."""
+    blocks = planted(linear("K", range(96, 129, 4), M=512, N=1024), "K", lambda k: k / 4)
+    return build_map(blocks, Environment("recorded", "other", "none"), name="other")
+
+
+@pytest.mark.parametrize("number", [5, 6, 7, 8])
+def test_no_point_is_cut_off_at_the_top(a100, number):
+    for axes in paper_figure(a100, number).axes:
+        highest = max(
+            float(np.max(line.get_ydata())) for line in axes.lines if len(line.get_ydata())
+        )
+        assert axes.get_ylim()[1] > 1.03 * highest
+
+
+def test_a_map_of_other_shapes_draws_the_papers_figures_at_its_own(other):
+    figure = paper_figure(other, 7)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "GEMM over M", "GEMM over N", "GEMM over K",
+    ]  # fmt: skip
+    words = [text.get_text() for text in figure.axes[0].texts]
+    assert any("linear over M" in text and "gacprof sweep paper" in text for text in words)
+    assert any("M=512" in text.get_text() for text in figure.axes[2].texts)
+
+
+@pytest.mark.parametrize(("number", "panels"), [(5, 1), (6, 2), (7, 3), (8, 3)])
+def test_the_papers_figures_come_from_the_map(a100, number, panels):
+    assert len(paper_figure(a100, number).axes) == panels
+
+
+def test_a_figure_the_map_cannot_draw(a100, other):
+    with pytest.raises(MapLookupError, match="attention over head_dim"):
+        paper_figure(other, 5)
+    with pytest.raises(ReportError, match="no figure 9"):
+        paper_figure(a100, 9)
+
+
+def test_the_script_draws_what_the_map_has_and_names_the_rest(other, run, tmp_path):
+    other.save(tmp_path / "map.json")
+    told = run(script, tmp_path / "map.json", "--out", tmp_path / "drawn")
+    assert told.code == 0 and "not drawn: figure 5 (attention)" in told.out
+    drawn = {path.stem for path in (tmp_path / "drawn").glob("*.png")}
+    assert drawn == {"figure-7-gemm-2k", "figure-8-tensor-cores"}
