@@ -18,6 +18,7 @@ from gacprof.solver.core import Core, OverQuotaError, States
 from gacprof.solver.problem import Ints
 
 CHUNK = 1 << 18
+"""Pairs tried at once."""
 
 
 def meet_in_the_middle(core: Core, check: Callable[[], None]) -> None:
@@ -31,7 +32,7 @@ def meet_in_the_middle(core: Core, check: Callable[[], None]) -> None:
         if suffixes:
             _join(core, states, suffixes, k, front)
         states = core.extend(states, k, core.after(k + 1), front)
-        core.record(k, states)
+        core.record(states)
         if not len(states.loss):
             return
 
@@ -56,18 +57,24 @@ def _suffixes(core: Core, most: float, check: Callable[[], None]) -> list[States
 
 def _join(core: Core, states: States, suffixes: list[States], k: int, front: float) -> None:
     """Carry prefixes past ``front`` by a candidate of class k, and join them with suffixes."""
-    carried = _carried(core, states, k, front)
+    loss = np.add.outer(core.item_loss[core.bounds[k] : core.bounds[k + 1]], states.loss)
+    item, place = np.nonzero((loss > front) & (loss <= core.bar))
+    core.charge(len(item))
+    carried = core.moved(states, place, item + core.bounds[k])
+    carried = carried.only(core.completable(carried, core.after(k + 1)))
     tails = suffixes[k + 1]
     if not len(carried.loss) or not len(tails.loss):
         return
-    axis = _narrowest(core, tails)
+    # The resource along which a window of equal loss holds the fewest suffixes.
+    spread = [float(w.max() - w.min()) for w in tails.weights]
+    axis = int(np.argmax(core.multipliers * spread))
     order = np.argsort(tails.weights[axis], kind="stable")
     weight = tails.weights[axis][order].astype(np.float64)
     room = (core.slack[axis] - carried.weights[axis]).astype(np.float64)
-    slop = 2.0**-50 * (np.abs(room) + np.abs(weight).max(initial=0.0))
+    slop = 2.0**-50 * (np.abs(room) + np.abs(weight).max())
     high = np.searchsorted(weight, room + slop, side="right")
     with np.errstate(divide="ignore"):
-        lowest = room - slop - (core.bar - carried.loss) / core.prices[axis]
+        lowest = room - slop - (core.bar - carried.loss) / core.multipliers[axis]
     low = np.searchsorted(weight, lowest, side="left")
     counts = np.maximum(high - low, 0)
     ends = np.cumsum(counts)
@@ -83,57 +90,22 @@ def _join(core: Core, states: States, suffixes: list[States], k: int, front: flo
         at = upto
 
 
-def _carried(core: Core, states: States, k: int, front: float) -> States:
-    """Prefixes with a candidate of class k (``move``) that lose more than ``front``."""
-    here = np.arange(core.bounds[k], core.bounds[k + 1])
-    loss = states.loss + core.item_loss[here][:, None]
-    at, place = np.nonzero((loss > front) & (loss <= core.bar))
-    item = here[at]
-    core.charge(len(item))
-    carried = States(
-        [w[place] + m[item] for w, m in zip(states.weights, core.moves, strict=True)],
-        states.gain[place] + core.gains[item],
-        states.loss[place] + core.item_loss[item],
-        place,
-        item,
-    )
-    return carried.only(core.completable(carried, core.after(k + 1)))
-
-
-def _narrowest(core: Core, tails: States) -> int:
-    """The resource along which a window of equal loss holds the fewest suffixes."""
-    spread = [
-        price * float(w.max() - w.min())
-        for price, w in zip(core.prices, tails.weights, strict=True)
-    ]
-    return int(np.argmax(spread))
-
-
 def _try_pairs(
     core: Core, k: int, carried: States, left: Ints, suffixes: list[States], right: Ints
 ) -> None:
     """Pair prefixes ``left`` with suffixes ``right`` one by one; keep the best that fits."""
     tails = suffixes[k + 1]
-    fits = np.ones(len(left), dtype=bool)
-    weights = []
-    for w, tail, room in zip(carried.weights, tails.weights, core.slack, strict=True):
-        weights.append(w[left] + tail[right])
-        fits &= weights[-1] <= room
-    where = np.flatnonzero(fits)
-    if not len(where):
+    weights = carried.weights[:, left] + tails.weights[:, right]
+    gain = carried.gain[left] + tails.gain[right]
+    pair = core.best_fitting(weights, gain)
+    if pair is None:
         return
-    gain = carried.gain[left[where]] + tails.gain[right[where]]
-    best = int(np.argmax(gain))
-    if not core.improves(gain[best]):
-        return
-    pair = where[best]
     i, s = int(left[pair]), int(right[pair])
+    items = [*core.trace(k - 1, int(carried.before[i])), int(carried.item[i])]
     none = np.zeros(1, dtype=np.int64)
     loss = carried.loss[[i]] + tails.loss[[s]]
-    state = States([w[[pair]] for w in weights], gain[[best]], loss, none, none)
-    taken = [*core.prefix(k - 1, int(carried.before[i])), int(carried.move[i])]
-    for at in range(k + 1, core.classes):
-        if suffixes[at].move[s]:
-            taken.append(int(core.bounds[at] + suffixes[at].move[s] - 1))
-        s = int(suffixes[at].before[s])
-    core.take(state, taken)
+    joined = States(weights[:, [pair]], gain[[pair]], loss, none, none)
+    for tail in suffixes[k + 1 : core.classes]:
+        items.append(int(tail.item[s]))
+        s = int(tail.before[s])
+    core.take(joined, items)
