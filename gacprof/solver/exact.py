@@ -43,8 +43,8 @@ def solve(
     correctly rounded latency (``math.fsum``) at most ``limit``.
 
     Past ``work`` states, ``seconds``, or on ``KeyboardInterrupt``, the best choice so far is
-    returned with its gap and ``proved`` false. ``progress(value, bound)`` is called now and
-    then. Ties: see the package's docstring.
+    returned with its gap and ``proved`` false. ``progress(value, bound, what)`` is called
+    now and then. Ties: see the package's docstring.
 
     Raises :class:`InfeasibleBudget` if nothing fits, :class:`SolverError` for bad input.
     """
