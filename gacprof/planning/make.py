@@ -46,8 +46,8 @@ def make_plan(
     """Choose one size for every adjustable dim of ``inventory``.
 
     The request's time limit or Ctrl-C ends a search early with its best plan and the gap;
-    ``progress(value, bound, what)`` is called as it goes on. ``reader`` reads the tensors where they
-    are not on disk.
+    ``progress(value, bound, what)`` is called as it goes on. ``reader`` reads the tensors where
+    they are not on disk.
 
     Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """
