@@ -29,7 +29,8 @@ from gacprof.solver.problem import Floats, Ints
 STEPS = 200
 """Far more than are needed: a few dozen for two resources. Past it the last y is used."""
 
-TOLERANCE = 1e-14
+TOLERANCE, TINY_PRICE = 1e-14, 1e-12
+"""Relative: what an entering choice must gain, and how far below zero rounding takes a price."""
 
 ROUNDING = 2.0**-50
 TINY = 2.0**-1000
@@ -62,9 +63,10 @@ def minimise(subproblem: Subproblem, check: Callable[[], None]) -> Dual:
         check()
         multipliers, height = master.prices()
         lowest = int(multipliers.argmin())
-        if multipliers[lowest] < 0:
+        if multipliers[lowest] < -TINY_PRICE * float(np.abs(multipliers).max()):
             entering = master.unused(lowest)
         else:
+            multipliers = np.maximum(multipliers, 0)
             entering = master.choice(subproblem.best(multipliers / master.scale))
             gain = master.worth(entering)
             priced = float(entering.row[:-1] @ multipliers)
