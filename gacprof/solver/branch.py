@@ -18,7 +18,7 @@ import numpy as np
 
 from gacprof.solver.dual import Dual
 from gacprof.solver.expansion import FIRST_QUOTA, CoreExpansion
-from gacprof.solver.incumbent import Caps, Incumbent, mix_dual_choices
+from gacprof.solver.incumbent import Caps, Incumbent
 from gacprof.solver.knapsack import Subproblem
 from gacprof.solver.problem import Ints
 
@@ -47,17 +47,15 @@ def optimise(incumbent: Incumbent, caps: Caps, feasible: Callable[[], Ints] | No
         incumbent.close(incumbent.bound)
         return
 
-    def first(incumbent: Incumbent, dual: Dual) -> Ints | None:
-        """The choices around the dual's minimum, mixed, and walked to as far as they fit."""
+    def first(dual: Dual) -> None:
+        """The choices around the dual's minimum, and what lies between them and the best."""
         for choice in dual.around:
             incumbent.offer(choice)
         if incumbent.choice is None and not incumbent.settle_for_less():
             assert feasible is not None
             incumbent.offer(feasible())
-        near = mix_dual_choices(incumbent, dual)
         for choice in (*dual.around, dual.reference):
             incumbent.walk(choice)
-        return incumbent.choice if near is None else near
 
     _explore(incumbent, caps, CoreExpansion(incumbent, caps, root, first=first))
 

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +33,6 @@ what is held of it against the quota, which is there to find out early that stat
 
 BITS = 61
 """Σ|gain| of a core's items stays below 2**BITS, so that int64 sums cannot overflow."""
-
-
-class OverQuotaError(Exception):
-    """The next step would be more work than is allowed, and more memory than is wanted."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +56,17 @@ class States:
         )
 
 
-class Rest(NamedTuple):
-    """What the classes not yet merged can do: their common divisor, their D per multiplier."""
-
-    divisor: int
-    dual: Floats
-
-
 class Core:
     """One search of the first ``count`` active items for choices that lose at most ``limit``.
 
     ``loss`` is of the best choice met, and ``limit`` shrinks with it. Gains that need more than 61
     bits are rounded up, so that no choice is lost.
-    ``work`` is what the search cost, ``spent`` what is held against the quota.
+    ``work`` is what the search cost, in states.
     """
 
     def __init__(self, knapsack: Knapsack, active: Active, count: int, limit: float) -> None:
         self.knapsack, self.reference, self.limit = knapsack, active.reference, limit
-        self.work = self.spent = 0
-        self.quota = math.inf
+        self.work = 0
         self.loss = math.inf
         self.best: list[int] | None = None
         self._best_gain = 0
@@ -112,15 +99,14 @@ class Core:
         np.minimum.at(cheapest, of, rate)
         divisor = np.zeros(len(classes), dtype=np.int64)
         np.gcd.at(divisor, of, moved[0])
-        order = np.lexsort((cheapest, _layers(divisor)))
+        order = np.lexsort((cheapest, _off_common(divisor)))
         rank = np.argsort(order)
         rank = np.concatenate([rank, rank[of]])
         place = np.argsort(rank, kind="stable")
         self.items = np.concatenate([base, items])[place]
         self.item_loss = np.concatenate([np.zeros(len(classes)), loss])[place]
         self.bounds = np.searchsorted(rank[place], np.arange(len(classes) + 1))
-        self.divisor_after = np.append(np.gcd.accumulate(divisor[order][::-1])[::-1], 0)
-        self.divisor_before = np.append(0, np.gcd.accumulate(divisor[order]))
+        self.divisors = np.append(np.gcd.accumulate(divisor[order][::-1])[::-1], 0)
 
     def _integer_gains(self) -> tuple[Ints, Fraction, bool]:
         """Δvalues as integers of a unit, rounded up if need be; that unit; whether none was."""
@@ -141,103 +127,73 @@ class Core:
     def classes(self) -> int:
         return len(self.bounds) - 1
 
-    @property
-    def bar(self) -> float:
-        """The limit and the rounding of what is held against it."""
-        return self.limit + self.margin
-
-    def merge(self, check: Callable[[], None]) -> None:
-        """Search by merging class after class. Raises :class:`OverQuotaError`."""
-        states = self.root()
+    def search(self, quota: int, check: Callable[[], None]) -> bool:
+        """Merge class after class; false if that was given up for taking more work than ``quota``.
+        ``check`` is called before each class and may raise."""
+        none = np.zeros(1, dtype=np.int64)
+        states = States(
+            np.zeros((len(self.moves), 1), dtype=np.int64), none, np.zeros(1), none, none
+        )
+        self._note(states)
+        states = states.only(self._completable(states, 0))
+        spent = 0
         for k in range(self.classes):
             check()
-            states = self.extend(states, k, self.after(k + 1), math.inf)
-            self.record(states)
-            if not len(states.loss):
-                return
+            candidates = len(states.loss) * int(self.bounds[k + 1] - self.bounds[k])
+            self.work += candidates + STEP_WORK
+            spent += candidates + STEP_QUOTA
+            if spent > quota:
+                return False
+            states = self._extended(states, k)
+            self.history.append((states.before.astype(np.int32), states.item.astype(np.int32)))
+            self._note(states)
+        return True
 
-    def root(self) -> States:
-        """The reference choice alone."""
-        none = np.zeros(1, dtype=np.int64)
-        weights = np.zeros((len(self.moves), 1), dtype=np.int64)
-        return States(weights, none, np.zeros(1), none, none)
-
-    def after(self, k: int) -> Rest:
-        """What classes k and later can still do."""
-        return Rest(int(self.divisor_after[k]), self.around.suffix[:, k])
-
-    def before(self, k: int) -> Rest:
-        """What the classes before k can still do."""
-        return Rest(int(self.divisor_before[k]), self.around.prefix[:, k])
-
-    def extend(self, states: States, k: int, rest: Rest, most: float) -> States:
-        """Each state with each candidate of class k: those with a loss ≤ ``most`` that may still
-        end within the limit and that no other dominates."""
-        here = np.arange(self.bounds[k], self.bounds[k + 1])
-        width = len(states.loss)
-        self.charge(width * len(here))
+    def _extended(self, states: States, k: int) -> States:
+        """Each state with each candidate of class k: those that may still end within the limit and
+        that no other dominates."""
+        here, width = np.arange(self.bounds[k], self.bounds[k + 1]), len(states.loss)
         place, item = np.tile(np.arange(width), len(here)), np.repeat(here, width)
-        merged = self.moved(states, place, item)
-        if most < math.inf:
-            merged = merged.only(np.flatnonzero(merged.loss <= most))
-        merged = merged.only(self.completable(merged, rest))
-        return merged.only(undominated(merged.weights, merged.gain))
-
-    def moved(self, states: States, place: Ints, item: Ints) -> States:
-        """States ``place``, each with its ``item`` of the next class."""
-        return States(
+        merged = States(
             states.weights[:, place] + self.moves[:, item],
             states.gain[place] + self.gains[item],
             states.loss[place] + self.item_loss[item],
             place,
             item,
         )
+        merged = merged.only(self._completable(merged, k + 1))
+        return merged.only(undominated(merged.weights, merged.gain))
 
-    def charge(self, states: int) -> None:
-        """Raises :class:`OverQuotaError`."""
-        self.work += states + STEP_WORK
-        self.spent += states + STEP_QUOTA
-        if self.spent > self.quota:
-            raise OverQuotaError
-
-    def completable(self, states: States, rest: Rest) -> Ints:
-        """States whose loss can still end within the limit."""
+    def _completable(self, states: States, k: int) -> Ints:
+        """States whose loss can still end within the limit by what classes k and later can do."""
+        bar = self.limit + self.margin
         least = states.loss
         room = self.slack[:, None] - states.weights
-        if rest.divisor != 1:
-            unused = room[0] % rest.divisor if rest.divisor else np.maximum(room[0], 0)
+        divisor = int(self.divisors[k])
+        if divisor != 1:
+            unused = room[0] % divisor if divisor else np.maximum(room[0], 0)
             least = least + self.multipliers[0] * unused
             room[0] -= unused
-        alive = np.flatnonzero(least <= self.bar)
-        slack = room[:, alive].astype(np.float64)
-        short = self.around.shortfall(rest.dual, slack)
-        return alive[least[alive] + short <= self.bar]
+        alive = np.flatnonzero(least <= bar)
+        short = self.around.shortfall(k, room[:, alive].astype(np.float64))
+        return alive[least[alive] + short <= bar]
 
-    def record(self, states: States) -> None:
-        """Keep what leads back from the states of the next class, and the best that fits."""
-        self.history.append((states.before.astype(np.int32), states.item.astype(np.int32)))
-        i = self.best_fitting(states.weights, states.gain)
-        if i is not None:
-            self.take(states.only(np.array([i])), self.trace(len(self.history) - 1, i))
-
-    def best_fitting(self, weights: Ints, gain: Ints) -> int | None:
-        """The place of the best state that fits, if it beats the best so far."""
-        where = np.flatnonzero((weights <= self.slack[:, None]).all(axis=0))
+    def _note(self, states: States) -> None:
+        """Keep the best of the states that fit, if it beats the best so far."""
+        where = np.flatnonzero((states.weights <= self.slack[:, None]).all(axis=0))
         if not len(where):
-            return None
-        i = int(where[np.argmax(gain[where])])
-        return i if self.best is None or gain[i] > self._best_gain else None
+            return
+        i = int(where[np.argmax(states.gain[where])])
+        if self.best is None or states.gain[i] > self._best_gain:
+            self._best_gain, self.best = int(states.gain[i]), self._trace(i)
+            unused = self.multipliers @ (self.slack - states.weights[:, i])
+            self.loss = float(states.loss[i] + unused)
+            self.limit = min(self.limit, self.loss - self.step + self.margin)
 
-    def take(self, state: States, items: list[int]) -> None:
-        """Remember one state that fits, and the items it takes, as the best so far."""
-        self._best_gain, self.best = int(state.gain[0]), items
-        self.loss = float(state.loss[0] + self.multipliers @ (self.slack - state.weights[:, 0]))
-        self.limit = min(self.limit, self.loss - self.step + self.margin)
-
-    def trace(self, k: int, i: int) -> list[int]:
-        """The items that state i after class k takes."""
+    def _trace(self, i: int) -> list[int]:
+        """The items that state i of the last class takes."""
         taken = []
-        for before, item in reversed(self.history[: k + 1]):
+        for before, item in reversed(self.history):
             taken.append(int(item[i]))
             i = int(before[i])
         return taken
@@ -257,18 +213,8 @@ class Core:
         return choice
 
 
-def _layers(divisor: Ints) -> Ints:
-    """Layer per class, ascending: the last holds the classes of the most common large divisor."""
-    layer = np.zeros(len(divisor), dtype=np.int64)
-    left = np.arange(len(divisor))
-    depth = 0
-    while len(left):
-        values, counts = np.unique(divisor[left], return_counts=True)
-        usual = values[np.argsort(-counts, kind="stable")[:32]]
-        shared = [int(m) for m in usual if m and 2 * (divisor[left] % m == 0).sum() >= len(left)]
-        common = max([int(np.gcd.reduce(divisor[left])), *shared])
-        inside = divisor[left] % common == 0 if common else np.ones(len(left), dtype=bool)
-        layer[left[inside]] = depth
-        left = left[~inside]
-        depth -= 1
-    return layer
+def _off_common(divisor: Ints) -> NDArray[np.bool_]:
+    """False for classes off the largest divisor that at least half of them share; they go first."""
+    shared = [m for m in np.unique(divisor) if m and 2 * (divisor % m == 0).sum() >= len(divisor)]
+    common = max(shared, default=int(np.gcd.reduce(divisor)) or 1)
+    return np.asarray(divisor % common == 0)

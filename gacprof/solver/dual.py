@@ -177,16 +177,6 @@ def active_items(
     return Active(multipliers, reference, items, loss, reach, error, slop)
 
 
-def tied_to(subproblem: Subproblem, multipliers: Floats, reference: Ints, choice: Ints) -> Ints:
-    """The reference, but with the candidates of ``choice`` wherever they are just as good."""
-    ids = subproblem.ids
-    priced = subproblem.priced(multipliers)
-    at = np.minimum(np.searchsorted(ids, choice), len(ids) - 1)
-    worse = priced[np.searchsorted(ids, reference)] - priced[at]
-    error = ROUNDING * _largest_term(subproblem, multipliers)
-    return np.where((ids[at] == choice) & (worse <= error), choice, reference)
-
-
 def _largest_term(subproblem: Subproblem, multipliers: Floats) -> float:
     values = float(np.abs(subproblem.values).max())
     return values + float(multipliers @ subproblem.widest)

@@ -12,12 +12,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from gacprof.solver.core import STEP_WORK, Core, OverQuotaError
-from gacprof.solver.dual import active_items, minimise, tied_to
+from gacprof.solver.core import STEP_WORK, Core
+from gacprof.solver.dual import Dual, active_items, minimise
 from gacprof.solver.incumbent import Caps, Incumbent
 from gacprof.solver.knapsack import Subproblem
-from gacprof.solver.meet_in_the_middle import meet_in_the_middle
-from gacprof.solver.problem import Ints
 
 CANDIDATES = 1 << 17
 """How many candidates are sorted by loss at first; more only if these do not suffice."""
@@ -52,17 +50,17 @@ class CoreExpansion:
         subproblem: Subproblem,
         *,
         bound: float = math.inf,
-        first: Callable[..., Ints | None] | None = None,
+        first: Callable[[Dual], None] | None = None,
     ) -> None:
         """``bound`` is one already known; ``first`` finds first choices from the dual."""
         self.incumbent, self.caps, self.subproblem = incumbent, caps, subproblem
         self.knapsack, self.bound = incumbent.knapsack, bound
         dual = minimise(subproblem, caps.check)
         incumbent.offer(dual.reference)
-        near = incumbent.choice if first is None else first(incumbent, dual)
-        assert near is not None
+        if first is not None:
+            first(dual)
         self.multipliers, self.around = dual.multipliers, (dual.reference, *dual.around)
-        self.reference = tied_to(subproblem, dual.multipliers, dual.reference, near)
+        self.reference = dual.reference
         value = self.knapsack.value(self.reference)
         priced = float(self.multipliers @ self.knapsack.slack(self.reference))
         self.upper, self.magnitude = value + priced, abs(value) + abs(priced)
@@ -125,7 +123,7 @@ class CoreExpansion:
             return False
         core = Core(self.knapsack, active, count, most if ties else threshold)
         try:
-            finished = _search(core, min(self.quota, left), self.caps.check)
+            finished = core.search(min(self.quota, left), self.caps.check)
         finally:
             work = core.work + STEP_WORK + ITEM_WORK * count
             self.spent, self.caps.spent = self.spent + work, self.caps.spent + work
@@ -155,21 +153,3 @@ class CoreExpansion:
         self.stuck = self.quota >= MOST_QUOTA
         self.quota = min(4 * self.quota, MOST_QUOTA)
         self.count = max(16, int(CAUTIOUS * self.finished) + 1)
-
-
-def _search(core: Core, quota: int, check: Callable[[], None]) -> bool:
-    """False if the core was given up because it took more work than ``quota``."""
-    core.quota = quota
-    root = core.root()
-    if core.best_fitting(root.weights, root.gain) is not None:
-        core.take(root, [])
-    if not len(core.completable(root, core.after(0))):
-        return True
-    try:
-        if len(core.moves) == 1:
-            core.merge(check)
-        else:
-            meet_in_the_middle(core, check)
-    except OverQuotaError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""The best choice so far with its bound, what may be spent, and first choices near the dual's."""
+"""The best choice so far with its bound, and what may be spent."""
 
 from __future__ import annotations
 
@@ -10,18 +10,11 @@ from fractions import Fraction
 import numpy as np
 
 from gacprof.core import Progress
-from gacprof.solver.dual import Dual
 from gacprof.solver.knapsack import Knapsack, Subproblem
-from gacprof.solver.problem import Floats, Ints
+from gacprof.solver.problem import Ints
 
 RESOLUTION = 2.0**-47
 """Gaps within this part of Σ|value|, some 7e-15, are the rounding of the values themselves."""
-
-MANY = 8
-"""Choices that differ in fewer classes are not mixed: the cores find those mixtures."""
-
-SPARE = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Parts of the choices' slack that a mixture leaves unused, until it fits."""
 
 
 class OutOfTimeError(Exception):
@@ -114,49 +107,7 @@ class Incumbent:
         for weight, room in zip(self.knapsack.weights, slack, strict=True):
             fits &= np.cumsum(weight[target[here]] - weight[self.choice[here]]) <= room
         if fits.any():
-            choice = self.choice.copy()
             upto = here[: int(np.flatnonzero(fits)[-1]) + 1]
+            choice = self.choice.copy()
             choice[upto] = target[upto]
             self.offer(choice)
-
-
-def mix_dual_choices(incumbent: Incumbent, dual: Dual) -> Ints | None:
-    """A choice near both limits where thousands of classes are tied, offered and returned.
-
-    The choices around the dual's minimum span the room left between them: shares are found with
-    which their slacks average to zero, and classes are dealt to them in these proportions.
-    """
-    if len(dual.around) < 3:
-        return None
-    apart = np.flatnonzero((dual.around[0] != np.stack(dual.around[1:])).any(axis=0))
-    if len(apart) < MANY:
-        return None
-    slacks = np.array([incumbent.knapsack.slack(choice) for choice in dual.around])
-    nearest = None
-    for spare in SPARE:
-        shares = _shares(slacks, spare * np.abs(slacks).max(axis=0))
-        if shares is None:
-            break
-        mixed = _deal(dual.around, apart, shares)
-        nearest = mixed if nearest is None else nearest
-        if incumbent.offer(mixed):
-            break
-    return nearest
-
-
-def _shares(slacks: Floats, target: Floats) -> Floats | None:
-    """θ ≥ 0 with Σθ = 1 and Σθ·slacks = target."""
-    try:
-        shares = np.linalg.solve(np.vstack([slacks.T, np.ones(3)]), np.append(target, 1.0))
-    except np.linalg.LinAlgError:
-        return None
-    return shares if (shares >= -1e-9).all() else None
-
-
-def _deal(choices: tuple[Ints, ...], apart: Ints, shares: Floats) -> Ints:
-    """Class by class in golden-ratio order, which keeps every stretch close to the shares."""
-    turn = np.arange(1, len(apart) + 1) * 0.6180339887498949 % 1.0
-    of = np.searchsorted(np.cumsum(shares[:-1]), turn, side="right")
-    mixed = choices[0].copy()
-    mixed[apart] = np.array([choice[apart] for choice in choices])[of, np.arange(len(apart))]
-    return mixed

@@ -46,21 +46,20 @@ def undominated(weights: Ints, gain: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class MultiplierSet:
-    """Changes δ of the multipliers, shape (m, resources), and D of the classes from k on, or of
-    those before k, in column k of ``suffix`` and ``prefix``."""
+    """Changes δ of the multipliers, shape (m, resources); column k of ``rest`` is D(δ) of the
+    classes from k on."""
 
     changes: Floats
-    suffix: Floats
-    prefix: Floats
+    rest: Floats
 
-    def shortfall(self, rest: Floats, slack: Floats) -> Floats:
-        """The most of −δ·slack − D(δ) over all δ, for each state; ``rest`` is D(δ).
+    def shortfall(self, k: int, slack: Floats) -> Floats:
+        """The most of −δ·slack − D(δ) over all δ, for each state before class k.
 
         A few δ do nearly all the work: those that are best for some of a sample of the states.
         Any selection gives a valid bound.
         """
         states = slack.shape[1]
-        changes = self.changes
+        changes, rest = self.changes, self.rest[:, k]
         if states > 4 * SAMPLE:
             sample = slack[:, :: states // SAMPLE]
             useful = np.unique((-(changes @ sample) - rest[:, None]).argmax(axis=0))
@@ -74,17 +73,15 @@ def multiplier_set(
     """``moves``: Δweights of shape (resources, items), class after class from ``starts`` on."""
     changes = _changes(multipliers, moves, loss, limit)
     error = (len(starts) + 64) * 2.0**-52  # of a sum over the classes, of terms this large
-    suffix = np.zeros((len(changes), len(starts) + 1))
-    prefix = np.zeros_like(suffix)
+    rest = np.zeros((len(changes), len(starts) + 1))
     step = max(1, CHUNK // len(loss))
     for at in range(0, len(changes), step):
         some = changes[at : at + step]
         best = np.maximum(-np.minimum.reduceat(loss + some @ moves, starts, axis=1), 0)
         size = loss + np.abs(some) @ np.abs(moves)
         best += error * np.maximum.reduceat(size, starts, axis=1)
-        suffix[at : at + step, :-1] = np.cumsum(best[:, ::-1], axis=1)[:, ::-1]
-        prefix[at : at + step, 1:] = np.cumsum(best, axis=1)
-    return MultiplierSet(changes, suffix, prefix)
+        rest[at : at + step, :-1] = np.cumsum(best[:, ::-1], axis=1)[:, ::-1]
+    return MultiplierSet(changes, rest)
 
 
 def _changes(multipliers: Floats, moves: Floats, loss: Floats, limit: float) -> Floats:
