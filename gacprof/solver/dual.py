@@ -32,10 +32,8 @@ STEPS = 200
 TOLERANCE, TINY_PRICE = 1e-14, 1e-12
 """Relative: what an entering choice must gain, and how far below zero rounding takes a price."""
 
-ROUNDING = 2.0**-50
-TINY = 2.0**-1000
-"""Error of a computed loss as a part of the largest term (at most eight roundings of 2^-53), and
-an absolute one: values are scaled well above it."""
+UNIT, TINY = 2.0**-53, 2.0**-1000
+"""The rounding of one operation, relative; and an absolute one: values are scaled well above it."""
 
 
 @dataclass(frozen=True)
@@ -157,13 +155,14 @@ def active_items(
     ids, owner = subproblem.ids, subproblem.owner
     priced = subproblem.priced(multipliers)
     at = np.searchsorted(ids, reference)
-    error = ROUNDING * _largest_term(subproblem, multipliers) + TINY
+    largest = np.abs(subproblem.values).max() + multipliers @ subproblem.widest
+    error = (6 + 2 * len(multipliers)) * UNIT * float(largest) + TINY  # so many roundings at most
     loss = priced[at][owner] - priced
     loss[at] = np.inf
     # Only a loss of about zero may truly be below it, once in each class.
     tied = len(np.unique(owner[np.flatnonzero(loss <= error)]))
     slack = np.abs(subproblem.knapsack.slack(reference))
-    slop = 2 * error * (tied + 1) + ROUNDING * float(multipliers @ slack)
+    slop = error * (tied + 1) + 8 * UNIT * float(multipliers @ slack)
     reach = most + 4 * slop
     active = np.flatnonzero(loss <= reach)
     if len(active) > count:
@@ -175,8 +174,3 @@ def active_items(
     order = np.argsort(rank, kind="stable")
     items, loss = ids[active][order], np.maximum(loss[order], 0.0)
     return Active(multipliers, reference, items, loss, reach, error, slop)
-
-
-def _largest_term(subproblem: Subproblem, multipliers: Floats) -> float:
-    values = float(np.abs(subproblem.values).max())
-    return values + float(multipliers @ subproblem.widest)
