@@ -88,7 +88,8 @@ def _changes(multipliers: Floats, moves: Floats, loss: Floats, limit: float) -> 
     """Directions are even in the metric of the moves. Lengths rise from the least loss per unit
     moved to where a single unit too much costs more than the limit."""
     count = len(multipliers)
-    unit = np.maximum(np.abs(moves).max(axis=1), 1.0e-300)
+    unit = np.abs(moves).max(axis=1)
+    unit[unit == 0] = 1.0
     scaled = moves / unit[:, None]  # so that no square overflows
     values, vectors = np.linalg.eigh(scaled @ scaled.T / scaled.shape[1])
     largest = max(float(values.max()), 1e-280)
