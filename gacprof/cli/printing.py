@@ -118,10 +118,10 @@ def search_line(objective: str) -> Iterator[Progress]:
         if not err.is_terminal:
             live.stop()
 
-        def report(value: float, bound: float, what: object = "") -> None:
+        def report(done: float, total: float, what: object = "") -> None:
             spinner.update(
-                text=f"planning for {objective}: best {value:.8g}, bound {bound:.8g}, "
-                f"gap {bound - value:.2g}; Ctrl-C keeps it"
+                text=f"planning for {objective}: best {done:.8g}, bound {total:.8g}, "
+                f"gap {total - done:.2g}; Ctrl-C keeps it"
             )
 
         yield report
