@@ -31,6 +31,10 @@ STEP_WORK, STEP_QUOTA = 1024, 256
 """What a class costs to merge, in states: about the fixed price of its array operations, and
 what is held of it against the quota, which is there to find out early that states explode."""
 
+DEPTH = (8, 1)
+"""Layers of common divisors that classes are ordered by, for one resource and for two, where the
+order of the losses matters more."""
+
 BITS = 61
 """Σ|gain| of a core's items stays below 2**BITS, so that int64 sums cannot overflow."""
 
@@ -99,7 +103,7 @@ class Core:
         np.minimum.at(cheapest, of, rate)
         divisor = np.zeros(len(classes), dtype=np.int64)
         np.gcd.at(divisor, of, moved[0])
-        order = np.lexsort((cheapest, _off_common(divisor)))
+        order = np.lexsort((cheapest, _layers(divisor, DEPTH[len(moved) - 1])))
         rank = np.argsort(order)
         rank = np.concatenate([rank, rank[of]])
         place = np.argsort(rank, kind="stable")
@@ -213,8 +217,16 @@ class Core:
         return choice
 
 
-def _off_common(divisor: Ints) -> NDArray[np.bool_]:
-    """False for classes off the largest divisor that at least half of them share; they go first."""
-    shared = [m for m in np.unique(divisor) if m and 2 * (divisor % m == 0).sum() >= len(divisor)]
-    common = max(shared, default=int(np.gcd.reduce(divisor)) or 1)
-    return np.asarray(divisor % common == 0)
+def _layers(divisor: Ints, most: int) -> Ints:
+    """Layer per class: the last holds those of the largest divisor that at least half share, the
+    one before it those of the largest that half of the rest share, and so on."""
+    layer, left = np.zeros(len(divisor), dtype=np.int64), np.arange(len(divisor))
+    for depth in range(most):
+        part = divisor[left]
+        shared = [m for m in np.unique(part) if m and 2 * (part % m == 0).sum() >= len(part)]
+        common = max(shared, default=int(np.gcd.reduce(part)) or 1)
+        left = left[part % common != 0]
+        layer[left] = -depth - 1
+        if not len(left):
+            break
+    return layer

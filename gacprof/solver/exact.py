@@ -99,6 +99,7 @@ def _solution(classes: Classes, budget: int, resources: list[Resource], caps: Ca
         notes.append("interrupted: the gap is what is left unproved")
     if not incumbent.settle_for_less():
         raise SolverError("the time was over before any choice that fits was found: allow more")
+    assert incumbent.choice is not None
     items = _first_of_ties(classes, incumbent.choice)
     value = math.fsum(classes.values[items].tolist())
     return Solution(

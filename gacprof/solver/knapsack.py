@@ -107,6 +107,12 @@ class Subproblem:
                 priced -= price * weight
         return priced
 
+    def near_best(self, multipliers: Floats, share: float) -> Subproblem:
+        """Only the candidates that lose at most this share of the mean at these prices."""
+        priced = self.priced(multipliers)
+        loss = np.maximum.reduceat(priced, self.starts)[self.owner] - priced
+        return Subproblem(self.knapsack, self.ids[loss <= share * float(loss.mean())])
+
     def best(self, multipliers: Floats) -> Ints:
         """A choice that is best at these prices of the resources."""
         return self.greatest(self.priced(multipliers))
