@@ -7,7 +7,7 @@ from there by :mod:`gacprof`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -338,7 +338,7 @@ def pareto(
     objective: str = "energy",
     budgets: int = 15,
     grid: int = 0,
-    progress: Callable[[int, int, object], None] | None = None,
+    progress: Progress | None = None,
     **limits: Any,
 ) -> Pareto:
     """Plans over many ``budgets`` beside naive rounding and the paper's choice; ``grid`` budgets

@@ -125,7 +125,7 @@ def progress(title: str) -> Iterator[Progress]:
 
 
 @contextmanager
-def search_line(objective: str) -> Iterator[Callable[[float, float], None]]:
+def search_line(objective: str) -> Iterator[Progress]:
     """A line on stderr while a plan is searched for; call it with the best value and the bound."""
     from rich.live import Live
     from rich.spinner import Spinner
@@ -138,10 +138,10 @@ def search_line(objective: str) -> Iterator[Callable[[float, float], None]]:
         if not err.is_terminal:
             live.stop()
 
-        def report(value: float, bound: float) -> None:
+        def report(done: float, total: float, what: object = "") -> None:
             spinner.update(
-                text=f"planning for {objective}: best {value:.8g}, bound {bound:.8g}, "
-                f"gap {bound - value:.2g}; Ctrl-C keeps it"
+                text=f"planning for {objective}: best {done:.8g}, bound {total:.8g}, "
+                f"gap {total - done:.2g}; Ctrl-C keeps it"
             )
 
         yield report

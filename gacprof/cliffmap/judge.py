@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
@@ -65,19 +66,41 @@ def judge(
     e = np.zeros(len(y)) if error is None else np.asarray(error, dtype=np.float64)
     penalty, low, high = np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))
     one = NormalDist().inv_cdf(1 - LEVEL)
-    for i in range(len(y) - 1):
-        gap = y[i] - y[i + 1 :]
-        spread = np.sqrt(e[i] ** 2 + e[i + 1 :] ** 2)
-        many = NormalDist().inv_cdf(1 - LEVEL / len(gap))
-        penalty[i] = max(0.0, float(gap.max()))
-        low[i] = max(0.0, float((gap - many * spread).max()))
-        high[i] = max(0.0, float((gap + one * spread).max()))
+    sure, loose = _Frontier(1), _Frontier(-1)  # the larger dims that can bound a penalty at all
+    for i in range(len(y) - 2, -1, -1):
+        own, spread = float(y[i]), float(e[i])
+        for frontier in (sure, loose):
+            frontier.add(float(y[i + 1]), float(e[i + 1]))
+        many = NormalDist().inv_cdf(1 - LEVEL / (len(y) - 1 - i))
+        penalty[i] = max(0.0, own - min(other for other, _ in sure.members))
+        low[i] = max(
+            0.0, *(own - a - many * sqrt(spread * spread + b * b) for a, b in sure.members)
+        )
+        high[i] = max(
+            0.0, *(own - a + one * sqrt(spread * spread + b * b) for a, b in loose.members)
+        )
     high[~np.isfinite(e)] = np.inf  # the largest dim's too, which is compared with none
     if settled is not None:
         high[settled:] = np.inf
     penalty, low, high = np.expm1(penalty), np.expm1(low), np.expm1(high)
     verdicts = tuple(verdict_of(a, b, tolerance) for a, b in zip(low, high, strict=True))
     return Judged(penalty, low, high, verdicts)
+
+
+class _Frontier:
+    """Logarithms of latencies with their errors: those that no faster one of at most the same
+    error (``sign`` 1), or of at least the same (-1), makes superfluous. They are few."""
+
+    def __init__(self, sign: int) -> None:
+        self.sign = sign
+        self.members: list[tuple[float, float]] = []
+
+    def add(self, y: float, e: float) -> None:
+        sign = self.sign
+        if any(a <= y and sign * b <= sign * e for a, b in self.members):
+            return
+        kept = [(a, b) for a, b in self.members if a < y or sign * b < sign * e]
+        self.members = [*kept, (y, e)]
 
 
 def verdict_of(low: float, high: float, tolerance: float) -> Verdict:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
-from gacprof.diagnosing.companions import aligned_across, beside, companions
+from gacprof.diagnosing.companions import Sizes, aligned_across, beside, companions
 from gacprof.diagnosing.findings import (
     Diagnosis,
     DimFinding,
@@ -51,11 +51,7 @@ def diagnose(
         cliff_map = CliffMap.load(cliff_map)
     inventory = inventory_for(checkpoint)
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
-    first: dict[str, DimFinding] = {}
-    for dim in inventory.dims:
-        first[dim.name] = _beside_its_axis(predictor, dim, first)
-    held = _padded(first.values())
-    dims = {dim.name: _beside_crossing(predictor, dim, first, held) for dim in inventory.dims}
+    dims = _judge_dims(predictor)
     weights = tuple(
         _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
     )
@@ -83,6 +79,40 @@ def diagnose(
         tuple(dims.values()),
         tuple(notes),
     )
+
+
+def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
+    """The finding on every dim. Equal ones (of experts, say) are judged once."""
+    known: dict[object, DimFinding] = {}
+    first: dict[str, DimFinding] = {}
+    alike = {dim.name: _likeness(predictor, dim) for dim in predictor.inventory.dims}
+    for dim in predictor.inventory.dims:
+        like = alike[dim.name]
+        found = known.get(like) or _beside_its_axis(predictor, dim, first)
+        known[like] = found
+        first[dim.name] = replace(found, **_described(dim)) if found.name != dim.name else found
+    across = aligned_across(predictor.inventory, _padded(first.values()))
+    return {
+        dim.name: _beside_crossing(predictor, dim, first[dim.name], across)
+        if alike[dim.name] == dim.name
+        else first[dim.name]
+        for dim in predictor.inventory.dims
+    }
+
+
+def _likeness(predictor: Predictor, dim: Dim) -> object:
+    """What the finding on a dim follows from, besides what :func:`_described` says: its own name
+    where it has companions, which differ."""
+    inventory = predictor.inventory
+    if any(len(inventory.fed_by(feed.weight)) > 1 for feed in dim.feeds):
+        return dim.name
+    return dim.kind, dim.padding, dim.why, dim.dense_size, predictor.shape_of(dim)
+
+
+def _described(dim: Dim) -> dict[str, Any]:
+    """The part of a finding that says which dim it is."""
+    feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
+    return {"name": dim.name, "layer": dim.layer, "role": dim.role, "feeds": feeds}
 
 
 def _padded(findings: Iterable[DimFinding]) -> dict[str, int]:
@@ -118,15 +148,12 @@ def _beside_its_axis(
     return _once_aligned(own)
 
 
-def _beside_crossing(
-    predictor: Predictor, dim: Dim, found: Mapping[str, DimFinding], held: Mapping[str, int]
-) -> DimFinding:
-    """The dim's own finding; where nothing is wrong with it as it is, that beside aligned dims
+def _beside_crossing(predictor: Predictor, dim: Dim, own: DimFinding, across: Sizes) -> DimFinding:
+    """The dim's ``own`` finding; where nothing is wrong with it as it is, that beside aligned dims
     across its products: odd ones may hide what it costs."""
-    own = found[dim.name]
     if own.verdict in ("misaligned", "unknown"):
         return own
-    near = beside(predictor, [dim], [dim], aligned_across(predictor.inventory, held))
+    near = beside(predictor, [dim], [dim], across)
     again = own if near is predictor else _judge_dim(near, dim)
     return _once_aligned(again) if again.verdict == "misaligned" else own
 
@@ -139,7 +166,7 @@ def _once_aligned(found: DimFinding) -> DimFinding:
 def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
     profile = latency_profile(predictor, dim, *around([dim], WINDOW))
     here, best = profile.costs.get(dim.size), profile.best_padding(dim.size)
-    feeds = tuple(f"linear.{feed.axis} of {feed.weight}" for feed in dim.feeds)
+    feeds = _described(dim)["feeds"]
     common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
     # A size that nothing larger was measured beside cannot be judged.
     if not here or not best or (here.penalty_high is None and dim.size == max(profile.costs)):

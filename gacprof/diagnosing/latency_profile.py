@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import NamedTuple
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Verdict, judge
@@ -92,31 +93,59 @@ def _profile(
     predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int]
 ) -> LatencyProfile:
     high = min(high, dim.most or MAX_DIM)
-    sizes, latencies, errors = list[int](), list[float](), list[float | None]()
-    scaled, missing = False, ""
-    for size in sorted({dim.size, *predictor.measured_sizes(dim, low, MAX_DIM), *also}):
-        estimate = predictor.dim(dim, size)
-        if estimate.latency_us is None:
-            missing = missing or estimate.missing
-            continue
-        sizes.append(size)
-        latencies.append(estimate.latency_us)
-        errors.append(estimate.error)
-        scaled = scaled or estimate.scaled
-    if not sizes:
-        return LatencyProfile({}, predictor.tolerance, scaled, missing)
+    measured = predictor.measured_sizes(dim, low, MAX_DIM)
+    sizes = sorted({dim.size, *measured, *also})
+    settled = predictor.settled(dim)
+    if sizes == measured and (settled is None or low <= settled):
+        table = _table(predictor, dim)
+    else:
+        table = _judged(predictor, dim, sizes)
+    within = [row for row in table if row.size >= sizes[0]]
+    costs = {row.size: row.cost for row in within if row.cost and row.size <= high}
+    missing = next((row.missing for row in within if row.missing), "")
+    scaled = any(row.scaled for row in within)
+    return LatencyProfile(costs, predictor.tolerance, scaled, missing)
+
+
+class _Row(NamedTuple):
+    """One size: what it costs, or which product the map lacks."""
+
+    size: int
+    cost: SizeCost | None
+    scaled: bool
+    missing: str
+
+
+def _table(predictor: Predictor, dim: Dim) -> list[_Row]:
+    """All sizes that were measured on the dim's curves. A size is judged by the larger ones
+    alone, so dims of different sizes on the same curves share one table."""
+    key = "table", predictor.curves_like(dim), dim.most
+    if key not in predictor.memo:
+        sizes = predictor.measured_sizes(dim, 1, MAX_DIM)
+        predictor.memo[key] = _judged(predictor, dim, sizes)
+    table: list[_Row] = predictor.memo[key]
+    return table
+
+
+def _judged(predictor: Predictor, dim: Dim, sizes: Sequence[int]) -> list[_Row]:
+    estimates = [predictor.dim(dim, size) for size in sizes]
+    known = [(s, e) for s, e in zip(sizes, estimates, strict=True) if e.latency_us is not None]
     settled = predictor.settled(dim)
     sure = sum(
-        size == dim.most or (size < sizes[-1] and (settled is None or size <= settled))
-        for size in sizes
+        size == dim.most or (size < known[-1][0] and (settled is None or size <= settled))
+        for size, _ in known
     )
-    judged = judge(latencies, _errors(errors), predictor.tolerance, sure)
+    latencies = [e.latency_us for _, e in known if e.latency_us is not None]
+    judged = judge(latencies, _errors([e.error for _, e in known]), predictor.tolerance, sure)
     columns = (
-        sizes, latencies, judged.penalty.tolist(), judged.low.tolist(),
+        [size for size, _ in known], latencies, judged.penalty.tolist(), judged.low.tolist(),
         [p if isfinite(p) else None for p in judged.high.tolist()], judged.verdict,
     )  # fmt: skip
-    costs = {row[0]: SizeCost(*row) for row in zip(*columns, strict=True) if row[0] <= high}
-    return LatencyProfile(costs, predictor.tolerance, scaled, missing)
+    costs = {row[0]: SizeCost(*row) for row in zip(*columns, strict=True)}
+    return [
+        _Row(size, costs.get(size), e.scaled, e.missing)
+        for size, e in zip(sizes, estimates, strict=True)
+    ]
 
 
 def _errors(errors: Sequence[float | None]) -> list[float] | None:

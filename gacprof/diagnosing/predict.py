@@ -7,6 +7,7 @@ does not hold stays None and keeps the reason, which names the sweep that would 
 from __future__ import annotations
 
 import copy
+from bisect import bisect_left, bisect_right
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -167,11 +168,12 @@ class Predictor:
     def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
         """The sizes within [low, high] that were measured in every GEMM of ``dim``. No rule offers
         another: a period that was found on few points foretells sizes that it has not seen."""
-        curves = self._curves_of(dim)
-        if not curves:
-            return []
-        sizes = set.intersection(*(place.measured for place in curves))
-        return sorted(size for size in sizes if max(low, 1) <= size <= high)
+        key = "measured", self.curves_like(dim)
+        if key not in self.memo:
+            places = [place.measured for place in self._curves_of(dim)]
+            self.memo[key] = sorted(set.intersection(*places)) if places else []
+        sizes: list[int] = self.memo[key]
+        return sizes[bisect_left(sizes, max(low, 1)) : bisect_right(sizes, high)]
 
     def period(self, dim: Dim) -> int:
         """The least common multiple of the periods of the dim's curves; 1 where none has any."""
@@ -198,8 +200,8 @@ class Predictor:
         curve = self._curve(feed.axis, max(self.tokens), gemm)
         if curve is None or not curve.points.mechanism:
             return None
-        named = dict(zip(curve.points.d, curve.points.mechanism, strict=True))
-        number = named.get(getattr(gemm, feed.axis))
+        place = curve.points.place(getattr(gemm, feed.axis))
+        number = None if place is None else curve.points.mechanism[place]
         return None if number is None else curve.mechanisms[number]
 
     def dim(self, dim: Dim, size: int) -> Estimate:
@@ -222,6 +224,10 @@ class Predictor:
             axes[feed.axis] += size - dim.size
         gemms = [(self._gemms[weight], grown) for weight, grown in extra.items()]
         return [Gemm(g.weight, g.N + d["N"], g.K + d["K"], g.bias) for g, d in gemms]
+
+    def curves_like(self, dim: Dim) -> object:
+        """What the dim's latency at any size follows from: its products but for its own size."""
+        return tuple((g.N, g.K, g.bias) for more in (0, 1) for g in self.resized(dim, more))
 
     def shape_of(self, dim: Dim) -> object:
         """What the dim's latencies follow from: the same for equal layers."""

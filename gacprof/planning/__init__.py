@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
+    from gacprof.core import Progress
     from gacprof.diagnosing.workload import Tokens
 
 
@@ -33,12 +34,12 @@ def plan(
     quality_floor: float | None = None,
     latency_limit_us: float | None = None,
     time_limit: float | None = None,
-    progress: Callable[[float, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Choose a size for every adjustable dim of a checkpoint or of a model in memory.
 
-    The keywords are the fields of :class:`PlanRequest`; ``progress(value, bound)`` is called
-    while the search goes on. Raises :class:`CheckpointError`, :class:`MapError`,
+    The keywords are the fields of :class:`PlanRequest`; ``progress(value, bound, what)`` is
+    called while the search goes on. Raises :class:`CheckpointError`, :class:`MapError`,
     :class:`PlanError` or :class:`SolverError`.
     """
     from gacprof.checkpoint import Inventory, scan

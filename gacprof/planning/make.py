@@ -14,6 +14,7 @@ from dataclasses import replace
 from gacprof.checkpoint.inventory import ALIGNED, Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap import CliffMap
+from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import (
     Sizes,
@@ -27,7 +28,7 @@ from gacprof.planning.evaluation import summary
 from gacprof.planning.problem import Problem, pose
 from gacprof.planning.request import PlanRequest
 from gacprof.planning.schema import Plan
-from gacprof.planning.solving import ROUNDING, Outcome, Progress, solve_jointly
+from gacprof.planning.solving import ROUNDING, Outcome, solve_jointly
 from gacprof.solver import InfeasibleBudget
 
 ROUNDS = 5
@@ -45,8 +46,8 @@ def make_plan(
     """Choose one size for every adjustable dim of ``inventory``.
 
     The request's time limit or Ctrl-C ends a search early with its best plan and the gap;
-    ``progress(value, bound)`` is called as it goes on. ``reader`` reads the tensors where they
-    are not on disk.
+    ``progress(value, bound, what)`` is called as it goes on. ``reader`` reads the tensors where
+    they are not on disk.
 
     Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """

@@ -6,12 +6,13 @@ budget, naive rounding, and the checkpoint as it is; all evaluated by the same m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
+from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.core.frames import Framed
 from gacprof.core.points import MAX_DIM
@@ -28,7 +29,6 @@ from gacprof.solver import pareto as solve_grid
 BUDGETS = 15
 MULTIPLES = (8, 64)
 PAPER = "paper's DP, today's budget"
-Progress = Callable[[int, int, object], None]
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _grid(
         [[o.latency_us for o in options] for _, options in free],
         budgets=size,
         limits=size,
-        progress=lambda value, bound: progress(0, size * size, "cell") if progress else None,
+        progress=lambda *_: progress(0, size * size, "cell") if progress else None,
     )
 
     def cell(solution: Solution | None) -> Variant | None:

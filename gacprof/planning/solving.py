@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.memory import Ceiling, footprint
@@ -27,9 +28,6 @@ REPETITIONS = 12
 
 ROUNDING = 1e-12
 """Sums of doubles in another order differ by less than this share."""
-
-Progress = Callable[[float, float], None]
-"""Called with the best value so far and its bound."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,8 @@ def solve_jointly(
 ) -> Outcome:
     """Choose one candidate a class, the limits kept with all dims resized together.
 
-    ``deadline`` is on the monotonic clock. Raises :class:`PlanError` where no class has a
+    ``deadline`` is on the monotonic clock; ``progress`` hears the best value so far and its
+    bound. Raises :class:`PlanError` where no class has a
     candidate, or the map does not hold the products that would show that a limit is kept;
     :class:`InfeasibleBudget` naming the nearest budget or limit that can be met.
     """

@@ -5,28 +5,24 @@ from __future__ import annotations
 import math
 import numbers
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from gacprof.core import Progress
 from gacprof.core.errors import SolverError
 from gacprof.solver.branch import optimise
-from gacprof.solver.incumbent import Caps, Incumbent, OutOfTimeError, Progress
-from gacprof.solver.problem import (
-    Classes,
-    Floats,
-    InfeasibleBudget,
-    Ints,
-    Resource,
-    Solution,
-    cost_resource,
-    knapsack,
-    latency_resource,
-    read,
-)
+from gacprof.solver.incumbent import Caps, Incumbent, OutOfTimeError
+from gacprof.solver.knapsack import Resource, cost_resource, latency_resource, root_problem
+from gacprof.solver.problem import Classes, Floats, InfeasibleBudget, Ints, Solution, read
 
 WORK = 100_000_000
 """Default work cap, in states looked at: some ten seconds."""
+
+COARSE, FINE = 44, 60
+"""Latencies are rounded down to so many bits of their sum at first, so that nearly equal choices
+become equal, and to so many if the choice found fits only by rounding."""
 
 
 def solve(
@@ -47,8 +43,8 @@ def solve(
     correctly rounded latency (``math.fsum``) at most ``limit``.
 
     Past ``work`` states, ``seconds``, or on ``KeyboardInterrupt``, the best choice so far is
-    returned with its gap and ``proved`` false. ``progress(value, bound)`` is called now and
-    then. Ties: see the package's docstring.
+    returned with its gap and ``proved`` false. ``progress(value, bound, what)`` is called
+    now and then. Ties: see the package's docstring.
 
     Raises :class:`InfeasibleBudget` if nothing fits, :class:`SolverError` for bad input.
     """
@@ -63,9 +59,22 @@ def solve(
 
 def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps) -> Solution:
     """:func:`solve` on input that has been read."""
-    resources = [cost_resource(classes, budget)]
-    if limit is not None:
-        resources.append(latency_resource(classes, limit))
+    cost = cost_resource(classes, budget)
+    if limit is None:
+        return _solution(classes, budget, [cost], caps)
+    bound = math.inf
+    for bits, reserve in ((COARSE, 0), (FINE, 0), (FINE, len(classes.lengths))):
+        times = latency_resource(classes, limit, bits, reserve)
+        found = _solution(classes, budget, [cost, times], caps)
+        if reserve:  # what rounding may have let through was left out: only that bound holds
+            return replace(found, bound=bound, proved=found.value == bound)
+        bound = found.bound
+        if found.latency is not None and found.latency <= limit:
+            break
+    return found
+
+
+def _solution(classes: Classes, budget: int, resources: list[Resource], caps: Caps) -> Solution:
     shift = _scale(classes.values)
     values = np.ldexp(classes.values, -shift) if shift else classes.values
     notes: list[str] = []
@@ -74,13 +83,13 @@ def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps
     def least_cost() -> Ints:
         return _least_cost(classes, budget, resources, caps)
 
-    sack = knapsack(values, resources, classes)
-    if sack is None:
+    root = root_problem(values, resources, classes)
+    if root is None:
         least_cost()
         raise AssertionError("a class without candidates that fit, yet a choice that does")
-    incumbent = Incumbent(sack, lambda: np.searchsorted(sack.items, least_cost()))
+    incumbent = Incumbent(root)
     try:
-        optimise(incumbent, caps)
+        optimise(incumbent, caps, least_cost)
     except OutOfTimeError:
         notes.append("the time limit was reached: the gap is what is left unproved")
     except KeyboardInterrupt:
@@ -90,7 +99,8 @@ def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps
         notes.append("interrupted: the gap is what is left unproved")
     if not incumbent.settle_for_less():
         raise SolverError("the time was over before any choice that fits was found: allow more")
-    items = _first_of_ties(classes, sack.items[incumbent.choice])
+    assert incumbent.choice is not None
+    items = _first_of_ties(classes, incumbent.choice)
     value = math.fsum(classes.values[items].tolist())
     return Solution(
         choice=classes.choice(items),
@@ -127,11 +137,13 @@ def _scale(values: Floats) -> int:
 def _least_cost(classes: Classes, budget: int, resources: list[Resource], caps: Caps) -> Ints:
     """The cheapest choice within the limit; :class:`InfeasibleBudget` if it is not cheap enough."""
     cost, latency = resources
-    sack = knapsack(-cost.weight.astype(np.float64), [latency], classes)
-    assert sack is not None
-    incumbent = Incumbent(sack)
+    root = root_problem(-cost.weight.astype(np.float64), [latency], classes)
+    if root is None:
+        raise SolverError("the limit is too near the least latency to be told apart: raise it")
+    incumbent = Incumbent(root)
     optimise(incumbent, caps)
-    items: Ints = sack.items[incumbent.choice]
+    items = incumbent.choice
+    assert items is not None  # the least latency of each class fits
     if int(cost.weight[items].sum()) <= cost.room:
         return items
     if not incumbent.complete:

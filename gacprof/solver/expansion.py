@@ -1,4 +1,4 @@
-"""The proof for one part of a knapsack: cores of rising size, and what the finished ones prove.
+"""The proof for one subproblem: cores of rising size, and what the finished ones prove.
 
 Whatever loses at most g against the dual bound is met by searching the core of the candidates
 that lose at most g, so an incumbent that loses no more than g is optimal, and proved so.
@@ -12,12 +12,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from gacprof.solver.core import STEP_WORK, Core, OverQuotaError
-from gacprof.solver.dual import Dual
+from gacprof.solver.core import STEP_WORK, Core
+from gacprof.solver.dual import Dual, active_items, minimise
 from gacprof.solver.incumbent import Caps, Incumbent
-from gacprof.solver.meet_in_the_middle import meet_in_the_middle
-from gacprof.solver.problem import Ints
-from gacprof.solver.reduced_costs import active_items, loss_of
+from gacprof.solver.knapsack import Subproblem
 
 CANDIDATES = 1 << 17
 """How many candidates are sorted by loss at first; more only if these do not suffice."""
@@ -28,7 +26,7 @@ RESOLVE_WORK = 8_000_000
 FIRST_CORE = 48
 FIRST_QUOTA = 1 << 17
 MOST_QUOTA = 1 << 24
-"""A core of more states takes more than a gigabyte: its part is split rather than searched."""
+"""A core of more states takes more than a gigabyte: its subproblem is split instead."""
 
 ITEM_WORK = 64
 """What it costs to lay out a core, in states per candidate."""
@@ -41,7 +39,7 @@ CAUTIOUS = 1.2
 
 
 class CoreExpansion:
-    """``bound`` holds for every choice of this part; ``exhausted``: none beats the incumbent;
+    """``bound`` holds for every choice of this subproblem; ``exhausted``: none beats the incumbent;
     ``stuck``: no core that could prove more may grow as large as it would have to;
     ``spent`` and ``allowance``: work done, and work allowed before a split is tried."""
 
@@ -49,21 +47,26 @@ class CoreExpansion:
         self,
         incumbent: Incumbent,
         caps: Caps,
-        dual: Dual,
-        reference: Ints,
-        ids: Ints | None = None,
+        subproblem: Subproblem,
+        *,
         bound: float = math.inf,
+        first: Callable[[Dual], None] | None = None,
     ) -> None:
-        """``ids``: the only candidates there are, if not all; ``bound`` is one already known."""
-        self.incumbent, self.caps, self.dual, self.ids = incumbent, caps, dual, ids
+        """``bound`` is one already known; ``first`` finds first choices from the dual."""
+        self.incumbent, self.caps, self.subproblem = incumbent, caps, subproblem
         self.knapsack, self.bound = incumbent.knapsack, bound
-        self.multipliers, self.reference = dual.multipliers, reference
-        value = self.knapsack.value(reference)
-        priced = float(self.multipliers @ self.knapsack.slack(reference))
+        dual = minimise(subproblem, caps.check)
+        incumbent.offer(dual.reference)
+        if first is not None:
+            first(dual)
+        self.multipliers, self.around = dual.multipliers, (dual.reference, *dual.around)
+        self.reference = dual.reference
+        value = self.knapsack.value(self.reference)
+        priced = float(self.multipliers @ self.knapsack.slack(self.reference))
         self.upper, self.magnitude = value + priced, abs(value) + abs(priced)
         self.quota, self.count, self.finished, self.spent = FIRST_QUOTA, FIRST_CORE, 0, 0
         self.allowance = math.inf
-        self.exhausted = self.stuck = self.careful = False
+        self.exhausted = self.stuck = False
         self._find_active(CANDIDATES)
         self._raise_least(0.0)
 
@@ -71,16 +74,16 @@ class CoreExpansion:
     def most(self) -> float:
         """What the incumbent loses."""
         assert self.incumbent.choice is not None
-        return loss_of(self.knapsack, self.multipliers, self.reference, self.incumbent.choice)
+        return self.knapsack.loss(self.multipliers, self.incumbent.choice, self.reference)
 
     @property
     def covered(self) -> bool:
         """Whether the active items are all that a better choice can have."""
         return self.active.reach >= self.most + self.active.slop
 
-    def _find_active(self, candidates: int) -> None:
+    def _find_active(self, count: int) -> None:
         self.active = active_items(
-            self.knapsack, self.multipliers, self.reference, self.most, candidates, self.ids
+            self.subproblem, self.multipliers, self.reference, self.most, count
         )
 
     def _raise_least(self, least: float) -> None:
@@ -90,22 +93,18 @@ class CoreExpansion:
         if self.bound < self.incumbent.value:
             self.bound, self.exhausted = self.incumbent.value, True
 
+    def _close(self, excess: Fraction) -> None:
+        """Nothing here beats the incumbent, but for ``excess`` hidden by rounding."""
+        self.bound = min(self.bound, self.incumbent.bound_with(excess))
+        self.exhausted = True
+
     def proved(self) -> bool:
-        """Whether nothing in this part is better than the incumbent."""
+        """Whether nothing in this subproblem is better than the incumbent."""
         if not self.exhausted and self.spent >= RESOLVE_WORK:
             self.exhausted = self.incumbent.within_resolution(self.bound)
             if self.exhausted:
                 self.incumbent.note("proved to the rounding of the values: see the gap")
         return self.exhausted
-
-    def _close(self, excess: Fraction, *, final: bool = True) -> bool:
-        """Nothing here is better but for ``excess``. False, and nothing is settled, if that shows
-        in a double, unless it is ``final``."""
-        bound = self.incumbent.bound_with(excess)
-        if bound > self.incumbent.value and not final:
-            return False
-        self.bound, self.exhausted = min(self.bound, bound), True
-        return True
 
     def step(self) -> bool:
         """Search one core; false if the caps do not allow it."""
@@ -114,36 +113,26 @@ class CoreExpansion:
         count = min(self.count, inside)
         whole = self.covered and count == inside
         if whole and not count:
-            return self._close(Fraction(0))
+            self._close(Fraction(0))
+            return True
         beyond = active.loss[count] if count < len(active.loss) else active.reach
         threshold = most if whole else float(beyond)
         ties = threshold <= 2 * active.slop  # nothing to prove here, but much to find
         left = self.caps.work - self.caps.spent
         if left <= 0 or count * ITEM_WORK > left:
             return False
-        limit = most if ties else threshold
-        core = Core(self.knapsack, active, count, limit, careful=self.careful)
+        core = Core(self.knapsack, active, count, most if ties else threshold)
         try:
-            finished = _search(core, min(self.quota, left), self.caps.check)
+            finished = core.search(min(self.quota, left), self.caps.check)
         finally:
             work = core.work + STEP_WORK + ITEM_WORK * count
             self.spent, self.caps.spent = self.spent + work, self.caps.spent + work
-            if core.taken is not None:
+            if core.best is not None:
                 self.incumbent.offer(core.choice())
-        if not core.exact and core.loss < self.most - core.margin:
-            return self._more_careful()  # what was found fits only by rounding
         if finished:
             self._learn(core, count, threshold, whole)
         else:
             self._retreat()
-        return True
-
-    def _more_careful(self) -> bool:
-        """Search again without rounding; false if that was done already."""
-        if self.careful:
-            self.incumbent.note("a core too large for exact sums: rounding is in the gap")
-            return False
-        self.careful = True
         return True
 
     def _learn(self, core: Core, count: int, threshold: float, whole: bool) -> None:
@@ -151,9 +140,7 @@ class CoreExpansion:
         assert self.incumbent.choice is not None
         least = threshold - self.active.slop - core.margin
         if whole or self.most < least:
-            excess = core.excess(self.incumbent.choice)
-            if not self._close(excess, final=self.careful):
-                self.careful = True
+            self._close(core.excess(self.incumbent.choice))
             return
         self._raise_least(least)
         grown = int(GROW[len(self.multipliers) - 1] * count)
@@ -166,20 +153,3 @@ class CoreExpansion:
         self.stuck = self.quota >= MOST_QUOTA
         self.quota = min(4 * self.quota, MOST_QUOTA)
         self.count = max(16, int(CAUTIOUS * self.finished) + 1)
-
-
-def _search(core: Core, quota: int, check: Callable[[], None]) -> bool:
-    """False if the core was given up because it took more work than ``quota``."""
-    core.quota = quota
-    root = core.root()
-    core.note(-1, root)
-    if not len(core.completable(root, core.after(0))):
-        return True
-    try:
-        if len(core.moves) > 1:
-            meet_in_the_middle(core, check)
-        else:
-            core.merge(check)
-    except OverQuotaError:
-        return False
-    return True

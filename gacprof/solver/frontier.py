@@ -14,9 +14,10 @@ from typing import Any, overload
 
 import numpy as np
 
+from gacprof.core import Progress
 from gacprof.core.errors import SolverError
 from gacprof.solver.exact import WORK, solve_classes
-from gacprof.solver.incumbent import Caps, Progress
+from gacprof.solver.incumbent import Caps
 from gacprof.solver.problem import Classes, Floats, InfeasibleBudget, Ints, Solution, read
 
 
@@ -152,23 +153,19 @@ def _frontier(classes: Classes) -> Frontier:
 
 def _hulls(classes: Classes) -> Ints:
     """Items on the upper left hull of their class, cheapest first, class after class."""
-    owner, costs, values = classes.owner, classes.costs, classes.values
-    rising = (costs[1:] > costs[:-1]) | (owner[1:] != owner[:-1])
-    items = np.arange(len(costs))
+    items = np.arange(len(classes.costs))
+    rising = (np.diff(classes.costs) > 0) | (np.diff(classes.owner) > 0)
     if not rising.all():
-        items = np.lexsort((-values, costs, owner))
-    while True:  # drop what is worth no more than a cheaper one
-        o, v = owner[items], values[items]
-        keep = np.append(True, (o[1:] != o[:-1]) | (v[1:] > v[:-1]))
-        if keep.all():
-            break
-        items = items[keep]
-    while True:  # drop what lies on or below the line between its neighbours
-        o, v, c = owner[items], values[items], costs[items]
+        items = np.lexsort((-classes.values, classes.costs, classes.owner))
+    while True:
+        o, v, c = classes.owner[items], classes.values[items], classes.costs[items]
         same = o[1:] == o[:-1]
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = np.where(same, (v[1:] - v[:-1]) / (c[1:] - c[:-1]), 0.0)
-        below = same[:-1] & same[1:] & (slope[:-1] <= slope[1:])
-        if not below.any():
+        drop = np.zeros(len(items), dtype=bool)
+        drop[1:] = same & (v[1:] <= v[:-1])  # worth no more than a cheaper one
+        if not drop.any():  # on or below the line between its neighbours
+            drop[1:-1] = same[:-1] & same[1:] & (slope[:-1] <= slope[1:])
+        if not drop.any():
             return items
-        items = items[np.append(np.append(True, ~below), True)] if len(items) > 1 else items
+        items = items[~drop]

@@ -42,12 +42,7 @@ class GacSolution:
 
 
 def solve_gac(
-    costs: Any,
-    values: Any,
-    budget: int,
-    unit: int,
-    *,
-    rounding: str = "down",
+    costs: Any, values: Any, budget: int, unit: int, *, rounding: str = "down"
 ) -> GacSolution:
     """Most Σ values with Σ costs ≤ budget, both counted in units of ``unit``.
 

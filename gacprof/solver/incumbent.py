@@ -1,31 +1,20 @@
-"""The best choice so far with its bound, what may be spent, and first choices near the dual's."""
+"""The best choice so far with its bound, and what may be spent."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations
 
 import numpy as np
 
-from gacprof.solver.dual import Dual
-from gacprof.solver.integers import exact_sum
-from gacprof.solver.problem import Floats, Ints, Knapsack
+from gacprof.core import Progress
+from gacprof.solver.knapsack import Knapsack, Subproblem
+from gacprof.solver.problem import Ints
 
 RESOLUTION = 2.0**-47
 """Gaps within this part of Σ|value|, some 7e-15, are the rounding of the values themselves."""
-
-Progress = Callable[[float, float], None]
-"""Called with the incumbent's value and the bound whenever one of them moves."""
-
-MANY = 8
-"""Choices that differ in fewer classes are not mixed: the cores find those mixtures."""
-
-SPARE = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Parts of the choices' slack that a mixture leaves unused, until it fits."""
 
 
 class OutOfTimeError(Exception):
@@ -47,7 +36,7 @@ class Caps:
 
     def report(self, value: float, bound: float) -> None:
         if self.progress is not None and value > -math.inf:
-            self.progress(value, bound)
+            self.progress(value, bound, "bound")
 
 
 @dataclass
@@ -58,13 +47,16 @@ class Incumbent:
     that all was searched.
     """
 
-    knapsack: Knapsack
-    feasible: Callable[[], Ints] | None = None
+    root: Subproblem
     choice: Ints | None = None
     value: float = -math.inf
     bound: float = math.inf
     complete: bool = False
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def knapsack(self) -> Knapsack:
+        return self.root.knapsack
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -72,16 +64,16 @@ class Incumbent:
 
     def settle_for_less(self) -> bool:
         """Cut short before a first incumbent: take the least of each class, should it fit."""
-        for weight in self.knapsack.weights:
+        for weight in self.root.weights:
             if self.choice is None:
-                self.offer(self.knapsack.greatest(-weight))
+                self.offer(self.root.greatest(-weight))
         if not math.isfinite(self.bound):
-            self.bound = self.knapsack.value(self.knapsack.greatest(self.knapsack.values))
+            self.bound = self.knapsack.value(self.root.greatest(self.root.values))
         return self.choice is not None
 
     def bound_with(self, excess: Fraction) -> float:
         """The bound when nothing beats the incumbent, but for ``excess`` hidden by rounding."""
-        hidden = [] if not excess else [math.nextafter(float(excess), math.inf)]
+        hidden = [math.nextafter(float(excess), math.inf)] if excess else []
         return math.fsum([*self.knapsack.values[self.choice].tolist(), *hidden])
 
     def close(self, bound: float) -> None:
@@ -96,14 +88,11 @@ class Incumbent:
 
     def offer(self, choice: Ints) -> bool:
         """Take a choice that fits if it is better than the incumbent, exactly compared."""
-        if not self.knapsack.fits(choice):
+        if min(self.knapsack.slack(choice)) < 0:
             return False
         if self.choice is not None:
-            here = np.flatnonzero(choice != self.choice)
-            new, old = choice[here], self.choice[here]
-            gain = exact_sum(self.knapsack.values[new]) - exact_sum(self.knapsack.values[old])
-            weight = self.knapsack.weights[0]
-            lighter = int(weight[new].sum()) < int(weight[old].sum())
+            gain = self.knapsack.exact_gain(choice, self.choice)
+            lighter = self.knapsack.slack(choice)[0] > self.knapsack.slack(self.choice)[0]
             if gain < 0 or (gain == 0 and not lighter):
                 return False
         self.choice, self.value = choice, self.knapsack.value(choice)
@@ -118,58 +107,7 @@ class Incumbent:
         for weight, room in zip(self.knapsack.weights, slack, strict=True):
             fits &= np.cumsum(weight[target[here]] - weight[self.choice[here]]) <= room
         if fits.any():
-            choice = self.choice.copy()
             upto = here[: int(np.flatnonzero(fits)[-1]) + 1]
+            choice = self.choice.copy()
             choice[upto] = target[upto]
             self.offer(choice)
-
-
-def mix_dual_choices(incumbent: Incumbent, dual: Dual) -> Ints | None:
-    """A choice near both limits where thousands of classes are tied, offered and returned.
-
-    The best choices at the dual's minimum span the room left between them: shares are found
-    with which their slacks average to zero, and classes are dealt to them in these proportions.
-    """
-    knapsack = incumbent.knapsack
-
-    def height(choice: Ints) -> float:
-        return float(dual.multipliers @ knapsack.slack(choice)) + knapsack.value(choice)
-
-    least = height(dual.reference) * (1 - math.copysign(1e-12, height(dual.reference)))
-    best: list[Ints] = []
-    for choice in (dual.reference, *dual.around):
-        if height(choice) >= least and not any((choice == c).all() for c in best):
-            best.append(choice)
-    nearest = None
-    for three in combinations(best[:8], 3):
-        apart = np.flatnonzero((three[0] != three[1]) | (three[0] != three[2]))
-        if len(apart) < MANY:
-            continue
-        slacks = np.array([knapsack.slack(choice) for choice in three])
-        for spare in SPARE:
-            shares = _shares(slacks, spare * np.abs(slacks).max(axis=0))
-            if shares is None:
-                break
-            mixed = _deal(three, apart, shares)
-            nearest = mixed if nearest is None else nearest
-            if incumbent.offer(mixed):
-                return nearest
-    return nearest
-
-
-def _shares(slacks: Floats, target: Floats) -> Floats | None:
-    """θ ≥ 0 with Σθ = 1 and Σθ·slacks = target."""
-    try:
-        shares = np.linalg.solve(np.vstack([slacks.T, np.ones(3)]), np.append(target, 1.0))
-    except np.linalg.LinAlgError:
-        return None
-    return shares if (shares >= -1e-9).all() else None
-
-
-def _deal(choices: tuple[Ints, ...], apart: Ints, shares: Floats) -> Ints:
-    """Class by class in golden-ratio order, which keeps every stretch close to the shares."""
-    turn = np.arange(1, len(apart) + 1) * 0.6180339887498949 % 1.0
-    of = np.searchsorted(np.cumsum(shares[:-1]), turn, side="right")
-    mixed = choices[0].copy()
-    mixed[apart] = np.array([choice[apart] for choice in choices])[of, np.arange(len(apart))]
-    return mixed

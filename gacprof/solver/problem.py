@@ -1,14 +1,7 @@
-"""The knapsack: input as a user gives it, checked, in exact integers; and what comes back.
-
-:class:`Classes` is the input, flat. :class:`Knapsack` is what is solved: costs are counted from
-each class's minimum and divided by their greatest common divisor, so that a resource's ``room``
-is what the budget leaves above the minima.
-"""
+"""What goes in and what comes out: candidates as a user gives them, checked; the solution."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -22,13 +15,9 @@ from gacprof.core.errors import SolverError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Weights = Ints | Floats
 
 LARGEST = 2.0**960
 """Sums of values stay below this, so that sums of products do not overflow."""
-
-HEADROOM = 2**61
-"""Sums of shifted costs stay below this, so that no int64 sum or difference overflows."""
 
 
 class InfeasibleBudget(SolverError):  # noqa: N818 (it is a budget that is infeasible)
@@ -169,136 +158,3 @@ def _refuse(classes: Classes, name: str, flat: NDArray[Any], bad: NDArray[Any], 
         owner = classes.owner[item]
         place = f"class {owner}, candidate {item - classes.starts[owner]}"
         raise SolverError(f"{place}: {name} {flat[item]} is {why}")
-
-
-@dataclass(frozen=True)
-class Knapsack:
-    """Maximise Σ values, Σ weights[k] within room[k] for every resource k, one item per class.
-
-    int64 weights are exact and start at 0 in every class; float weights are summed with
-    ``math.fsum``. ``items`` maps back to :class:`Classes`: those that could not fit even beside
-    all minima are left out.
-    """
-
-    values: Floats
-    weights: tuple[Weights, ...]
-    room: tuple[int | float, ...]
-    starts: Ints
-    owner: NDArray[np.int32]
-    items: Ints
-
-    @property
-    def classes(self) -> int:
-        return len(self.starts)
-
-    def greatest(self, amounts: Weights) -> Ints:
-        """The first item of each class with the greatest amount."""
-        top = np.maximum.reduceat(amounts, self.starts)
-        at = np.flatnonzero(amounts == top[self.owner])
-        return at[np.searchsorted(self.owner[at], np.arange(self.classes))]
-
-    def value(self, choice: Ints) -> float:
-        return math.fsum(self.values[choice].tolist())
-
-    def slack(self, choice: Ints) -> Floats:
-        """Room left by a choice, correctly rounded."""
-        return np.array(
-            [
-                float(int(room) - int(weight[choice].sum()))
-                if weight.dtype == np.int64
-                else math.fsum([room, *(-weight[choice]).tolist()])
-                for weight, room in zip(self.weights, self.room, strict=True)
-            ]
-        )
-
-    def fits(self, choice: Ints) -> bool:
-        return all(
-            _total(weight[choice]) <= room
-            for weight, room in zip(self.weights, self.room, strict=True)
-        )
-
-    def reduced_costs(self, multipliers: Floats, items: Ints | slice, base: Ints) -> Floats:
-        """multipliers·Δweight − Δvalue of each item against its ``base``."""
-        reduced = self.values[base] - self.values[items]
-        for price, weight in zip(multipliers, self.weights, strict=True):
-            if price:
-                reduced += price * (weight[items] - weight[base])
-        return reduced
-
-
-def _total(weights: Weights) -> int | float:
-    """Exact for integers, else rounded once."""
-    numbers = weights.tolist()
-    return sum(numbers) if weights.dtype == np.int64 else math.fsum(numbers)
-
-
-@dataclass(frozen=True)
-class Resource:
-    """Weights and the room for them; ``spare`` is what a single item may take beyond the least."""
-
-    weight: Weights
-    room: int | float
-    spare: int | float
-
-
-def knapsack(values: Floats, resources: Sequence[Resource], classes: Classes) -> Knapsack | None:
-    """None if a class has no candidate that fits beside the minima of the others."""
-    fits = np.ones(len(values), dtype=bool)
-    for one in resources:
-        least = np.minimum.reduceat(one.weight, classes.starts)
-        fits &= one.weight <= np.repeat(least, classes.lengths) + one.spare
-    items = np.flatnonzero(fits)
-    owner = classes.owner[items]
-    ends = np.searchsorted(owner, np.arange(len(classes.lengths) + 1))
-    starts = ends[:-1]
-    if (np.diff(ends) == 0).any():
-        return None
-    weights, rooms = [], []
-    for one in resources:
-        weight = one.weight[items]
-        most = _total(np.maximum.reduceat(weight, starts))
-        if weight.dtype == np.int64 and most >= HEADROOM:
-            raise SolverError("the costs' spread is beyond 64 bits: count in a larger unit")
-        weights.append(weight)
-        rooms.append(min(one.room, most))
-    return Knapsack(values[items], tuple(weights), tuple(rooms), starts, owner, items)
-
-
-def cost_resource(classes: Classes, budget: int) -> Resource:
-    """Costs above the class minima in their common divisor, and the room for them."""
-    least = np.minimum.reduceat(classes.costs, classes.starts)
-    floor = sum(least.tolist())
-    if budget < floor:
-        raise InfeasibleBudget(
-            f"budget {budget} is {floor - budget} short: the least of every class costs {floor}",
-            "budget",
-            floor,
-        )
-    weight = classes.costs - np.repeat(least, classes.lengths)
-    divisor = _common_divisor(weight)
-    if divisor > 1:
-        weight //= divisor
-    room = (budget - floor) // divisor
-    return Resource(weight, room, min(room, np.iinfo(np.int64).max))
-
-
-def _common_divisor(weight: Ints) -> int:
-    """1 if all are zero; most inputs settle it in a few chunks."""
-    divisor = 0
-    for at in range(0, len(weight), 1 << 16):
-        divisor = int(np.gcd(divisor, np.gcd.reduce(weight[at : at + (1 << 16)])))
-        if divisor == 1:
-            break
-    return divisor or 1
-
-
-def latency_resource(classes: Classes, limit: float) -> Resource:
-    """Latencies as they are."""
-    times = classes.latency
-    assert times is not None
-    floor = math.fsum(np.minimum.reduceat(times, classes.starts).tolist())
-    if limit < floor:
-        raise InfeasibleBudget(
-            f"limit {limit!r} is short: the fastest of every class takes {floor!r}", "limit", floor
-        )
-    return Resource(times, limit, (limit - floor) + 2.0**-48 * limit)

@@ -1,32 +1,37 @@
-"""Which partial choices a core need not keep: dominated ones, and those bounded away.
+"""Which states a core need not keep: dominated ones, and those that no completion can save.
 
 A state is dominated if another weighs no more in anything and is worth no less.
 
-From a state with some slack, whatever the remaining classes do, the loss ends at least at
-ρ − δ·slack − D(δ), for any offset δ of the multipliers y with y + δ ≥ 0, where
-D(δ) = Σ max(0, maxⱼ −ρⱼ − δ·Δweightⱼ) over the remaining classes. A set of offsets comes close
-to the best of all.
+Take a state with some slack and a loss ρ. Whatever the remaining classes do, the loss ends at
+least at ρ − δ·slack − D(δ), for any change δ of the multipliers y with y + δ ≥ 0, where
+D(δ) = Σ max(0, maxⱼ −ρⱼ − δ·Δweightⱼ) over the remaining classes: it is the dual bound at y + δ.
+A set of such multipliers, laid around y, comes close to the best of all.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from gacprof.solver.integers import Whole
 from gacprof.solver.problem import Floats, Ints
 
 NEIGHBOURS = 4
 """Of two weights, a state is compared with so many that weigh next less in the first."""
 
+DIRECTIONS, LENGTHS = 14, 40
+"""How many multipliers are laid around y: in so many directions (two resources), so far."""
+
 CHUNK = 500_000
+"""Numbers held at once while D is tabulated."""
+
+SAMPLE = 128
+"""From so many states is learnt which multipliers prune most."""
 
 
-def undominated(weights: list[Whole], gain: Whole) -> Ints:
+def undominated(weights: Ints, gain: Ints) -> Ints:
     """Places of the states to keep, lightest first; for two weights some dominated ones stay."""
-    order = np.lexsort((-gain, *reversed(weights)))
+    order = np.lexsort((-gain, *weights[::-1]))
     gain = gain[order]
     keep = np.ones(len(order), dtype=bool)
     if len(weights) == 1:
@@ -41,71 +46,64 @@ def undominated(weights: list[Whole], gain: Whole) -> Ints:
 
 @dataclass(frozen=True)
 class MultiplierSet:
-    """``offsets`` δ, shape (resources, r), and D of the classes from k on, or of those before k,
-    in column k of ``suffix`` and ``prefix``."""
+    """Changes δ of the multipliers, shape (m, resources); column k of ``rest`` is D(δ) of the
+    classes from k on."""
 
-    offsets: Floats
-    suffix: Floats
-    prefix: Floats
+    changes: Floats
+    rest: Floats
 
-    def shortfall(self, dual: Floats, slack: list[Floats], chosen: slice | Ints) -> Floats:
-        """−δ·slack − D(δ) for the chosen offsets, shape (offsets, states); ``dual`` is D(δ)."""
-        return -(self.offsets[:, chosen].T @ np.array(slack)) - dual[chosen, None]
+    def shortfall(self, k: int, slack: Floats) -> Floats:
+        """The most of −δ·slack − D(δ) over all δ, for each state before class k.
+
+        A few δ do nearly all the work: those that are best for some of a sample of the states.
+        Any selection gives a valid bound.
+        """
+        states = slack.shape[1]
+        changes, rest = self.changes, self.rest[:, k]
+        if states > 4 * SAMPLE:
+            sample = slack[:, :: states // SAMPLE]
+            useful = np.unique((-(changes @ sample) - rest[:, None]).argmax(axis=0))
+            changes, rest = changes[useful], rest[useful]
+        return np.asarray((-(changes @ slack) - rest[:, None]).max(axis=0))
 
 
 def multiplier_set(
-    multipliers: Floats, moves: Floats, loss: Floats, bounds: Ints, limit: float
+    multipliers: Floats, moves: Floats, loss: Floats, starts: Ints, limit: float
 ) -> MultiplierSet:
-    """``moves``: Δweights of shape (resources, items), class k's at bounds[k]:bounds[k + 1]."""
-    offsets = _offsets(multipliers, moves, loss, limit)
-    starts = bounds[:-1]
+    """``moves``: Δweights of shape (resources, items), class after class from ``starts`` on."""
+    changes = _changes(multipliers, moves, loss, limit)
     error = (len(starts) + 64) * 2.0**-52  # of a sum over the classes, of terms this large
-    suffix = np.zeros((offsets.shape[1], len(starts) + 1))
-    prefix = np.zeros_like(suffix)
+    rest = np.zeros((len(changes), len(starts) + 1))
     step = max(1, CHUNK // len(loss))
-    for at in range(0, offsets.shape[1], step):
-        some = offsets[:, at : at + step]
-        terms = np.zeros((some.shape[1], len(loss))) + loss
-        absolute = terms.copy()
-        for offset, move in zip(some, moves, strict=True):
-            term = np.multiply.outer(offset, move)
-            terms += term
-            absolute += np.abs(term)
-        best = np.maximum(-np.minimum.reduceat(terms, starts, axis=1), 0)
-        best += error * np.maximum.reduceat(absolute, starts, axis=1)
-        suffix[at : at + step, :-1] = np.cumsum(best[:, ::-1], axis=1)[:, ::-1]
-        prefix[at : at + step, 1:] = np.cumsum(best, axis=1)
-    return MultiplierSet(offsets, suffix, prefix)
+    for at in range(0, len(changes), step):
+        some = changes[at : at + step]
+        best = np.maximum(-np.minimum.reduceat(loss + some @ moves, starts, axis=1), 0)
+        size = loss + np.abs(some) @ np.abs(moves)
+        best += error * np.maximum.reduceat(size, starts, axis=1)
+        rest[at : at + step, :-1] = np.cumsum(best[:, ::-1], axis=1)[:, ::-1]
+    return MultiplierSet(changes, rest)
 
 
-def _offsets(multipliers: Floats, moves: Floats, loss: Floats, limit: float) -> Floats:
-    """Few directions, many lengths.
-
-    Directions are even in the metric of the moves, lengths follow the losses per unit moved,
-    and a few reach so far that a single unit too much costs more than the limit.
-    """
+def _changes(multipliers: Floats, moves: Floats, loss: Floats, limit: float) -> Floats:
+    """Directions are even in the metric of the moves. Lengths rise from the least loss per unit
+    moved to where a single unit too much costs more than the limit."""
     count = len(multipliers)
-    unit = np.abs(moves).max(axis=1, keepdims=True)
+    unit = np.abs(moves).max(axis=1)
     unit[unit == 0] = 1.0
-    moves = moves / unit  # so that no square overflows, whatever the resources are counted in
-    values, vectors = np.linalg.eigh(moves @ moves.T / moves.shape[1])
+    scaled = moves / unit[:, None]  # so that no square overflows
+    values, vectors = np.linalg.eigh(scaled @ scaled.T / scaled.shape[1])
     largest = max(float(values.max()), 1e-280)
     whiten = vectors @ np.diag(np.maximum(values, 1e-12 * largest) ** -0.5) @ vectors.T
-    size = np.sqrt((np.square(whiten @ moves)).sum(axis=0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates = np.sort(loss / size)
-    rates = rates[np.isfinite(rates) & (rates > 0)]
-    if count == 1:
-        directions, places = np.array([[1.0, -1.0]]), 1.6 ** np.arange(28)
-    else:
-        angle = np.arange(14) * (2 * np.pi / 14)
-        directions, places = np.stack([np.cos(angle), np.sin(angle)]), 2.0 ** np.arange(20)
+    size = np.linalg.norm(whiten @ scaled, axis=0)
+    angle = np.arange(DIRECTIONS) * (2 * np.pi / DIRECTIONS)
+    directions = np.array([[1.0, -1.0]]) if count == 1 else np.stack([np.cos(angle), np.sin(angle)])
+    useful = (size > 0) & (loss > 0)
+    rates = np.sort(loss[useful] / size[useful])
+    lengths = np.zeros(1)
     if len(rates):
-        rates = rates[np.unique(np.minimum(places, len(rates)).astype(int) - 1)]
-    far = limit * math.sqrt(largest) * float(unit.max())
-    last = float(rates[-1]) if len(rates) else far * 2.0**-20
-    reach = last * 4.0 ** np.arange(1, 25 if count > 1 else 3)
-    lengths = np.concatenate([rates, reach[reach < 4 * far]])
-    offsets = np.multiply.outer(whiten @ directions, lengths).reshape(count, -1) / unit
-    offsets = np.concatenate([np.zeros((count, 1)), offsets, -multipliers[:, None]], axis=1)
-    return np.unique(np.maximum(offsets, -multipliers[:, None]), axis=1)
+        far = max(4 * limit * float(unit.max()) * largest**0.5, 4 * rates[-1])
+        places = np.unique(np.geomspace(1, len(rates), LENGTHS // 2).astype(int) - 1)
+        lengths = np.append(rates[places], np.geomspace(rates[-1], far, LENGTHS // 2)[1:])
+    changes = np.multiply.outer(lengths, (whiten @ directions).T).reshape(-1, count) / unit
+    changes = np.concatenate([np.zeros((1, count)), changes, -multipliers[None]])
+    return np.unique(np.maximum(changes, -multipliers), axis=0)

@@ -17,9 +17,9 @@ import gacprof.planning.solving as solving
 solve = solving.solve
 
 def slow(*arguments, progress=None, **options):
-    def tell(value, bound):
+    def tell(value, bound, what):
         if progress:
-            progress(value, bound)
+            progress(value, bound, what)
         print("searching", flush=True, file=sys.stderr)
         time.sleep(60)
     return solve(*arguments, progress=tell, **options)
@@ -76,7 +76,7 @@ def test_the_bound_of_an_ended_search_holds_for_the_best_there_is(asvd, planted_
     """The clock is read by the search alone, so it is the search that is made to be over."""
     best = plan(asvd, planted_map, tokens=TOKENS, budget_parameters=2_700_000)
 
-    def end(value, bound):
+    def end(value, bound, what):
         raise KeyboardInterrupt
 
     ended = plan(asvd, planted_map, tokens=TOKENS, budget_parameters=2_700_000, progress=end)
@@ -86,7 +86,7 @@ def test_the_bound_of_an_ended_search_holds_for_the_best_there_is(asvd, planted_
 
 
 def test_a_time_limit_keeps_the_budget_and_says_what_is_left(asvd, planted_map):
-    def slowly(value, bound):
+    def slowly(value, bound, what):
         time.sleep(0.05)
 
     made = plan(
@@ -107,7 +107,7 @@ def test_ctrl_c_ends_a_pareto_for_good(asvd, planted_map, monkeypatch):
 
     solve, calls = solving.solve, []
 
-    def pressed(value, bound):
+    def pressed(value, bound, what):
         raise KeyboardInterrupt
 
     def interrupted(*arguments, progress=None, **options):

@@ -81,7 +81,7 @@ def test_interruption_returns_the_incumbent():
     costs, values, budget = _hard()
     heard = []
 
-    def interrupt(value, bound):
+    def interrupt(value, bound, what):
         heard.append((value, bound))
         if len(heard) == 3:
             raise KeyboardInterrupt
@@ -99,7 +99,7 @@ def test_interruption_ends_a_grid():
     costs = rng.integers(1, 50, (12, 5))
     values, latency = rng.random((12, 5)), rng.random((12, 5))
 
-    def interrupt(value, bound):
+    def interrupt(value, bound, what):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -109,7 +109,7 @@ def test_interruption_ends_a_grid():
 def test_progress_only_improves():
     costs, values, budget = _hard(count=20)
     heard = []
-    solve(costs, values, budget, work=2_000_000, progress=lambda *at: heard.append(at))
+    solve(costs, values, budget, work=2_000_000, progress=lambda *at: heard.append(at[:2]))
     assert heard
     assert all(value <= bound for value, bound in heard)
     assert [value for value, _ in heard] == sorted(value for value, _ in heard)

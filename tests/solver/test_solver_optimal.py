@@ -8,7 +8,7 @@ import pytest
 from knapsack_reference import agrees, certify, enumerate_best, table_best
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from gacprof.solver import core, expansion, solve
+from gacprof.solver import exact, expansion, solve
 
 
 def test_one_resource_equals_enumeration():
@@ -44,14 +44,13 @@ def test_two_resources_equal_the_dense_table():
 
 @pytest.mark.parametrize(
     ("module", "constant", "setting"),
-    [(expansion, "CANDIDATES", 3), (core, "COARSE_BITS", 10)],
+    [(expansion, "CANDIDATES", 3), (exact, "COARSE", 10)],
 )
 def test_the_answer_does_not_depend_on_how_much_is_looked_at_first(
     monkeypatch, module, constant, setting
 ):
     """With few active items at first, or latencies rounded so far that wrong choices fit."""
     monkeypatch.setattr(module, constant, setting)
-    monkeypatch.setattr(core, "FEW_ITEMS", 0)
     rng = np.random.default_rng(400)
     for _ in range(60):
         case = cases.small(rng)

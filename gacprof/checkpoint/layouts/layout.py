@@ -97,13 +97,14 @@ class Layout:
 
 _ROLES = ("embedding", "q", "k", "v", "qkv", "o", "gate", "up", "gate_up", "down", "mlp")
 _LAST = 1 << 30
+_NUMBERS = re.compile(r"([0-9]+)")
 
 
 def _order(layer: int | None, role: str, name: str) -> tuple[int, int, list[tuple[int, str]]]:
     """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
     first = -1 if layer is None and role == "embedding" else _LAST if layer is None else layer
     place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    parts = re.split(r"([0-9]+)", name)  # numbers compare by length first: 9 before 10
+    parts = _NUMBERS.split(name)  # numbers compare by length first: 9 before 10
     return first, place, [(len(p) if p[:1].isdecimal() else 0, p) for p in parts]
 
 
@@ -199,4 +200,4 @@ def _with_dims(modules: Iterable[Module], dims: Iterable[Dim]) -> Iterator[Modul
             by_weight.setdefault(feed.weight, {})[dim.name] = None
     for module in modules:
         names = [n for gemm in module.gemms for n in by_weight.get(gemm.weight, ())]
-        yield replace(module, dims=tuple(dict.fromkeys(names)))
+        yield replace(module, dims=tuple(dict.fromkeys(names))) if names else module

@@ -8,6 +8,7 @@ and Qwen's experts.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _NAMES = {
     "q": "q_proj wq query SelfAttention.q",
@@ -37,12 +38,18 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)
 _EXPERT = re.compile(r"\.experts\.(\d{1,6})\.")
 
 
+_CACHE = 1 << 17
+"""Names whose meaning is kept: more than the largest models have modules."""
+
+
+@lru_cache(_CACHE)
 def layer_of(name: str) -> int | None:
     """The layer's index in ``name``, or None outside the layers."""
     found = _LAYER.search(name)
     return int(found.group(1)) if found else None
 
 
+@lru_cache(_CACHE)
 def role_of(module: str) -> str:
     """The role of a linear layer by its module name; ``other`` where the name says nothing."""
     parts = module.split(".")
