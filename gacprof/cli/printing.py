@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
+from gacprof.core.formatting import visible
+
 WIDTH_UNSEEN = 160  # columns where the output is no terminal
 
 out = Console(width=None if sys.stdout.isatty() else WIDTH_UNSEEN)
@@ -29,13 +31,13 @@ class Progress(Protocol):
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    line = " ".join(message.split())
+    line = visible(" ".join(message.split()))
     print(f"gacprof: {line}", file=sys.stderr)
 
 
 def say(text: str = "") -> None:
     """A line for a person, its text taken literally."""
-    out.print(escape(text), highlight=False, soft_wrap=True)
+    out.print(escape(visible(text)), highlight=False, soft_wrap=True)
 
 
 def say_notes(notes: Iterable[str]) -> None:
@@ -64,7 +66,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         numeric = all(_is_number(row[i]) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("–" if cell is None else escape(str(cell)) for cell in row))
+        table.add_row(*("–" if cell is None else escape(visible(str(cell))) for cell in row))
     out.print(table)
 
 

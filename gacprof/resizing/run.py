@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
 from gacprof.checkpoint import Inventory, open_tensors, scan
+from gacprof.core.error_budget import of_merging
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
 from gacprof.planning.memory import footprint
@@ -181,6 +182,7 @@ def _write(
             resumed=resumed,
             notes=(*request.notes, *notes_on(inventory, request.sizes)),
             not_finite=tuple(resizer.not_finite),
+            rounding=of_merging(module.dtype for module in merged),
         )
         write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
         write_provenance(folder, inventory, result, origin)

@@ -13,8 +13,8 @@ from gacprof.checkpoint.layouts.plain import (
     Moe,
     PerLayerWidths,
     Plain,
-    Quantised,
 )
+from gacprof.checkpoint.layouts.quantised import Quantised
 from gacprof.checkpoint.layouts.width import Sizes
 from gacprof.core.errors import CheckpointError
 

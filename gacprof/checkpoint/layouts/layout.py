@@ -79,8 +79,10 @@ class Layout:
         modules.extend(_tied_head(contents, modules))
         modules.sort(key=lambda m: _order(m.layer, m.role, m.name))
         attentions, attention_notes = find_attentions(contents, linears)
-        notes = (*self.notes(contents, found), *width_notes, *attention_notes)
-        return Findings(tuple(_with_dims(modules, dims)), tuple(dims), attentions, notes)
+        notes = [*self.notes(contents, found), *width_notes, *attention_notes]
+        if dims and not any(dim.adjustable for dim in dims):
+            notes.append(f"nothing to realign: {dims[0].why}")
+        return Findings(tuple(_with_dims(modules, dims)), tuple(dims), attentions, tuple(notes))
 
     def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
         """The JSON files that change with ``sizes``, by file name, unknown keys kept."""
@@ -107,6 +109,11 @@ def _order(layer: int | None, role: str, name: str) -> tuple[int, int, list[tupl
     return first, place, [(len(p) if p[:1].isdecimal() else 0, p) for p in parts]
 
 
+BEYOND = 4
+"""Ranks above the larger side of the weight hold zeros at best. So many times that is no rank:
+the matrices that a cut decomposes are rank × rank."""
+
+
 def rank_names(module: str, groups: int) -> list[str]:
     """The names of the rank dims of a factored module."""
     return [f"{module}:rank" + (f".{i}" if groups > 1 else "") for i in range(groups)]
@@ -120,6 +127,9 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
     start, n_in = 0, linear.in_features(contents)
     for name, outer in zip(rank_names(linear.name, len(linear.outer)), linear.outer, strict=True):
         n_out, size = contents.shape(outer)[out_axis], contents.shape(outer)[in_axis]
+        frozen = linear.frozen
+        if size > BEYOND * max(n_in, n_out):
+            frozen = frozen or "it is larger than its weight's rank can be: not a factor pair"
         yield Dim(
             name=name,
             kind="rank",
@@ -130,9 +140,9 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
             layer=layer_of(linear.name),
             role=role_of(linear.name),
             dense_size=min(n_in, n_out) if size < min(n_in, n_out) else None,
-            padding="refused" if linear.frozen else "exact",
-            why=linear.frozen,
-            ordered=ordered and not linear.frozen,
+            padding="refused" if frozen else "exact",
+            why=frozen,
+            ordered=ordered and not frozen,
         )
         start += size
 
@@ -165,7 +175,7 @@ def embedding_tables(contents: Contents) -> Iterator[str]:
     """The tensors that are looked up in rather than multiplied by."""
     for name, info in contents.tensors.items():
         module = name.removesuffix(".weight")
-        if module != name and len(info.shape) == 2 and is_embedding(module):
+        if module != name and len(info.shape) == 2 and info.numel and is_embedding(module):
             yield name
 
 
