@@ -18,7 +18,7 @@ from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
-from gacprof.checkpoint.skeleton import build_skeleton, require_transformers
+from gacprof.checkpoint.skeleton import build_skeleton, quiet, require_transformers
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.dtypes import FLOATING, full_name
 from gacprof.core.errors import CheckpointError
@@ -193,25 +193,19 @@ def _load_plain(
     It gets the config as we let it pass and the tensors, and no path: from a folder it would
     read the config anew, and adapters and generation settings with it.
     """
-    log = require_transformers().utils.logging
-    verbosity = log.get_verbosity()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
     kind: Any = type(built)
     cpu = torch.device("cpu")
-    try:
-        model, report = kind.from_pretrained(
-            None,
-            config=built.config,
-            state_dict={name: _own_copy(reader.torch(name), dtype, cpu) for name in reader},
-            torch_dtype=dtype,
-            output_loading_info=True,
-        )
-    except Exception:  # what a foreign checkpoint raises in transformers has no common type
-        raise misfit from None
-    finally:
-        log.set_verbosity(verbosity)
-        log.enable_progress_bar()
+    with quiet(require_transformers()):
+        try:
+            model, report = kind.from_pretrained(
+                None,
+                config=built.config,
+                state_dict={name: _own_copy(reader.torch(name), dtype, cpu) for name in reader},
+                torch_dtype=dtype,
+                output_loading_info=True,
+            )
+        except Exception:  # what a foreign checkpoint raises in transformers has no common type
+            raise misfit from None
     if any(report[key] for key in ("missing_keys", "mismatched_keys", "unexpected_keys")):
         raise misfit
     found: nn.Module = model

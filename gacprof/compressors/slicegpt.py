@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, Place
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, NewSizes, Place
 from gacprof.checkpoint.layouts.layout import embedding_tables
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears
 from gacprof.checkpoint.layouts.names import layer_of, names_below, role_of
-from gacprof.checkpoint.layouts.width import Sizes
 from gacprof.compressors.compressor import Compressor
 from gacprof.core.errors import CheckpointError
 
@@ -61,7 +60,7 @@ class SliceGpt(Compressor):
                 "it"
             )
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         files = super().mirror(inventory, sizes)
         contents = Contents(inventory.tensors, inventory.config, inventory.side)
         linears = [*self.found(contents), *dense_linears(contents)]

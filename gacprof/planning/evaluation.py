@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gacprof.checkpoint.inventory import Dim
+from gacprof.checkpoint.inventory import Dim, NewSizes
 from gacprof.core.error_budget import of_merging
 from gacprof.diagnosing.companions import companions
 from gacprof.diagnosing.latency_profile import latency_profile
 from gacprof.planning.classes import DimClass, Option
-from gacprof.planning.memory import NewSizes, footprint, planned
+from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import share_kept
 from gacprof.planning.problem import Limits, Problem
 from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action

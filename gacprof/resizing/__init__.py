@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gacprof.resizing.result import RealignResult, Resized
-from gacprof.resizing.run import Progress, fuse, realign, realign_by_strategy, realign_uniform
+from gacprof.resizing.run import fuse, realign, realign_by_strategy, realign_uniform
 
 __all__ = [
-    "Progress",
     "RealignResult",
     "Resized",
     "fuse",

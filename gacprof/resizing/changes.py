@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, Place, TensorInfo
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place, TensorInfo
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Method
 from gacprof.core.points import MAX_DIM
-from gacprof.planning.memory import NewSizes
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from gacprof.checkpoint import Inventory, mirrored_files
 from gacprof.checkpoint.config import module_facts
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container
 from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.width import widths_against_config
 from gacprof.checkpoint.safetensors import MAX_HEADER_BYTES
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync, write_json, write_text
 from gacprof.core.formatting import visible
-from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.result import RealignResult
 from gacprof.resizing.writers import WeightsFile

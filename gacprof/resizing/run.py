@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
 from gacprof.checkpoint import Inventory, open_tensors, scan
+from gacprof.core import Progress
 from gacprof.core.error_budget import of_merging
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
@@ -33,9 +34,6 @@ from gacprof.resizing.writers import WeightsFile
 
 if TYPE_CHECKING:
     import torch
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes of weights written so far and in all."""
 
 
 @overload
@@ -211,7 +209,7 @@ def _write_weights(
         nonlocal done
         done += count
         if progress is not None:
-            progress(min(done, total), total)
+            progress(min(done, total), total, "")
 
     return tuple(file.name for file in files if file.write(folder, resizer, advance))
 

@@ -24,7 +24,7 @@ KILL = """
 import os, signal, sys
 from gacprof.resizing import realign_by_strategy
 after = int(sys.argv[3])
-def progress(done, total):
+def progress(done, total, what):
     if done >= after:
         os.kill(os.getpid(), signal.SIGKILL)
 realign_by_strategy(sys.argv[1], "minimal", sys.argv[2], progress=progress)
@@ -65,7 +65,7 @@ KILL_A_CUT = """
 import os, signal, sys
 from gacprof.checkpoint import scan
 from gacprof.resizing import realign
-def progress(done, total):
+def progress(done, total, what):
     if 0 < int(sys.argv[3]) <= done:
         os.kill(os.getpid(), signal.SIGKILL)
 inventory = scan(sys.argv[1], factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
@@ -197,7 +197,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
 
 
 def test_an_interrupted_run_leaves_nothing(make_factored, tmp_path):
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(done: int, total: int, what: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

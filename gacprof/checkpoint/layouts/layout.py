@@ -20,12 +20,13 @@ from gacprof.checkpoint.inventory import (
     Gemm,
     Inventory,
     Module,
+    NewSizes,
     Place,
 )
 from gacprof.checkpoint.layouts.attention import find_attentions
 from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
 from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
-from gacprof.checkpoint.layouts.width import Sizes, find_widths, mirror_widths
+from gacprof.checkpoint.layouts.width import find_widths, mirror_widths
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +85,7 @@ class Layout:
             notes.append(f"nothing to realign: {dims[0].why}")
         return Findings(tuple(_with_dims(modules, dims)), tuple(dims), attentions, tuple(notes))
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The JSON files that change with ``sizes``, by file name, unknown keys kept."""
         if not inventory.config:
             return {}

@@ -12,7 +12,7 @@ from typing import Any
 
 import gacprof.compressors
 from gacprof.checkpoint.config import config_of_part
-from gacprof.checkpoint.inventory import Contents, Inventory
+from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.linear import (
     Linear,
@@ -22,7 +22,7 @@ from gacprof.checkpoint.layouts.linear import (
     factor_chains,
 )
 from gacprof.checkpoint.layouts.names import is_expert, parent_of, role_of
-from gacprof.checkpoint.layouts.width import Sizes, find_widths
+from gacprof.checkpoint.layouts.width import find_widths
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 
@@ -60,7 +60,7 @@ class GacprofFactors(Layout):
             if role_of(linear.name) != "other":
                 yield linear
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The config of the tool that the model came from, which it still has."""
         for tool in gacprof.compressors.COMPRESSORS:
             if tool.rank_key in inventory.config:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gacprof.checkpoint.config import config_of_part
-from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, Place
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, NewSizes, Place
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import (
     in_tower,
@@ -21,10 +21,6 @@ from gacprof.checkpoint.layouts.names import (
     parent_of,
     role_of,
 )
-
-Sizes = Mapping[str, int | None]
-"""New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
-(its factors were multiplied out into one dense weight)."""
 
 _WIDTH_KEYS = {
     "mlp": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
@@ -64,7 +60,7 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
 
 
 def _disagreements(
-    config: Mapping[str, Any], dims: Iterable[Dim], sizes: Sizes
+    config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes
 ) -> Iterator[tuple[str, set[int], int]]:
     """Kinds of MLPs whose widths, once dims have ``sizes``, are not the config's one."""
     widths = [dim for dim in dims if dim.kind == "width"]
@@ -183,7 +179,7 @@ def _declared(contents: Contents, mlp: str, size: int) -> int | None:
 
 
 def widths_against_config(
-    inventory: Inventory, sizes: Sizes, config: Mapping[str, Any]
+    inventory: Inventory, sizes: NewSizes, config: Mapping[str, Any]
 ) -> list[str]:
     """What ``config`` does not say of the widths once the dims have ``sizes``, by kind."""
     notes = []
@@ -196,7 +192,9 @@ def widths_against_config(
     return notes
 
 
-def mirror_widths(inventory: Inventory, sizes: Sizes, config: Mapping[str, Any]) -> dict[str, Any]:
+def mirror_widths(
+    inventory: Inventory, sizes: NewSizes, config: Mapping[str, Any]
+) -> dict[str, Any]:
     """``config`` with the width where all MLPs of a kind now have the same one."""
     if isinstance(config.get("text_config"), dict):
         return {**config, "text_config": mirror_widths(inventory, sizes, config["text_config"])}
