@@ -34,6 +34,7 @@ NUMBERS = {
 
 _OURS = re.compile(
     r"_.*|(use_)?return_dict|output_.*|torchscript|use_bfloat16|(torch_)?dtype|pruned_heads"
+    r"|(quantization|distributed|kernel)_config"
 )
 _CODE = re.compile(r"impl|kernel|backbone|quant|auto_map|path|repo|hub|custom|class")
 _WORD = re.compile(r"[A-Za-z0-9_.+-]{1,100}")

@@ -26,6 +26,14 @@ MAX_TENSORS = 500_000
 
 def read_safetensors(folder: Folder, name: str) -> Contents:
     """The tensors of one file, from its header. Raises :class:`CheckpointError`."""
+    header = read_header(folder, name)
+    where, size = f"{folder.location}/{name}", folder.size(name)
+    tensors = parse_header(header, 8 + len(header), size, name, where)
+    return Contents(tensors, container="safetensors")
+
+
+def read_header(folder: Folder, name: str) -> bytes:
+    """The JSON header of one file as it is. Raises :class:`CheckpointError`."""
     where = f"{folder.location}/{name}"
     size = folder.size(name)
     if size < 8:
@@ -36,9 +44,7 @@ def read_safetensors(folder: Folder, name: str) -> Contents:
             f"{where}: header of {length} bytes does not fit (file {size} bytes, format limit "
             f"{MAX_HEADER_BYTES}); not a safetensors file, or truncated"
         )
-    header = folder.read(name, 8, length)
-    tensors = parse_header(header, 8 + length, size, name, where)
-    return Contents(tensors, container="safetensors")
+    return folder.read(name, 8, length)
 
 
 def parse_header(

@@ -22,11 +22,11 @@ import gacprof
 from gacprof.checkpoint import Inventory, mirrored_files
 from gacprof.checkpoint.config import module_facts
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container
-from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.width import widths_against_config
-from gacprof.checkpoint.safetensors import MAX_HEADER_BYTES
+from gacprof.checkpoint.safetensors import read_header
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync, write_json, write_text
 from gacprof.core.formatting import visible
@@ -124,7 +124,7 @@ def weights_files(
     found = []
     for i, (source, held) in enumerate(sorted(by_source.items()), 1):
         if inventory.container == "safetensors":
-            name, metadata = source, _metadata(Path(inventory.folder) / source)
+            name, metadata = source, _metadata(_folder(inventory), source)
         elif inventory.layout == "slicegpt":
             found.append(WeightsFile(source, "torch", tuple(held), {}))
             continue
@@ -141,12 +141,16 @@ def weights_files(
     return tuple(found)
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _folder(inventory: Inventory) -> LocalFolder:
+    """Where the checkpoint lies, read by the rules that it was scanned by."""
+    path = Path(inventory.path)
+    return LocalFolder(Path(inventory.folder), path.name if path.is_file() else None)
+
+
+def _metadata(folder: LocalFolder, file: str) -> dict[str, str]:
     """A safetensors file's own metadata."""
-    with path.open("rb") as source:
-        length = int.from_bytes(source.read(8), "little")
-        found = json.loads(source.read(min(length, MAX_HEADER_BYTES))).get("__metadata__")
-    return {str(k): str(v) for k, v in (found or {}).items()}
+    found: dict[str, str] = parse_json(read_header(folder, file), file).get("__metadata__", {})
+    return found
 
 
 def write_side_files(
@@ -181,7 +185,7 @@ def _index(
     path, old = Path(inventory.path), {}
     name = path.name if path.is_file() else find_container(LocalFolder(path))
     if name.endswith(".index.json"):
-        old = read_json(LocalFolder(Path(inventory.folder)), name)
+        old = read_json(_folder(inventory), name)
     if files[0].kind != "safetensors" or (not old and len(files) == 1):
         return {}
     if not old or inventory.container != "safetensors":
@@ -210,7 +214,7 @@ def write_provenance(
         "fused": list(result.fused),
         "notes": list(result.notes),
     }
-    source = LocalFolder(Path(inventory.folder))
+    source = _folder(inventory)
     if PROVENANCE in source.names():
         record["earlier"] = None
         with contextlib.suppress(CheckpointError):
