@@ -99,26 +99,23 @@ MOST_MASKED = 1 << 33
 def refuse_oversized(config: Mapping[str, Any], tensors: int, path: str) -> None:
     """Raise :class:`CheckpointError` where a model of this config would not come from ``tensors``
     tensors: each layer and each expert needs one, and building millions takes hours."""
-    layers = longest = 1
-    for inner in ("text_config", "vision_config"):
-        if isinstance(config.get(inner), Mapping):
-            refuse_oversized({**config[inner], inner: None}, tensors, path)
-    for key, value in config.items():
-        if type(value) is not int:
-            continue
-        if _COUNT.search(key):
-            layers = max(layers, value if key.endswith(("layer", "layers")) else 1)
-            if value > max(tensors, 1024):
-                raise CheckpointError(
-                    f"{path}: its config says {key} {value}, the file has {tensors} tensors: "
-                    "config and tensors disagree"
-                )
-        elif _POSITIONS.search(key):
-            longest = max(longest, value)
-    if longest > MOST_POSITIONS or (
-        config.get("model_type") in MASKED and layers * longest**2 > MOST_MASKED
-    ):
-        raise CheckpointError(f"{path}: its config's {longest} positions are more than memory has")
+    for part in (config, config.get("text_config"), config.get("vision_config")):
+        sizes = part if isinstance(part, Mapping) else {}
+        whole = {key: value for key, value in sizes.items() if type(value) is int}
+        counts = {key: value for key, value in whole.items() if _COUNT.search(key)}
+        key = max(counts, key=lambda name: counts[name], default="")
+        if key and counts[key] > max(tensors, 1024):
+            raise CheckpointError(
+                f"{path}: its config says {key} {str(counts[key])[:20]}, the file has {tensors} "
+                "tensors: config and tensors disagree"
+            )
+        longest = max((whole[key] for key in whole if _POSITIONS.search(key)), default=0)
+        layers = max((n for key, n in counts.items() if "layer" in key), default=1)
+        is_masked = sizes.get("model_type") in MASKED
+        if longest > MOST_POSITIONS or (is_masked and layers * longest**2 > MOST_MASKED):
+            raise CheckpointError(
+                f"{path}: its config's {str(longest)[:20]} positions are more than memory has"
+            )
 
 
 def config_of_part(config: Mapping[str, Any], name: str = "") -> Mapping[str, Any]:

@@ -173,40 +173,30 @@ def with_kernels(folder: Path, code: str, *arguments: object) -> tuple[str, str]
     return run.stdout, called.read_text() if called.exists() else ""
 
 
-DIRECTLY = """
-import json, sys, transformers
-from transformers.utils.import_utils import is_kernels_available
-config = transformers.LlamaConfig.from_pretrained(sys.argv[1])
-config._attn_implementation = json.load(open(sys.argv[1] + "/config.json"))["attn_implementation"]
-try:
-    transformers.AutoModelForCausalLM.from_config(config)
-except Exception:
-    pass
-print(is_kernels_available())
-"""
-
-WITH_US = """
-import sys
-import gacprof
+LOADING = """
+import os, sys
 from gacprof.checkpoint.load import load_model
-for path in sys.argv[1:]:
-    model = load_model(path)
-    assert gacprof.verify(path, path).passed
-print(model.config._attn_implementation)
+model = load_model(sys.argv[1])
+print(model.config._attn_implementation, os.path.exists(os.environ["KERNELS_CALLED"]))
+import transformers
+from transformers.utils.import_utils import is_kernels_available
+model.config._attn_implementation = "evil-org/x"
+try:
+    transformers.AutoModelForCausalLM.from_config(model.config)
+except Exception:
+    print(is_kernels_available())
 """
 
 
 def test_a_config_fetches_no_kernel(tmp_path: Path) -> None:
-    """With the package that fetches them at hand, which without us the same config reaches."""
-    for kind in ("tied", "experts"):
-        saved(tmp_path / kind, CONFIGS[kind]())
-        file = tmp_path / kind / "config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | BUILDABLE))
-    shown, called = with_kernels(tmp_path, DIRECTLY, tmp_path / "tied")
-    assert "True" in shown and "evil-org/x" in called
-    (tmp_path / "called").unlink()
-    shown, called = with_kernels(tmp_path, WITH_US, tmp_path / "tied", tmp_path / "experts")
-    assert called == "" and "evil" not in shown
+    """With a package at hand that fetches them, and that transformers asks without us. Experts go
+    through its own loading too."""
+    saved(tmp_path / "model", CONFIGS["experts"]())
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | BUILDABLE))
+    shown, called = with_kernels(tmp_path, LOADING, tmp_path / "model")
+    assert shown.splitlines() == ["sdpa False", "True"]
+    assert called.count("\n") == 1 and "evil-org/x" in called
 
 
 @pytest.mark.parametrize(

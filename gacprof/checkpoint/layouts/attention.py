@@ -57,7 +57,7 @@ def _attention(
     layer = layer_of(name) or 0
     whole = config_of_part(contents.config, name)
     own = contents.attributes.get(name, {})
-    config = ChainMap(own, whole)  # type: ignore[arg-type]  # only read
+    config: Mapping[str, Any] = ChainMap(own, whole)  # type: ignore[arg-type]  # only read
     heads = count(config, "num_heads", "num_attention_heads", "n_head")
     kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads
     head_dim = _declared_head_dim(config, whole)
