@@ -169,8 +169,11 @@ class _Run:
                 raise CheckpointError(
                     f"{self.name} knows {known} tokens, {what} {int(given.max())}"
                 )
-        with torch.inference_mode():
-            self.logits = loaded(input_ids=ids.to(device), use_cache=False).logits.cpu()
+        try:
+            with torch.inference_mode():
+                self.logits = loaded(input_ids=ids.to(device), use_cache=False).logits.cpu()
+        except Exception as error:  # a config of strangers can be wrong in any way
+            raise CheckpointError(f"{self.name} cannot be run: {first_line(error)}") from None
         self.perplexity = None if text is None else _perplexity(loaded, text, device)
         alive = weakref.ref(loaded)
         del loaded

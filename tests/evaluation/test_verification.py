@@ -161,6 +161,14 @@ def test_what_is_not_finite_is_not_told_as_a_difference(asvd, capsys):
     assert "outputs of both models are not finite" in told and "functions differ" not in told
 
 
+def test_a_model_that_cannot_be_run_is_refused_in_one_line(asvd, monkeypatch):
+    model = load_model(asvd, "float32")
+    monkeypatch.setattr(model.model.layers[0].mlp, "act_fn", lambda x: x[..., :1, :3])
+    with pytest.raises(CheckpointError, match="LlamaForCausalLM cannot be run") as refused:
+        verify(asvd, model)
+    assert "\n" not in str(refused.value)
+
+
 def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
     config = transformers.LlamaConfig(
         hidden_size=32,
