@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 
 from gacprof.checkpoint.folder import Folder, read_json
-from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.safetensors import read_safetensors
 from gacprof.checkpoint.torchfile import LEGACY_MAGIC, read_torch_legacy, read_torch_zip
 from gacprof.core.errors import CheckpointError
@@ -101,7 +101,12 @@ def _read_sharded(folder: Folder, index: str) -> Contents:
             raise CheckpointError(f"{where}: shard {shard!r} is missing; fetch it")
     folder.prepare(shards)
     read = {shard: _read_file(folder, shard) for shard in shards}
-    tensors = {n: _promised(n, shard, read[shard], where) for n, shard in weight_map.items()}
+    for name, shard in weight_map.items():
+        if name not in read[shard].tensors:
+            raise CheckpointError(
+                f"{where}: tensor {name[:120]!r} is not in {shard!r}; index and shards disagree"
+            )
+    tensors = {name: read[shard].tensors[name] for name, shard in weight_map.items()}
     held = [name for contents in read.values() for name in contents.tensors]
     left_out = tuple(sorted(set(held) - tensors.keys()))
     notes = [note for contents in read.values() for note in contents.notes]
@@ -138,12 +143,3 @@ def _check_name(shard: str, where: str) -> None:
         or ".." in posix.parts
     ):
         raise CheckpointError(f"{where}: shard {shard[:120]!r} is not a file of this folder")
-
-
-def _promised(name: str, shard: str, contents: Contents, where: str) -> TensorInfo:
-    info = contents.tensors.get(name)
-    if info is None:
-        raise CheckpointError(
-            f"{where}: tensor {name[:120]!r} is not in {shard!r}; index and shards disagree"
-        )
-    return info
