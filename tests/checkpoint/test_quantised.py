@@ -9,6 +9,7 @@ from checkpoint_making import checkpoint
 from test_layouts import MLP, Q, found
 
 from gacprof.checkpoint import scan
+from gacprof.core.dtypes import choose_dtype
 from gacprof.resizing import realign_by_strategy
 
 CONFIG = {
@@ -156,3 +157,8 @@ def test_a_copy_is_all_that_realigning_makes(tmp_path: Any) -> None:
     source = checkpoint(tmp_path / "source", shapes, CONFIG)
     result = realign_by_strategy(source, "minimal", tmp_path / "out")
     assert result.resized == () and scan(tmp_path / "out").fingerprint == scan(source).fingerprint
+
+
+def test_no_sweep_is_offered_in_a_type_that_only_stores() -> None:
+    assert "--dtype bfloat16" in choose_dtype(None, "bfloat16", ["float16"], "a map")[1]
+    assert "--dtype" not in choose_dtype(None, "nf4", ["float16"], "a map")[1]
