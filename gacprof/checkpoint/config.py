@@ -6,7 +6,9 @@ own attention classes, some with constants written into the code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import gacprof.compressors
@@ -17,13 +19,115 @@ from gacprof.core.errors import CheckpointError
 if TYPE_CHECKING:
     from gacprof.compressors.compressor import Compressor
 
-_REMOTE = ("auto_map", "quantization_config", "_name_or_path")
+WORDS = {
+    *("model_type", "architectures", "hidden_act", "hidden_activation", "activation_function"),
+    *("layer_types", "rope_type", "type", "rope_theta", "rope_scaling", "rope_parameters"),
+    *("position_embedding_type", "norm_type", "feed_forward_proj"),
+}
+"""Keys under which text passes whatever the model: none of them names code."""
+
+NUMBERS = {
+    *("vocab_size", "tie_word_embeddings", "is_decoder", "is_encoder_decoder"),
+    *("chunk_size_feed_forward", "bos_token_id", "eos_token_id", "pad_token_id"),
+}
+"""What all configs have in common and a checkpoint may say: beside these it is ours."""
+
+_OURS = re.compile(
+    r"_.*|(use_)?return_dict|output_.*|torchscript|use_bfloat16|(torch_)?dtype|pruned_heads"
+    r"|(quantization|distributed|kernel)_config"
+)
+_CODE = re.compile(r"impl|kernel|backbone|quant|auto_map|path|repo|hub|custom|class")
+_WORD = re.compile(r"[A-Za-z0-9_.+-]{1,100}")
+_DEEPEST = 8
 
 
-def config_of_part(config: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+def passed(config: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """What of a foreign ``config`` may reach transformers' config class ``kind``.
+
+    A number sizes a model and cannot name code; text can (``attn_implementation``: "org/kernel"
+    is fetched from a hub and run). So text passes only as a plain word, under a key that
+    ``kind`` itself declares or that is one of :data:`WORDS`. What all configs have in common
+    (how to attend, what to return, where it came from) is not a checkpoint's to say.
+    """
+    base = next((c for c in kind.__mro__ if c.__name__.lower() == "pretrainedconfig"), object)
+    words = WORDS | _declared(kind, base)
+    parts = getattr(kind, "sub_configs", None) or {}
+    found = {}
+    for key, value in config.items():
+        if _OURS.fullmatch(key) or (hasattr(base, key) and key not in NUMBERS | WORDS):
+            continue
+        part = getattr(parts.get(key), "config_class", parts.get(key))
+        if isinstance(value, Mapping) and isinstance(part, type):
+            found[key] = passed(value, part)
+        elif _is_harmless(value, key in words and not _CODE.search(key)):
+            found[key] = value
+    return found
+
+
+def _declared(kind: Any, base: type) -> set[str]:
+    """The keys that a config class adds to those of all configs."""
+    found: set[str] = set()
+    for each in kind.__mro__[: kind.__mro__.index(base)]:
+        own = vars(each)
+        if "__annotations__" in own:
+            found |= own["__annotations__"].keys()
+        elif "__init__" in own:
+            found |= signature(own["__init__"]).parameters.keys()
+    return found
+
+
+def _is_harmless(value: Any, may_be_word: bool, deep: int = 0) -> bool:
+    """A number, a plain word where one may be, or lists and dicts of those."""
+    if isinstance(value, str):
+        return may_be_word and _WORD.fullmatch(value) is not None
+    if isinstance(value, Mapping):
+        parts = [(key in WORDS, part) for key, part in value.items()]
+    else:
+        parts = [(may_be_word, part) for part in value] if isinstance(value, list) else []
+    return deep < _DEEPEST and all(_is_harmless(part, word, deep + 1) for word, part in parts)
+
+
+_COUNT = re.compile(r"(layers?|blocks|experts)$")
+_POSITIONS = re.compile(r"positions$|position_embeddings$|^n_ctx$")
+MOST_POSITIONS = 1 << 24
+"""The longest contexts are of ten million tokens."""
+MASKED = frozenset(("gpt2", "gpt_neo", "gptj", "codegen", "gpt_bigcode", "openai-gpt", "imagegpt"))
+"""Model types that hold a mask of positions × positions in every layer."""
+MOST_MASKED = 1 << 33
+
+
+def refuse_oversized(config: Mapping[str, Any], tensors: int, path: str) -> None:
+    """Raise :class:`CheckpointError` where a model of this config would not come from ``tensors``
+    tensors: each layer and each expert needs one, and building millions takes hours."""
+    for part in (config, config.get("text_config"), config.get("vision_config")):
+        sizes = part if isinstance(part, Mapping) else {}
+        whole = {key: value for key, value in sizes.items() if type(value) is int}
+        counts = {key: value for key, value in whole.items() if _COUNT.search(key)}
+        key = max(counts, key=lambda name: counts[name], default="")
+        if key and counts[key] > max(tensors, 1024):
+            raise CheckpointError(
+                f"{path}: its config says {key} {str(counts[key])[:20]}, the file has {tensors} "
+                "tensors: config and tensors disagree"
+            )
+        longest = max((whole[key] for key in whole if _POSITIONS.search(key)), default=0)
+        layers = max((n for key, n in counts.items() if "layer" in key), default=1)
+        is_masked = sizes.get("model_type") in MASKED
+        if longest > MOST_POSITIONS or (is_masked and layers * longest**2 > MOST_MASKED):
+            raise CheckpointError(
+                f"{path}: its config's {str(longest)[:20]} positions are more than memory has"
+            )
+
+
+def config_of_part(config: Mapping[str, Any], name: str = "") -> Mapping[str, Any]:
     """The part of a multimodal config that describes the module ``name``; all of a plain one."""
     inner = config.get("vision_config" if in_tower(name) else "text_config")
-    return dict(inner) if isinstance(inner, Mapping) else dict(config)
+    return inner if isinstance(inner, Mapping) else config
+
+
+def count(config: Mapping[str, Any], *keys: str) -> int | None:
+    """The first of these that the config has as a positive whole number."""
+    values = (config.get(key) for key in keys)
+    return next((value for value in values if type(value) is int and value > 0), None)
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
@@ -31,7 +135,7 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
 
     Raises :class:`CheckpointError` where the checkpoint has no config at all.
     """
-    config = {k: v for k, v in inventory.config.items() if k not in _REMOTE}
+    config = dict(inventory.config)
     if not config.get("model_type"):
         raise CheckpointError(
             f"{inventory.path}: no config.json with a model_type; put the original model's "
@@ -87,5 +191,5 @@ def _only(values: set[Any]) -> Any:
 
 def _implied_head_dim(config: Mapping[str, Any]) -> int | None:
     """What transformers takes where the config names no head_dim."""
-    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    return hidden // heads if isinstance(hidden, int) and isinstance(heads, int) else None
+    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
+    return hidden // heads if hidden and heads else None

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 
-from gacprof.checkpoint.folder import Folder, LocalFolder, is_inside, read_json
-from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.checkpoint.folder import Folder, read_json
+from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.safetensors import read_safetensors
 from gacprof.checkpoint.torchfile import LEGACY_MAGIC, read_torch_legacy, read_torch_zip
 from gacprof.core.errors import CheckpointError
 
-LEFT_OUT = "does not name: left out"
+LEFT_OUT = ": left out"
+"""How a note ends that tells of something in the folder which is no part of the checkpoint."""
 
 _CONVENTIONAL = (
     "model.safetensors",
@@ -25,7 +26,7 @@ _CONVENTIONAL = (
 )
 """The names transformers looks for, in its order."""
 
-_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _NOT_MODELS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "rng_state")
 
 
@@ -36,7 +37,7 @@ def find_container(folder: Folder) -> str:
         if name in names:
             return name
     indexes = [n for n in names if n.endswith(".index.json")]
-    weights = [n for n in names if n.endswith(_WEIGHTS) and not n.startswith(_NOT_MODELS)]
+    weights = [n for n in names if n.endswith(WEIGHTS) and not n.startswith(_NOT_MODELS)]
     if len(indexes) == 1:
         return indexes[0]
     if len(weights) == 1:
@@ -51,10 +52,22 @@ def find_container(folder: Folder) -> str:
     )
 
 
+MAX_NAME = 1000
+MAX_PARTS = 64
+"""Of a tensor's name. Public models have names of up to 120 characters and 15 parts."""
+
+
 def read_container(folder: Folder, name: str) -> Contents:
     """Read the headers of the weights file or index ``name``; no tensor data is read."""
     read = _read_sharded if name.endswith(".index.json") else _read_file
-    return read(folder, name)
+    contents = read(folder, name)
+    for tensor in contents.tensors:
+        if len(tensor) > MAX_NAME or tensor.count(".") > MAX_PARTS:
+            raise CheckpointError(
+                f"{folder.location}/{name}: the tensor name {tensor[:120]!r} goes on for "
+                f"{len(tensor)} characters: not a model"
+            )
+    return contents
 
 
 def _read_file(folder: Folder, name: str) -> Contents:
@@ -83,18 +96,24 @@ def _read_sharded(folder: Folder, index: str) -> Contents:
     shards = sorted(set(weight_map.values()))
     present = set(folder.names())
     for shard in shards:
-        _check_name(folder, shard, where)
+        _check_name(shard, where)
         if "/" not in shard and shard not in present:
             raise CheckpointError(f"{where}: shard {shard!r} is missing; fetch it")
     folder.prepare(shards)
     read = {shard: _read_file(folder, shard) for shard in shards}
-    tensors = {n: _promised(n, shard, read[shard], where) for n, shard in weight_map.items()}
+    for name, shard in weight_map.items():
+        if name not in read[shard].tensors:
+            raise CheckpointError(
+                f"{where}: tensor {name[:120]!r} is not in {shard!r}; index and shards disagree"
+            )
+    tensors = {name: read[shard].tensors[name] for name, shard in weight_map.items()}
     held = [name for contents in read.values() for name in contents.tensors]
     left_out = tuple(sorted(set(held) - tensors.keys()))
     notes = [note for contents in read.values() for note in contents.notes]
     if left_out:
         more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        notes.append(f"the shards hold '{left_out[0]}'{more}, which {index} {LEFT_OUT}")
+        held_by = f"the shards hold '{left_out[0]}'{more}, which {index} does not name"
+        notes.append(held_by + LEFT_OUT)
     if len(held) > len(set(held)):
         notes.append(f"a tensor is in several shards: the one that {index} names counts")
     container = read[shards[0]].container
@@ -112,8 +131,8 @@ def _weight_map(folder: Folder, index: str, where: str) -> Mapping[str, str]:
     return weight_map
 
 
-def _check_name(folder: Folder, shard: str, where: str) -> None:
-    """A shard's name stays inside the folder, links followed."""
+def _check_name(shard: str, where: str) -> None:
+    """A shard's name stays inside the folder; links are looked at when it is read."""
     posix, windows = PurePosixPath(shard), PureWindowsPath(shard)
     if (
         not shard
@@ -124,14 +143,3 @@ def _check_name(folder: Folder, shard: str, where: str) -> None:
         or ".." in posix.parts
     ):
         raise CheckpointError(f"{where}: shard {shard[:120]!r} is not a file of this folder")
-    if isinstance(folder, LocalFolder) and not is_inside(folder.path, shard):
-        raise CheckpointError(f"{where}: shard {shard[:120]!r} leads outside this folder")
-
-
-def _promised(name: str, shard: str, contents: Contents, where: str) -> TensorInfo:
-    info = contents.tensors.get(name)
-    if info is None:
-        raise CheckpointError(
-            f"{where}: tensor {name[:120]!r} is not in {shard!r}; index and shards disagree"
-        )
-    return info

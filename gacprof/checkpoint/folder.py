@@ -7,6 +7,7 @@ Hugging Face hub (headers by range requests, no download) are read by the same c
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ _HEAD = 256 << 10
 """Bytes fetched from the start of each file on a hub: most safetensors headers fit in."""
 
 _PARALLEL = 8
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Folder(Protocol):
@@ -49,19 +51,36 @@ class Folder(Protocol):
 
 
 class LocalFolder:
-    """A folder on disk. Files are opened for reading only."""
+    """A folder on disk. Files are opened for reading only.
 
-    def __init__(self, path: Path) -> None:
+    A link to a file outside is not followed, but for the file ``named`` by the user: a folder of
+    strangers may not decide which of the reader's files are read and copied.
+    """
+
+    def __init__(self, path: Path, named: str | None = None) -> None:
         self.path = path
         self.location = str(path)
+        self._inside: set[str | None] = {named}
 
     def names(self) -> tuple[str, ...]:
         try:
-            return tuple(sorted(e.name for e in os.scandir(self.path) if e.is_file()))
+            found = sorted(e.name for e in os.scandir(self.path) if e.is_file())
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be listed: {error.strerror}") from None
+        return tuple(name for name in found if name.isprintable())
+
+    def holds(self, name: str) -> bool:
+        """Whether the file lies in this folder, links followed."""
+        if name not in self._inside and is_inside(self.path, name):
+            self._inside.add(name)
+        return name in self._inside
 
     def size(self, name: str) -> int:
+        if not self.holds(name):
+            raise CheckpointError(
+                f"{self.location}: {name[:120]!r} leads outside this folder (a link): put the file "
+                "itself there"
+            )
         try:
             return (self.path / name).stat().st_size
         except (OSError, ValueError) as error:
@@ -71,6 +90,7 @@ class LocalFolder:
         """Nothing to do: local files are read at once."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
+        self.size(name)  # refuses what lies outside
         try:
             with (self.path / name).open("rb") as file:
                 file.seek(offset)
@@ -210,15 +230,20 @@ def parse_json(data: bytes, where: str, *, constants: bool = False) -> dict[str,
     """Parse one JSON object. ``where`` names the source in the error message.
 
     Raises :class:`CheckpointError` for anything else: broken JSON, another top-level type,
-    a key given twice, nesting too deep to parse, and NaN or Infinity unless ``constants`` (some
-    public configs contain them: Mamba-2's ``time_step_limit``).
+    a key given twice, nesting too deep to parse, halves of characters (lone surrogates), and NaN
+    or Infinity unless ``constants`` (some public configs contain them: Mamba-2's
+    ``time_step_limit``).
     """
+    number = float if constants else _finite
     try:
         value = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
-            parse_constant=float if constants else _refuse_constant,
+            parse_constant=number,
+            parse_float=number,
         )
+        if _HALF.search(data):  # only an escape can say one: UTF-8 has none
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise CheckpointError(f"{where}: JSON nested too deep") from None
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError and _unique's own
@@ -237,8 +262,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a JSON number")
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text[:80]} is not a JSON number")
+    return float(text)
 
 
 def is_inside(root: Path, name: str) -> bool:

@@ -22,6 +22,10 @@ from typing import Any, Literal
 
 from gacprof.core.errors import CheckpointError
 
+NewSizes = Mapping[str, int | None]
+"""New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
+(its factors were multiplied out into one dense weight)."""
+
 
 @dataclass(frozen=True)
 class TensorInfo:

@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
-from gacprof.checkpoint.skeleton import build_skeleton, require_transformers
+from gacprof.checkpoint.skeleton import build_skeleton, quiet, require_transformers
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.dtypes import FLOATING, full_name
 from gacprof.core.errors import CheckpointError
@@ -75,7 +76,7 @@ def load(
     except _MisfitError as misfit:
         if not _is_plain(inventory):
             raise
-        model, ignored = _load_plain(inventory, chosen, misfit), {}
+        model, ignored = _load_plain(model, reader, chosen, misfit), {}
     model.to(where).eval().requires_grad_(False)
     return Loaded(model, inventory, chosen, ignored)
 
@@ -94,11 +95,11 @@ def dtype_of(name: torch.dtype | str) -> torch.dtype:
 
 def _refuse_packed(inventory: Inventory) -> None:
     scheme = inventory.config.get("quantization_config")
-    if scheme is not None:
-        method = scheme.get("quant_method", "quantised") if isinstance(scheme, dict) else scheme
+    if scheme is not None or inventory.layout == "quantised":
+        method = scheme.get("quant_method") if isinstance(scheme, dict) else scheme
         raise CheckpointError(
-            f"{inventory.path} is quantised ({method}): it runs in its own library only; "
-            "scan and diagnose work"
+            f"{inventory.path} is quantised ({str(method or 'packed weights')[:40]}): it runs in "
+            "its own library only; scan and diagnose work"
         )
 
 
@@ -173,41 +174,38 @@ def _refuse_missing(missing: Iterable[str], inventory: Inventory, model: nn.Modu
 
 
 def _is_plain(inventory: Inventory) -> bool:
-    """Whether transformers' own loader may be asked: dense, uniform, safetensors in a folder.
+    """Whether transformers' own loading may be asked: dense and uniform.
 
     transformers 5 keeps a mixture's experts in one tensor and splits it on saving. Where nothing
-    in a checkpoint is compressed, its own loader knows best; it is held to the same rule: no
-    weight may stay random and none unused.
+    in a checkpoint is compressed, it knows best; it is held to the same rule: no weight may stay
+    random and none unused.
     """
-    return (
-        inventory.container == "safetensors"
-        and Path(inventory.path).is_dir()
-        and all(module.kind in ("dense", "embedding") for module in inventory.modules)
-        and all(dim.kind != "hidden" for dim in inventory.dims)
+    return all(module.kind in ("dense", "embedding") for module in inventory.modules) and all(
+        dim.kind != "hidden" for dim in inventory.dims
     )
 
 
-def _load_plain(inventory: Inventory, dtype: torch.dtype, misfit: CheckpointError) -> nn.Module:
-    """The model by transformers' own loader. Raises ``misfit`` where that fits no better."""
-    transformers = require_transformers()
-    log = transformers.utils.logging
-    verbosity = log.get_verbosity()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            inventory.path,
-            torch_dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except Exception:  # what a foreign checkpoint raises in transformers has no common type
-        raise misfit from None
-    finally:
-        log.set_verbosity(verbosity)
-        log.enable_progress_bar()
+def _load_plain(
+    built: nn.Module, reader: TensorReader, dtype: torch.dtype, misfit: CheckpointError
+) -> nn.Module:
+    """The model by transformers' own loading. Raises ``misfit`` where that fits no better.
+
+    It gets the config as we let it pass and the tensors, and no path: from a folder it would
+    read the config anew, and adapters and generation settings with it.
+    """
+    kind: Any = type(built)
+    cpu = torch.device("cpu")
+    with quiet(require_transformers()):
+        try:
+            model, report = kind.from_pretrained(
+                None,
+                config=built.config,
+                state_dict={name: _own_copy(reader.torch(name), dtype, cpu) for name in reader},
+                torch_dtype=dtype,
+                output_loading_info=True,
+            )
+        except Exception:  # what a foreign checkpoint raises in transformers has no common type
+            raise misfit from None
     if any(report[key] for key in ("missing_keys", "mismatched_keys", "unexpected_keys")):
         raise misfit
     found: nn.Module = model

@@ -14,20 +14,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gacprof.core.dtypes import BY_NAME, BY_STORAGE
 from gacprof.core.errors import CheckpointError
+from gacprof.core.points import MAX_DIM
 
 MAX_NDIM = 64
 MAX_ELEMENTS = 1 << 60
 
 _MAX_ENTRIES = 250_000
 _MAX_NAME = 1000
+_MAX_NAMES = 64 << 20
+"""Characters in all names of a model's modules and tensors together."""
 _MAX_DEPTH = 64
-_MAX_CONFIG_VALUES = 100_000
+_MAX_CONFIG = 1 << 20
+"""Values of a config and characters of its texts together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +40,10 @@ class Named:
 
     module: str
     name: str
+
+    def __post_init__(self) -> None:
+        if len(self.module) + len(self.name) > _MAX_NAME:
+            raise CheckpointError(f"pickle: a class's name is longer than {_MAX_NAME} characters")
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
@@ -162,7 +170,8 @@ def persistent(pid: Any) -> StorageRef | Named:
     of, key, numel = pid[1], pid[2], pid[4]
     dtype = BY_STORAGE.get(of.name) if isinstance(of, Named) else None
     if dtype is None:
-        raise CheckpointError(f"pickle: storage type {str(of)[:80]!r} is not known")
+        kind = str(of)[:80] if isinstance(of, Named) else type(of).__name__
+        raise CheckpointError(f"pickle: storage type {kind!r} is not known")
     if not isinstance(key, str) or not _is_count(numel):
         raise CheckpointError("pickle: a storage has no valid key or size")
     if len(pid) == 6 and pid[5] is not None:
@@ -176,7 +185,7 @@ def _view(maker: str, args: tuple[Any, ...]) -> TensorRef:
     storage, offset, shape, stride = args[:4]
     if not isinstance(storage, StorageRef) or not _is_count(offset):
         raise CheckpointError("pickle: a tensor without a storage or offset")
-    if not _are_counts(shape) or not _are_counts(stride) or len(shape) != len(stride):
+    if not _are_counts(shape, MAX_DIM) or not _are_counts(stride) or len(shape) != len(stride):
         raise CheckpointError("pickle: a tensor's shape or stride is not a list of sizes")
     dtype = storage.dtype
     if maker == "_rebuild_tensor_v3":
@@ -187,12 +196,13 @@ def _view(maker: str, args: tuple[Any, ...]) -> TensorRef:
     return TensorRef(storage, offset, tuple(shape), tuple(stride), dtype)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_ELEMENTS
+def _is_count(value: Any, most: int = MAX_ELEMENTS) -> bool:
+    return type(value) is int and 0 <= value <= most
 
 
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) <= MAX_NDIM and all(map(_is_count, value))
+def _are_counts(value: Any, most: int = MAX_ELEMENTS) -> bool:
+    is_list = isinstance(value, tuple | list) and len(value) <= MAX_NDIM
+    return is_list and all(_is_count(n, most) for n in value)
 
 
 _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
@@ -228,7 +238,7 @@ def _is_module(value: Any) -> bool:
 
 def _flat(value: Mapping[Any, Any], where: str) -> State:
     tensors = {name: ref for name, ref in value.items() if isinstance(ref, TensorRef)}
-    if not all(isinstance(name, str) for name in tensors):
+    if not all(isinstance(name, str) and _is_text(name) for name in tensors):
         raise CheckpointError(f"{where}: a tensor's name is not text")
     found = State(tensors)
     others = len(value) - len(tensors)
@@ -238,26 +248,56 @@ def _flat(value: Mapping[Any, Any], where: str) -> State:
 
 
 def _walk(root: Record, where: str) -> State:
-    """The state dict of a module tree. One module may be reached by several names (sharing)."""
+    """The state dict of a module tree. One module may be reached by several names (sharing).
+
+    Each module is looked through once. What each of its names costs is counted, so that a few
+    modules that share each other do not become more than a model has.
+    """
     found = State(config=_config(root.attributes.get("config"), where))
+    known: dict[int, _Parts] = {}
     todo: list[tuple[str, Record, int]] = [("", root, 0)]
-    reached = 0
+    reached = characters = 0
     while todo:
         prefix, record, depth = todo.pop()
-        state = record.attributes
-        found.attributes[prefix] = {"class": record.class_name, **_scalars(state)}
-        for name, tensor in _own_tensors(state):
-            found.tensors[_joined(prefix, name, where)] = tensor
-        for name, child in reversed(_entries(state, "_modules")):
-            if isinstance(child, Record):
-                todo.append((_joined(prefix, name, where), child, depth + 1))
-                reached += 1
-        if reached > _MAX_ENTRIES or len(found.tensors) > _MAX_ENTRIES or depth > _MAX_DEPTH:
+        if id(record) not in known:
+            known[id(record)] = _parts(record)
+        parts = known[id(record)]
+        found.attributes[prefix] = parts.attributes
+        reached += len(parts.children)
+        characters += (len(prefix) + 1) * (1 + len(parts.tensors) + len(parts.children))
+        entries = max(reached, len(found.tensors) + len(parts.tensors))
+        if entries > _MAX_ENTRIES or characters > _MAX_NAMES or depth > _MAX_DEPTH:
             raise CheckpointError(
                 f"{where}: more than {_MAX_ENTRIES} modules or tensors, or nested deeper than "
-                f"{_MAX_DEPTH}: not a model"
+                f"{_MAX_DEPTH}, or with longer names: not a model"
             )
+        for name, tensor in parts.tensors:
+            found.tensors[_joined(prefix, name, where)] = tensor
+        for name, child in reversed(parts.children):
+            todo.append((_joined(prefix, name, where), child, depth + 1))
     return found
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What one module says of itself, and what it holds by its own names."""
+
+    attributes: dict[str, Any]
+    tensors: list[tuple[str, TensorRef]]
+    children: list[tuple[str, Record]]
+
+
+def _parts(record: Record) -> _Parts:
+    state = record.attributes
+    transient = state.get("_non_persistent_buffers_set", ())
+    transient = transient if isinstance(transient, list | tuple) else ()
+    hidden = {name for name in transient if isinstance(name, str)}
+    stored = (*_entries(state, "_parameters"), *_entries(state, "_buffers"))
+    return _Parts(
+        {"class": record.class_name, **_scalars(state)},
+        [(n, value) for n, value in stored if isinstance(value, TensorRef) and n not in hidden],
+        [(n, value) for n, value in _entries(state, "_modules") if isinstance(value, Record)],
+    )
 
 
 def _entries(state: Mapping[Any, Any], group: str) -> list[tuple[str, Any]]:
@@ -266,18 +306,11 @@ def _entries(state: Mapping[Any, Any], group: str) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in named if isinstance(name, str)]
 
 
-def _own_tensors(state: Mapping[Any, Any]) -> Iterator[tuple[str, TensorRef]]:
-    transient = state.get("_non_persistent_buffers_set", ())
-    transient = transient if isinstance(transient, list | tuple) else ()
-    hidden = {name for name in transient if isinstance(name, str)}
-    for name, tensor in (*_entries(state, "_parameters"), *_entries(state, "_buffers")):
-        if isinstance(tensor, TensorRef) and name not in hidden:
-            yield name, tensor
-
-
 def _joined(prefix: str, name: str, where: str) -> str:
     if len(prefix) + len(name) > _MAX_NAME:
         raise CheckpointError(f"{where}: a module's name is longer than {_MAX_NAME} characters")
+    if not _is_text(name):
+        raise CheckpointError(f"{where}: the name {name[:120]!r} is not text")
     return f"{prefix}.{name}" if prefix else name
 
 
@@ -289,8 +322,8 @@ def _scalars(state: Mapping[Any, Any]) -> dict[str, Any]:
         if isinstance(key, str)
         and not key.startswith("_")
         and key != "training"
-        and _is_scalar(value)
         and not (isinstance(value, str) and len(value) > 200)
+        and _is_scalar(value)
     }
 
 
@@ -300,7 +333,15 @@ def _is_scalar(value: Any) -> bool:
         return math.isfinite(value)
     if isinstance(value, int):
         return value.bit_length() <= 64
-    return value is None or isinstance(value, str)
+    return value is None or (isinstance(value, str) and _is_text(value))
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written: a pickle may hold halves of characters (lone surrogates)."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 _CONFIG_CLASS = re.compile(r"transformers\.models\.([a-z0-9_]+)\.configuration_")
@@ -314,10 +355,10 @@ def _config(value: Any, where: str) -> dict[str, Any]:
     """
     if not isinstance(value, Record):
         return {}
-    budget = [_MAX_CONFIG_VALUES]
+    budget = [_MAX_CONFIG]
     config = {}
     for key, entry in value.attributes.items():
-        if isinstance(key, str) and not key.startswith("_"):
+        if isinstance(key, str) and _is_text(key) and not key.startswith("_"):
             plain = _plain(entry, 0, budget, where)
             if plain is not _NOT_PLAIN:
                 config[key] = plain
@@ -328,10 +369,10 @@ def _config(value: Any, where: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int, budget: list[int], where: str) -> Any:
-    """``value`` as JSON has it, or ``_NOT_PLAIN``. ``budget`` counts down the values seen."""
-    budget[0] -= 1
+    """``value`` as JSON has it, or ``_NOT_PLAIN``. ``budget`` counts down what was seen."""
+    budget[0] -= 1 + (len(value) if isinstance(value, str) else 0)
     if budget[0] < 0:
-        raise CheckpointError(f"{where}: its config has more than {_MAX_CONFIG_VALUES} values")
+        raise CheckpointError(f"{where}: its config has more than {_MAX_CONFIG} values or letters")
     if isinstance(value, Named) and value.module == "torch":
         return value.name  # torch.float16
     if _is_scalar(value):
@@ -339,7 +380,10 @@ def _plain(value: Any, depth: int, budget: list[int], where: str) -> Any:
     if depth >= 8 or not isinstance(value, list | tuple | dict):
         return _NOT_PLAIN
     if isinstance(value, dict):
-        if not all(isinstance(key, str | int) for key in value):
+        budget[0] -= sum(len(key) for key in value if isinstance(key, str))
+        if budget[0] < 0 or not all(
+            _is_scalar(key) and isinstance(key, str | int) for key in value
+        ):
             return _NOT_PLAIN
         made = {str(k): _plain(v, depth + 1, budget, where) for k, v in value.items()}
         return _NOT_PLAIN if _NOT_PLAIN in made.values() else made

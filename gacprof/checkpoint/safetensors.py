@@ -13,11 +13,12 @@ from gacprof.checkpoint.folder import Folder, parse_json
 from gacprof.checkpoint.inventory import Contents, TensorInfo
 from gacprof.core.dtypes import BY_CODE
 from gacprof.core.errors import CheckpointError
+from gacprof.core.points import MAX_DIM
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 
-MAX_DIM = 1 << 48
+MAX_OFFSET = 1 << 48
 
 MAX_TENSORS = 500_000
 """The largest public models (671B, one tensor per expert and part) have about 92 000."""
@@ -25,6 +26,14 @@ MAX_TENSORS = 500_000
 
 def read_safetensors(folder: Folder, name: str) -> Contents:
     """The tensors of one file, from its header. Raises :class:`CheckpointError`."""
+    header = read_header(folder, name)
+    where, size = f"{folder.location}/{name}", folder.size(name)
+    tensors = parse_header(header, 8 + len(header), size, name, where)
+    return Contents(tensors, container="safetensors")
+
+
+def read_header(folder: Folder, name: str) -> bytes:
+    """The JSON header of one file as it is. Raises :class:`CheckpointError`."""
     where = f"{folder.location}/{name}"
     size = folder.size(name)
     if size < 8:
@@ -35,9 +44,7 @@ def read_safetensors(folder: Folder, name: str) -> Contents:
             f"{where}: header of {length} bytes does not fit (file {size} bytes, format limit "
             f"{MAX_HEADER_BYTES}); not a safetensors file, or truncated"
         )
-    header = folder.read(name, 8, length)
-    tensors = parse_header(header, 8 + length, size, name, where)
-    return Contents(tensors, container="safetensors")
+    return folder.read(name, 8, length)
 
 
 def parse_header(
@@ -63,9 +70,9 @@ def _tensor(name: str, entry: Any, start: int, file: str, where: str) -> TensorI
     if element is None:
         raise CheckpointError(f"{what}: dtype {str(entry['dtype'])[:40]!r} is not known")
     shape, offsets = entry["shape"], entry["data_offsets"]
-    if not _are_sizes(shape):
+    if not _are_sizes(shape, MAX_DIM):
         raise CheckpointError(f"{what}: shape {str(shape)[:80]} is not a list of sizes")
-    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    if not _are_sizes(offsets, MAX_OFFSET) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(f"{what}: data_offsets {str(offsets)[:80]} are not a range")
     info = TensorInfo(
         name, tuple(shape), element.name, file, start + offsets[0], offsets[1] - offsets[0]
@@ -78,11 +85,11 @@ def _tensor(name: str, entry: Any, start: int, file: str, where: str) -> TensorI
     return info
 
 
-def _are_sizes(value: Any) -> bool:
+def _are_sizes(value: Any, most: int) -> bool:
     return (
         isinstance(value, list)
         and len(value) <= 64
-        and all(type(n) is int and 0 <= n <= MAX_DIM for n in value)
+        and all(type(n) is int and 0 <= n <= most for n in value)
     )
 
 

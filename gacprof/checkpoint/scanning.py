@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.containers import find_container, read_container
+from gacprof.checkpoint.containers import LEFT_OUT, find_container, read_container
 from gacprof.checkpoint.folder import Folder, HubFolder, LocalFolder, is_hub_id, read_json
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts import recognise
@@ -62,7 +62,7 @@ def _locate(path: Path) -> tuple[Folder, str]:
         folder = LocalFolder(path)
         return folder, find_container(folder)
     if is_file:
-        return LocalFolder(path.parent), path.name
+        return LocalFolder(path.parent, path.name), path.name
     if exists:
         raise CheckpointError(f"{path}: is neither a folder nor a file")
     if is_hub_id(str(path)):
@@ -85,8 +85,13 @@ def inventory_of(
     own = Path(name).stem + ".json"  # SliceGPT writes a JSON file with the weights' own stem
     has_own = own in names and own != "config.json"
     side = {own: read_json(folder, own)} if has_own else {}
-    files = tuple(n for n in names if belongs(n) or n in side)
-    return describe(path, replace(contents, config=config, side=side, factors=factors), files)
+    files = [n for n in names if belongs(n) or n in side]
+    outside = [n for n in files if isinstance(folder, LocalFolder) and not folder.holds(n)]
+    notes = [f"'{n}' is a link that leads outside this folder{LEFT_OUT}" for n in outside]
+    contents = replace(
+        contents, config=config, side=side, factors=factors, notes=(*contents.notes, *notes)
+    )
+    return describe(path, contents, tuple(n for n in files if n not in outside))
 
 
 def describe(path: str, contents: Contents, side_files: tuple[str, ...] = ()) -> Inventory:

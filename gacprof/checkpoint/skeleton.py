@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.config import effective_config
+from gacprof.checkpoint.config import effective_config, passed, refuse_oversized
 from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import can_be_resized, factors_of, parameter_names, set_sizes
 from gacprof.checkpoint.layouts import layout_named
@@ -27,7 +27,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> tuple[nn.Module,
     frequencies) are real, on the CPU. Raises :class:`CheckpointError` where the config names no
     model that this transformers has, or a layer does not fit it.
     """
-    with parameters_on_meta():
+    with parameters_on_meta(most=2 * len(inventory.tensors) + 1000):
         model = _from_config(inventory, dtype)
         names = _replace_factored(model, inventory)
         layout_named(inventory.layout).adapt(model, inventory)
@@ -38,14 +38,23 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> tuple[nn.Module,
 
 
 @contextlib.contextmanager
-def parameters_on_meta() -> Iterator[None]:
+def parameters_on_meta(most: int | None = None) -> Iterator[None]:
     """Modules made inside have parameters without memory, and real buffers.
 
     ``torch.device("meta")`` would take the buffers too, whose values only the constructors know.
+    Raises :class:`CheckpointError` for the parameter after ``most``.
     """
     register = nn.Module.register_parameter
+    made = 0
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal made
+        made += 1
+        if most is not None and made > most:
+            raise CheckpointError(
+                f"its config makes more than {most} parameters, many more than it has tensors: "
+                "config and tensors disagree"
+            )
         register(module, name, parameter)
         held = module._parameters.get(name)
         if held is not None and not held.is_meta:
@@ -68,19 +77,37 @@ def require_transformers() -> Any:
     return transformers
 
 
+@contextlib.contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """Inside, transformers shows neither warnings nor progress bars."""
+    log = transformers.utils.logging
+    verbosity = log.get_verbosity()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        log.enable_progress_bar()
+
+
 def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
     transformers = require_transformers()
     values = effective_config(inventory)
-    values.pop("dtype", None)
-    values["torch_dtype"] = str(dtype).removeprefix("torch.")  # the name that all versions read
     kind = values["model_type"]
     if kind not in transformers.CONFIG_MAPPING:
         raise CheckpointError(
             f"{inventory.path}: transformers {transformers.__version__} has no model type '{kind}'"
         )
+    refuse_oversized(values, len(inventory.tensors), inventory.path)
     try:
-        config = _make_config(transformers.CONFIG_MAPPING[kind], values)
+        own = transformers.CONFIG_MAPPING[kind]
+        values = passed(values, own)
+        values["torch_dtype"] = str(dtype).removeprefix("torch.")  # the name all versions read
+        config = _make_config(own, values)
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{inventory.path}: {error}") from None
     except Exception as error:  # what a foreign config raises in transformers has no common type
         reason = (str(error).splitlines() or [type(error).__name__])[-1].strip()
         raise CheckpointError(

@@ -32,6 +32,10 @@ MAX_DIRECTORY_BYTES = 64 << 20
 LEGACY_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
 """The first pickle: the long integer 0x1950A86A20F9469CFC6C."""
 
+MAX_STRETCH = 32
+"""Views share a storage: together a file's tensors may be so many times its own size. A copy of
+them (realigned, loaded) holds each whole, and 12 KB must not become gigabytes."""
+
 _LEGACY_PROTOCOL = 1001
 _BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error)
 _TAIL = 128 << 10
@@ -221,6 +225,12 @@ def _contents(
         if ref.storage.key not in storages:
             raise CheckpointError(f"{where}: storage {ref.storage.key[:40]!r} is missing")
         tensors[name] = located(name, ref, file, *storages[ref.storage.key], where)
+    whole, stored = sum(t.nbytes for t in tensors.values()), sum(n for _, n in storages.values())
+    if whole > max(MAX_STRETCH * stored, _TAIL * MAX_STRETCH):
+        raise CheckpointError(
+            f"{where}: its tensors are views that take {whole:,} bytes of {stored:,} stored: "
+            "not a model"
+        )
     notes = (*state.notes, *_shared_notes(tensors))
     return Contents(
         tensors, state.config, attributes=state.attributes, container="torch", notes=notes

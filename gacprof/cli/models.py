@@ -182,6 +182,8 @@ def print_verification(check: Verification) -> None:
     print_table("", ("quantity", "value"), rows)
     say(f"{b} against {a}")
     say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
+    if check.merged:
+        say(f"the tolerance includes rounding the products of {check.merged} merged weights")
     say(_verdict(check, a, b))
 
 

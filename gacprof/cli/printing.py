@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
+from gacprof.core.formatting import visible
+
 WIDTH_UNSEEN = 2000
 """Columns where the output is no terminal and COLUMNS is not set: no cell is ever folded."""
 
@@ -36,13 +38,13 @@ class Progress(Protocol):
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    line = " ".join(message.split())
+    line = visible(" ".join(message.split()))
     print(f"gacprof: {line}", file=sys.stderr)
 
 
 def say(text: str = "") -> None:
     """A line for a person, its text taken literally."""
-    out.print(escape(text), highlight=False, soft_wrap=True)
+    out.print(escape(visible(text)), highlight=False, soft_wrap=True)
 
 
 def plot_width() -> int:
@@ -84,7 +86,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
             min_width=widest if widest <= NEVER_FOLDED else None,
         )
     for row in rows:
-        table.add_row(*("–" if cell is None else escape(str(cell)) for cell in row))
+        table.add_row(*("–" if cell is None else escape(visible(str(cell))) for cell in row))
     out.print(table)
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.noise import CurveBlocks, Slot, checks, noise_of
+from gacprof.cliffmap.noise import Column, CurveBlocks, checks, noise_of
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
 from gacprof.core.errors import MapError
 from gacprof.core.fit import block_row, fit_blocks, log_matrix
@@ -157,7 +157,7 @@ def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
 
     Raises :class:`MapError` for a time that is no positive number.
     """
-    place: dict[Slot, int] = {}
+    place: dict[Column, int] = {}
     rows = [
         block_row(
             (place.setdefault((call.point, call.replicate), len(place)), call.us, call.disturbed)

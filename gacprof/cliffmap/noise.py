@@ -22,7 +22,8 @@ CONTENDED = 0.5
 """The share of calls that lost a core although they were made several times over, from which a
 curve's times are those of the scheduler: all dims then look alike, and nothing looks noisy."""
 
-Slot = tuple[Point, bool]
+Column = tuple[Point, bool]
+"""What a column of the blocks' table holds: a point, and whether it is the A/A replicate."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class CurveBlocks:
     """The blocks of one curve as a matrix of log times [blocks, slots], and their fit."""
 
     blocks: Sequence[Block]
-    slots: list[Slot]
+    slots: list[Column]
     log_us: Floats
     disturbed: float
     fit: Fit

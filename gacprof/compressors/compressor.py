@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.inventory import Contents, Inventory
+from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
 from gacprof.checkpoint.layouts.layout import Layout, rank_names
 from gacprof.checkpoint.layouts.linear import Linear
-from gacprof.checkpoint.layouts.width import Sizes
 
 LLAMA_ROPE_THETA = 10000.0
 """LlamaRotaryEmbedding's default."""
@@ -37,7 +36,7 @@ class Compressor(Layout):
             return name
         return name.removeprefix(self.prefix).removeprefix(self.prefix.lower()) or name
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         files = super().mirror(inventory, sizes)
         config = files.get("config.json", {})
         declared = config.get(self.rank_key)
@@ -75,7 +74,7 @@ class Compressor(Layout):
                 )
 
 
-def _resized(module: str, ranks: Any, sizes: Sizes) -> Any:
+def _resized(module: str, ranks: Any, sizes: NewSizes) -> Any:
     """The ranks of one module, a number or a list of groups; none where its factors are gone."""
     if not isinstance(ranks, list):
         return sizes.get(f"{module}:rank", ranks)

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, Place
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, NewSizes, Place
 from gacprof.checkpoint.layouts.layout import embedding_tables
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears
-from gacprof.checkpoint.layouts.names import layer_of, role_of
-from gacprof.checkpoint.layouts.width import Sizes
+from gacprof.checkpoint.layouts.names import layer_of, names_below, role_of
 from gacprof.compressors.compressor import Compressor
 from gacprof.core.errors import CheckpointError
 
@@ -61,7 +60,7 @@ class SliceGpt(Compressor):
                 "it"
             )
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         files = super().mirror(inventory, sizes)
         contents = Contents(inventory.tensors, inventory.config, inventory.side)
         linears = [*self.found(contents), *dense_linears(contents)]
@@ -157,9 +156,11 @@ def _stretches(contents: Contents, linears: Sequence[Linear]) -> Iterator[_Stret
     tables = [Place(name, 1) for name in embedding_tables(contents)]
     stretch = _Stretch("embedding:hidden", None, tables, keys=[("embedding_dimensions", "0")])
     paths = [n.removesuffix(_ATTENTION) for n in contents.tensors if n.endswith(_ATTENTION)]
+    by_name = {linear.name: linear for linear in linears}
+    below = names_below(set(paths), by_name)
     for path in sorted(paths, key=lambda p: layer_of(p) or 0):
         layer = layer_of(path) or 0
-        inside = [x for x in linears if x.name.startswith(f"{path}.")]
+        inside = [by_name[name] for name in below.get(path, ())]
         is_parallel = f"{path}{_MLP}" not in contents.tensors  # attention and MLP beside each other
         for kinds in (("attention", "mlp"),) if is_parallel else (("attention",), ("mlp",)):
             shortcut = path + _SHORTCUT[kinds[0]]

@@ -139,8 +139,9 @@ def choose_dtype(
     if stored in held or not held:  # lookups in an empty map fail and say what to sweep
         return stored, ""
     which = "the only dtype" if len(held) == 1 else "the first dtype"
+    how = f"; 'gacprof sweep --for CHECKPOINT --dtype {stored}' measures those"
     return held[0], (
         f"stored as {stored}; predicted in {held[0]}, {which} of this map: what the weights cost "
-        f"when computed in {held[0]}. Other kernels serve {stored}, with other cliffs and times; "
-        f"'gacprof sweep --for CHECKPOINT --dtype {stored}' measures those"
+        f"when computed in {held[0]}. Other kernels serve {stored}, with other cliffs and times"
+        + (how if stored in DTYPES else "")
     )

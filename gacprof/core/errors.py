@@ -6,15 +6,10 @@ line and exits with :attr:`GacprofError.exit_code`. Anything else that escapes i
 
 from __future__ import annotations
 
+from gacprof.core.formatting import visible
+
 MOST_LETTERS = 2000
 """Of a message: names and values from a file may be of any length."""
-
-
-def printable(text: str) -> str:
-    """Text that a terminal shows as it stands: what a file wrote into names does nothing."""
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} …"
 
 
 class GacprofError(Exception):
@@ -23,7 +18,8 @@ class GacprofError(Exception):
     exit_code = 2
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(printable(message))
+        text = visible(message)
+        super().__init__(text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} …")
 
 
 class SuiteError(GacprofError):

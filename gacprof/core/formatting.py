@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
+
+
+def visible(text: str) -> str:
+    """A text of strangers as a terminal may show it: control characters and halves of characters
+    are escaped (``\\x1b[31m``), which would colour, hide or rewrite what is said."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(c)[1:-1] if unicodedata.category(c).startswith("C") and c not in "\n\t" else c
+        for c in text
+    )
 
 
 def microseconds(value: float | None) -> str | None:

@@ -14,14 +14,15 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
+from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.skeleton import require_transformers
+from gacprof.core.error_budget import of_computing, of_merging
 from gacprof.core.errors import CheckpointError, first_line
 from gacprof.evaluation.models import Model, device_of, name_of, ready, text_config, vocabulary
 
@@ -32,19 +33,6 @@ SHAPE = (2, 32)
 """Sequences × tokens of the default inputs."""
 
 SEED = 0
-
-ONE_OPERATION = MappingProxyType(
-    {
-        torch.float64: 1e-7,
-        torch.float32: 1.3e-6,
-        torch.bfloat16: 1.6e-2,
-        torch.float16: 1e-3,
-    }
-)
-"""Relative tolerance of one operation: the defaults of torch.testing.assert_close."""
-
-ROUNDINGS_PER_LAYER = 8
-"""Norm, q·k, softmax·v, o, add, norm, gate·up, down-and-add: what a decoder layer rounds."""
 
 WINDOW = 512
 """Tokens a model sees at once for the perplexity; windows do not overlap, so the first tokens of
@@ -74,6 +62,8 @@ class Verification:
     most ``tolerance`` (:func:`tolerance_of`) and everything is finite. The sizes of the errors
     are what counts; that two outputs are equal to the bit is never claimed. ``finite_a`` and
     ``finite_b`` say whether all logits of each are finite: where not, nothing can be compared.
+    ``merged`` counts the layers that are factored in one model and dense in the other: rounding
+    their products is in the tolerance.
     """
 
     a: str
@@ -95,14 +85,32 @@ class Verification:
     perplexity_b: Perplexity | None = None
     finite_a: bool = True
     finite_b: bool = True
+    merged: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def tolerance_of(dtype: torch.dtype, layers: int) -> float:
-    """The largest error of any logit that passes, as a share of the largest logit's size."""
-    return ONE_OPERATION[dtype] * math.sqrt(ROUNDINGS_PER_LAYER * max(1, layers))
+def tolerance_of(dtype: torch.dtype, layers: int, merged: Sequence[str] = ()) -> float:
+    """The largest error of any logit that passes, as a share of the largest logit's size.
+
+    ``merged`` are the stored dtypes of weights that are factors in only one of the two models.
+    """
+    computing = of_computing(str(dtype).removeprefix("torch."), layers)
+    return math.hypot(computing, of_merging(merged))
+
+
+def merged_weights(a: Model, b: Model) -> list[str]:
+    """The stored dtypes of the layers that are factored in one of the models and dense, with the
+    same sides, in the other: their product was rounded."""
+    first, second = ({m.name: m for m in inventory_for(x).modules if m.gemms} for x in (a, b))
+    pairs = [(m, second[m.name]) for m in first.values() if m.name in second]
+    return [
+        (x if x.kind == "dense" else y).dtype
+        for x, y in pairs
+        if (x.kind == "dense") != (y.kind == "dense")
+        and (x.out_features, x.in_features) == (y.out_features, y.in_features)
+    ]
 
 
 def verify(
@@ -134,7 +142,8 @@ def verify(
     first = _Run(a, numbers, where, given, tokens)
     second = _Run(b, numbers, where, first.ids, tokens)
     source = "given" if given is not None else f"random, seed {SEED}"
-    return _compare(first, second, numbers, where, f"{source}, {list(first.ids.shape)} tokens")
+    source += f", {list(first.ids.shape)} tokens"
+    return _compare(first, second, numbers, where, source, merged_weights(a, b))
 
 
 class _Run:
@@ -160,8 +169,11 @@ class _Run:
                 raise CheckpointError(
                     f"{self.name} knows {known} tokens, {what} {int(given.max())}"
                 )
-        with torch.inference_mode():
-            self.logits = loaded(input_ids=ids.to(device), use_cache=False).logits.cpu()
+        try:
+            with torch.inference_mode():
+                self.logits = loaded(input_ids=ids.to(device), use_cache=False).logits.cpu()
+        except Exception as error:  # a config of strangers can be wrong in any way
+            raise CheckpointError(f"{self.name} cannot be run: {first_line(error)}") from None
         self.perplexity = None if text is None else _perplexity(loaded, text, device)
         alive = weakref.ref(loaded)
         del loaded
@@ -170,7 +182,12 @@ class _Run:
 
 
 def _compare(
-    a: _Run, b: _Run, dtype: torch.dtype, device: torch.device, inputs: str
+    a: _Run,
+    b: _Run,
+    dtype: torch.dtype,
+    device: torch.device,
+    inputs: str,
+    merged: Sequence[str],
 ) -> Verification:
     if a.logits.shape != b.logits.shape:
         raise CheckpointError(
@@ -182,7 +199,7 @@ def _compare(
     rms = float((x - y).square().mean().sqrt() / x.square().mean().sqrt())
     log_p, log_q = x.log_softmax(-1), y.log_softmax(-1)
     kl = (log_p.exp() * (log_p - log_q)).sum(-1).clamp(min=0)
-    tolerance = tolerance_of(dtype, max(a.layers, b.layers))
+    tolerance = tolerance_of(dtype, max(a.layers, b.layers), merged)
     relative = error / scale if scale else error
     return Verification(
         a=a.name,
@@ -204,6 +221,7 @@ def _compare(
         perplexity_b=b.perplexity,
         finite_a=bool(x.isfinite().all()),
         finite_b=bool(y.isfinite().all()),
+        merged=len(merged),
     )
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gacprof.checkpoint.inventory import Dim
+from gacprof.checkpoint.inventory import Dim, NewSizes
+from gacprof.core.error_budget import of_merging
 from gacprof.diagnosing.companions import companions
 from gacprof.diagnosing.latency_profile import latency_profile
 from gacprof.planning.classes import DimClass, Option
-from gacprof.planning.memory import NewSizes, footprint, planned
+from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import share_kept
 from gacprof.planning.problem import Limits, Problem
 from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
@@ -118,6 +119,7 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         warnings.append(
             f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
             + (f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower")
+            + f"; rounding them may move a logit by {_rounding(problem, fused):.1e} of the largest"
         )
     unsafe = [g for g, o in pairs if not o.safe and g.bounds.pin is not None]
     if unsafe:
@@ -130,6 +132,11 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         dims = "1 dim is" if cut == 1 else f"{cut} dims are"
         warnings.append(f"{dims} cut: the model's function changes")
     return warnings
+
+
+def _rounding(problem: Problem, merged: Sequence[tuple[DimClass, Option]]) -> float:
+    names = {dim.name for group, _ in merged for dim in group.members}
+    return of_merging(m.dtype for m in problem.inventory.modules if names.intersection(m.dims))
 
 
 def _undecided(chosen: Sequence[Option], tolerance: float) -> list[str]:

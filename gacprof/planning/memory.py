@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, TensorInfo
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
 from gacprof.core.errors import PlanError
 from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.planning.request import PlanRequest
 
 if TYPE_CHECKING:
     from gacprof.planning.classes import Option
-
-NewSizes = Mapping[str, int | None]
-"""Dim name → new size; None where a factor pair is multiplied out and its rank with it."""
 
 
 @dataclass(frozen=True)

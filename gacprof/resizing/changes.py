@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, Place, TensorInfo
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place, TensorInfo
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Method
 from gacprof.core.points import MAX_DIM
-from gacprof.planning.memory import NewSizes
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Edit:
     """One stored tensor and, by axis, the changes that it takes part in with their places."""
 
     info: TensorInfo
-    places: Mapping[int, tuple[tuple[Change, Place], ...]] = field(default_factory=dict)
+    places: Mapping[int, Sequence[tuple[Change, Place]]] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -189,11 +188,10 @@ def new_tensors(
     inventory: Inventory, changes: Iterable[Change], merged: Sequence[Module] = ()
 ) -> dict[str, NewTensor]:
     """The tensors of the new checkpoint by name."""
-    places: dict[str, dict[int, tuple[tuple[Change, Place], ...]]] = {}
+    places: dict[str, dict[int, list[tuple[Change, Place]]]] = {}
     for change in changes:
         for place in change.dim.places:
-            axes = places.setdefault(place.tensor, {})
-            axes[place.axis] = (*axes.get(place.axis, ()), (change, place))
+            places.setdefault(place.tensor, {}).setdefault(place.axis, []).append((change, place))
     edits = {name: Edit(info, places.get(name, {})) for name, info in inventory.tensors.items()}
     tensors = {name: NewTensor(name, (edit,)) for name, edit in edits.items()}
     for module in merged:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gacprof.checkpoint import mirrored_files
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.tensors import ModelReader, tensors_of
 from gacprof.core.errors import CheckpointError
-from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
 from gacprof.resizing.output import config_notes
 from gacprof.resizing.segments import Array

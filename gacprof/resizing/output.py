@@ -21,13 +21,15 @@ from typing import Any
 import gacprof
 from gacprof.checkpoint import Inventory, mirrored_files
 from gacprof.checkpoint.config import module_facts
-from gacprof.checkpoint.containers import LEFT_OUT, find_container
-from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container
+from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
+from gacprof.checkpoint.inventory import NewSizes
+from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.width import widths_against_config
-from gacprof.checkpoint.safetensors import MAX_HEADER_BYTES
+from gacprof.checkpoint.safetensors import read_header
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import sync, write_json
-from gacprof.planning.memory import NewSizes
+from gacprof.core.files import sync, write_json, write_text
+from gacprof.core.formatting import visible
 from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.result import RealignResult
 from gacprof.resizing.writers import WeightsFile
@@ -112,14 +114,17 @@ def _remove_leftovers(out: Path, own: Path) -> None:
 def weights_files(
     inventory: Inventory, tensors: Mapping[str, NewTensor]
 ) -> tuple[WeightsFile, ...]:
-    """The output's weight files, sharded as the source is."""
+    """The output's weight files, sharded as the source is.
+
+    Raises :class:`CheckpointError` for a name that another file of the output needs.
+    """
     by_source: dict[str, list[NewTensor]] = {}
     for tensor in tensors.values():
         by_source.setdefault(tensor.sources[0].file, []).append(tensor)
     found = []
     for i, (source, held) in enumerate(sorted(by_source.items()), 1):
         if inventory.container == "safetensors":
-            name, metadata = source, _metadata(Path(inventory.folder) / source)
+            name, metadata = source, _metadata(_folder(inventory), source)
         elif inventory.layout == "slicegpt":
             found.append(WeightsFile(source, "torch", tuple(held), {}))
             continue
@@ -127,15 +132,25 @@ def weights_files(
             shard = f"-{i:05d}-of-{len(by_source):05d}" if len(by_source) > 1 else ""
             name, metadata = f"model{shard}.safetensors", {"format": "pt"}
         found.append(WeightsFile(name, "safetensors", tuple(held), metadata))
+    for file in found:
+        if not file.name.endswith(WEIGHTS) or file.name.startswith(".") or "/." in file.name:
+            raise CheckpointError(
+                f"{inventory.path}: {file.name!r} is no name for weights here: other files of the "
+                f"output have such names; rename it to end with {WEIGHTS[0]}, in the index too"
+            )
     return tuple(found)
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _folder(inventory: Inventory) -> LocalFolder:
+    """Where the checkpoint lies, read by the rules that it was scanned by."""
+    path = Path(inventory.path)
+    return LocalFolder(Path(inventory.folder), path.name if path.is_file() else None)
+
+
+def _metadata(folder: LocalFolder, file: str) -> dict[str, str]:
     """A safetensors file's own metadata."""
-    with path.open("rb") as source:
-        length = int.from_bytes(source.read(8), "little")
-        found = json.loads(source.read(min(length, MAX_HEADER_BYTES))).get("__metadata__")
-    return {str(k): str(v) for k, v in (found or {}).items()}
+    found: dict[str, str] = parse_json(read_header(folder, file), file).get("__metadata__", {})
+    return found
 
 
 def write_side_files(
@@ -152,7 +167,8 @@ def write_side_files(
         written["config.json"] |= module_facts(inventory)
     written |= _index(inventory, files, parameters)
     for name, content in written.items():
-        write_json(folder / name, content)
+        # configs may hold Infinity (Mamba-2's time_step_limit), which transformers reads
+        write_text(folder / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     for name in inventory.side_files:
         if name not in written and name not in (file.name for file in files):
             shutil.copyfile(Path(inventory.folder) / name, folder / name)
@@ -169,7 +185,7 @@ def _index(
     path, old = Path(inventory.path), {}
     name = path.name if path.is_file() else find_container(LocalFolder(path))
     if name.endswith(".index.json"):
-        old = read_json(LocalFolder(Path(inventory.folder)), name)
+        old = read_json(_folder(inventory), name)
     if files[0].kind != "safetensors" or (not old and len(files) == 1):
         return {}
     if not old or inventory.container != "safetensors":
@@ -189,7 +205,7 @@ def write_provenance(
     record: dict[str, Any] = {
         "schema": "gacprof.realigned/1",
         "gacprof": gacprof.__version__,
-        "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
+        "source": {"path": visible(inventory.path), "fingerprint": inventory.fingerprint},
         "origin": dict(origin),
         "layout": result.layout,
         "exact": result.exact,
@@ -198,12 +214,11 @@ def write_provenance(
         "fused": list(result.fused),
         "notes": list(result.notes),
     }
-    earlier = Path(inventory.folder) / PROVENANCE
-    if earlier.is_file():
-        try:
-            record["earlier"] = json.loads(earlier.read_text(encoding="utf-8"))
-        except ValueError:
-            record["earlier"] = None
+    source = _folder(inventory)
+    if PROVENANCE in source.names():
+        record["earlier"] = None
+        with contextlib.suppress(CheckpointError):
+            record["earlier"] = read_json(source, PROVENANCE)
     write_json(folder / PROVENANCE, record)
 
 
@@ -213,12 +228,11 @@ def refuse_incomplete(inventory: Inventory) -> None:
     A tensor of a whole layer that the index does not know is left out by every loader, and here
     (a note says so); one whose neighbours are there was lost from the index.
     """
+    wanted = {name.rsplit(".", 2)[0] for name in inventory.left_out}
+    partners = {path: below[0] for path, below in names_below(wanted, inventory.tensors).items()}
     for name in inventory.left_out:
-        layer = name.rsplit(".", 2)[0] + "."
-        if name.endswith("rotary_emb.inv_freq"):
-            continue
-        partner = next((other for other in inventory.tensors if other.startswith(layer)), None)
-        if partner is not None:
+        partner = partners.get(name.rsplit(".", 2)[0])
+        if partner is not None and not name.endswith("rotary_emb.inv_freq"):
             raise CheckpointError(
                 f"{inventory.path}: its index leaves out '{name}', which the shards hold and which "
                 f"belongs with '{partner}': mend the index or fetch the checkpoint again"
@@ -227,7 +241,7 @@ def refuse_incomplete(inventory: Inventory) -> None:
 
 def notes_on(inventory: Inventory, sizes: NewSizes) -> tuple[str, ...]:
     """What the user has to know or to add by hand."""
-    notes = [note for note in inventory.notes if inventory.left_out and note.endswith(LEFT_OUT)]
+    notes = [note for note in inventory.notes if note.endswith(LEFT_OUT)]
     has_tokenizer = any(name.startswith("tokenizer") for name in inventory.side_files)
     if inventory.attributes and not has_tokenizer:
         notes.append(

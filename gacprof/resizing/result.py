@@ -50,6 +50,8 @@ class RealignResult:
     ``resumed`` lists weight files that an earlier, killed run had finished; ``fused`` the modules
     whose factors were multiplied out; ``not_finite`` the changed tensors that hold NaN or
     infinity (of files written by this run; tensors that stay as they are, are not looked at).
+    ``rounding`` is what rounding the ``fused`` products may move a logit by, as a share of the
+    largest (``core/error_budget.py``); ``verify`` allows for it.
     """
 
     source: str
@@ -65,6 +67,7 @@ class RealignResult:
     notes: tuple[str, ...] = ()
     fused: tuple[str, ...] = ()
     not_finite: tuple[str, ...] = ()
+    rounding: float = 0.0
 
     @property
     def exact(self) -> bool:
@@ -96,7 +99,9 @@ class RealignResult:
             return "; ".join([CUT] * self._cut + [INFORMED] * bool(self.informed))
         if not self.resized and not self.fused:
             return COPIED
-        return FUSED if self.fused else EXACT
+        if not self.fused:
+            return EXACT
+        return f"{FUSED}, which may move a logit by {self.rounding:.1e} of the largest"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"exact": self.exact, "meaning": self.meaning}

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
-from gacprof.checkpoint import Inventory, open_tensors, scan
+from gacprof.checkpoint import Inventory, inventory_for, open_tensors
 from gacprof.core import Progress
+from gacprof.core.error_budget import of_merging
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
 from gacprof.planning.memory import footprint
@@ -87,7 +88,7 @@ def realign(
         return realign_model(checkpoint, plan, base=base, inplace=inplace)
     if out is None or inplace:
         raise PlanError("a checkpoint is never changed in place: name a new folder as out")
-    inventory = _inventory(checkpoint)
+    inventory = inventory_for(checkpoint)
     return _write(inventory, sizes.requested(inventory, plan), out, base, progress)
 
 
@@ -104,7 +105,7 @@ def realign_by_strategy(
     Dims that may not be padded stay as they are and are named in the result's notes. ``base`` is
     as in :func:`realign`.
     """
-    inventory = _inventory(checkpoint)
+    inventory = inventory_for(checkpoint)
     return _write(inventory, sizes.by_strategy(inventory, strategy), out, base, progress)
 
 
@@ -121,7 +122,7 @@ def realign_uniform(
     ``parameters_after`` − ``parameters_before``. Raises :class:`CheckpointError` where the
     result would not be a plain model (factor pairs, sliced hidden size, unequal heads).
     """
-    inventory = _inventory(checkpoint)
+    inventory = inventory_for(checkpoint)
     return _write(inventory, sizes.uniform(inventory, multiple), out, None, progress)
 
 
@@ -137,7 +138,7 @@ def fuse(
     The product is computed in float64 and rounded once to the stored dtype. What it costs or
     saves is the result's ``parameters_after`` − ``parameters_before``.
     """
-    inventory = _inventory(checkpoint)
+    inventory = inventory_for(checkpoint)
     return _write(inventory, sizes.merged(inventory, modules), out, None, progress)
 
 
@@ -156,7 +157,7 @@ def _write(
     reader, originals = open_tensors(inventory), None
     origin = dict(request.origin)
     if base is not None:
-        originals = BaseWeights(open_tensors(_inventory(base)), inventory)
+        originals = BaseWeights(open_tensors(inventory_for(base)), inventory)
         changes = originals.inform(changes)
         dense = originals.inventory
         origin["base"] = {"path": dense.path, "fingerprint": dense.fingerprint}
@@ -179,14 +180,11 @@ def _write(
             resumed=resumed,
             notes=(*request.notes, *notes_on(inventory, request.sizes)),
             not_finite=tuple(resizer.not_finite),
+            rounding=of_merging(module.dtype for module in merged),
         )
         write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
         write_provenance(folder, inventory, result, origin)
     return result
-
-
-def _inventory(checkpoint: str | Path | Inventory) -> Inventory:
-    return checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
 
 
 def _refuse_inside(out: Path, inventory: Inventory) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
-from gacprof.planning.memory import NewSizes, footprint
+from gacprof.planning.memory import footprint
 from gacprof.planning.schema import Choice
 
 Asked = Plan | str | Path | Mapping[str, int | None]

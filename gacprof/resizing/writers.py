@@ -205,8 +205,7 @@ def _state_dict(tensors: Sequence[NewTensor]) -> bytes:
     """The pickle of a dict from tensor names to references to the entries, opcode by opcode:
     the pickle module would have to import what it names."""
     items = b"".join(_plain(t.name) + _reference(i, t) for i, t in enumerate(tensors))
-    start = pickle.PROTO + b"\x02" + pickle.EMPTY_DICT + pickle.MARK
-    return start + items + pickle.SETITEMS + pickle.STOP
+    return b"\x80\x02}(" + items + b"u."
 
 
 def _reference(index: int, tensor: NewTensor) -> bytes:
@@ -216,32 +215,17 @@ def _reference(index: int, tensor: NewTensor) -> bytes:
         raise CheckpointError(f"'{tensor.name}': torch.save files hold no {tensor.dtype}")
     shape = tensor.shape
     strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    where = _tuple(
-        _plain("storage"),
-        _global("torch", storage),
-        _plain(str(index)),
-        _plain("cpu"),
-        _plain(prod(shape)),
+    kind = f"ctorch\n{storage}\n".encode()
+    return b"".join(
+        [
+            b"ctorch._utils\n_rebuild_tensor_v2\n((",
+            *(_plain("storage"), kind, _plain(str(index)), _plain("cpu"), _plain(prod(shape))),
+            *(b"tQ", _plain(0), _plain(shape), _plain(strides)),
+            b"\x89ccollections\nOrderedDict\n)RtR",
+        ]
     )
-    arguments = _tuple(
-        where + pickle.BINPERSID,
-        _plain(0),
-        _plain(shape),
-        _plain(strides),
-        pickle.NEWFALSE,
-        _global("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE,
-    )
-    return _global("torch._utils", "_rebuild_tensor_v2") + arguments + pickle.REDUCE
 
 
 def _plain(value: Any) -> bytes:
     """The opcodes of a string, a number or a tuple of numbers."""
     return pickle.dumps(value, protocol=2)[2:-1]
-
-
-def _tuple(*parts: bytes) -> bytes:
-    return pickle.MARK + b"".join(parts) + pickle.TUPLE
-
-
-def _global(module: str, name: str) -> bytes:
-    return pickle.GLOBAL + f"{module}\n{name}\n".encode()

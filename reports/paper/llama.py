@@ -19,7 +19,7 @@ PERIOD = 4
 ALIGNMENT = 8
 """What naive repairs round and pad to: 16 bytes of a 16-bit type."""
 
-Sizes = Mapping[str, int]
+DimSizes = Mapping[str, int]
 """Dim name (``model.layers.0.mlp:width``) → size."""
 
 
@@ -112,18 +112,18 @@ def unaligned_widths(shape: Shape) -> dict[str, int]:
     return _to_budget(wanted, KEPT * shape.intermediate * shape.layers)
 
 
-def rounded(sizes: Sizes) -> dict[str, int]:
+def rounded(sizes: DimSizes) -> dict[str, int]:
     """Each to the nearest multiple of 8."""
     half = ALIGNMENT // 2
     return {n: max(ALIGNMENT, (s + half) // ALIGNMENT * ALIGNMENT) for n, s in sizes.items()}
 
 
-def padded(sizes: Sizes) -> dict[str, int]:
+def padded(sizes: DimSizes) -> dict[str, int]:
     """Each to the next multiple of 8: the papers' minimal repair."""
     return {name: -(-size // ALIGNMENT) * ALIGNMENT for name, size in sizes.items()}
 
 
-def inventory_of(shape: Shape, sizes: Sizes, name: str = "<shapes>") -> Inventory:
+def inventory_of(shape: Shape, sizes: DimSizes, name: str = "<shapes>") -> Inventory:
     """The inventory of a Llama with these ranks or widths, every other weight dense."""
     tensors = {
         tensor: TensorInfo(tensor, dims, shape.dtype, name, None, shape.itemsize * prod(dims))
@@ -132,7 +132,7 @@ def inventory_of(shape: Shape, sizes: Sizes, name: str = "<shapes>") -> Inventor
     return describe(name, Contents(tensors, _config(shape, sizes), container="shapes"))
 
 
-def _tensors(shape: Shape, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _tensors(shape: Shape, sizes: DimSizes) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "model.embed_tokens.weight", (shape.vocabulary, shape.hidden)
     yield "lm_head.weight", (shape.vocabulary, shape.hidden)
     yield "model.norm.weight", (shape.hidden,)
@@ -152,7 +152,7 @@ def _tensors(shape: Shape, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...]]
                 yield f"{layer}.{name}.ALinear.weight", (out, rank)
 
 
-def _config(shape: Shape, sizes: Sizes) -> dict[str, Any]:
+def _config(shape: Shape, sizes: DimSizes) -> dict[str, Any]:
     ranks = {n.removesuffix(":rank"): s for n, s in sizes.items() if n.endswith(":rank")}
     return {
         "architectures": ["LlamaForCausalLM"],

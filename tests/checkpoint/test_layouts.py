@@ -114,6 +114,29 @@ def test_a_norm_inside_the_mlp_refuses_padding() -> None:
     assert width.padding == "refused" and "ffn_layernorm" in width.why
 
 
+def beside(width: int, hidden: int, **more: tuple[int, ...]) -> Any:
+    """An MLP whose fc1 and fc2 stand beside the norms of the layer."""
+    layer = "model.decoder.layers.0"
+    shapes: dict[str, Any] = {f"{layer}.fc1.weight": (width, hidden), f"{layer}.fc1.bias": (width,)}
+    shapes |= {f"{layer}.fc2.weight": (hidden, width), f"{layer}.fc2.bias": (hidden,)}
+    shapes |= {f"{layer}.self_attn.{x}_proj.weight": (hidden, hidden) for x in "qkv"}
+    shapes |= {f"{layer}.self_attn.{x}_proj.bias": (hidden,) for x in "qkv"}
+    shapes |= {f"{layer}.self_attn_layer_norm.weight": (hidden,)}
+    shapes |= {f"{layer}.{name}": shape for name, shape in more.items()}
+    _, findings = found(shapes)
+    return dim(findings, f"{layer}:width")
+
+
+@pytest.mark.parametrize("hidden", [24, 108])
+def test_a_norm_between_fc1_and_fc2_refuses_padding_too(hidden: int) -> None:
+    """NormFormer's names, and any other tensor of the width, a matrix as well."""
+    assert beside(108, hidden).padding == "exact"
+    for stranger in ("ffn_layernorm.weight", "scale", "fc1.lora_B.weight", "dwconv.weight"):
+        shape = (108,) if "." not in stranger or "norm" in stranger else (108, 1)
+        width = beside(108, hidden, **{stranger: shape})
+        assert width.padding == "refused" and stranger in width.why
+
+
 def test_opt_has_its_mlp_in_the_layer() -> None:
     layer = "model.decoder.layers.0"
     shapes: dict[str, Any] = {f"{layer}.fc1.weight": (20, 8), f"{layer}.fc1.bias": (20,)}

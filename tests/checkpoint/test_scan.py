@@ -159,3 +159,24 @@ def test_a_model_in_memory_is_told_as_its_file_would_be(tmp_path: Path) -> None:
     )
     with pytest.raises(CheckpointError):
         inventory_of_model(object())  # type: ignore[arg-type]
+
+
+def test_links_that_lead_outside_are_left_out_and_told(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "model", {"w.weight": (2, 2)}, {"model_type": "llama"})
+    (tmp_path / "secret").write_text("mine")
+    (folder / "tokenizer.json").symlink_to("../secret")
+    (folder / "vocab.json").symlink_to("config.json")  # inside
+    inventory = scan(folder)
+    assert inventory.side_files == ("config.json", "vocab.json")
+    assert any("'tokenizer.json' is a link that leads outside" in note for note in inventory.notes)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_what_is_read_may_not_be_a_link_to_elsewhere(tmp_path: Path, name: str) -> None:
+    folder = checkpoint(tmp_path / "model", {"w.weight": (2, 2)}, {"model_type": "llama"})
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(CheckpointError, match="leads outside this folder"):
+        scan(folder)
+    if name == "model.safetensors":  # the user names it, and means it
+        assert set(scan(folder / name).tensors) == {"w.weight"}

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gacprof.core.errors import CheckpointError, MeasurementError
-from gacprof.resizing import realign_by_strategy
+from gacprof.resizing import fuse, realign_by_strategy
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -42,6 +42,61 @@ def disturbed(asvd, tmp_path_factory) -> Path:
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
     (out / "config.json").write_bytes((asvd / "config.json").read_bytes())
     return out
+
+
+@pytest.fixture(scope="module")
+def half(asvd, tmp_path_factory) -> Path:
+    """The same in float16 with PaLU's names: two groups of a rank in every k and v."""
+    return palu_of(tmp_path_factory.mktemp("palu"))
+
+
+def palu_of(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=128, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(config).half().save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    ranks = {}
+    for name in [n for n in tensors if n.endswith(("k_proj.weight", "v_proj.weight"))]:
+        module, scale = name.removesuffix(".weight"), 0.3
+        ranks[module] = [23, 21]
+        tensors.pop(name)
+        tensors[f"{module}.VT.weight"] = (scale * rng.standard_normal((44, 64))).astype("float16")
+        for i, rank in enumerate(ranks[module]):
+            tensors[f"{module}.U.{i}.weight"] = (scale * rng.standard_normal((32, rank))).astype(
+                "float16"
+            )
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    made = json.loads((folder / "config.json").read_text())
+    made |= {"model_type": "palullama", "head_wise_ranks": ranks}
+    (folder / "config.json").write_text(json.dumps(made))
+    return folder
+
+
+def test_merged_factors_pass_by_the_rounding_of_their_stored_type(half, tmp_path):
+    """Above the rounding of the computation, below the budget that realigning told."""
+    result = fuse(half, tmp_path / "dense")
+    assert len(result.fused) == 8 and f"{result.rounding:.1e}" in result.meaning
+    found = verify(half, tmp_path / "dense")
+    assert found.passed and found.merged == 8
+    alone = tolerance_of(torch.float32, 4)
+    assert alone < found.max_rel_error < result.rounding
+    assert found.tolerance == pytest.approx(np.hypot(alone, result.rounding))
+    model = load_model(half, "float32")
+    assert verify(model, tmp_path / "dense").passed  # in memory its layers are factors too
+    assert verify(tmp_path / "dense", half).merged == 8 and verify(half, half).merged == 0
+
+
+def test_a_merged_weight_that_is_wrong_still_fails(half, tmp_path):
+    fuse(half, tmp_path / "dense")
+    tensors = load_file(tmp_path / "dense" / "model.safetensors")
+    name = "model.layers.1.self_attn.v_proj.weight"
+    tensors[name] = np.roll(tensors[name], 1, axis=0)
+    save_file(tensors, tmp_path / "dense" / "model.safetensors", {"format": "pt"})
+    assert not verify(half, tmp_path / "dense").passed
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -104,6 +159,14 @@ def test_what_is_not_finite_is_not_told_as_a_difference(asvd, capsys):
     print_verification(verify(model, model))
     told = " ".join(capsys.readouterr().out.split())
     assert "outputs of both models are not finite" in told and "functions differ" not in told
+
+
+def test_a_model_that_cannot_be_run_is_refused_in_one_line(asvd, monkeypatch):
+    model = load_model(asvd, "float32")
+    monkeypatch.setattr(model.model.layers[0].mlp, "forward", lambda x: x[..., :3])
+    with pytest.raises(CheckpointError, match="LlamaForCausalLM cannot be run") as refused:
+        verify(asvd, model)
+    assert "\n" not in str(refused.value)
 
 
 def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):

@@ -76,7 +76,9 @@ def test_bounds_reach_beyond_the_window_and_all_of_them_hold(made):
 
 def test_dense_is_on_offer_unless_it_is_declined_or_bounded_away(made):
     fastest = {"objective": "latency", "budget_parameters": 4_000_000, "quality_floor": 1.0}
-    assert any(c.action == "fuse" for c in made(fastest).choices)
+    found = made(fastest)
+    assert any(c.action == "fuse" for c in found.choices)
+    assert any("rounding them may move a logit by" in warning for warning in found.warnings)
     assert not any(c.fusable for c in made(fastest, fuse=False).choices)
     bounded = made(fastest, most={"*:rank": 200})
     assert not any(c.fusable for c in bounded.choices)

@@ -247,3 +247,51 @@ def test_peak_memory_does_not_grow_with_the_checkpoint(tmp_path):
     bound = 2 * largest + 300_000_000
     assert found["bytes"] > 1.5 * bound and not found["torch"]
     assert found["peak"] <= bound
+
+
+def test_a_link_to_a_file_outside_is_not_copied(make_factored, tmp_path):
+    source = make_factored([13])
+    (tmp_path / "secret").write_text('{"mine": true}')
+    for name in ("tokenizer.json", "gacprof.json"):
+        (source / name).unlink(missing_ok=True)
+        (source / name).symlink_to("../secret")
+    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    assert names(tmp_path / "out") == ["config.json", "gacprof.json", "model.safetensors"]
+    assert any("'tokenizer.json' is a link" in note for note in result.notes)
+    assert "mine" not in (tmp_path / "out" / "gacprof.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "shard", ["gacprof.json", "tokenizer_config.json", ".cuts/a.safetensors", "a.partial"]
+)
+def test_a_shard_under_another_files_name_is_refused(make_factored, tmp_path, shard):
+    source = make_factored([13, 11], shards=2)
+    index = source / "model.safetensors.index.json"
+    old = "model-00002-of-00002.safetensors"
+    (source / shard).parent.mkdir(exist_ok=True)
+    (source / old).rename(source / shard)
+    index.write_text(index.read_text().replace(old, shard))
+    with pytest.raises(CheckpointError, match="no name for weights"):
+        realign_by_strategy(source, "minimal", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_config_with_infinity_is_written_as_it_was(make_factored, tmp_path):
+    source = make_factored([13])
+    config = json.loads((source / "config.json").read_text()) | {"limit": [0.0, float("inf")]}
+    (source / "config.json").write_text(json.dumps(config))
+    realign_by_strategy(source, "minimal", tmp_path / "out")
+    new = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert new["limit"] == [0.0, float("inf")]
+    assert set(new["truncation_ranks"].values()) == {16}
+
+
+def test_an_index_that_leaves_out_much_is_looked_through_once(make_factored, tmp_path):
+    source = make_factored([13], shards=2)
+    index = source / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    lost = "model.layers.0.self_attn.q_proj.ALinear.bias"
+    del content["weight_map"][lost]
+    index.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=f"leaves out '{lost}'"):
+        realign_by_strategy(source, "minimal", tmp_path / "out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gacprof.compressors  # not its names: it imports this package, and either may come first
-from gacprof.checkpoint.inventory import Contents, Inventory
+from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
 from gacprof.checkpoint.layouts.layout import Findings, Layout
 from gacprof.checkpoint.layouts.plain import (
     FactorPairs,
@@ -13,9 +13,8 @@ from gacprof.checkpoint.layouts.plain import (
     Moe,
     PerLayerWidths,
     Plain,
-    Quantised,
 )
-from gacprof.checkpoint.layouts.width import Sizes
+from gacprof.checkpoint.layouts.quantised import Quantised
 from gacprof.core.errors import CheckpointError
 
 __all__ = ["Contents", "Findings", "all_layouts", "layout_named", "mirrored_files", "recognise"]
@@ -42,7 +41,7 @@ def layout_named(name: str) -> Layout:
     raise CheckpointError(f"layout {name!r} is not known; this inventory is of a newer gacprof")
 
 
-def mirrored_files(inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
     """The JSON files that must change when dims are resized, by file name.
 
     ``sizes`` maps dim names to new sizes; a dim not named keeps its size, and ``None`` says

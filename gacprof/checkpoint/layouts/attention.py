@@ -6,10 +6,11 @@ SDPA sees.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.config import config_of_part
+from gacprof.checkpoint.config import config_of_part, count
 from gacprof.checkpoint.inventory import Attention, Contents
 from gacprof.checkpoint.layouts.linear import Linear
 from gacprof.checkpoint.layouts.names import layer_of, parent_of, role_of
@@ -39,8 +40,8 @@ def find_attentions(
 def _latent(contents: Contents, linears: Sequence[Linear]) -> list[Attention]:
     """DeepSeek's latent attention: q and k have a rotated and an unrotated part per head."""
     config = config_of_part(contents.config)
-    heads = _count(config, "num_attention_heads")
-    plain, rotated = _count(config, "qk_nope_head_dim"), _count(config, "qk_rope_head_dim")
+    heads = count(config, "num_attention_heads")
+    plain, rotated = count(config, "qk_nope_head_dim"), count(config, "qk_rope_head_dim")
     if not heads or not plain or not rotated:
         return []
     return [
@@ -55,9 +56,10 @@ def _attention(
 ) -> tuple[Attention | None, str]:
     layer = layer_of(name) or 0
     whole = config_of_part(contents.config, name)
-    config = whole | dict(contents.attributes.get(name, {}))
-    heads = _count(config, "num_heads", "num_attention_heads", "n_head")
-    kv_heads = _count(config, "num_key_value_heads", "num_kv_heads") or heads
+    own = contents.attributes.get(name, {})
+    config: Mapping[str, Any] = ChainMap(own, whole)  # type: ignore[arg-type]  # only read
+    heads = count(config, "num_heads", "num_attention_heads", "n_head")
+    kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads
     head_dim = _declared_head_dim(config, whole)
     if "qkv" in parts:
         if not heads or not head_dim:
@@ -78,17 +80,9 @@ def _attention(
 def _declared_head_dim(config: Mapping[str, Any], whole: Mapping[str, Any]) -> int | None:
     """head_dim as ``config`` has it, else the model's hidden size over heads (transformers'
     default)."""
-    given = _count(config, "head_dim")
+    given = count(config, "head_dim")
     if given:
         return given
-    hidden = _count(whole, "hidden_size", "n_embd", "d_model")
-    heads = _count(whole, "num_attention_heads", "n_head", "num_heads")
+    hidden = count(whole, "hidden_size", "n_embd", "d_model")
+    heads = count(whole, "num_attention_heads", "n_head", "num_heads")
     return hidden // heads if hidden and heads and hidden % heads == 0 else None
-
-
-def _count(config: Mapping[str, Any], *keys: str) -> int | None:
-    for key in keys:
-        value = config.get(key)
-        if type(value) is int and value > 0:
-            return value
-    return None

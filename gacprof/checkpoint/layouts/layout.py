@@ -20,12 +20,13 @@ from gacprof.checkpoint.inventory import (
     Gemm,
     Inventory,
     Module,
+    NewSizes,
     Place,
 )
 from gacprof.checkpoint.layouts.attention import find_attentions
 from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
 from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
-from gacprof.checkpoint.layouts.width import Sizes, find_widths, mirror_widths
+from gacprof.checkpoint.layouts.width import find_widths, mirror_widths
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,10 +80,12 @@ class Layout:
         modules.extend(_tied_head(contents, modules))
         modules.sort(key=lambda m: _order(m.layer, m.role, m.name))
         attentions, attention_notes = find_attentions(contents, linears)
-        notes = (*self.notes(contents, found), *width_notes, *attention_notes)
-        return Findings(tuple(_with_dims(modules, dims)), tuple(dims), attentions, notes)
+        notes = [*self.notes(contents, found), *width_notes, *attention_notes]
+        if dims and not any(dim.adjustable for dim in dims):
+            notes.append(f"nothing to realign: {dims[0].why}")
+        return Findings(tuple(_with_dims(modules, dims)), tuple(dims), attentions, tuple(notes))
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The JSON files that change with ``sizes``, by file name, unknown keys kept."""
         if not inventory.config:
             return {}
@@ -108,6 +111,11 @@ def _order(layer: int | None, role: str, name: str) -> tuple[int, int, list[tupl
     return first, place, [(len(p) if p[:1].isdecimal() else 0, p) for p in parts]
 
 
+BEYOND = 4
+"""Ranks above the larger side of the weight hold zeros at best. So many times that is no rank:
+the matrices that a cut decomposes are rank × rank."""
+
+
 def rank_names(module: str, groups: int) -> list[str]:
     """The names of the rank dims of a factored module."""
     return [f"{module}:rank" + (f".{i}" if groups > 1 else "") for i in range(groups)]
@@ -121,6 +129,9 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
     start, n_in = 0, linear.in_features(contents)
     for name, outer in zip(rank_names(linear.name, len(linear.outer)), linear.outer, strict=True):
         n_out, size = contents.shape(outer)[out_axis], contents.shape(outer)[in_axis]
+        frozen = linear.frozen
+        if size > BEYOND * max(n_in, n_out):
+            frozen = frozen or "it is larger than its weight's rank can be: not a factor pair"
         yield Dim(
             name=name,
             kind="rank",
@@ -131,9 +142,9 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
             layer=layer_of(linear.name),
             role=role_of(linear.name),
             dense_size=min(n_in, n_out) if size < min(n_in, n_out) else None,
-            padding="refused" if linear.frozen else "exact",
-            why=linear.frozen,
-            ordered=ordered and not linear.frozen,
+            padding="refused" if frozen else "exact",
+            why=frozen,
+            ordered=ordered and not frozen,
         )
         start += size
 
@@ -166,7 +177,7 @@ def embedding_tables(contents: Contents) -> Iterator[str]:
     """The tensors that are looked up in rather than multiplied by."""
     for name, info in contents.tensors.items():
         module = name.removesuffix(".weight")
-        if module != name and len(info.shape) == 2 and is_embedding(module):
+        if module != name and len(info.shape) == 2 and info.numel and is_embedding(module):
             yield name
 
 

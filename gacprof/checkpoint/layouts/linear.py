@@ -17,15 +17,19 @@ from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
+MAX_GROUPS = 1024
+"""Outer factors of one layer. PaLU writes one per group of heads: 128 at most today."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A weight whose stored shape is not its true one: true sizes, and what it is packed in."""
+    """A weight whose stored shape is not its true one: true sizes, what it is packed in, and the
+    format by its tool's name."""
 
     out_features: int
     in_features: int
     dtype: str
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ def dense_linears(contents: Contents, taken: Iterable[Linear] = ()) -> Iterator[
     known = {tensor for linear in taken for tensor in linear.tensors}
     transposed = _has_conv1d(contents)
     for name, info in contents.tensors.items():
-        if name in known or not name.endswith(".weight") or len(info.shape) != 2:
+        if name in known or not name.endswith(".weight") or len(info.shape) != 2 or not info.numel:
             continue
         module = name.removesuffix(".weight")
         if is_embedding(module) or info.dtype not in FLOATING:
@@ -144,9 +148,14 @@ def check_shapes(contents: Contents, linears: Iterable[Linear]) -> None:
     for linear in linears:
         if linear.packed:
             continue
+        if len(linear.outer) > MAX_GROUPS:
+            raise CheckpointError(
+                f"{linear.name}: {len(linear.outer)} groups: no model has more than {MAX_GROUPS}"
+            )
         for name in (*linear.outer, *((linear.inner,) if linear.inner else ())):
-            if len(contents.shape(name)) != 2:
-                raise CheckpointError(f"{name}: has shape {contents.shape(name)}, not a matrix's")
+            shape = contents.shape(name)
+            if len(shape) != 2 or not contents.tensors[name].numel:
+                raise CheckpointError(f"{name}: has shape {shape}, not a matrix's")
         for outer, bias in zip(linear.outer, linear.biases, strict=False):
             if contents.shape(bias) != (contents.shape(outer)[linear.axes[0]],):
                 raise CheckpointError(

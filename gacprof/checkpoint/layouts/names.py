@@ -8,6 +8,7 @@ and Qwen's experts.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 _NAMES = {
@@ -81,3 +82,15 @@ def in_tower(module: str) -> bool:
 
 def parent_of(module: str) -> str:
     return module.rpartition(".")[0]
+
+
+def names_below(paths: Collection[str], names: Iterable[str]) -> dict[str, list[str]]:
+    """For each of the module ``paths`` that has any, the names below it; all are below ``""``."""
+    below: dict[str, list[str]] = {}
+    for name in names if paths else ():
+        parent = name
+        while parent:
+            parent = parent_of(parent)
+            if parent in paths:
+                below.setdefault(parent, []).append(name)
+    return below

@@ -7,12 +7,12 @@ LLM-Shearing and Minitron write it. Nothing in such a file names the tool, so ne
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import gacprof.compressors
 from gacprof.checkpoint.config import config_of_part
-from gacprof.checkpoint.inventory import Contents, Inventory
+from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.linear import (
     Linear,
@@ -22,7 +22,7 @@ from gacprof.checkpoint.layouts.linear import (
     factor_chains,
 )
 from gacprof.checkpoint.layouts.names import is_expert, parent_of, role_of
-from gacprof.checkpoint.layouts.width import Sizes, find_widths
+from gacprof.checkpoint.layouts.width import find_widths
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 
@@ -60,7 +60,7 @@ class GacprofFactors(Layout):
             if role_of(linear.name) != "other":
                 yield linear
 
-    def mirror(self, inventory: Inventory, sizes: Sizes) -> dict[str, dict[str, Any]]:
+    def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The config of the tool that the model came from, which it still has."""
         for tool in gacprof.compressors.COMPRESSORS:
             if tool.rank_key in inventory.config:
@@ -110,65 +110,6 @@ class Moe(Layout):
             "experts see only the tokens routed to them: their M is smaller than that of the "
             "other layers"
         )
-
-
-class Quantised(Layout):
-    """GPTQ and AWQ: ``X.qweight`` holds several weights in each int32.
-
-    GPTQ packs along the inputs: qweight [in·bits/32, out], with scales [groups, out]. AWQ packs
-    along the outputs: qweight [in, out·bits/32]. The number of bits follows from ``qzeros``
-    [groups, out·bits/32], so that no config is needed. Sizes are those of the true layer; no
-    dim may be changed, since zeros would enter the groups' scales and packing.
-    """
-
-    name = "quantised"
-
-    def recognise(self, contents: Contents) -> bool:
-        return any(name.endswith(".qweight") for name in contents.tensors)
-
-    def found(self, contents: Contents) -> Iterator[Linear]:
-        why = "its weight is quantised and packed; resize before quantising, then quantise again"
-        for name in contents.tensors:
-            module = name.removesuffix(".qweight")
-            packed = _true_shape(contents, module) if module != name else None
-            if packed is not None:
-                biases = bias_of(contents, module)
-                yield Linear(module, (name,), biases=biases, packed=packed, frozen=why)
-
-    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
-        kinds = set()
-        for linear in found:
-            if linear.packed:
-                is_gptq = contents.shape(linear.outer[0])[1] == linear.packed.out_features
-                kinds.add(f"{'GPTQ' if is_gptq else 'AWQ'} {linear.packed.dtype}")
-        yield (
-            f"{len(found)} weights are packed ({', '.join(sorted(kinds)) or 'of unknown kind'}): "
-            "they run in dequantising kernels, not in plain GEMMs, and are not realigned"
-        )
-        known = {tensor for linear in found for tensor in linear.outer}
-        odd = [n for n in contents.tensors if n.endswith(".qweight") and n not in known]
-        if odd:
-            yield f"{len(odd)} packed weights are not understood, {odd[0]} the first"
-
-
-def _true_shape(contents: Contents, module: str) -> Packed | None:
-    """The sizes of a packed layer, from its qweight, qzeros and scales."""
-    shapes = [
-        contents.tensors[f"{module}.{part}"].shape
-        for part in ("qweight", "qzeros", "scales")
-        if f"{module}.{part}" in contents.tensors
-    ]
-    if len(shapes) != 3 or any(len(shape) != 2 for shape in shapes):
-        return None
-    (rows, columns), (_, zeros), (_, n_out) = shapes
-    if not n_out or not zeros or 32 * zeros % n_out:
-        return None
-    bits = 32 * zeros // n_out
-    if columns == n_out:
-        return Packed(n_out, rows * 32 // bits, f"int{bits}")
-    if columns == zeros:
-        return Packed(n_out, rows, f"int{bits}")
-    return None
 
 
 _SUFFIXED = re.compile(r"(.*(?:_proj|fc1|fc2))_([A-Za-z0-9]{1,10})", re.DOTALL)
@@ -232,6 +173,7 @@ def _by_shape(contents: Contents) -> Iterator[Linear]:
             module = _factored_module(name.removesuffix(".weight"))
             if module:
                 candidates.setdefault(module, []).append(name)
+    vectors = _vectors_of(contents, candidates)
     for module, names in candidates.items():
         if len(names) != 2 or f"{module}.weight" in contents.tensors:
             continue
@@ -241,7 +183,7 @@ def _by_shape(contents: Contents) -> Iterator[Linear]:
         if len(orders) == 1:
             outer, inner = orders[0]
             biases = bias_of(contents, outer.removesuffix(".weight"))
-            frozen = _unknown_between(contents, module, inner)
+            frozen = _unknown_between(contents, vectors.get(module, ()), inner)
             yield Linear(module, (outer,), inner=inner, biases=biases, frozen=frozen)
 
 
@@ -260,13 +202,26 @@ def _fit(contents: Contents, outer: str, inner: str) -> bool:
     return len(u) == len(v) == 2 and u[1] == v[0] and 0 < u[1] <= min(u[0], v[1])
 
 
-def _unknown_between(contents: Contents, module: str, inner: str) -> str:
+def _vectors_of(contents: Contents, modules: Collection[str]) -> dict[str, list[str]]:
+    """The one-dimensional tensors below ``module`` or named ``module_…``, by module."""
+    found: dict[str, list[str]] = {}
+    for name, info in contents.tensors.items():
+        path = name if len(info.shape) == 1 else ""
+        while path:
+            path = parent_of(path)
+            suffixed = _SUFFIXED.fullmatch(path)
+            for module in (path, suffixed.group(1) if suffixed else ""):
+                if module in modules:
+                    found.setdefault(module, []).append(name)
+    return found
+
+
+def _unknown_between(contents: Contents, vectors: Iterable[str], inner: str) -> str:
     """Why the rank may not change: something between the factors has its size too."""
     rank = contents.shape(inner)[0]
-    for name in contents.tensors:
-        if not name.startswith((f"{module}.", f"{module}_")) or contents.shape(name) != (rank,):
-            continue
+    for name in vectors:
         weight = contents.tensors.get(name.removesuffix("bias") + "weight")
-        if not name.endswith(".bias") or weight is None or rank not in weight.shape:
+        is_bias = name.endswith(".bias") and weight is not None and rank in weight.shape
+        if contents.shape(name) == (rank,) and not is_bias:
             return f"{name} has the rank's size and its meaning is not known"
     return ""

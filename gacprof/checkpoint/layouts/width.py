@@ -6,17 +6,21 @@ units are multiplied by down's zero columns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gacprof.checkpoint.config import config_of_part
-from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, Place
+from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, NewSizes, Place
 from gacprof.checkpoint.layouts.linear import Linear
-from gacprof.checkpoint.layouts.names import in_tower, is_expert, layer_of, parent_of, role_of
-
-Sizes = Mapping[str, int | None]
-"""New sizes by dim name. A dim not named keeps its size; ``None`` means that the dim is gone
-(its factors were multiplied out into one dense weight)."""
+from gacprof.checkpoint.layouts.names import (
+    in_tower,
+    is_expert,
+    layer_of,
+    names_below,
+    parent_of,
+    role_of,
+)
 
 _WIDTH_KEYS = {
     "mlp": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
@@ -34,12 +38,15 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
         role = role_of(linear.name).removeprefix("expert_")
         if role in ("gate", "up", "gate_up", "down"):
             mlps.setdefault(_mlp_of(linear.name), {})[role] = linear
-    vectors = _vectors(contents)
+    below = names_below(mlps, contents.tensors)
+    around = [x for x in linears if role_of(x.name) in ("q", "k", "v", "qkv", "o")]
+    attention = {tensor for linear in around for tensor in linear.tensors}
     dims, notes = [], []
     for mlp, parts in mlps.items():
         if "down" not in parts or not parts.keys() & {"up", "gate_up", "gate"}:
             continue
-        dim = _width(contents, mlp, parts, vectors.get(mlp, ()))
+        strangers = [name for name in below.get(mlp, ()) if name not in attention]
+        dim = _width(contents, mlp, parts, strangers)
         if dim is None:
             notes.append(f"{mlp}: widths of {', '.join(sorted(parts))} do not fit each other")
         else:
@@ -52,20 +59,8 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> tuple[list[Dim
     return dims, notes
 
 
-def _vectors(contents: Contents) -> dict[str, list[str]]:
-    """The one-dimensional tensors below each module."""
-    below: dict[str, list[str]] = {}
-    for name, info in contents.tensors.items():
-        if len(info.shape) == 1:
-            parent = parent_of(name)
-            while parent:
-                below.setdefault(parent, []).append(name)
-                parent = parent_of(parent)
-    return below
-
-
 def _disagreements(
-    config: Mapping[str, Any], dims: Iterable[Dim], sizes: Sizes
+    config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes
 ) -> Iterator[tuple[str, set[int], int]]:
     """Kinds of MLPs whose widths, once dims have ``sizes``, are not the config's one."""
     widths = [dim for dim in dims if dim.kind == "width"]
@@ -107,7 +102,7 @@ def _mlp_of(module: str) -> str:
 
 
 def _width(
-    contents: Contents, mlp: str, parts: dict[str, Linear], vectors: Sequence[str]
+    contents: Contents, mlp: str, parts: dict[str, Linear], strangers: Sequence[str]
 ) -> Dim | None:
     down = parts["down"]
     size = down.in_features(contents)
@@ -125,7 +120,7 @@ def _width(
             feeds.append(Feed(linear.outer[0], "N"))
     places.append(Place(down.reads, down.axes[1]))
     feeds.append(Feed(down.reads, "K"))
-    why = _refusal(contents, mlp, size, parts, vectors)
+    why = _refusal(contents, size, parts, strangers)
     return Dim(
         name=f"{mlp}:width",
         kind="width",
@@ -149,18 +144,27 @@ def _kind_of(mlp: str) -> str:
     return "shared_expert" if mlp.endswith(("shared_expert", "shared_experts")) else "mlp"
 
 
+_OF_THE_STREAM = re.compile(
+    r"((input|post_attention|(pre|post)_feedforward)_layernorm|ln_[12]|LayerNorm|norm[12]"
+    r"|(self_attn|encoder_attn|final)_layer_norm)\.(weight|bias)"
+)
+"""Norms of the residual stream. In OPT they stand beside fc1 and fc2; where the MLP is as wide as
+the stream, only their names tell them from a norm between the two."""
+
+
 def _refusal(
-    contents: Contents, mlp: str, size: int, parts: dict[str, Linear], vectors: Sequence[str]
+    contents: Contents, size: int, parts: dict[str, Linear], strangers: Sequence[str]
 ) -> str:
     """Why this width may not change: a packed weight, or an unknown tensor of that size."""
     for linear in parts.values():
         if linear.frozen:
             return linear.frozen
-    if _kind_of(mlp) == "mlp" and not mlp.endswith(("mlp", "feed_forward", "ffn")):
-        return ""  # fc1 and fc2 stand beside norms of the layer: nothing to conclude from sizes
     known = {tensor for linear in parts.values() for tensor in linear.tensors}
-    for name in vectors:
-        if name not in known and contents.shape(name) == (size,):
+    is_square = parts["down"].out_features(contents) == size
+    for name in strangers:
+        if name in known or size not in contents.shape(name):
+            continue
+        if not (is_square and _OF_THE_STREAM.fullmatch(".".join(name.split(".")[-2:]))):
             return f"{name} has the same width and is not known to allow zeros"
     return ""
 
@@ -175,7 +179,7 @@ def _declared(contents: Contents, mlp: str, size: int) -> int | None:
 
 
 def widths_against_config(
-    inventory: Inventory, sizes: Sizes, config: Mapping[str, Any]
+    inventory: Inventory, sizes: NewSizes, config: Mapping[str, Any]
 ) -> list[str]:
     """What ``config`` does not say of the widths once the dims have ``sizes``, by kind."""
     notes = []
@@ -188,7 +192,9 @@ def widths_against_config(
     return notes
 
 
-def mirror_widths(inventory: Inventory, sizes: Sizes, config: Mapping[str, Any]) -> dict[str, Any]:
+def mirror_widths(
+    inventory: Inventory, sizes: NewSizes, config: Mapping[str, Any]
+) -> dict[str, Any]:
     """``config`` with the width where all MLPs of a kind now have the same one."""
     if isinstance(config.get("text_config"), dict):
         return {**config, "text_config": mirror_widths(inventory, sizes, config["text_config"])}

@@ -1,0 +1,227 @@
+"""A config comes from strangers: what of it may reach the library that builds the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_making import checkpoint
+from test_load import CONFIGS, SIZES, logits_of, saved
+
+from gacprof.checkpoint.config import passed
+from gacprof.core.errors import CheckpointError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from gacprof.checkpoint.load import load_model  # noqa: E402
+
+HOSTILE = {
+    "attn_implementation": "evil-org/x",
+    "_attn_implementation": "evil-org/x",
+    "_attn_implementation_internal": "evil-org/x",
+    "experts_implementation": "evil-org/x",
+    "_experts_implementation": "evil-org/x",
+    "use_kernels": True,
+    "kernel_config": {"kernel_mapping": {"RMSNorm": "evil-org/x:RMSNorm"}},
+    "hub_kernels": "evil-org/x",
+    "auto_map": {"AutoModelForCausalLM": "evil-org/x--modeling.Model"},
+    "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "transformers_weights": "../../elsewhere.safetensors",
+    "name_or_path": "evil-org/x",
+    "_name_or_path": "evil-org/x",
+    "base_model_name_or_path": "evil-org/x",
+    "backbone": "evil_resnet",
+    "hidden_act": "evil-org/x",
+    "rope_scaling": {"rope_type": "evil-org/x"},
+    "return_dict": False,
+    "output_attentions": True,
+    "torchscript": True,
+    "to_dict": 5,
+    "get_text_config": 5,
+    "anything": ["https://example.org"],
+}
+
+
+BUILDABLE = {
+    k: v
+    for k, v in HOSTILE.items()
+    if k not in ("hidden_act", "rope_scaling", "quantization_config")
+}
+
+
+def test_nothing_that_names_code_passes() -> None:
+    config = passed(SIZES | HOSTILE | {"rope_theta": 5e5}, transformers.LlamaConfig)
+    assert config == SIZES | {"use_kernels": True, "rope_theta": 5e5}
+    inner = {"text_config": SIZES | HOSTILE, "vision_config": HOSTILE, "model_type": "gemma3"}
+    config = passed(inner, transformers.Gemma3Config)
+    assert "evil" not in json.dumps(config) and config["text_config"]["hidden_size"] == 64
+
+
+HONEST: dict[str, Any] = CONFIGS | {
+    "llama 3": lambda: transformers.LlamaConfig(
+        **SIZES, head_dim=16, tie_word_embeddings=True, rope_theta=5e5,
+        rope_scaling={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                      "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    ),
+    "yarn": lambda: transformers.LlamaConfig(
+        **SIZES, rope_scaling={"rope_type": "yarn", "factor": 2.0,
+                               "original_max_position_embeddings": 32},
+    ),
+    "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=16),
+    "qwen2 sliding": lambda: transformers.Qwen2Config(
+        **SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **SIZES, head_dim=16, sliding_window=8, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "opt": lambda: transformers.OPTConfig(
+        hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, vocab_size=128,
+        max_position_embeddings=64, word_embed_proj_dim=64, activation_function="relu",
+    ),
+    "neox": lambda: transformers.GPTNeoXConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=128, rotary_pct=0.5, use_parallel_residual=False,
+    ),
+    "gptj": lambda: transformers.GPTJConfig(
+        n_embd=64, n_layer=2, n_head=4, vocab_size=128, rotary_dim=8, n_positions=64,
+    ),
+    "falcon": lambda: transformers.FalconConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=128,
+        new_decoder_architecture=True, num_kv_heads=2,
+    ),
+    "bloom": lambda: transformers.BloomConfig(
+        hidden_size=64, n_layer=2, n_head=4, vocab_size=128,
+    ),
+    "phi": lambda: transformers.PhiConfig(**SIZES, partial_rotary_factor=0.5),
+    "stablelm": lambda: transformers.StableLmConfig(**SIZES, partial_rotary_factor=0.25),
+    "granite": lambda: transformers.GraniteConfig(
+        **SIZES, logits_scaling=3.0, residual_multiplier=0.5, embedding_multiplier=2.0
+    ),
+    "cohere": lambda: transformers.CohereConfig(**SIZES, logit_scale=0.5, pad_token_id=0),
+    "starcoder2": lambda: transformers.Starcoder2Config(**SIZES),
+    "olmo2": lambda: transformers.Olmo2Config(**SIZES, pad_token_id=0),
+    "qwen3 experts": lambda: transformers.Qwen3MoeConfig(
+        **SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+        decoder_sparse_step=2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_honest_configs_build_the_model_that_they_describe(kind: str, tmp_path: Path) -> None:
+    theirs = saved(tmp_path / "model", HONEST[kind]())
+    ids = torch.randint(128, (2, 12), generator=torch.Generator().manual_seed(1))
+    ours = load_model(tmp_path / "model")
+    np.testing.assert_allclose(logits_of(ours, ids), logits_of(theirs, ids), atol=1e-5)
+
+
+KERNELS = """
+import os, sys, types
+def _called(name):
+    def call(*args, **kwargs):
+        with open(os.environ["KERNELS_CALLED"], "a") as file:
+            file.write(f"{name} {args} {kwargs}\\n")
+        raise RuntimeError("a kernel was asked for")
+    return call
+class _Anything:
+    def __init__(self, *args, **kwargs): pass
+    def __call__(self, *args, **kwargs): return args[0] if args else self
+    def __getattr__(self, name): return _Anything()
+def use_kernel_forward_from_hub(*args, **kwargs): return lambda cls: cls
+use_kernelized_func = use_kernel_func_from_hub = use_kernel_forward_from_hub
+def replace_kernel_forward_from_hub(cls, *args, **kwargs): return cls
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in ("get_kernel", "load_kernel", "install_kernel", "get_local_kernel", "has_kernel"):
+        return _called(name)
+    return _Anything
+"""
+
+
+def with_kernels(folder: Path, code: str, *arguments: object) -> tuple[str, str]:
+    """Run Python with a package ``kernels`` that records what it is asked for."""
+    package = folder / "site" / "kernels"
+    (package / "layer").mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text(KERNELS)
+    for name in ("layer/__init__", "layer/mode"):
+        (package / f"{name}.py").write_text(
+            "from kernels import *\nfrom kernels import _Anything\n"
+            "def __getattr__(name): return _Anything\n"
+        )
+    import transformers.utils.import_utils as versions
+
+    version = getattr(versions, "KERNELS_MIN_VERSION", "0.4.4")
+    info = folder / "site" / f"kernels-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kernels\nVersion: {version}\n")
+    called = folder / "called"
+    path = os.pathsep.join([str(folder / "site"), *filter(None, sys.path)])
+    env = os.environ | {"PYTHONPATH": path, "KERNELS_CALLED": str(called), "HF_HUB_OFFLINE": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True, text=True, env=env, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout, called.read_text() if called.exists() else ""
+
+
+LOADING = """
+import os, sys
+from gacprof.checkpoint.load import load_model
+model = load_model(sys.argv[1])
+print(model.config._attn_implementation, os.path.exists(os.environ["KERNELS_CALLED"]))
+import transformers
+from transformers.utils.import_utils import is_kernels_available
+model.config._attn_implementation = "evil-org/x"
+try:
+    transformers.AutoModelForCausalLM.from_config(model.config)
+except Exception:
+    print(is_kernels_available())
+"""
+
+
+def test_a_config_fetches_no_kernel(tmp_path: Path) -> None:
+    """With a package at hand that fetches them, and that transformers asks without us. Experts go
+    through its own loading too."""
+    saved(tmp_path / "model", CONFIGS["experts"]())
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | BUILDABLE))
+    shown, called = with_kernels(tmp_path, LOADING, tmp_path / "model")
+    assert shown.splitlines() == ["sdpa False", "True"]
+    assert called.count("\n") == 1 and "evil-org/x" in called
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 10_000_000}, "num_hidden_layers 10000000, the file has 21 tensors"),
+        ({"num_hidden_layers": 10**30}, "disagree"),
+        ({"num_local_experts": 10**9, "model_type": "mixtral"}, "disagree"),
+        ({"num_hidden_layers": 900}, "no weights for|more than"),
+        ({"model_type": "gpt2", "n_positions": 10**6}, "positions"),
+        ({"max_position_embeddings": 10**12}, "positions"),
+    ],
+)
+def test_a_model_that_its_tensors_cannot_fill_is_not_built(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    saved(tmp_path / "model", transformers.LlamaConfig(**SIZES))
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message) as refused:
+        load_model(tmp_path / "model")
+    assert "\n" not in str(refused.value)
+
+
+def test_quantised_weights_are_refused_without_a_config_that_says_so(tmp_path: Path) -> None:
+    shapes = {"model.layers.0.mlp.up_proj.weight": ("int8", (8, 8))}
+    with pytest.raises(CheckpointError, match="is quantised"):
+        load_model(checkpoint(tmp_path, shapes, {"model_type": "llama"}))
