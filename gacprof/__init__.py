@@ -9,6 +9,7 @@ The chain, one function an arrow::
     gacprof.realign("model/", made, "model-aligned/")
     gacprof.verify("model/", "model-aligned/")
     gacprof.bench(["model/", "model-aligned/"])
+    gacprof.evaluate(["model/", "model-aligned/"], text="text.txt")
 
 Before compression, in the loop that picks ranks::
 
@@ -16,7 +17,8 @@ Before compression, in the loop that picks ranks::
     gacprof.safe_ranks(layer, gacprof.build_map("runs/ranks"))     # layer: an nn.Linear
 
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
-``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
+``realign_uniform`` and ``fuse`` rewrite it without a map; ``import_gguf`` makes a folder of a GGUF
+file; ``pareto`` sets plans over many budgets
 side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
 ``shipped_maps`` names the maps that come along; ``run_survey`` measures a device and writes it up;
 ``write_report`` makes a page of what the others left. What the caller can mend is raised as a
@@ -41,8 +43,10 @@ _WHERE = {
     "bench": "gacprof.evaluation",
     "build_map": "gacprof.api",
     "diagnose": "gacprof.diagnosing",
+    "evaluate": "gacprof.evaluation",
     "explain_dim": "gacprof.api",
     "fuse": "gacprof.resizing",
+    "import_gguf": "gacprof.resizing",
     "load_model": "gacprof.checkpoint.load",
     "pareto": "gacprof.api",
     "plan": "gacprof.planning",
@@ -69,8 +73,10 @@ __all__ = [
     "bench",
     "build_map",
     "diagnose",
+    "evaluate",
     "explain_dim",
     "fuse",
+    "import_gguf",
     "load_model",
     "pareto",
     "plan",
@@ -94,10 +100,16 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.ranks import safe_ranks
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
-    from gacprof.evaluation import bench, verify
+    from gacprof.evaluation import bench, evaluate, verify
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
-    from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform
+    from gacprof.resizing import (
+        fuse,
+        import_gguf,
+        realign,
+        realign_by_strategy,
+        realign_uniform,
+    )
     from gacprof.survey import run_survey
     from gacprof.sweeping import Suite
 

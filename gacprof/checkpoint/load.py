@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from gacprof.checkpoint.gguf_model import load_gguf
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
-from gacprof.checkpoint.skeleton import build_skeleton, require_transformers
+from gacprof.checkpoint.skeleton import build_skeleton, quiet, require_transformers
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.dtypes import FLOATING, full_name
 from gacprof.core.errors import CheckpointError
@@ -66,9 +67,11 @@ def load(
     require_transformers()
     inventory = scan(path)
     _refuse_packed(inventory)
-    reader = open_tensors(inventory)
     chosen = dtype_of(dtype) if dtype is not None else stored_dtype(inventory)
     where = torch.device(device)
+    if inventory.container == "gguf":
+        return Loaded(_placed(load_gguf(Path(inventory.path), chosen), where), inventory, chosen)
+    reader = open_tensors(inventory)
     model, names = build_skeleton(inventory, chosen)
     try:
         ignored = _assign(model, reader, names, chosen, where)
@@ -76,8 +79,11 @@ def load(
         if not _is_plain(inventory):
             raise
         model, ignored = _load_plain(inventory, chosen, misfit), {}
-    model.to(where).eval().requires_grad_(False)
-    return Loaded(model, inventory, chosen, ignored)
+    return Loaded(_placed(model, where), inventory, chosen, ignored)
+
+
+def _placed(model: nn.Module, device: torch.device) -> nn.Module:
+    return model.to(device).eval().requires_grad_(False)
 
 
 class _MisfitError(CheckpointError):
@@ -190,24 +196,18 @@ def _is_plain(inventory: Inventory) -> bool:
 def _load_plain(inventory: Inventory, dtype: torch.dtype, misfit: CheckpointError) -> nn.Module:
     """The model by transformers' own loader. Raises ``misfit`` where that fits no better."""
     transformers = require_transformers()
-    log = transformers.utils.logging
-    verbosity = log.get_verbosity()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            inventory.path,
-            torch_dtype=dtype,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except Exception:  # what a foreign checkpoint raises in transformers has no common type
-        raise misfit from None
-    finally:
-        log.set_verbosity(verbosity)
-        log.enable_progress_bar()
+    with quiet(transformers):
+        try:
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                inventory.path,
+                torch_dtype=dtype,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        except Exception:  # what a foreign checkpoint raises in transformers has no common type
+            raise misfit from None
     if any(report[key] for key in ("missing_keys", "mismatched_keys", "unexpected_keys")):
         raise misfit
     found: nn.Module = model

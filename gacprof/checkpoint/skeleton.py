@@ -68,6 +68,20 @@ def require_transformers() -> Any:
     return transformers
 
 
+@contextlib.contextmanager
+def quiet(transformers: Any) -> Iterator[None]:
+    """Inside, transformers shows neither warnings nor progress bars."""
+    log = transformers.utils.logging
+    verbosity = log.get_verbosity()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        log.enable_progress_bar()
+
+
 def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
     transformers = require_transformers()
     values = effective_config(inventory)

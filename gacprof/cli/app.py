@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from gacprof.cli import evidence, explaining, maps, measuring, models, planning
+from gacprof.cli import evaluating, evidence, explaining, maps, measuring, models, planning
 from gacprof.cli.printing import complain
 from gacprof.core.errors import GacprofError
 from gacprof.devices.threads import short_waits
@@ -26,9 +26,10 @@ app = typer.Typer(
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
     models.realign, models.verify, models.bench, explaining.report, measuring.demo,
-    explaining.explain, explaining.disputes, measuring.survey,
+    explaining.explain, explaining.disputes, measuring.survey, evaluating.import_gguf,
 ):  # fmt: skip
     app.command()(verb)
+app.command("eval")(evaluating.evaluate)
 app.add_typer(maps.app, name="map")
 app.add_typer(evidence.app, name="evidence")
 
