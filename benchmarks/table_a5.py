@@ -161,8 +161,10 @@ def compressed(setting: Setting, cell: Cell) -> dict[str, Any]:
         rounded = folder_of(setting, Cell(cell.method, cell.ratio, "rounded"))
         asked["latency_limit_us"] = FASTER * _predicted_us(setting, cell, rounded)
     done = gacprof.compress(
-        setting.model, method=cell.method, ratio=cell.ratio, calib=setting.calib,
-        windows=setting.windows, out=folder_of(setting, cell), **asked,
+        setting.model, folder_of(setting, cell), method=cell.method, ratio=cell.ratio,
+        calib=setting.calib, windows=setting.windows, device=setting.device,
+        work=setting.out / "work" / cell.method,  # what its ratios and variants have in common
+        **asked,
     )  # fmt: skip
     return {"cell": asdict(cell), "limit_us": asked.get("latency_limit_us"), "told": done.as_dict()}
 

