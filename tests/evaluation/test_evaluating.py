@@ -56,7 +56,7 @@ def test_two_models_are_compared_window_by_window(here):
         text=here / "text.txt", choices=here / "questions.jsonl", window=32, stride=16,
     )  # fmt: skip
     first, other, same = found.models
-    assert [m.model for m in found.models] == ["a", "b", "a (2)"]
+    assert [m.model for m in found.models] == ["a (1)", "b", "a (2)"]
     assert sum(found.window_tokens) == found.tokens - 1 and found.stride == 16
     assert len(first.nll) == len(found.window_tokens) > 10
     assert first.perplexity_change is None and first.accuracy_change is None
