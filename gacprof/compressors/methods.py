@@ -1,0 +1,30 @@
+"""The methods that can be run, by name: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gacprof.compressors.asvd import ActivationAware
+from gacprof.compressors.method import LowRank
+from gacprof.compressors.palu import GroupedHeads
+from gacprof.compressors.plainsvd import PlainSvd
+from gacprof.compressors.svdllm import Whitened
+from gacprof.core.errors import CompressionError
+
+METHODS: dict[str, Callable[..., LowRank]] = {
+    "asvd": ActivationAware,
+    "svd-llm": Whitened,
+    "palu": GroupedHeads,
+    "svd": PlainSvd,
+}
+
+
+def method_named(name: str, options: dict[str, Any]) -> Any:
+    """The method of that name with its own options. Raises :class:`CompressionError`."""
+    if name not in METHODS:
+        raise CompressionError(f"unknown method '{name}' (there are {', '.join(METHODS)})")
+    try:
+        return METHODS[name](**options)
+    except TypeError:
+        raise CompressionError(f"{name} does not take {', '.join(options)}") from None
