@@ -39,7 +39,7 @@ its dense weight: a tool's own rounding may go beyond."""
 
 
 class Factoring:
-    """``score`` is the importance that is asked for besides what the method itself needs."""
+    """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes."""
 
     kind = "rank"
 
@@ -57,7 +57,7 @@ class Factoring:
         self.reader, self.method, self.state = reader, method, state
         self.targets, self.left = choice.targets, choice.left
         self._calibration, self._device, self._tell = calibration, device, tell
-        self.score = method.scored if score is None else score
+        self.score = score
 
     # --- what is worked out from the weights and the text
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ from gacprof.compressing.choosing import choose, only
 from gacprof.compressing.dense import open_dense, targets_of
 from gacprof.compressing.factoring import Factoring
 from gacprof.compressing.outcome import CompressResult, card_of, record_of
+from gacprof.compressing.pruning import TAYLOR, Pruning
 from gacprof.compressing.request import CompressRequest
 from gacprof.compressing.scores import BACKWARD
 from gacprof.compressing.state import State, key_of, state_for
@@ -30,6 +32,7 @@ from gacprof.compressing.writing import (
     inventory_of_output,
     write_folder,
 )
+from gacprof.compressors.llmpruner import TaylorPruning
 from gacprof.compressors.methods import method_named
 from gacprof.core.errors import CompressionError
 from gacprof.diagnosing.workload import Tokens
@@ -124,11 +127,12 @@ def compress(
             calib, reader.inventory, windows=windows, length=length, tokenizer=tokenizer
         )
     where = device or _device()
-    key = _key(reader.inventory, request, calibration, where)
+    job = _job(reader, request, calibration)
+    key = _key(reader.inventory, request, job, where)
     with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
-        family = _family(reader, request, calibration, state, where, tell)
+        family = job.start(state, where, tell)
         family.prepare()
-        return _finish(family, request, loaded, out, key, calibration, tell)
+        return _finish(family, request, loaded, out, key, job.calibration, tell)
 
 
 def _finish(
@@ -180,10 +184,12 @@ def _finish(
 
 
 def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish: NewSizes) -> Plan:
-    wished = _inventory_at(family, wish)
+    path = f"{family.reader.inventory.path} at the method's own sizes"
+    wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
     dense = sum(info.numel for info in _stored(family))
     rest = dense - family.parameters
-    names = [name for name, size in wish.items() if size is not None]
+    moved = {name for name, size in wish.items() if size is not None}
+    names = [dim.name for dim in wished.dims if dim.name in moved]
     scores = family.scores() if request.objective == "gac" else None
     return choose(
         only(wished, names),
@@ -194,11 +200,6 @@ def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
     )
-
-
-def _inventory_at(family: Family, sizes: NewSizes) -> Inventory:
-    path = f"{family.reader.inventory.path} at the method's own sizes"
-    return inventory_of_output(path, family.tensors(sizes), family.config(sizes))
 
 
 def _stored(family: Family) -> list[Any]:
@@ -212,37 +213,49 @@ def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
     return sum(shares) / len(shares)
 
 
-def _family(
-    reader: TensorReader,
-    request: CompressRequest,
-    calibration: Calibration | None,
-    state: State,
-    device: str,
-    tell: Tell,
-) -> Family:
+@dataclass(frozen=True)
+class _Job:
+    """``passes`` says what has to be run of the model; ``calibration`` is None where nothing is."""
+
+    passes: str
+    calibration: Calibration | None
+    start: Callable[[State, str, Tell], Family]
+
+
+def _job(reader: TensorReader, request: CompressRequest, calibration: Calibration | None) -> _Job:
+    """The method on the model. Raises :class:`CompressionError` where it lacks a text."""
     method = method_named(request.method, request.options)
-    choice = targets_of(reader, method)
-    score = request.score
-    if score is None and request.objective == "gac" and method.scored is None:
-        score = "magnitude"
-    needs = method.reads != "nothing" or score in (*BACKWARD, "activation")
-    if needs and calibration is None:
-        what = method.name if method.reads != "nothing" else f"the score '{score}'"
-        raise CompressionError(f"{what} needs a calibration text (--calib FILE)")
-    return Factoring(
-        reader, method, choice, state, calibration if needs else None, device, score, tell
-    )
+    if isinstance(method, TaylorPruning):
+        score = request.score or TAYLOR
+        passes = "backward" if score == TAYLOR else "none"
+    else:
+        follows = request.score or method.scored
+        if follows is None and request.objective == "gac":
+            follows = "magnitude"
+        forward = method.reads != "nothing" or follows == "activation"
+        passes = "backward" if follows in BACKWARD else "forward" if forward else "none"
+    if passes == "none":
+        calibration = None
+    elif calibration is None:
+        why = f"{method.name} by the score {request.score}" if request.score else method.name
+        raise CompressionError(f"{why} needs a calibration text (--calib FILE)")
+
+    def start(state: State, device: str, tell: Tell) -> Family:
+        if isinstance(method, TaylorPruning):
+            return Pruning(reader, method, state, calibration, device, score, tell)
+        choice = targets_of(reader, method)
+        return Factoring(reader, method, choice, state, calibration, device, follows, tell)
+
+    return _Job(passes, calibration, start)
 
 
-def _key(
-    inventory: Inventory, request: CompressRequest, calibration: Calibration | None, device: str
-) -> str:
-    backward = request.score in BACKWARD
+def _key(inventory: Inventory, request: CompressRequest, job: _Job, device: str) -> str:
+    """What the work depends on; the ratio and the map are no part of it."""
     facts = {
         "method": request.method,
         "options": request.options,
-        "calibration": None if calibration is None else calibration.digest,
-        "backward": backward,
+        "passes": job.passes,
+        "calibration": None if job.calibration is None else job.calibration.digest,
         "device": device.partition(":")[0],
     }
     return f"{request.method}-{key_of(inventory, facts)}"
