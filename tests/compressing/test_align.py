@@ -44,6 +44,10 @@ def published(fixtures):
     return dims
 
 
+def spent(dims, costs):
+    return sum(d * sum(c) for d, c in zip(dims, costs, strict=True))
+
+
 def test_the_published_dims_are_aligned_in_full_within_their_own_budget(published, cliff_map):
     for (_, ratio), rows in published.items():
         if ratio not in ("0.6", "0.8"):
@@ -53,24 +57,22 @@ def test_the_published_dims_are_aligned_in_full_within_their_own_budget(publishe
         found = gacprof.align(dims, [1.0] * len(dims), costs, cliff_map)
         assert len(found) == 128 and any(d % 8 for d in dims)
         assert all(d % 8 == 0 for d in found)
-        spent, wished = (sum(d * sum(c) for d, c in zip(x, costs)) for x in (found, dims))
+        spent, wished = (
+            sum(d * sum(c) for d, c in zip(x, costs, strict=True)) for x in (found, dims)
+        )
         assert spent <= wished
 
 
 def best(dims, costs, budget, value, offered):
     """By trying all."""
-    fits = (
-        choice
-        for choice in itertools.product(*offered)
-        if sum(d * sum(c) for d, c in zip(choice, costs)) <= budget
-    )
+    fits = (choice for choice in itertools.product(*offered) if spent(choice, costs) <= budget)
     return max(sum(value(i, d) for i, d in enumerate(choice)) for choice in fits)
 
 
 def test_equation_four_is_solved_exactly(cliff_map):
     dims, costs, scores = [107, 60, 93], [Q, K, Q], [1.0, 3.0, 0.5]
     offered = [[96, 104, 112, 120], [48, 56, 64, 72], [80, 88, 96, 104]]
-    budget = sum(d * sum(c) for d, c in zip(dims, costs))
+    budget = spent(dims, costs)
 
     def value(i, d):
         return scores[i] * sum(costs[i]) * (d - dims[i])

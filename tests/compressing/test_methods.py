@@ -80,7 +80,7 @@ def test_the_least_sensitive_weights_are_cut_most():
 
 
 def test_a_ratio_below_what_asvd_searches_is_refused():
-    with pytest.raises(CompressionError, match="cannot be met: ASVD keeps at least 0.4"):
+    with pytest.raises(CompressionError, match=r"cannot be met: ASVD keeps at least 0\.4"):
         least_sensitive([target("a")], 0.7, {("a", 0.4): 1.0})
 
 
