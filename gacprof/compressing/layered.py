@@ -63,10 +63,10 @@ class LayeredModel:
         """
         base = getattr(self.model, "base_model", self.model)
         with self._outside(base), self._stand_ins() as places:
-            for batch in (ids[:1], *batches(ids)):
+            for i, batch in enumerate((ids[:1], *batches(ids))):
                 with torch.no_grad():
                     base(input_ids=batch.to(self.device), use_cache=False)
-                if not self._calls:
+                if i == 0:
                     self._calls = [place.call for place in places]
                 else:
                     yield places[0].given
