@@ -112,8 +112,9 @@ def print_compressed(result: CompressResult) -> None:
             (name.removeprefix("model.layers."), wish, "dense" if size is None else size)
             for name, wish, size in changed[:SHOWN]
         ]
-        more = f", the first {SHOWN} of {len(changed)}" if len(changed) > SHOWN else ""
-        print_table(f"sizes that differ from the method's own{more}", ("dim", "own", "now"), rows)
+        print_table("", ("dim", "own", "now"), rows)
+        more = f", of which {SHOWN} are shown" if len(changed) > SHOWN else ""
+        say(f"{len(changed)} of {len(result.sizes)} sizes moved from the method's own{more}")
     say(
         f"{result.method}: {result.parameters_before:,} → {result.parameters_after:,} parameters; "
         f"of the {result.compressed_before:,} in the layers that it compresses "

@@ -10,7 +10,6 @@ import gacprof
 from gacprof.checkpoint import scan
 
 METHODS = ["svd", "svd-llm", "asvd", "palu", "llm-pruner"]
-LOW_RANK = METHODS[:4]
 LAYOUTS = {"svd": "svd-llm", "svd-llm": "svd-llm", "asvd": "asvd", "palu": "palu"}
 
 
@@ -34,29 +33,25 @@ def test_the_ratio_is_of_the_compressed_layers_and_is_met(unaligned, dense, meth
 
 @pytest.mark.parametrize("method", METHODS)
 def test_with_a_map_every_size_is_safe_and_within_the_same_budget(
-    unaligned, dense, ids, map_of, tmp_path, method
+    unaligned, own_map, compress, ids, tmp_path, method
 ):
-    own = unaligned(method)
-    result = gacprof.compress(
-        dense, tmp_path / "out", method=method, ratio=0.3, calib=ids, cliff_map=map_of(own)
-    )
+    out = tmp_path / "out"
+    result = compress(method, out, cliff_map=own_map(method))
     assert result.aligned == len(result.plan.choices) and result.plan.certificate.proved
     assert all(c.after is None or c.after % 8 == 0 for c in result.plan.choices)
     assert any(c.before % 8 for c in result.plan.choices)
     if method != "palu":  # its ratio is one of latent entries
         assert result.removed >= 0.3
     else:
-        assert scan(tmp_path / "out").parameters <= scan(own).parameters
-    assert scan(tmp_path / "out").parameters == result.parameters_after
-    assert torch.isfinite(logits_of(tmp_path / "out", ids[:1])).all()
+        assert scan(out).parameters <= scan(unaligned(method)).parameters
+    assert scan(out).parameters == result.parameters_after
+    assert torch.isfinite(logits_of(out, ids[:1])).all()
 
 
 @pytest.mark.parametrize("method", ["svd-llm", "asvd"])
-def test_a_size_rounded_up_holds_more_of_the_original_weight(
-    dense, ids, unaligned, tmp_path, method
-):
+def test_a_size_rounded_up_holds_more_of_the_original_weight(compress, unaligned, tmp_path, method):
     """Cut to the old ranks again, the factors are those of the method's own sizes."""
-    gacprof.compress(dense, tmp_path / "up", method=method, ratio=0.28, calib=ids)
+    compress(method, tmp_path / "up", ratio=0.28)
     small, large = (open_factors(p) for p in (unaligned(method), tmp_path / "up"))
     shared = small.keys() & large.keys()
     assert shared
@@ -81,75 +76,55 @@ def open_factors(folder):
 
 @pytest.mark.parametrize("method", ["svd-llm", "llm-pruner"])
 def test_planning_the_aligned_model_again_changes_nothing(
-    unaligned, dense, ids, map_of, tmp_path, method
+    compress, own_map, map_of, tmp_path, method
 ):
     out = tmp_path / "out"
-    gacprof.compress(
-        dense, out, method=method, ratio=0.3, calib=ids, cliff_map=map_of(unaligned(method))
-    )
+    compress(method, out, cliff_map=own_map(method))
     again = gacprof.plan(out, map_of(out), budget_parameters=scan(out).parameters)
     assert not again.changes
 
 
-def test_the_papers_objective_aligns_by_the_score_that_is_asked_for(
-    unaligned, dense, ids, map_of, tmp_path
-):
-    m = map_of(unaligned("svd-llm"))
+def test_the_papers_objective_aligns_by_the_score_that_is_asked_for(compress, own_map, tmp_path):
     chosen = {}
     for score in ("magnitude", "activation", "gradient", "fisher"):
-        result = gacprof.compress(
-            dense, tmp_path / score, method="svd-llm", ratio=0.3, calib=ids, cliff_map=m,
-            objective="gac", score=score, work=tmp_path / "work",
-        )  # fmt: skip
+        result = compress(
+            "svd-llm", tmp_path / score, cliff_map=own_map("svd-llm"), objective="gac", score=score
+        )
         assert result.aligned == len(result.plan.choices) and result.removed >= 0.3
         chosen[score] = tuple(result.sizes.items())
     assert len(set(chosen.values())) > 1
 
 
-def test_a_limit_on_latency_is_kept(unaligned, dense, ids, map_of, tmp_path):
-    m = map_of(unaligned("svd-llm"))
-    free = gacprof.compress(
-        dense, tmp_path / "free", method="svd-llm", ratio=0.3, calib=ids, cliff_map=m
-    )
+def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):
+    m = own_map("svd-llm")
+    free = compress("svd-llm", tmp_path / "free", cliff_map=m)
     limit = free.plan.predicted_after_us * 0.99
-    held = gacprof.compress(
-        dense, tmp_path / "held", method="svd-llm", ratio=0.3, calib=ids, cliff_map=m,
-        latency_limit_us=limit,
-    )  # fmt: skip
+    held = compress("svd-llm", tmp_path / "held", cliff_map=m, latency_limit_us=limit)
     assert held.plan.predicted_after_us <= limit
     assert held.energy_kept < free.energy_kept
 
 
-def test_more_energy_is_kept_than_by_rounding_within_the_same_ratio(
-    unaligned, dense, ids, map_of, tmp_path
-):
-    common = {"method": "svd-llm", "ratio": 0.3, "calib": ids, "work": tmp_path / "work"}
-    ours = gacprof.compress(
-        dense, tmp_path / "ours", cliff_map=map_of(unaligned("svd-llm")), **common
-    )
-    rounded = gacprof.compress(dense, tmp_path / "rounded", round_to=8, **common)
+def test_more_energy_is_kept_than_by_rounding_within_the_same_ratio(compress, own_map, tmp_path):
+    ours = compress("svd-llm", tmp_path / "ours", cliff_map=own_map("svd-llm"))
+    rounded = compress("svd-llm", tmp_path / "rounded", round_to=8)
     assert all(size % 8 == 0 for size in rounded.sizes.values())
     assert ours.energy_kept > rounded.energy_kept
     assert rounded.removed >= 0.3
 
 
-def test_rounding_is_the_tools_own(dense, ids, tmp_path):
-    work = {"calib": ids, "work": tmp_path / "work"}
-    for method in ("asvd", "palu", "llm-pruner"):
-        own = gacprof.compress(dense, tmp_path / method, method=method, ratio=0.3, **work)
-        up = gacprof.compress(
-            dense, tmp_path / f"{method}-8", method=method, ratio=0.3, round_to=8, **work
-        )
-        for name, size in own.sizes.items():
-            if size is None or name.endswith(":heads"):
-                expected = size
-            elif method == "asvd":
-                expected = -(-size // 8) * 8
-            elif method == "palu":
-                expected = min(max(1, round(size / 8)) * 8, 32)
-            else:
-                expected = 160 - (160 - size) // 8 * 8
-            assert up.sizes[name] == expected
+@pytest.mark.parametrize("method", ["asvd", "palu", "llm-pruner"])
+def test_rounding_is_the_tools_own(compress, tmp_path, method):
+    result = compress(method, tmp_path / "8", round_to=8)
+    for name, size in result.wish.items():
+        if size is None or name.endswith(":heads"):
+            expected = size
+        elif method == "asvd":
+            expected = -(-size // 8) * 8
+        elif method == "palu":
+            expected = min(max(1, round(size / 8)) * 8, 32)
+        else:
+            expected = 160 - (160 - size) // 8 * 8
+        assert result.sizes[name] == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -163,7 +138,7 @@ def test_weights_stay_in_their_type(tmp_path, ids, dtype):
     assert torch.isfinite(logits_of(tmp_path / "out", ids[:1])).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["svd-llm", "palu", "llm-pruner"])
 def test_biases_go_along(tmp_path, ids, method):
     model = make_model(tmp_path / "model", attention_bias=True, mlp_bias=True)
     gacprof.compress(model, tmp_path / "out", method=method, ratio=0.02, calib=ids)
@@ -174,19 +149,16 @@ def test_biases_go_along(tmp_path, ids, method):
     assert torch.linalg.norm(logits - dense) < 0.9 * torch.linalg.norm(dense)
 
 
-def test_a_model_in_memory_is_compressed_like_its_folder(dense, ids, tmp_path):
+def test_a_model_in_memory_is_compressed_like_its_folder(dense, unaligned, ids, tmp_path):
     model = gacprof.load_model(dense)
-    gacprof.compress(model, tmp_path / "memory", method="svd-llm", ratio=0.3, calib=ids)
-    gacprof.compress(dense, tmp_path / "folder", method="svd-llm", ratio=0.3, calib=ids)
-    a, b = (logits_of(tmp_path / name, ids[:1]) for name in ("memory", "folder"))
+    gacprof.compress(model, tmp_path / "out", method="svd-llm", ratio=0.3, calib=ids)
+    a, b = (logits_of(path, ids[:1]) for path in (tmp_path / "out", unaligned("svd-llm")))
     assert torch.equal(a, b)
 
 
-def test_the_records_say_what_was_done(unaligned, dense, ids, map_of, tmp_path):
+def test_the_records_say_what_was_done(compress, own_map, tmp_path):
     out = tmp_path / "out"
-    result = gacprof.compress(
-        dense, out, method="asvd", ratio=0.3, calib=ids, cliff_map=map_of(unaligned("asvd"))
-    )
+    result = compress("asvd", out, cliff_map=own_map("asvd"))
     record = json.loads((out / "gacprof.json").read_text())
     assert record["request"]["ratio"] == 0.3 and record["calibration"]["tokens"] == 12 * 32
     assert record["sizes"] == dict(result.sizes)

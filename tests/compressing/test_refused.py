@@ -148,11 +148,12 @@ def files_of(folder):
 
 
 STOPS = {
-    "svd-llm": [(LayeredModel, "run", 5), (Factoring, "_decompose", 9)],
-    "asvd": [(sensitivity, "_branch", 2), (sensitivity, "_losses", 1), (LayeredModel, "run", 30)],
-    "palu": [(gradients, "_layer_back", 2), (gradients, "_loss", 1)],
+    "svd-llm": [(LayeredModel, "run", 2), (Factoring, "_decompose", 9)],
+    "asvd": [(LayeredModel, "run", 2), (sensitivity, "_branch", 2), (sensitivity, "_losses", 1)],
+    "palu": [(gradients, "_loss", 1), (gradients, "_layer_back", 2)],
     "llm-pruner": [(gradients, "_layer_back", 3), (LayeredModel, "run", 2)],
 }
+"""Where a run is stopped, one try after the other: what is called, and at which call."""
 
 
 @pytest.mark.parametrize("method", STOPS)
