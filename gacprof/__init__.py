@@ -16,6 +16,12 @@ Before compression, in the loop that picks ranks::
     gacprof.sweep(ranks_of="dense/", ranks=(64, 256), out="runs/ranks")
     gacprof.safe_ranks(layer, gacprof.build_map("runs/ranks"))     # layer: an nn.Linear
 
+Or all of it in one call, from the dense model::
+
+    gacprof.compress("dense/", "small/", method="svd-llm", ratio=0.15, cliff_map=m, calib="text")
+
+``align`` is its choice of sizes alone, for compressors of your own.
+
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``import_gguf`` makes a folder of a GGUF
 file; ``pareto`` sets plans over many budgets
@@ -40,8 +46,10 @@ _WHERE = {
     "GacprofError": "gacprof.core.errors",
     "Plan": "gacprof.planning",
     "Suite": "gacprof.sweeping",
+    "align": "gacprof.compressing.align",
     "bench": "gacprof.evaluation",
     "build_map": "gacprof.api",
+    "compress": "gacprof.compressing.run",
     "diagnose": "gacprof.diagnosing",
     "evaluate": "gacprof.evaluation",
     "explain_dim": "gacprof.api",
@@ -70,8 +78,10 @@ __all__ = [
     "Plan",
     "Suite",
     "__version__",
+    "align",
     "bench",
     "build_map",
+    "compress",
     "diagnose",
     "evaluate",
     "explain_dim",
@@ -98,6 +108,8 @@ if TYPE_CHECKING:
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
     from gacprof.cliffmap.ranks import safe_ranks
+    from gacprof.compressing.align import align
+    from gacprof.compressing.run import compress
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
     from gacprof.evaluation import bench, evaluate, verify

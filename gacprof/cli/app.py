@@ -10,7 +10,16 @@ import sys
 
 import typer
 
-from gacprof.cli import evaluating, evidence, explaining, maps, measuring, models, planning
+from gacprof.cli import (
+    compressing,
+    evaluating,
+    evidence,
+    explaining,
+    maps,
+    measuring,
+    models,
+    planning,
+)
 from gacprof.cli.printing import complain
 from gacprof.core.errors import GacprofError
 from gacprof.devices.threads import short_waits
@@ -26,7 +35,8 @@ app = typer.Typer(
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
     models.realign, models.verify, models.bench, explaining.report, measuring.demo,
-    explaining.explain, explaining.disputes, measuring.survey, evaluating.import_gguf,
+    explaining.explain, explaining.disputes, measuring.survey, compressing.compress,
+    evaluating.import_gguf,
 ):  # fmt: skip
     app.command()(verb)
 app.command("eval")(evaluating.evaluate)
