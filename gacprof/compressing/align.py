@@ -57,7 +57,7 @@ def align(
     _check(dims, scores, costs, uses, most)
     loaded = _loaded(cliff_map)
     units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
-    limits = most or [None] * len(dims)
+    limits: Sequence[int | None] = most or [None] * len(dims)
     known: dict[Any, list[Candidate]] = {}
     offered = []
     for i, wish in enumerate(dims):
@@ -106,7 +106,8 @@ def _check(
     for i, (wish, score, cost) in enumerate(zip(dims, scores, costs, strict=True)):
         if not is_number(wish, int) or wish < 1:
             raise CompressionError(f"dim {i} is {wish!r}: dims are positive whole numbers")
-        for value in [score] if is_number(score) else score:  # type: ignore[union-attr]
+        values: Sequence[Any] = [score] if isinstance(score, int | float) else score
+        for value in values:
             if not is_number(value) or not 0 <= value <= MAX_SCORE:
                 raise CompressionError(f"the score of dim {i} is {value!r}: it must be 0 or more")
         if is_number(cost, int):

@@ -64,10 +64,8 @@ class Factoring:
     def prepare(self) -> None:
         """Decompose every target, unless an earlier try has; gather scores and sensitivities."""
         backward = self.score in BACKWARD
-        layers = max((t.layer for t in self.targets if t.layer is not None), default=-1) + 1
         if self._calibration is None:
-            for index in [*range(layers), None]:
-                self._decompose_layer(index, {})
+            self._without_text()
             return
         ahead = self._is_done(FORWARD) and (not self.method.probed or self._is_done(LOSSES))
         if ahead and not (backward and not self._has_gradients()):
@@ -90,6 +88,13 @@ class Factoring:
 
             watched = [self._paths(name, i) for i, name in enumerate(model.layers)]
             back_through(model, self.state, self._calibration.ids, watched, self._tell)
+
+    def _without_text(self) -> None:
+        from gacprof.compressing.layered import LayeredModel
+
+        model = LayeredModel(self.reader, self._device)  # refuses what could not be loaded again
+        for index in [*range(len(model.layers)), None]:
+            self._decompose_layer(index, {})
 
     def _is_done(self, file: str) -> bool:
         return self.state.has(file)

@@ -150,10 +150,10 @@ class LayeredModel:
         keys = set(getattr(self.model, "_tied_weights_keys", None) or ()) if tied else set()
         for name, _ in self.model.named_parameters():
             if name not in self.reader and name not in keys:
+                where, kind = self.reader.inventory.path, type(self.model).__name__
                 raise CompressionError(
-                    f"{self.reader.inventory.path}: has no tensor for {name} of "
-                    f"{type(self.model).__name__}: models whose files and classes differ (experts "
-                    "stored one by one, say) cannot be run layer by layer"
+                    f"{where}: {kind} keeps {name}, which the file stores otherwise (experts one "
+                    "by one, say): such a model cannot be run layer by layer, nor loaded again"
                 )
 
     @contextlib.contextmanager

@@ -82,8 +82,7 @@ class CompressResult:
         for name, reason in self.left.items():
             reasons.setdefault(reason, []).append(name)
         notes += [
-            f"{len(names)} layers are left uncompressed, {names[0]} the first: {reason}"
-            for reason, names in reasons.items()
+            f"left uncompressed, {reason}: {_named(names)}" for reason, names in reasons.items()
         ]
         if self.parameters_after > self.parameters_before:
             notes.append("the result has more parameters than the model: the ratio is too small")
@@ -111,6 +110,11 @@ class CompressResult:
             "plan": None if self.plan is None else self.plan.as_dict(),
             "notes": self.notes,
         }
+
+
+def _named(names: list[str]) -> str:
+    """``lm_head``, ``a and 7 more``."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def record_of(

@@ -229,6 +229,10 @@ def _job(reader: TensorReader, request: CompressRequest, calibration: Calibratio
         score = request.score or TAYLOR
         passes = "backward" if score == TAYLOR else "none"
     else:
+        if request.score and method.scored is None and request.objective != "gac":
+            raise CompressionError(
+                f"the score is for --objective gac: {method.name} does not use any by itself"
+            )
         follows = request.score or method.scored
         if follows is None and request.objective == "gac":
             follows = "magnitude"
