@@ -115,11 +115,11 @@ def _table(found: Quality) -> tuple[list[str], list[list[str | int | None]]]:
             column("difference", [_change(m.perplexity_change) for m in found.models])
             column("finding", [_finding(m.perplexity_change) for m in found.models])
     if found.questions:
-        right = [m.accuracy for m in found.models]
-        column("right", [_share(a and a.value) for a in right])
+        answered = [m.accuracy for m in found.models if m.accuracy is not None]
+        column("right", [_share(accuracy.value) for accuracy in answered])
         if several:
             column("difference", [_change(m.accuracy_change) for m in found.models])
-        column("normalised", [_share(a and a.normalised) for a in right])
+        column("normalised", [_share(accuracy.normalised) for accuracy in answered])
         if several:
             column("difference", [_change(m.accuracy_normalised_change) for m in found.models])
     return columns, rows
