@@ -109,7 +109,10 @@ def cached(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         found = {"failed": str(error)}
     found["seconds"] = round(time.monotonic() - begun, 1)
     write_json(path, found)
-    print(f"{path.stem}: {found.get('failed', 'done')} ({found['seconds']} s)", flush=True)
+    print(
+        f"{path.parent.name} of {path.stem}: {found.get('failed', 'done')} ({found['seconds']} s)",
+        flush=True,
+    )
     return found
 
 

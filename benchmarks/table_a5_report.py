@@ -182,8 +182,17 @@ def _equal_latency(
         values = {v: exp(float(np.interp(at, *zip(*c, strict=True)))) for v, c in known.items()}
         ranked = sorted(values, key=lambda v: values[v])
         listed = ", ".join(f"{LABELS[v]} {values[v]:.2f}" for v in ranked)
-        lines.append(f"{method}: at a prefill of {at / 1e3:.2f} ms the perplexities are {listed}.")
+        lines.append(
+            f"{method}: at a prefill of {at / 1e3:.2f} ms the perplexities are {listed}; "
+            f"latencies are known to within {_uncertainty(rows, method)} %."
+        )
     return ["**At equal latency**", "", *lines] if lines else []
+
+
+def _uncertainty(rows: Sequence[Row], method: str) -> str:
+    """The widest interval of a prefill's latency, as half a share: what "equal" is good for."""
+    found = [row["prefill"] for row in rows if row["method"] == method and row.get("prefill")]
+    return f"{max((f['high_us'] / f['low_us'] - 1) / 2 for f in found) * 100:.0f}"
 
 
 def _curve(rows: Sequence[Row], method: str, variant: str) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ from gacprof.demo.model import described, write_demo_checkpoint
 from gacprof.devices.worker import sweeper
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
-from gacprof.planning import Plan
+from gacprof.planning import Constraints, Plan
 from gacprof.report.page import Contents, write_page
 from gacprof.sweeping import run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
@@ -85,7 +85,7 @@ def run_demo(
     tell(f"checkpoint: {inventory.parameters:,} parameters in {inventory.main_dtype}, {subject}")
 
     cliff_map = _swept(inventory, environment, where, folder, tell, advance)
-    found, plan = _planned(checkpoint, cliff_map, folder, tell)
+    found, plan = _planned(checkpoint, cliff_map, folder, trained is None, tell)
 
     realigned = resizing.realign(checkpoint, plan, folder / "planned")
     padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
@@ -166,7 +166,10 @@ def _swept(
     return cliff_map
 
 
-def _planned(model: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> tuple[Diagnosis, Plan]:
+def _planned(
+    model: Path, cliff_map: CliffMap, folder: Path, fuse: bool, tell: Tell
+) -> tuple[Diagnosis, Plan]:
+    """``fuse``: whether a factor pair may become dense, which takes its compression back."""
     found = diagnosing.diagnose(model, cliff_map, tokens=TOKENS)
     write_json(folder / "diagnosis.json", found.as_dict())
     totals = found.totals()
@@ -175,7 +178,7 @@ def _planned(model: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> tupl
     if not found.misaligned:
         for line in _flat(found, cliff_map):
             tell(line)
-    plan = planning.plan(model, cliff_map, tokens=TOKENS)
+    plan = planning.plan(model, cliff_map, tokens=TOKENS, constraints=Constraints(fuse=fuse))
     plan.save(folder / "plan.json")
     tell(f"plan: {len(plan.changes)} dims change")
     return found, plan
@@ -232,7 +235,8 @@ def commands(trained: Trained | None = None) -> list[str]:
         f"gacprof sweep --for model --tokens {tokens} --out sweep",
         "gacprof map build sweep --out cliffmap.json",
         f"gacprof diagnose model --map cliffmap.json --tokens {tokens}",
-        f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json",
+        f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json"
+        + ("" if trained is None else " --no-fuse"),
         "gacprof realign model --plan plan.json --out planned",
         "gacprof realign model --strategy minimal --out padded-to-8",
         "gacprof verify model planned",

@@ -79,12 +79,19 @@ def _described(done: CompressResult) -> str:
 
 
 def write_texts(folder: Path) -> tuple[Path, Path]:
-    """``calibration.txt`` and ``evaluation.txt``: Python's reference, every second topic each."""
+    """``calibration.txt`` and ``evaluation.txt``: Python's reference, every second topic each.
+
+    Topics quote one another: a paragraph of the first text is left out of the second.
+    """
     from pydoc_data.topics import topics
 
     paths = folder / "calibration.txt", folder / "evaluation.txt"
+    seen: set[str] = set()
     for first, path in enumerate(paths):
-        write_text(path, "\n\n".join(topics[name] for name in sorted(topics)[first::2]))
+        topic = "\n\n".join(topics[name] for name in sorted(topics)[first::2])
+        paragraphs = [one for one in topic.split("\n\n") if one.strip() not in seen]
+        seen = {one.strip() for one in paragraphs}
+        write_text(path, "\n\n".join(paragraphs))
     return paths
 
 
