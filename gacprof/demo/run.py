@@ -169,7 +169,8 @@ def _swept(
 def _planned(
     model: Path, cliff_map: CliffMap, folder: Path, fuse: bool, tell: Tell
 ) -> tuple[Diagnosis, Plan]:
-    """``fuse``: whether a factor pair may become dense, which takes its compression back."""
+    """``fuse``: whether a factor pair may become dense, which takes its compression back. Where it
+    may not, a dim that the map cannot tell a better size for stays."""
     found = diagnosing.diagnose(model, cliff_map, tokens=TOKENS)
     write_json(folder / "diagnosis.json", found.as_dict())
     totals = found.totals()
@@ -178,7 +179,8 @@ def _planned(
     if not found.misaligned:
         for line in _flat(found, cliff_map):
             tell(line)
-    plan = planning.plan(model, cliff_map, tokens=TOKENS, constraints=Constraints(fuse=fuse))
+    constraints = Constraints(fuse=fuse, untouched=not fuse)
+    plan = planning.plan(model, cliff_map, tokens=TOKENS, constraints=constraints)
     plan.save(folder / "plan.json")
     tell(f"plan: {len(plan.changes)} dims change")
     return found, plan
@@ -236,7 +238,7 @@ def commands(trained: Trained | None = None) -> list[str]:
         "gacprof map build sweep --out cliffmap.json",
         f"gacprof diagnose model --map cliffmap.json --tokens {tokens}",
         f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json"
-        + ("" if trained is None else " --no-fuse"),
+        + ("" if trained is None else " --no-fuse --allow-untouched"),
         "gacprof realign model --plan plan.json --out planned",
         "gacprof realign model --strategy minimal --out padded-to-8",
         "gacprof verify model planned",
