@@ -65,3 +65,20 @@ def test_tasks_without_the_harness_say_what_to_install(run, here, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
     result = run("eval", here / "a", "--tasks", "arc_easy")
     assert result.code == 2 and "pip install 'gacprof[lm-eval]'" in result.err
+
+
+def test_the_harness_scores_are_shown_by_task_and_metric(run, here, monkeypatch):
+    from gacprof.evaluation import harness
+
+    scores = (harness.TaskScore("a", "arc_easy", "acc,none", 0.25, 0.01),)
+    asked = {}
+
+    def run_tasks(models, tasks, **more):
+        asked.update(more, models=models, tasks=tasks)
+        return harness.TaskScores(scores, "0.4.13")
+
+    monkeypatch.setattr(harness, "run_tasks", run_tasks)
+    result = run("eval", here / "a", "--tasks", "arc_easy,other", "--limit", "3")
+    assert result.code == 0 and asked["tasks"] == ["arc_easy", "other"] and asked["limit"] == 3
+    for words in ("arc_easy", "acc,none", "0.2500", "0.0100", "0.4.13"):
+        assert words in result.out
