@@ -20,14 +20,13 @@ from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibr
 from gacprof.compressing.choosing import choose, only
 from gacprof.compressing.dense import open_dense, targets_of
 from gacprof.compressing.factoring import Factoring
-from gacprof.compressing.outcome import CompressResult, card_of, record_of
+from gacprof.compressing.outcome import RECORD, CompressResult, card_of, record_of
 from gacprof.compressing.pruning import TAYLOR, Pruning
 from gacprof.compressing.request import CompressRequest
 from gacprof.compressing.scores import BACKWARD
 from gacprof.compressing.state import State, key_of, state_for
 from gacprof.compressing.writing import (
     PLAN,
-    RECORD,
     NewTensor,
     inventory_of_output,
     write_folder,
