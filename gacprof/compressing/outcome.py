@@ -14,9 +14,9 @@ from gacprof.compressing.request import CompressRequest
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
+from gacprof.resizing.output import PROVENANCE
 
 SCHEMA = "gacprof.compressed/1"
-RECORD = "gacprof.json"
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def record_of(
         "schema": SCHEMA,
         "gacprof": gacprof.__version__,
         "source": {"name": Path(source.path).name, "fingerprint": source.fingerprint},
-        "earlier": _earlier(Path(source.folder) / RECORD),
+        "earlier": _earlier(Path(source.folder) / PROVENANCE),
         "request": asked,
         "calibration": None if calibration is None else calibration.as_dict(),
         "map": None if result.plan is None else result.plan.map,

@@ -20,7 +20,7 @@ from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibr
 from gacprof.compressing.choosing import choose, only
 from gacprof.compressing.dense import open_dense, targets_of
 from gacprof.compressing.factoring import Factoring
-from gacprof.compressing.outcome import RECORD, CompressResult, card_of, record_of
+from gacprof.compressing.outcome import CompressResult, card_of, record_of
 from gacprof.compressing.pruning import TAYLOR, Pruning
 from gacprof.compressing.request import CompressRequest
 from gacprof.compressing.scores import BACKWARD
@@ -38,7 +38,7 @@ from gacprof.diagnosing.workload import Tokens
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.request import WINDOW
-from gacprof.resizing.output import refuse_existing
+from gacprof.resizing.output import PROVENANCE, refuse_existing
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +173,7 @@ def _finish(
     )
     files: dict[str, Any] = {
         "config.json": config,
-        RECORD: record_of(result, request, calibration, source),
+        PROVENANCE: record_of(result, request, calibration, source),
     }
     if plan is not None:
         files[PLAN] = plan.as_dict()
