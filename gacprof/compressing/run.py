@@ -161,7 +161,7 @@ def _finish(
         method=request.method,
         layout=inventory.layout,
         ratio=request.ratio,
-        parameters_before=sum(info.numel for info in _stored(family)),
+        parameters_before=source.parameters,
         parameters_after=inventory.parameters,
         compressed_before=family.parameters,
         wish=wish,
@@ -185,8 +185,7 @@ def _finish(
 def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish: NewSizes) -> Plan:
     path = f"{family.reader.inventory.path} at the method's own sizes"
     wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
-    dense = sum(info.numel for info in _stored(family))
-    rest = dense - family.parameters
+    rest = family.reader.inventory.parameters - family.parameters
     moved = {name for name, size in wish.items() if size is not None}
     names = [dim.name for dim in wished.dims if dim.name in moved]
     scores = family.scores() if request.objective == "gac" else None
@@ -199,12 +198,6 @@ def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
     )
-
-
-def _stored(family: Family) -> list[Any]:
-    from gacprof.compressing.factoring import unique
-
-    return unique(family.reader)
 
 
 def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
