@@ -18,7 +18,7 @@ from gacprof.compressing.scores import BACKWARD, scores_of
 from gacprof.compressing.state import State
 from gacprof.compressing.writing import NewTensor
 from gacprof.compressors.low_rank import decompose
-from gacprof.compressors.method import Evidence, LowRank, Target
+from gacprof.compressors.method import Evidence, LowRank, Target, uniform_rank
 from gacprof.core.errors import CompressionError
 from gacprof.planning.memory import NewSizes
 
@@ -222,10 +222,8 @@ class Factoring:
 
     def wish(self, ratio: float) -> dict[str, int | None]:
         """The ranks that the method would choose by itself."""
-        listed = self.state.load_json(LOSSES) if self.method.probed else ()
-        losses = {(name, share): loss for name, share, loss in listed}
         scores = self.scores() if self.method.scored else {}
-        return self.method.ranks(self.targets, ratio, Evidence(scores, losses))
+        return self.method.ranks(self.targets, ratio, Evidence(scores, self._losses()))
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
         """The method's own rounding of its ranks."""
@@ -255,6 +253,42 @@ class Factoring:
                 total = max(float(energy.sum()), 1e-300)
                 found[name] = [0.0, *(energy.cumsum(0) / total).clamp(max=1).tolist()]
         return found
+
+    def weights(self) -> dict[str, float] | None:
+        """What a lost share of each dim's energy costs, in proportion; None where nothing tells.
+
+        ASVD's search has measured it: the loss that a cut adds, over the share that it loses. With
+        Fisher information F the second-order estimate of the loss is F·‖ΔW‖²; other scores are
+        taken as they are.
+        """
+        if self.method.probed:
+            return self._measured_weights()
+        if self.score is None:
+            return None
+        if self.score != "fisher":
+            return self.scores()
+        sizes = {
+            target.name: self._factors(target)[f"{target.name}/magnitude"]
+            for target in self.targets
+        }
+        norms = scores_of("magnitude", self.targets, sizes)
+        return {name: (score * norms[name]) ** 2 for name, score in self.scores().items()}
+
+    def _measured_weights(self) -> dict[str, float]:
+        losses = self._losses()
+        least = min(losses.values())
+        found = {}
+        for target in self.targets:
+            shares = [share for name, share in losses if name == target.name]
+            added = sum(losses[target.name, share] - least for share in shares)
+            kept = self.kept[target.dims[0]]
+            gone = sum(1 - kept[uniform_rank(target, 1 - share)] for share in shares)
+            found[target.dims[0]] = added / gone if gone > 0 else 0.0
+        return found
+
+    def _losses(self) -> dict[tuple[str, float], float]:
+        listed = self.state.load_json(LOSSES) if self.method.probed else ()
+        return {(name, share): loss for name, share, loss in listed}
 
     def scores(self) -> dict[str, float]:
         """Importance by dim name, by the score that was asked for."""

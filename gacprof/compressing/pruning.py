@@ -196,6 +196,13 @@ class Pruning:
             found[group.dim] = [min(1.0, value / total) for value in sums]
         return found
 
+    def weights(self) -> dict[str, float] | None:
+        """What a lost share of each dim's importance costs, in proportion: Taylor importance is an
+        estimate of the loss itself, comparable between layers. Magnitudes are not."""
+        if self.score != TAYLOR:
+            return None
+        return {group.dim: sum(self._importance[group.dim]) for group in self.pruned}
+
     def scores(self) -> dict[str, float]:
         """The mean importance of a parameter, by dim name."""
         return {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibration_of
-from gacprof.compressing.choosing import choose, only
+from gacprof.compressing.choosing import choose, only, weighted
 from gacprof.compressing.dense import open_dense, targets_of
 from gacprof.compressing.factoring import Factoring
 from gacprof.compressing.outcome import CompressResult, card_of, record_of
@@ -66,6 +66,7 @@ class Family(Protocol):
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]: ...
     def budget(self, ratio: float, wish: NewSizes) -> int: ...
     def scores(self) -> dict[str, float]: ...
+    def weights(self) -> dict[str, float] | None: ...
     def tensors(self, sizes: NewSizes) -> list[NewTensor]: ...
     def config(self, sizes: NewSizes) -> dict[str, Any]: ...
 
@@ -194,7 +195,7 @@ def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish
         cliff_map,
         request,
         budget_parameters=rest + family.budget(request.ratio, wish),
-        kept=family.kept,
+        kept=weighted(family.kept, family.weights(), names),
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
     )
@@ -221,10 +222,6 @@ def _job(reader: TensorReader, request: CompressRequest, calibration: Calibratio
         score = request.score or TAYLOR
         passes = "backward" if score == TAYLOR else "none"
     else:
-        if request.score and method.scored is None and request.objective != "gac":
-            raise CompressionError(
-                f"the score is for --objective gac: {method.name} does not use any by itself"
-            )
         follows = request.score or method.scored
         if follows is None and request.objective == "gac":
             follows = "magnitude"

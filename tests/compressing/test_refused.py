@@ -100,7 +100,6 @@ def test_combinations_that_contradict_each_other(dense, tmp_path, fixtures):
     refused("unknown method", dense, tmp_path / "o", method="zip", ratio=0.2)
     refused("objective", dense, tmp_path / "o", objective="pad", **common)
     refused("score", dense, tmp_path / "o", score="luck", **common)
-    refused("score is for --objective gac", dense, tmp_path / "o", score="fisher", **common)
     refused("lies in the model's folder", dense, dense / "o", **common)
     (tmp_path / "there").mkdir()
     refused("exists already", dense, tmp_path / "there", **common)
