@@ -16,7 +16,7 @@ from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
 from gacprof.checkpoint.layouts.width import mirror_widths
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.compressing.calibration import Calibration
-from gacprof.compressing.factoring import unique
+from gacprof.compressing.dense import unique
 from gacprof.compressing.state import State
 from gacprof.compressing.writing import NewTensor
 from gacprof.compressors.llmpruner import TaylorPruning, Units, strongest
