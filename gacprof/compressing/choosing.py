@@ -32,6 +32,18 @@ def only(inventory: Inventory, names: Sequence[str]) -> Inventory:
     return replace(inventory, dims=dims, modules=modules)
 
 
+def weighted(
+    kept: Mapping[str, Sequence[float]], weights: Mapping[str, float] | None, names: Sequence[str]
+) -> Mapping[str, Sequence[float]]:
+    """The shares kept, a lost one counting by its dim's weight, 1 for the heaviest of ``names``."""
+    most = max((weights[name] for name in names), default=0.0) if weights else 0.0
+    if weights is None or not most > 0:
+        return kept
+    return {
+        name: [1 - weights[name] / most * (1 - share) for share in kept[name]] for name in names
+    }
+
+
 def choose(
     inventory: Inventory,
     cliff_map: CliffMap,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.inventory import Inventory, Module, TensorInfo
 from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.checkpoint.tensors import TensorReader, tensors_of
 from gacprof.compressors.method import LowRank, Target
@@ -125,3 +125,12 @@ def has_tied_head(inventory: Inventory) -> bool:
     heads = [module for module in inventory.modules if module.role == "head"]
     own = any(f"{head.name}.weight" in inventory.tensors for head in heads)
     return bool(inventory.config.get("tie_word_embeddings", False)) or not own
+
+
+def unique(reader: TensorReader) -> list[TensorInfo]:
+    """The tensors of the source, one that is stored under two names once."""
+    seen: dict[object, TensorInfo] = {}
+    for info in reader.inventory.tensors.values():
+        place = (info.file, info.offset, info.shape) if info.offset is not None else info.name
+        seen.setdefault(place, info)
+    return list(seen.values())

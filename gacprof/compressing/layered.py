@@ -66,6 +66,11 @@ class LayeredModel:
             for i, batch in enumerate((ids[:1], *batches(ids))):
                 with torch.no_grad():
                     base(input_ids=batch.to(self.device), use_cache=False)
+                if places[-1].given.shape != places[0].given.shape:
+                    raise CompressionError(
+                        f"{type(self.model).__name__} of this transformers hands its layers on in "
+                        "a way that is not known here (tuples, as until 2025): use a newer one"
+                    )
                 if i == 0:
                     self._calls = [place.call for place in places]
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gacprof.compressing.request import CompressRequest
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
+from gacprof.resizing.output import PROVENANCE
 
 SCHEMA = "gacprof.compressed/1"
 
@@ -133,12 +135,21 @@ def record_of(
         "schema": SCHEMA,
         "gacprof": gacprof.__version__,
         "source": {"name": Path(source.path).name, "fingerprint": source.fingerprint},
+        "earlier": _earlier(Path(source.folder) / PROVENANCE),
         "request": asked,
         "calibration": None if calibration is None else calibration.as_dict(),
         "map": None if result.plan is None else result.plan.map,
         "device": None if result.plan is None else result.plan.device,
         **data,
     }
+
+
+def _earlier(path: Path) -> Any:
+    """The record that the model itself came with, if any."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def _listed(tokens: Any) -> Any:

@@ -16,7 +16,7 @@ from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
 from gacprof.checkpoint.layouts.width import mirror_widths
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.compressing.calibration import Calibration
-from gacprof.compressing.factoring import unique
+from gacprof.compressing.dense import unique
 from gacprof.compressing.state import State
 from gacprof.compressing.writing import NewTensor
 from gacprof.compressors.llmpruner import TaylorPruning, Units, strongest
@@ -195,6 +195,13 @@ class Pruning:
                 sums.append(sums[-1] + value)
             found[group.dim] = [min(1.0, value / total) for value in sums]
         return found
+
+    def weights(self) -> dict[str, float] | None:
+        """What a lost share of each dim's importance costs, in proportion: Taylor importance is an
+        estimate of the loss itself, comparable between layers. Magnitudes are not."""
+        if self.score != TAYLOR:
+            return None
+        return {group.dim: sum(self._importance[group.dim]) for group in self.pruned}
 
     def scores(self) -> dict[str, float]:
         """The mean importance of a parameter, by dim name."""

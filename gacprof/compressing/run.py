@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibration_of
-from gacprof.compressing.choosing import choose, only
+from gacprof.compressing.choosing import choose, only, weighted
 from gacprof.compressing.dense import open_dense, targets_of
 from gacprof.compressing.factoring import Factoring
 from gacprof.compressing.outcome import CompressResult, card_of, record_of
@@ -27,7 +27,6 @@ from gacprof.compressing.scores import BACKWARD
 from gacprof.compressing.state import State, key_of, state_for
 from gacprof.compressing.writing import (
     PLAN,
-    RECORD,
     NewTensor,
     inventory_of_output,
     write_folder,
@@ -39,7 +38,7 @@ from gacprof.diagnosing.workload import Tokens
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.request import WINDOW
-from gacprof.resizing.output import refuse_existing
+from gacprof.resizing.output import PROVENANCE, refuse_existing
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +66,7 @@ class Family(Protocol):
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]: ...
     def budget(self, ratio: float, wish: NewSizes) -> int: ...
     def scores(self) -> dict[str, float]: ...
+    def weights(self) -> dict[str, float] | None: ...
     def tensors(self, sizes: NewSizes) -> list[NewTensor]: ...
     def config(self, sizes: NewSizes) -> dict[str, Any]: ...
 
@@ -162,7 +162,7 @@ def _finish(
         method=request.method,
         layout=inventory.layout,
         ratio=request.ratio,
-        parameters_before=sum(info.numel for info in _stored(family)),
+        parameters_before=source.parameters,
         parameters_after=inventory.parameters,
         compressed_before=family.parameters,
         wish=wish,
@@ -174,7 +174,7 @@ def _finish(
     )
     files: dict[str, Any] = {
         "config.json": config,
-        RECORD: record_of(result, request, calibration, source),
+        PROVENANCE: record_of(result, request, calibration, source),
     }
     if plan is not None:
         files[PLAN] = plan.as_dict()
@@ -186,8 +186,7 @@ def _finish(
 def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish: NewSizes) -> Plan:
     path = f"{family.reader.inventory.path} at the method's own sizes"
     wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
-    dense = sum(info.numel for info in _stored(family))
-    rest = dense - family.parameters
+    rest = family.reader.inventory.parameters - family.parameters
     moved = {name for name, size in wish.items() if size is not None}
     names = [dim.name for dim in wished.dims if dim.name in moved]
     scores = family.scores() if request.objective == "gac" else None
@@ -196,16 +195,10 @@ def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish
         cliff_map,
         request,
         budget_parameters=rest + family.budget(request.ratio, wish),
-        kept=family.kept,
+        kept=weighted(family.kept, family.weights(), names),
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
     )
-
-
-def _stored(family: Family) -> list[Any]:
-    from gacprof.compressing.factoring import unique
-
-    return unique(family.reader)
 
 
 def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
@@ -229,10 +222,6 @@ def _job(reader: TensorReader, request: CompressRequest, calibration: Calibratio
         score = request.score or TAYLOR
         passes = "backward" if score == TAYLOR else "none"
     else:
-        if request.score and method.scored is None and request.objective != "gac":
-            raise CompressionError(
-                f"the score is for --objective gac: {method.name} does not use any by itself"
-            )
         follows = request.score or method.scored
         if follows is None and request.objective == "gac":
             follows = "magnitude"

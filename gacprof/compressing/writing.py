@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SHARD_BYTES = 4 << 30
 """Larger models are written in several files."""
 
-CARD, RECORD, PLAN = "README.md", "gacprof.json", "plan.json"
+CARD, PLAN = "README.md", "plan.json"
 
 
 @dataclass(frozen=True)

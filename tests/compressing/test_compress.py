@@ -8,6 +8,7 @@ from compressing_models import logits_of, make_model
 
 import gacprof
 from gacprof.checkpoint import scan
+from gacprof.compressing.choosing import weighted
 
 METHODS = ["svd", "svd-llm", "asvd", "palu", "llm-pruner"]
 LAYOUTS = {"svd": "svd-llm", "svd-llm": "svd-llm", "asvd": "asvd", "palu": "palu"}
@@ -93,6 +94,22 @@ def test_the_papers_objective_aligns_by_the_score_that_is_asked_for(compress, ow
         assert result.aligned == len(result.plan.choices) and result.removed >= 0.3
         chosen[score] = tuple(result.sizes.items())
     assert len(set(chosen.values())) > 1
+
+
+def test_what_a_loss_of_energy_costs_decides_where_it_is_lost(compress, own_map, tmp_path):
+    """Equal weights by default; with a score the important dims keep more of their energy."""
+    plain = compress("svd-llm", tmp_path / "plain", cliff_map=own_map("svd-llm"))
+    scored = compress("svd-llm", tmp_path / "scored", cliff_map=own_map("svd-llm"), score="fisher")
+    assert dict(plain.sizes) != dict(scored.sizes)
+    assert plain.energy_kept >= scored.energy_kept  # unweighted
+    assert scored.aligned == len(scored.plan.choices)
+
+
+def test_weights_are_relative_to_the_heaviest_and_leave_a_dense_dim_whole():
+    kept = {"a": [0.0, 0.5, 1.0], "b": [0.0, 0.9, 1.0], "other": [0.0, 1.0]}
+    found = weighted(kept, {"a": 4.0, "b": 1.0, "other": 99.0}, ["a", "b"])
+    assert found == {"a": [0.0, 0.5, 1.0], "b": [0.75, 0.975, 1.0]}
+    assert weighted(kept, None, ["a"]) is kept
 
 
 def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):

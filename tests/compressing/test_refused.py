@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import gacprof
 from gacprof.compressing import gradients, sensitivity
-from gacprof.compressing.factoring import Factoring
+from gacprof.compressing.decomposing import Decompositions
 from gacprof.compressing.layered import LayeredModel
 from gacprof.core.errors import GacprofError
 
@@ -100,7 +100,6 @@ def test_combinations_that_contradict_each_other(dense, tmp_path, fixtures):
     refused("unknown method", dense, tmp_path / "o", method="zip", ratio=0.2)
     refused("objective", dense, tmp_path / "o", objective="pad", **common)
     refused("score", dense, tmp_path / "o", score="luck", **common)
-    refused("score is for --objective gac", dense, tmp_path / "o", score="fisher", **common)
     refused("lies in the model's folder", dense, dense / "o", **common)
     (tmp_path / "there").mkdir()
     refused("exists already", dense, tmp_path / "there", **common)
@@ -144,6 +143,13 @@ def test_experts_that_the_class_keeps_otherwise_are_refused_by_name(tmp_path, id
     assert not (tmp_path / "o").exists()
 
 
+def test_a_score_that_a_head_has_not_is_refused(dense, ids, tmp_path):
+    refused(
+        "not known of 'lm_head'", dense, tmp_path / "o", method="asvd", ratio=0.2, calib=ids,
+        objective="gac", score="fisher", cliff_map="a100-published",
+    )  # fmt: skip
+
+
 def test_out_of_memory_is_said_in_words(dense, ids, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")
@@ -164,7 +170,7 @@ def files_of(folder):
 
 
 STOPS = {
-    "svd-llm": [(LayeredModel, "run", 2), (Factoring, "_decompose", 9)],
+    "svd-llm": [(LayeredModel, "run", 2), (Decompositions, "_decompose", 9)],
     "asvd": [(LayeredModel, "run", 2), (sensitivity, "_branch", 2), (sensitivity, "_losses", 1)],
     "palu": [(gradients, "_loss", 1), (gradients, "_layer_back", 2)],
     "llm-pruner": [(gradients, "_layer_back", 3), (LayeredModel, "run", 2)],
@@ -206,7 +212,7 @@ def test_a_finished_layer_is_not_worked_out_again(dense, ids, tmp_path, monkeypa
     def never(*args, **kwargs):
         raise AssertionError("decomposed again")
 
-    monkeypatch.setattr(Factoring, "_decompose", never)
+    monkeypatch.setattr(Decompositions, "_decompose", never)
     gacprof.compress(dense, tmp_path / "b", ratio=0.2, **common)
     gacprof.compress(dense, tmp_path / "c", ratio=0.3, **common)
     assert files_of(tmp_path / "c") == files_of(tmp_path / "a") != files_of(tmp_path / "b")
