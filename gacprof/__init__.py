@@ -9,14 +9,22 @@ The chain, one function an arrow::
     gacprof.realign("model/", made, "model-aligned/")
     gacprof.verify("model/", "model-aligned/")
     gacprof.bench(["model/", "model-aligned/"])
+    gacprof.evaluate(["model/", "model-aligned/"], text="text.txt")
 
 Before compression, in the loop that picks ranks::
 
     gacprof.sweep(ranks_of="dense/", ranks=(64, 256), out="runs/ranks")
     gacprof.safe_ranks(layer, gacprof.build_map("runs/ranks"))     # layer: an nn.Linear
 
+Or all of it in one call, from the dense model::
+
+    gacprof.compress("dense/", "small/", method="svd-llm", ratio=0.15, cliff_map=m, calib="text")
+
+``align`` is its choice of sizes alone, for compressors of your own.
+
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
-``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
+``realign_uniform`` and ``fuse`` rewrite it without a map; ``import_gguf`` makes a folder of a GGUF
+file; ``pareto`` sets plans over many budgets
 side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
 ``shipped_maps`` names the maps that come along; ``operator`` makes a function of yours one that
 sweeps know;
@@ -39,11 +47,15 @@ _WHERE = {
     "GacprofError": "gacprof.core.errors",
     "Plan": "gacprof.planning",
     "Suite": "gacprof.sweeping",
+    "align": "gacprof.compressing.align",
     "bench": "gacprof.evaluation",
     "build_map": "gacprof.api",
+    "compress": "gacprof.compressing.run",
     "diagnose": "gacprof.diagnosing",
+    "evaluate": "gacprof.evaluation",
     "explain_dim": "gacprof.api",
     "fuse": "gacprof.resizing",
+    "import_gguf": "gacprof.resizing",
     "load_model": "gacprof.checkpoint.load",
     "operator": "gacprof.operators.own",
     "pareto": "gacprof.api",
@@ -67,11 +79,15 @@ __all__ = [
     "Plan",
     "Suite",
     "__version__",
+    "align",
     "bench",
     "build_map",
+    "compress",
     "diagnose",
+    "evaluate",
     "explain_dim",
     "fuse",
+    "import_gguf",
     "load_model",
     "operator",
     "pareto",
@@ -93,13 +109,21 @@ if TYPE_CHECKING:
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
     from gacprof.cliffmap.ranks import safe_ranks
+    from gacprof.compressing.align import align
+    from gacprof.compressing.run import compress
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
-    from gacprof.evaluation import bench, verify
+    from gacprof.evaluation import bench, evaluate, verify
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
-    from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform
+    from gacprof.resizing import (
+        fuse,
+        import_gguf,
+        realign,
+        realign_by_strategy,
+        realign_uniform,
+    )
     from gacprof.sweeping import Suite
 
 

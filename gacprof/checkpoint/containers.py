@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 
 from gacprof.checkpoint.folder import Folder, read_json
+from gacprof.checkpoint.gguf_headers import read_gguf
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.safetensors import read_safetensors
 from gacprof.checkpoint.torchfile import LEGACY_MAGIC, read_torch_legacy, read_torch_zip
@@ -26,7 +27,7 @@ _CONVENTIONAL = (
 )
 """The names transformers looks for, in its order."""
 
-WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".gguf")
 _NOT_MODELS = ("training_args.bin", "optimizer.bin", "optimizer.pt", "scheduler.pt", "rng_state")
 
 
@@ -44,7 +45,8 @@ def find_container(folder: Folder) -> str:
         return weights[0]
     if not weights:
         raise CheckpointError(
-            f"{folder.location}: no weights here (no *.safetensors, *.bin, *.pt, *.pth or index)"
+            f"{folder.location}: no weights here (no *.safetensors, *.bin, *.pt, *.pth, *.gguf or "
+            "index)"
         )
     raise CheckpointError(
         f"{folder.location}: several weight files and no index ({', '.join(weights[:5])}); "
@@ -80,10 +82,10 @@ def _read_file(folder: Folder, name: str) -> Contents:
         return read_torch_zip(folder, name)
     if head.startswith(LEGACY_MAGIC[:13]):
         return read_torch_legacy(folder, name)
+    if head.startswith(b"GGUF"):  # before safetensors: byte 8 counts the tensors, and 123 is "{"
+        return read_gguf(folder, name)
     if name.endswith(".safetensors") or head[8:9] == b"{":
         return read_safetensors(folder, name)
-    if head.startswith(b"GGUF"):
-        raise CheckpointError(f"{where}: GGUF files are not read; use the model they came from")
     if not head:
         raise CheckpointError(f"{where}: is empty")
     raise CheckpointError(f"{where}: neither safetensors nor a torch.save file; or truncated")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gacprof.checkpoint.gguf_model import load_gguf
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
 from gacprof.checkpoint.skeleton import build_skeleton, quiet, require_transformers
@@ -67,9 +68,11 @@ def load(
     require_transformers()
     inventory = scan(path)
     _refuse_packed(inventory)
-    reader = open_tensors(inventory)
     chosen = dtype_of(dtype) if dtype is not None else stored_dtype(inventory)
     where = torch.device(device)
+    if inventory.container == "gguf":
+        return Loaded(_placed(load_gguf(Path(inventory.path), chosen), where), inventory, chosen)
+    reader = open_tensors(inventory)
     model, names = build_skeleton(inventory, chosen)
     try:
         ignored = _assign(model, reader, names, chosen, where)
@@ -77,8 +80,11 @@ def load(
         if not _is_plain(inventory):
             raise
         model, ignored = _load_plain(model, reader, chosen, misfit), {}
-    model.to(where).eval().requires_grad_(False)
-    return Loaded(model, inventory, chosen, ignored)
+    return Loaded(_placed(model, where), inventory, chosen, ignored)
+
+
+def _placed(model: nn.Module, device: torch.device) -> nn.Module:
+    return model.to(device).eval().requires_grad_(False)
 
 
 class _MisfitError(CheckpointError):

@@ -7,6 +7,7 @@ has differently (factored, narrower, sliced) takes its place.
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,13 +80,15 @@ def require_transformers() -> Any:
 
 @contextlib.contextmanager
 def quiet(transformers: Any) -> Iterator[None]:
-    """Inside, transformers shows neither warnings nor progress bars."""
+    """Inside, transformers shows neither warnings nor progress bars. Its GGUF reader draws one
+    whatever is set, so that stderr is kept from it."""
     log = transformers.utils.logging
     verbosity = log.get_verbosity()
     log.set_verbosity_error()
     log.disable_progress_bar()
     try:
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     finally:
         log.set_verbosity(verbosity)
         log.enable_progress_bar()

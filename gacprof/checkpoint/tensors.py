@@ -82,6 +82,11 @@ def open_tensors(source: Inventory | str | Path) -> TensorReader:
     inventory = source if isinstance(source, Inventory) else scan(source)
     if inventory.container == "memory":
         raise CheckpointError(f"{inventory.path}: give the model itself, its inventory has no data")
+    if inventory.container == "gguf":
+        raise CheckpointError(
+            f"{inventory.path}: the weights of a GGUF file are quantised or permuted: write it as "
+            "a plain folder first (gacprof import-gguf)"
+        )
     if not Path(inventory.folder).is_dir():
         raise CheckpointError(
             f"{inventory.path}: its tensors are not on this machine; download it first"

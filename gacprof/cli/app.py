@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from gacprof.cli import evidence, explaining, maps, measuring, models, planning
+from gacprof.cli import (
+    compressing,
+    evaluating,
+    evidence,
+    explaining,
+    maps,
+    measuring,
+    models,
+    planning,
+)
 from gacprof.cli.printing import complain, print_json
 from gacprof.core.errors import GacprofError
 from gacprof.devices.threads import short_waits
@@ -25,9 +34,10 @@ app = typer.Typer(
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
     models.realign, models.verify, models.bench, explaining.report, measuring.demo,
-    explaining.explain,
+    explaining.explain, compressing.compress, evaluating.import_gguf,
 ):  # fmt: skip
     app.command()(verb)
+app.command("eval")(evaluating.evaluate)
 app.add_typer(maps.app, name="map")
 app.add_typer(evidence.app, name="evidence")
 

@@ -169,6 +169,10 @@ def _print_swept(done: RunSummary | list[RunSummary]) -> None:
 
 def demo(
     out: Annotated[Path, Option(help="The demo's folder; an earlier demo is replaced.")],
+    model: Annotated[
+        Path | None,
+        Option(help="A small trained model to compress first. Default: random weights."),
+    ] = None,
     device: OneDevice = None,
     as_json: bool = Json,
 ) -> None:
@@ -176,7 +180,9 @@ def demo(
     from gacprof.demo import run_demo
 
     with progress("measuring") as advance:
-        done = run_demo(out, device=device, tell=_silent if as_json else say, advance=advance)
+        done = run_demo(
+            out, device=device, model=model, tell=_silent if as_json else say, advance=advance
+        )
     if as_json:
         print_json({"folder": str(done.folder), "page": str(done.page), "verified": done.verified})
     else:

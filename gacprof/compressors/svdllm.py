@@ -3,16 +3,22 @@
 The names replace ``q_proj`` and its like; OPT's ``out``, ``fc1``, ``fc2`` too. No config says
 the ranks, and ``in_features`` of pickled modules may disagree with the weights: shapes count. The
 attention of its own Llama (component/svd_llama.py) has LlamaRotaryEmbedding's default base.
+
+The method (arXiv 2403.07378): one ratio for all layers; the SVD of W·S with S the Cholesky factor
+of the inputs' second moments, so that a cut singular value is an error of the output.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.linear import Linear, bias_of
 from gacprof.compressors.compressor import Compressor
+from gacprof.compressors.low_rank import cholesky
+from gacprof.compressors.method import FactorNames, LowRank, Target
 
 _INNER = re.compile(r"(.*\.)(q|k|v|o|out|gate|up|down|fc1|fc2)_v_proj\.weight", re.DOTALL)
 
@@ -38,3 +44,28 @@ class SvdLlm(Compressor):
             "no plain transformers class has these factored weights: use gacprof.load_model or "
             "SVD-LLM's own code"
         )
+
+
+_STEM = re.compile(r"(.*\.)(?:(q|k|v|o|out|gate|up|down)_proj|(fc1|fc2))", re.DOTALL)
+
+
+def factor_names(target: Target) -> FactorNames | None:
+    """SVD-LLM's names; None for a layer that it has no name for."""
+    match = _STEM.fullmatch(target.name)
+    if match is None:
+        return None
+    stem = match[1] + (match[2] or match[3])
+    biases = (f"{stem}_u_proj.bias",) if target.bias else ()
+    return FactorNames(f"{stem}_v_proj.weight", (f"{stem}_u_proj.weight",), biases)
+
+
+class Whitened(LowRank):
+    name = "svd-llm"
+    layout = "svd-llm"
+    reads = "moments"
+
+    def names(self, target: Target) -> FactorNames | None:
+        return factor_names(target)
+
+    def scaling(self, target: Target, seen: Mapping[str, Any]) -> Any:
+        return cholesky(seen["moments"])

@@ -46,6 +46,10 @@ class SolverError(GacprofError):
     """A knapsack is malformed or infeasible."""
 
 
+class CompressionError(GacprofError):
+    """A model cannot be compressed as asked: its layers, its calibration text, its ratio."""
+
+
 class ReportError(GacprofError):
     """A figure, table or page cannot be written."""
 

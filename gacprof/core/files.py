@@ -25,7 +25,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = _beside(path)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # mkstemp's 0600 is not what a user expects
+        make_readable(temporary)
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
@@ -90,6 +90,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_readable(path: Path) -> None:
+    """The permissions of a file that a user makes; a temporary one has 0600."""
+    path.chmod(0o666 & ~_umask())
 
 
 def _umask() -> int:

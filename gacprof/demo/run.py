@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gacprof import diagnosing, planning, resizing
 from gacprof.api import build_map
@@ -18,10 +19,13 @@ from gacprof.demo.model import described, write_demo_checkpoint
 from gacprof.devices.worker import sweeper
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
-from gacprof.planning import Plan
+from gacprof.planning import Constraints, Plan
 from gacprof.report.page import Contents, write_page
 from gacprof.sweeping import run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
+
+if TYPE_CHECKING:
+    from gacprof.demo.trained import Trained
 
 TOKENS = {1: 1.0, 256: 1.0}
 """One decode step and a prefill short enough for a laptop's CPU."""
@@ -52,10 +56,14 @@ def run_demo(
     folder: str | Path,
     *,
     device: str | None = None,
+    model: str | Path | None = None,
     tell: Tell = lambda line: None,
     advance: Advance = lambda done, total, what: None,
 ) -> Demo:
     """Run the whole chain in ``folder``, anew each time; an earlier demo's folder is replaced.
+
+    ``model`` is a small trained model's folder, which is compressed first; without one the demo
+    makes a model of random weights.
 
     Raises :class:`GacprofError` for a folder that holds anything else.
     """
@@ -68,42 +76,61 @@ def run_demo(
     where = "cpu" if environment.kind == "cpu" else (device or "cuda:0")
     dtype = _dtype(environment)
 
-    model = write_demo_checkpoint(folder / "model", dtype=dtype)
-    inventory = scan(model)
-    tell(f"checkpoint: {inventory.parameters:,} parameters in {dtype}, {described()}")
+    trained = None if model is None else _compressed(Path(model), folder, tell)
+    if trained is None:
+        write_demo_checkpoint(folder / "model", dtype=dtype)
+    subject = described() if trained is None else trained.described
+    checkpoint = folder / "model"
+    inventory = scan(checkpoint)
+    tell(f"checkpoint: {inventory.parameters:,} parameters in {inventory.main_dtype}, {subject}")
 
     cliff_map = _swept(inventory, environment, where, folder, tell, advance)
-    found, plan = _planned(model, cliff_map, folder, tell)
+    found, plan = _planned(checkpoint, cliff_map, folder, trained is None, tell)
 
-    realigned = resizing.realign(model, plan, folder / "planned")
-    padded = resizing.realign_by_strategy(model, "minimal", folder / "padded-to-8")
+    realigned = resizing.realign(checkpoint, plan, folder / "planned")
+    padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
     tell(f"realign: {realigned.parameters_before:,} → {realigned.parameters_after:,} parameters")
 
-    check = verify(model, folder / "planned")
+    check = verify(checkpoint, folder / "planned")
     write_json(folder / "verify.json", check.as_dict())
     tell(f"verify: {'passed' if check.passed else 'failed'}, error {check.max_rel_error:.2g}")
 
-    timed = _timed(model, folder, where, tell, advance)
+    notes = [
+        f"padded-to-8 is the baseline that needs no map: {padded.parameters_after:,} parameters."
+    ]
+    if trained is not None:
+        from gacprof.demo.trained import evaluated
+
+        notes.append(evaluated(trained, [folder / "planned"], where, folder, tell))
+    timed = _timed(checkpoint, folder, where, tell, advance)
     page = write_page(
         Contents(
             title=f"Realigning a model on {environment.name}",
             cliff_map=cliff_map,
             example=None if found.misaligned else CliffMap.load(STAIRCASE[0]),
-            subject=described(),
+            subject=subject,
             diagnosis=found.as_dict(),
             plan=plan.as_dict(),
             realigned=realigned.as_dict(),
             verification=check.as_dict(),
             bench=timed.as_dict(),
-            commands=commands(),
-            notes=(
-                f"padded-to-8 is the baseline that needs no map: {padded.parameters_after:,} "
-                "parameters.",
-            ),
+            commands=commands(trained),
+            notes=notes,
         ),
         folder / "report",
     )
     return Demo(folder, page, check.passed)
+
+
+def _compressed(original: Path, folder: Path, tell: Tell) -> Trained | None:
+    """The trained model compressed; None, said why, where it cannot be used."""
+    from gacprof.demo.trained import compressed, refusal
+
+    reason = refusal(original)
+    if reason:
+        tell(f"{reason}: the demo's model has random weights instead")
+        return None
+    return compressed(original, folder, tell)
 
 
 def _dtype(environment: Environment) -> str:
@@ -139,7 +166,11 @@ def _swept(
     return cliff_map
 
 
-def _planned(model: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> tuple[Diagnosis, Plan]:
+def _planned(
+    model: Path, cliff_map: CliffMap, folder: Path, fuse: bool, tell: Tell
+) -> tuple[Diagnosis, Plan]:
+    """``fuse``: whether a factor pair may become dense, which takes its compression back. Where it
+    may not, a dim that the map cannot tell a better size for stays."""
     found = diagnosing.diagnose(model, cliff_map, tokens=TOKENS)
     write_json(folder / "diagnosis.json", found.as_dict())
     totals = found.totals()
@@ -148,7 +179,8 @@ def _planned(model: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> tupl
     if not found.misaligned:
         for line in _flat(found, cliff_map):
             tell(line)
-    plan = planning.plan(model, cliff_map, tokens=TOKENS)
+    constraints = Constraints(fuse=fuse, untouched=not fuse)
+    plan = planning.plan(model, cliff_map, tokens=TOKENS, constraints=constraints)
     plan.save(folder / "plan.json")
     tell(f"plan: {len(plan.changes)} dims change")
     return found, plan
@@ -196,17 +228,21 @@ def _timed(model: Path, folder: Path, where: str, tell: Tell, advance: Advance) 
     return timed
 
 
-def commands() -> list[str]:
+def commands(trained: Trained | None = None) -> list[str]:
     """The same chain as verbs of the command line, in the demo's folder."""
     tokens = ",".join(str(count) for count in TOKENS)
+    before, after = ([], []) if trained is None else (trained.before, trained.after)
     return [
+        *before,
         f"gacprof sweep --for model --tokens {tokens} --out sweep",
         "gacprof map build sweep --out cliffmap.json",
         f"gacprof diagnose model --map cliffmap.json --tokens {tokens}",
-        f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json",
+        f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json"
+        + ("" if trained is None else " --no-fuse --allow-untouched"),
         "gacprof realign model --plan plan.json --out planned",
         "gacprof realign model --strategy minimal --out padded-to-8",
         "gacprof verify model planned",
+        *after,
         "gacprof bench model padded-to-8 planned --tokens 256",
     ]
 

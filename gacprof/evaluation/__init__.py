@@ -1,20 +1,29 @@
-"""A changed checkpoint evaluated: is it still the same function, and is it faster?"""
+"""A changed checkpoint evaluated: the same function? faster? how good?"""
 
 from __future__ import annotations
 
 from gacprof.evaluation.benchmark import bench
+from gacprof.evaluation.evaluating import evaluate
 from gacprof.evaluation.models import device_of, distinct_names
+from gacprof.evaluation.paired import Change
+from gacprof.evaluation.perplexity import Perplexity
+from gacprof.evaluation.quality import Accuracy, ModelQuality, Quality
 from gacprof.evaluation.summary import BenchResult, ModelTiming, Replicate
-from gacprof.evaluation.verification import Perplexity, Verification, verify
+from gacprof.evaluation.verification import Verification, verify
 
 __all__ = [
+    "Accuracy",
     "BenchResult",
+    "Change",
+    "ModelQuality",
     "ModelTiming",
     "Perplexity",
+    "Quality",
     "Replicate",
     "Verification",
     "bench",
     "device_of",
     "distinct_names",
+    "evaluate",
     "verify",
 ]

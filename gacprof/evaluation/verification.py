@@ -21,10 +21,12 @@ from torch import nn
 
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.load import dtype_of
-from gacprof.checkpoint.skeleton import require_transformers
 from gacprof.core.error_budget import of_computing, of_merging
 from gacprof.core.errors import CheckpointError, first_line
+from gacprof.evaluation.likelihood import Scorer
 from gacprof.evaluation.models import Model, device_of, name_of, ready, text_config, vocabulary
+from gacprof.evaluation.perplexity import Perplexity, score_text
+from gacprof.evaluation.texts import common_tokenizer, encode, read_text
 
 Inputs = Any
 """Token ids [batch, tokens]: a tensor, an array, or nested lists."""
@@ -41,14 +43,6 @@ ones."""
 
 LARGEST = 16_384
 """Tokens read of a long text."""
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """``value`` = exp of the mean negative log-likelihood (nats) over ``tokens`` predictions."""
-
-    value: float | None
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -138,7 +132,7 @@ def verify(
     numbers = dtype_of(dtype) if dtype is not None else (*own, torch.float32)[0]
     given = None if inputs is None else _token_ids(inputs)
     folders = [m for m in (a, b) if isinstance(m, str | Path)]
-    tokens = None if text is None else _encode(text, [tokenizer] if tokenizer else folders)
+    tokens = None if text is None else _tokens(text, folders, tokenizer)
     first = _Run(a, numbers, where, given, tokens)
     second = _Run(b, numbers, where, first.ids, tokens)
     source = "given" if given is not None else f"random, seed {SEED}"
@@ -174,7 +168,9 @@ class _Run:
                 self.logits = loaded(input_ids=ids.to(device), use_cache=False).logits.cpu()
         except Exception as error:  # a config of strangers can be wrong in any way
             raise CheckpointError(f"{self.name} cannot be run: {first_line(error)}") from None
-        self.perplexity = None if text is None else _perplexity(loaded, text, device)
+        self.perplexity = None
+        if text is not None:
+            self.perplexity = score_text(Scorer(loaded), text, WINDOW, WINDOW).perplexity
         alive = weakref.ref(loaded)
         del loaded
         if alive() is not None and not isinstance(model, nn.Module):
@@ -241,45 +237,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _encode(text: str | Path, checkpoints: Sequence[str | Path]) -> torch.Tensor:
-    """The token ids of a text file, by the first tokenizer found beside the checkpoints."""
-    try:
-        content = Path(text).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot read the text {text}: {error}") from None
-    for path in map(Path, checkpoints):
-        folder = path if path.is_dir() else path.parent
-        if any(folder.glob("tokenizer*")):
-            ids = torch.tensor(_tokenizer(folder)(content)["input_ids"][:LARGEST])
-            if ids.numel() < 2:
-                raise CheckpointError(f"{text} has fewer than two tokens: no perplexity")
-            return ids
-    raise CheckpointError(
-        f"perplexity needs a tokenizer, and there is none in {', '.join(map(str, checkpoints))}: "
-        "name the original model's folder (--tokenizer)"
-    )
-
-
-def _tokenizer(folder: Path) -> Any:
-    transformers = require_transformers()
-    try:
-        return transformers.AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # a tokenizer file can be wrong in any way
-        raise CheckpointError(
-            f"{folder}: its tokenizer cannot be loaded: {first_line(error)}"
-        ) from None
-
-
-def _perplexity(model: nn.Module, ids: torch.Tensor, device: torch.device) -> Perplexity:
-    """Over consecutive windows of a text's token ids [tokens]."""
-    total, count = 0.0, 0
-    for start in range(0, len(ids) - 1, WINDOW):
-        window = ids[start : start + WINDOW + 1].to(device)
-        with torch.inference_mode():
-            logits = model(input_ids=window[None, :-1], use_cache=False).logits[0].float()
-        losses = nn.functional.cross_entropy(logits, window[1:], reduction="sum")
-        total, count = total + float(losses), count + len(window) - 1
-    value = math.exp(total / count) if total / count < 700 else math.inf
-    return Perplexity(_finite(value), count)
+def _tokens(
+    text: str | Path, folders: Sequence[str | Path], tokenizer: str | Path | None
+) -> torch.Tensor:
+    content = read_text(text)
+    return encode(common_tokenizer(folders, tokenizer, content), content, LARGEST)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 Dims = tuple[Dim, ...]
 Kept = Mapping[str, Sequence[float]]
-"""By dim name: the share of energy kept at each size from 0 to the dim's own."""
+"""By dim name: the share of energy kept at each size from 0 to the dim's own, or to the original
+weight's where that is at hand."""
 
 
 @dataclass(frozen=True)

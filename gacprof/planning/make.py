@@ -24,6 +24,7 @@ from gacprof.diagnosing.companions import (
     holds,
 )
 from gacprof.diagnosing.predict import Predictor
+from gacprof.planning.classes import Kept
 from gacprof.planning.evaluation import summary
 from gacprof.planning.problem import Problem, pose
 from gacprof.planning.request import PlanRequest
@@ -41,17 +42,19 @@ def make_plan(
     request: PlanRequest,
     *,
     reader: TensorReader | None = None,
+    kept: Kept | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Choose one size for every adjustable dim of ``inventory``.
 
     The request's time limit or Ctrl-C ends a search early with its best plan and the gap;
     ``progress(value, bound, what)`` is called as it goes on. ``reader`` reads the tensors where
-    they are not on disk.
+    they are not on disk; ``kept`` are the shares of energy kept where the original weights are at
+    hand.
 
     Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """
-    problem = pose(inventory, cliff_map, request, reader=reader)
+    problem = pose(inventory, cliff_map, request, reader=reader, kept=kept)
     limits = problem.limits(request.least_kept)
     seconds = request.time_limit
     deadline = None if seconds is None else time.monotonic() + seconds

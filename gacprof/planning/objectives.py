@@ -214,8 +214,10 @@ def _kept(reader: TensorReader, dim: Dim) -> list[float]:
 
 def share_kept(dim: Dim, size: int | None, kept: Mapping[str, Sequence[float]]) -> float | None:
     """The share of energy that a size keeps (None: multiplied out). Padding keeps everything; a
-    cut keeps what its spectrum says, None where there is none."""
-    if size is None or size >= dim.size:
-        return 1.0
+    cut keeps what its spectrum says, None where there is none. A spectrum that reaches beyond the
+    dim's size is the original weight's: there a raised size keeps more, not all."""
     shares = kept.get(dim.name)
+    known = dim.size if shares is None else max(dim.size, len(shares) - 1)
+    if size is None or size >= known:
+        return 1.0
     return shares[size] if shares is not None else None

@@ -89,9 +89,11 @@ def pose(
     *,
     reader: TensorReader | None = None,
     all_spectra: bool = False,
+    kept: Kept | None = None,
 ) -> Problem:
     """Check the request against the checkpoint and the map, and read the spectra that the
-    objective needs, or ``all_spectra``; ``reader`` reads tensors that are not on disk.
+    objective needs, or ``all_spectra``; ``reader`` reads tensors that are not on disk. Where the
+    original weights are at hand, ``kept`` are the spectra, and reach beyond a dim's size.
 
     Raises :class:`PlanError`, or :class:`CheckpointError` for factors that cannot be read.
     """
@@ -107,5 +109,6 @@ def pose(
     unpinned = [dim.name for members, bounds in groups if bounds.pin is None for dim in members]
     check_scores(request.scores, [dim.name for dim in dims], unpinned)
     spectra = all_spectra or goal.name in ("energy", "latency") or request.least_kept is not None
-    kept = energy_kept(inventory, dims, reader) if spectra else {}
+    if kept is None:
+        kept = energy_kept(inventory, dims, reader) if spectra else {}
     return Problem(request, predictor, goal, kept, groups)

@@ -1,5 +1,7 @@
 """The demo's model is what the page says of it, and its folder replaces only a demo's."""
 
+import shutil
+
 import pytest
 
 from gacprof.checkpoint import scan
@@ -46,3 +48,21 @@ def test_the_commands_on_the_page_are_verbs_that_exist(tmp_path):
     for command in commands():
         words = command.split()
         assert words[0] == "gacprof" and words[1] in known.commands, command
+
+
+def test_calibration_and_evaluation_text_are_disjoint(tmp_path):
+    from gacprof.demo.trained import write_texts
+
+    calibration, evaluation = (path.read_text() for path in write_texts(tmp_path))
+    paragraphs = [{p.strip() for p in t.split("\n\n")} for t in (calibration, evaluation)]
+    assert not paragraphs[0] & paragraphs[1]
+    assert min(len(calibration), len(evaluation)) > 100_000
+
+
+def test_a_trained_model_that_cannot_be_used_is_refused_with_the_reason(tmp_path, fixtures):
+    from gacprof.demo.trained import refusal
+
+    assert "no trained model" in refusal(tmp_path / "nowhere")
+    shutil.copytree(fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "asvd")
+    (tmp_path / "asvd" / "tokenizer.json").write_text("{}")
+    assert "compressed already" in refusal(tmp_path / "asvd")

@@ -1,0 +1,181 @@
+"""GGUF, llama.cpp's format: what a file's header says, in the names and words of transformers.
+
+The header is read by the ``gguf`` package. Tensors keep no offset here: a quantised block is no
+plain array, and some weights are stored permuted, so their values come through transformers'
+reader only (:mod:`gacprof.checkpoint.gguf_model`), dequantised. Dims need no values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gacprof.checkpoint.folder import Folder, LocalFolder
+from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.core.dtypes import FLOATING
+from gacprof.core.errors import CheckpointError, first_line
+
+SUFFIX = ".gguf"
+
+DEQUANTISED = "float32"
+"""What transformers' reader makes of a quantised block unless it is told otherwise."""
+
+_PLAIN = MappingProxyType(
+    {
+        "F32": "float32",
+        "F16": "float16",
+        "BF16": "bfloat16",
+        "F64": "float64",
+        "I8": "int8",
+        "I16": "int16",
+        "I32": "int32",
+        "I64": "int64",
+    }
+)
+"""GGUF's types that are no blocks of quantised values, by torch's names."""
+
+_NAMES = MappingProxyType(
+    {
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.norm",
+        "output": "lm_head",
+        "attn_norm": "input_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+        "ffn_norm": "post_attention_layernorm",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+    }
+)
+"""GGUF's names of a decoder's tensors and those of Llama, Mistral, Qwen 2 and Qwen 3 in
+transformers. The tensors of other families keep their names."""
+
+_CONFIG = MappingProxyType(
+    {
+        "block_count": "num_hidden_layers",
+        "context_length": "max_position_embeddings",
+        "embedding_length": "hidden_size",
+        "feed_forward_length": "intermediate_size",
+        "attention.head_count": "num_attention_heads",
+        "attention.head_count_kv": "num_key_value_heads",
+        "attention.key_length": "head_dim",
+        "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+        "rope.freq_base": "rope_theta",
+        "vocab_size": "vocab_size",
+    }
+)
+"""Keys of the header behind ``{architecture}.``, and transformers' words for them."""
+
+
+def gguf_in(path: Path) -> Path | None:
+    """The GGUF file that ``path`` is, or the only one in that folder; None where there is none."""
+    if path.is_file():
+        return path if path.suffix == SUFFIX else None
+    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else []
+    return files[0] if len(files) == 1 else None
+
+
+def read_gguf(folder: Folder, name: str) -> Contents:
+    """The tensors and the config of one file, from its header. Raises :class:`CheckpointError`."""
+    where = f"{folder.location}/{name}"
+    if not isinstance(folder, LocalFolder):
+        raise CheckpointError(f"{where}: a GGUF file is not read from a hub; download it first")
+    path = folder.path / name
+    stat = path.stat()
+    return _read(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, size: int, changed_ns: int) -> Contents:
+    """Parsing a vocabulary takes a second, and several verbs scan a file more than once."""
+    reader = _reader(path)
+    fields = reader.fields
+    architecture = _value(fields, "general.architecture", path)
+    parts = _value(fields, "split.count", path, 1)
+    if isinstance(parts, int) and parts > 1:
+        raise CheckpointError(
+            f"{path}: one of {parts} parts; merge them first (llama-gguf-split --merge)"
+        )
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
+    tensors = {}
+    for tensor in reader.tensors:
+        shape = tuple(int(n) for n in reversed(tensor.shape))  # GGUF has the fastest axis first
+        dtype = _PLAIN.get(kinds[tensor.name], DEQUANTISED)
+        full = transformers_name(tensor.name)
+        tensors[full] = TensorInfo(full, shape, dtype, path.name, None, int(tensor.n_bytes))
+    config = _config(fields, str(architecture), tensors, path)
+    return Contents(tensors, config, container="gguf", notes=tuple(_notes(kinds.values())))
+
+
+def _reader(path: Path) -> Any:
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise CheckpointError(
+            f"{path}: reading GGUF needs two packages: pip install 'gacprof[gguf]'"
+        ) from None
+    try:
+        return GGUFReader(path)
+    except Exception as error:  # whatever a broken header makes of the library
+        raise CheckpointError(f"{path}: not a GGUF file, or broken: {first_line(error)}") from None
+
+
+def transformers_name(name: str) -> str:
+    """``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
+    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
+    if match is None or match[2] not in _NAMES:
+        return name
+    layer = f"model.layers.{match[1]}." if match[1] else ""
+    return f"{layer}{_NAMES[match[2]]}.{match[3]}"
+
+
+def _config(
+    fields: Mapping[str, Any], architecture: str, tensors: Mapping[str, TensorInfo], path: Path
+) -> dict[str, Any]:
+    """What transformers would write into config.json, as far as dims and loading need it."""
+    config: dict[str, Any] = {"model_type": architecture}
+    for key, word in _CONFIG.items():
+        value = _value(fields, f"{architecture}.{key}", path, None)
+        if value is not None:
+            config[word] = value
+    embedding = tensors.get("model.embed_tokens.weight")
+    if embedding is not None:
+        config.setdefault("vocab_size", embedding.shape[0])
+    config["tie_word_embeddings"] = "lm_head.weight" not in tensors
+    return config
+
+
+_ASKED = object()
+
+
+def _value(fields: Mapping[str, Any], key: str, path: Path, default: Any = _ASKED) -> Any:
+    """A header's value; one that is missing and has no default is an error."""
+    if key not in fields:
+        if default is _ASKED:
+            raise CheckpointError(f"{path}: its header has no {key}")
+        return default
+    try:
+        return fields[key].contents()
+    except Exception as error:  # a value that contradicts its type
+        raise CheckpointError(f"{path}: {key} is broken: {first_line(error)}") from None
+
+
+def _notes(kinds: Iterable[str]) -> list[str]:
+    counts = Counter(kind for kind in kinds if _PLAIN.get(kind) not in FLOATING)
+    if not counts:
+        return []
+    listed = ", ".join(f"{number} as {kind}" for kind, number in counts.most_common())
+    return [
+        f"of {sum(counts.values())} quantised tensors ({listed}) the values are dequantised: what "
+        f"is computed has lost what the quantisation lost"
+    ]

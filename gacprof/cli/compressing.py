@@ -1,0 +1,140 @@
+"""The verb ``compress``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from gacprof.cli.options import OneDevice, Tokens, workload
+from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
+from gacprof.core.formatting import microseconds, percent
+
+if TYPE_CHECKING:
+    from gacprof.compressing.outcome import CompressResult
+
+SHOWN = 12
+"""Dims listed; ``gacprof.json`` has them all."""
+
+
+def compress(
+    model: Annotated[str, Argument(help="A dense model's folder or weights file.")],
+    out: Annotated[Path, Option(help="The compressed model's folder; must not exist.")],
+    method: Annotated[str, Option(help="asvd, svd-llm, palu, llm-pruner or svd.")],
+    ratio: Annotated[
+        float, Option(help="Share of the parameters to remove from the layers it compresses.")
+    ],
+    cliff_map: Annotated[
+        str | None, Option("--map", help="A cliff map: every size is one that it calls good.")
+    ] = None,
+    round_to: Annotated[
+        int | None, Option("--round", min=1, help="In place of a map: the tool's own rounding.")
+    ] = None,
+    calib: Annotated[Path | None, Option(help="A calibration text (svd needs none).")] = None,
+    score: Annotated[str | None, Option(help="magnitude, activation, gradient or fisher.")] = None,
+    objective: Annotated[
+        str, Option(help="energy: most energy kept; gac: the paper's Eq. 4, by the score.")
+    ] = "energy",
+    latency_limit: Annotated[
+        float | None, Option(min=0.0, help="Most predicted time of the compressed weights, µs.")
+    ] = None,
+    tokens: Tokens = None,
+    window: Annotated[float, Option(min=0.0, max=4.0, help="± share that a size may move.")] = 0.25,
+    windows: Annotated[int, Option(min=1, help="Windows read of the text.")] = 32,
+    length: Annotated[int, Option(min=2, help="Tokens in a window.")] = 512,
+    alpha: Annotated[
+        float | None, Option(min=0.0, max=4.0, help="asvd: exponent of the scaling; 0.5.")
+    ] = None,
+    group_size: Annotated[int | None, Option(min=1, help="palu: most heads in a group; 4.")] = None,
+    scope: Annotated[
+        str | None, Option(help="llm-pruner: local (one share for all layers) or global.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, Option(help="A folder with a tokenizer; default: the model's.")
+    ] = None,
+    device: OneDevice = None,
+    work: Annotated[
+        Path | None,
+        Option(help="Keep what is worked out here, for other ratios and maps of this method."),
+    ] = None,
+    as_json: bool = Json,
+) -> None:
+    """Compress a dense model by a published method, with every size one that the map knows to be
+    good.
+
+    Without --map or --round the sizes are the method's own. After Ctrl-C the same command goes on.
+    """
+    import gacprof
+
+    own = {"alpha": alpha, "group_size": group_size, "scope": scope}
+    with progress(method) as advance:
+        steps = _Steps(advance)
+        result = gacprof.compress(
+            model,
+            out,
+            method=method,
+            ratio=ratio,
+            cliff_map=cliff_map,
+            round_to=round_to,
+            objective=objective,
+            score=score,
+            latency_limit_us=latency_limit,
+            tokens=None if tokens is None else workload(tokens),
+            window=window,
+            calib=calib,
+            windows=windows,
+            length=length,
+            tokenizer=tokenizer,
+            device=device,
+            work=work,
+            options={name: value for name, value in own.items() if value is not None},
+            tell=steps,
+        )
+    emit(result, as_json, print_compressed)
+
+
+class _Steps:
+    """Says on a terminal's stderr what is being done."""
+
+    def __init__(self, advance: Any) -> None:
+        self._advance = advance
+
+    def __call__(self, line: str) -> None:
+        if err.is_terminal:
+            err.print(line, highlight=False)
+
+
+def print_compressed(result: CompressResult) -> None:
+    changed = [(n, result.wish[n], s) for n, s in result.sizes.items() if s != result.wish[n]]
+    if changed:
+        rows = [
+            (name.removeprefix("model.layers."), wish, "dense" if size is None else size)
+            for name, wish, size in changed[:SHOWN]
+        ]
+        print_table("", ("dim", "own", "now"), rows)
+        more = f", of which {SHOWN} are shown" if len(changed) > SHOWN else ""
+        say(f"{len(changed)} of {len(result.sizes)} sizes moved from the method's own{more}")
+    say(
+        f"{result.method}: {result.parameters_before:,} → {result.parameters_after:,} parameters; "
+        f"of the {result.compressed_before:,} in the layers that it compresses "
+        f"{percent(result.removed)} are gone ({percent(result.ratio)} were asked for)"
+    )
+    if result.plan is not None:
+        count = len(result.plan.choices)
+        say(
+            f"aligned by the map {result.plan.map}: {result.aligned} of {count} dims are safe, "
+            f"{result.undecided} undecided, none misaligned"
+        )
+        before, after = result.plan.predicted_before_us, result.plan.predicted_after_us
+        change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
+        say(
+            f"predicted time in these products: {microseconds(before) or 'unknown'} at the "
+            f"method's own sizes → {microseconds(after) or 'unknown'}{change}"
+        )
+    say(
+        f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
+        f"({result.energy_of_wish:.6f} at the method's own sizes)"
+    )
+    say_notes(result.notes)
+    say(f"checkpoint: {result.out}")

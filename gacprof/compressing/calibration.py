@@ -1,0 +1,122 @@
+"""Calibration text as windows of tokens: what a method may know of the inputs.
+
+Windows are whole and of one length, cut one after the other from the text's beginning; a rest is
+left out. So every window counts alike, and the same text gives the same windows everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.skeleton import require_transformers
+from gacprof.core.errors import CompressionError, first_line
+
+if TYPE_CHECKING:
+    import torch
+
+WINDOWS, LENGTH = 32, 512
+"""16,384 tokens: more than features in a layer of a small model, minutes on a CPU."""
+
+CHARACTERS_PER_TOKEN = 16
+"""More of a text is not tokenised than windows of this many characters a token could take."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """``ids`` [windows, tokens]; ``source`` says where they are from."""
+
+    ids: torch.Tensor
+    source: str
+
+    @property
+    def windows(self) -> int:
+        return len(self.ids)
+
+    @property
+    def length(self) -> int:
+        return int(self.ids.shape[1])
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.ids.numpy().tobytes()).hexdigest()[:16]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "windows": self.windows,
+            "tokens_per_window": self.length,
+            "tokens": self.windows * self.length,
+            "digest": self.digest,
+        }
+
+
+def calibration_of(
+    text: str | Path | torch.Tensor,
+    inventory: Inventory,
+    *,
+    windows: int = WINDOWS,
+    length: int = LENGTH,
+    tokenizer: str | Path | None = None,
+) -> Calibration:
+    """The first ``windows`` of a text file, or token ids [windows, tokens] as given.
+
+    The tokenizer is the model's own unless another folder is named. Raises
+    :class:`CompressionError` for a text of less than one window, or ids that the model does not
+    know.
+    """
+    import torch
+
+    if isinstance(text, str | Path):
+        found = _tokens(Path(text), inventory, windows * length, tokenizer)
+        source = Path(text).name
+        count = min(windows, len(found) // length)
+        if not count:
+            raise CompressionError(
+                f"the calibration text {text} has {len(found)} tokens, fewer than one window of "
+                f"{length}: give a longer text, or shorter windows"
+            )
+        ids = torch.tensor(found[: count * length]).reshape(count, length)
+    else:
+        ids, source = torch.as_tensor(text).long().cpu(), "token ids"
+        if ids.dim() != 2 or ids.shape[1] < 2 or not len(ids):
+            raise CompressionError(
+                f"calibration ids are [windows, tokens], of two tokens at least, not "
+                f"{list(ids.shape)}"
+            )
+    known = inventory.config.get("vocab_size")
+    if int(ids.min()) < 0 or (isinstance(known, int) and int(ids.max()) >= known):
+        raise CompressionError(
+            f"the calibration text has the token {int(ids.max())}, the model knows {known}"
+        )
+    return Calibration(ids.contiguous(), source)
+
+
+def _tokens(
+    path: Path, inventory: Inventory, needed: int, tokenizer: str | Path | None
+) -> list[int]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            content = file.read(needed * CHARACTERS_PER_TOKEN)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CompressionError(f"cannot read the calibration text {path}: {error}") from None
+    if not content.strip():
+        raise CompressionError(f"the calibration text {path} is empty")
+    folder = Path(tokenizer or inventory.folder)
+    if not any(folder.glob("tokenizer*")):
+        raise CompressionError(
+            f"calibration needs a tokenizer, and there is none in {folder}: name its folder "
+            "(--tokenizer)"
+        )
+    transformers = require_transformers()
+    try:
+        found = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+        ids: list[int] = found(content)["input_ids"]
+    except Exception as error:  # a tokenizer file can be wrong in any way
+        raise CompressionError(f"{folder}: its tokenizer fails: {first_line(error)}") from None
+    return ids

@@ -1,0 +1,229 @@
+"""Every weight decomposed once, layer by layer, with what the method and the scores have to know.
+
+The first r entries of a decomposition are the best factors of rank r. So what is kept of each
+weight is enough for every ratio and every map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.compressing.calibration import Calibration
+from gacprof.compressing.scores import BACKWARD
+from gacprof.compressing.state import State
+from gacprof.compressors.low_rank import decompose
+from gacprof.compressors.method import LowRank, Target
+from gacprof.core.errors import CompressionError
+
+if TYPE_CHECKING:
+    import torch
+
+    from gacprof.compressing.inputs import Seen
+    from gacprof.compressing.layered import LayeredModel
+
+Tell = Callable[[str], None]
+
+FACTORS = "factors-{}.safetensors"
+FORWARD, LOSSES = "forward.json", "losses.json"
+
+SPARE = 128
+"""Entries are kept up to the next multiple of this behind the rank at which a pair is as large as
+its dense weight: a tool's own rounding may go beyond."""
+
+
+class Decompositions:
+    """Of the ``targets``, in files of ``state``. ``score`` is the importance to be gathered, if
+    any; without a ``calibration`` no text is run."""
+
+    def __init__(
+        self,
+        reader: TensorReader,
+        method: LowRank,
+        targets: tuple[Target, ...],
+        state: State,
+        calibration: Calibration | None,
+        device: str,
+        score: str | None,
+        tell: Tell,
+    ) -> None:
+        self.reader, self.method, self.targets, self.state = reader, method, targets, state
+        self._calibration, self._device, self._tell = calibration, device, tell
+        self._score = score
+        self._latest: tuple[str, dict[str, Any]] = ("", {})
+
+    def prepare(self) -> None:
+        """Decompose every target, unless an earlier try has; gather scores and sensitivities."""
+        backward = self._score in BACKWARD
+        if self._calibration is None:
+            self._without_text()
+            return
+        ahead = self._is_done(FORWARD) and (not self.method.probed or self._is_done(LOSSES))
+        if ahead and not (backward and not self._has_gradients()):
+            return
+        from gacprof.compressing.layered import LayeredModel
+
+        model = LayeredModel(self.reader, self._device)
+        self._forward(model, self._calibration, keep=backward)
+        if self.method.probed and not self._is_done(LOSSES):
+            from gacprof.compressing.sensitivity import search
+
+            losses = search(
+                model, self.state, self.targets, self.method.probed, self._calibration.ids,
+                self._pair, self._tell,
+            )  # fmt: skip
+            listed = [[name, share, loss] for (name, share), loss in losses.items()]
+            self.state.save_json(LOSSES, listed)
+        if backward:
+            from gacprof.compressing.gradients import back_through
+
+            watched = [self._paths(name, i) for i, name in enumerate(model.layers)]
+            back_through(model, self.state, self._calibration.ids, watched, self._tell)
+
+    def _without_text(self) -> None:
+        from gacprof.compressing.layered import LayeredModel
+
+        model = LayeredModel(self.reader, self._device)  # refuses what could not be loaded again
+        for index in [*range(len(model.layers)), None]:
+            self._decompose_layer(index, {})
+
+    def _is_done(self, file: str) -> bool:
+        return self.state.has(file)
+
+    def _has_gradients(self) -> bool:
+        from gacprof.compressing.gradients import FILE
+
+        return self.state.has(FILE.format(0))  # the last that a pass back writes
+
+    def _forward(self, model: LayeredModel, calibration: Calibration, keep: bool) -> None:
+        from gacprof.compressing.forward import enter, hidden, pass_on
+        from gacprof.compressing.inputs import watching
+
+        if self._is_done(FORWARD):
+            model.record(calibration.ids)
+            return
+        enter(model, self.state, calibration.ids)
+        moments = self.method.reads == "moments"
+        for index, name in enumerate(model.layers):
+            ahead = range(index + 1, len(model.layers) + 1)
+            if self.state.has(FACTORS.format(index)) and any(
+                self.state.has(hidden(i)) for i in ahead
+            ):
+                continue
+            self._tell(f"layer {index + 1} of {len(model.layers)}")
+            with model.holding(index) as layer:
+                paths = self._paths(name, index)
+                watched = {target: layer.get_submodule(path) for target, path in paths.items()}
+                seen = pass_on(model, self.state, index, layer, watched, moments)
+            self._decompose_layer(index, seen)
+            if not keep:
+                self.state.drop(hidden(index))
+        last = hidden(len(model.layers))
+        heads = {t.name: model.model.get_submodule(t.name) for t in self._in_layer(None)}
+        if heads:
+            with watching(heads, moments) as seen:
+                _through_head(model, self.state, last, calibration)
+            self._decompose_layer(None, seen)
+        self.state.save_json(FORWARD, {})
+        if not keep:
+            self.state.drop(last)
+
+    def _in_layer(self, layer: int | None) -> list[Target]:
+        return [target for target in self.targets if target.layer == layer]
+
+    def _paths(self, layer: str, index: int) -> dict[str, str]:
+        """The layer's targets, and where they are in it."""
+        return {t.name: t.name.removeprefix(f"{layer}.") for t in self._in_layer(index)}
+
+    def _decompose_layer(self, layer: int | None, seen: Mapping[str, Seen]) -> None:
+        targets, file = self._in_layer(layer), FACTORS.format("head" if layer is None else layer)
+        if self.state.has(file) or not targets:
+            if layer is not None and not self.state.has(file):
+                self.state.save(file, {})
+            return
+        found: dict[str, torch.Tensor] = {}
+        scalings: dict[int, Any] = {}
+        for target in targets:
+            facts = seen[target.name].as_mapping(target.name) if target.name in seen else {}
+            shared = id(seen.get(target.name))
+            if shared not in scalings or not facts:
+                scalings[shared] = self.method.scaling(target, facts)
+            found |= self._decompose(target, scalings[shared], facts)
+        self.state.save(file, found)
+
+    def _decompose(
+        self, target: Target, scaling: Any, facts: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        import torch
+
+        stored = self.reader.torch(target.weight)
+        weight = stored.to(self._device, torch.float64)
+        if not torch.isfinite(weight).all():
+            raise CompressionError(
+                f"{self.reader.inventory.path}: '{target.weight}' holds NaN or infinity; mend it"
+            )
+        found = {f"{target.name}/magnitude": weight.square().sum(1).float()}
+        if "norm" in facts:
+            found[f"{target.name}/activation"] = facts["norm"].square().reshape(1).float()
+        for i in range(target.groups):
+            part = weight[i * target.rows : (i + 1) * target.rows]
+            made = decompose(part, scaling, entries_kept(target))
+            for what, value in (("u", made.u), ("v", made.v)):
+                narrow = value.to(stored.dtype)
+                if not torch.isfinite(narrow).all():
+                    raise CompressionError(
+                        f"the factors of '{target.name}' do not fit {target.dtype}: they overflow"
+                    )
+                found[f"{target.name}/{i}/{what}"] = narrow
+            found[f"{target.name}/{i}/sigma"] = made.sigma
+        return found
+
+    def of(self, target: Target) -> dict[str, torch.Tensor]:
+        """What was worked out for the target's layer: ``name/group/u``, ``/v``, ``/sigma``, and
+        ``name/magnitude``, ``name/activation``."""
+        file = FACTORS.format("head" if target.layer is None else target.layer)
+        name, held = self._latest
+        if name != file:
+            held = self.state.load(file)
+            self._latest = file, held
+        return held
+
+    def _pair(self, target: Target, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """u [out, rank] and v [rank, in] of a target of one group."""
+        held = self.of(target)
+        return held[f"{target.name}/0/u"][:, :rank], held[f"{target.name}/0/v"][:rank]
+
+    def losses(self) -> dict[tuple[str, float], float]:
+        """What the method's search has measured, by (target, share)."""
+        listed = self.state.load_json(LOSSES) if self.method.probed else ()
+        return {(name, share): loss for name, share, loss in listed}
+
+    def rows(self, target: Target, score: str) -> torch.Tensor:
+        """What a score is made of, by row of the target's weight (:mod:`.scores`)."""
+        if score not in BACKWARD:
+            return self.of(target)[f"{target.name}/{score}"]
+        from gacprof.compressing.gradients import FILE
+
+        if target.layer is None:
+            raise CompressionError(
+                f"the score {score} is not known of '{target.name}': take magnitude or activation"
+            )
+        return self.state.load(FILE.format(target.layer))[f"{target.name}/{score}_rows"]
+
+
+def entries_kept(target: Target) -> int:
+    """How many entries of each decomposition are kept."""
+    return min(target.full, -(-target.even // SPARE) * SPARE if target.groups == 1 else target.full)
+
+
+def _through_head(model: LayeredModel, state: State, file: str, calibration: Calibration) -> None:
+    """Run the head on all windows, for what it is given."""
+    import torch
+
+    from gacprof.compressing.forward import window
+
+    source = state.array(file)
+    with torch.no_grad(), model.head() as logits:
+        for i in range(len(source)):
+            logits(window(source, i, 1, model.device), calibration.ids[i : i + 1])

@@ -1,0 +1,187 @@
+"""A low-rank method on one model, as the loop asks for it: sizes, what they keep, and tensors.
+
+The final factors at the chosen sizes are cut from the decompositions of the original weights, so a
+rank that is raised holds more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.compressing.calibration import Calibration
+from gacprof.compressing.decomposing import Decompositions, Tell, entries_kept
+from gacprof.compressing.dense import Choice, unique
+from gacprof.compressing.scores import scores_of
+from gacprof.compressing.state import State
+from gacprof.compressing.writing import NewTensor
+from gacprof.compressors.method import Evidence, LowRank, Target, uniform_rank
+from gacprof.planning.memory import NewSizes
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Factoring:
+    """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes."""
+
+    kind = "rank"
+
+    def __init__(
+        self,
+        reader: TensorReader,
+        method: LowRank,
+        choice: Choice,
+        state: State,
+        calibration: Calibration | None,
+        device: str,
+        score: str | None,
+        tell: Tell,
+    ) -> None:
+        self.reader, self.method, self.score = reader, method, score
+        self.targets, self.left = choice.targets, choice.left
+        self._work = Decompositions(
+            reader, method, choice.targets, state, calibration, device, score, tell
+        )
+
+    def prepare(self) -> None:
+        """Work out what later questions need, unless an earlier try has."""
+        self._work.prepare()
+
+    @property
+    def parameters(self) -> int:
+        """Of all targets together, dense."""
+        return sum(target.parameters for target in self.targets)
+
+    @property
+    def most(self) -> dict[str, int]:
+        """The largest rank worth choosing, by dim name: where parameters count, the dense weight
+        is smaller beyond."""
+        by_latents = self.method.counts == "latents"
+        return {
+            name: target.full if by_latents else target.even
+            for target in self.targets
+            for name in target.dims
+        }
+
+    def wish(self, ratio: float) -> dict[str, int | None]:
+        """The ranks that the method would choose by itself."""
+        scores = self.scores() if self.method.scored else {}
+        return self.method.ranks(self.targets, ratio, Evidence(scores, self._work.losses()))
+
+    def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
+        """The method's own rounding of its ranks."""
+        rounded: dict[str, int | None] = {}
+        for target in self.targets:
+            for name in target.dims:
+                size, most = sizes[name], entries_kept(target)
+                rounded[name] = (
+                    None if size is None else min(self.method.rounded(size, multiple, most), most)
+                )
+        return rounded
+
+    def budget(self, ratio: float, wish: NewSizes) -> int:
+        """Parameters that the targets may have together."""
+        if self.method.counts == "latents":
+            return sum(t.unit * (wish[name] or 0) for t in self.targets for name in t.dims)
+        return int(self.parameters * (1 - ratio))
+
+    @cached_property
+    def kept(self) -> dict[str, list[float]]:
+        """By dim name: the share of Σσ² of W·S kept at ranks 0 … full."""
+        found = {}
+        for target in self.targets:
+            held = self._work.of(target)
+            for i, name in enumerate(target.dims):
+                energy = held[f"{target.name}/{i}/sigma"].square()
+                total = max(float(energy.sum()), 1e-300)
+                found[name] = [0.0, *(energy.cumsum(0) / total).clamp(max=1).tolist()]
+        return found
+
+    def weights(self) -> dict[str, float] | None:
+        """What a lost share of each dim's energy costs, in proportion; None where nothing tells.
+
+        ASVD's search has measured it: the loss that a cut adds, over the share that it loses. With
+        Fisher information F the second-order estimate of the loss is F·‖ΔW‖²; other scores are
+        taken as they are.
+        """
+        if self.method.probed:
+            return self._measured_weights()
+        if self.score is None:
+            return None
+        if self.score != "fisher":
+            return self.scores()
+        sizes = {
+            target.name: self._work.of(target)[f"{target.name}/magnitude"]
+            for target in self.targets
+        }
+        norms = scores_of("magnitude", self.targets, sizes)
+        return {name: (score * norms[name]) ** 2 for name, score in self.scores().items()}
+
+    def _measured_weights(self) -> dict[str, float]:
+        losses = self._work.losses()
+        least = min(losses.values())
+        found = {}
+        for target in self.targets:
+            shares = [share for name, share in losses if name == target.name]
+            added = sum(losses[target.name, share] - least for share in shares)
+            kept = self.kept[target.dims[0]]
+            gone = sum(1 - kept[uniform_rank(target, 1 - share)] for share in shares)
+            found[target.dims[0]] = added / gone if gone > 0 else 0.0
+        return found
+
+    def scores(self) -> dict[str, float]:
+        """Importance by dim name, by the score that was asked for."""
+        name = self.score or "magnitude"
+        rows = {target.name: self._work.rows(target, name) for target in self.targets}
+        return scores_of(name, self.targets, rows)
+
+    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
+        """Every tensor of the model with these ranks, in the source's order."""
+        targets = {t.weight: t for t in self.targets if sizes[t.dims[0]] is not None}
+        biases = {t.bias for t in targets.values() if t.bias}
+        made = []
+        for info in unique(self.reader):
+            if info.name in targets:
+                made += self._factored(targets[info.name], sizes)
+            elif info.name not in biases:
+                made.append(NewTensor(info.name, info.dtype, info.shape))
+        return made
+
+    def _factored(self, target: Target, sizes: NewSizes) -> list[NewTensor]:
+        names = self.method.names(target)
+        assert names is not None
+        ranks = [sizes[name] or 0 for name in target.dims]
+
+        def factor(group: int, what: str) -> torch.Tensor:
+            held = self._work.of(target)[f"{target.name}/{group}/{what}"]
+            return held[:, : ranks[group]] if what == "u" else held[: ranks[group]]
+
+        def inner() -> torch.Tensor:
+            import torch
+
+            return torch.cat([factor(i, "v") for i in range(target.groups)])
+
+        dtype, rows = target.dtype, target.rows
+        made = [NewTensor(names.inner, dtype, (sum(ranks), target.in_features), inner)]
+        for i, name in enumerate(names.outer):
+            shape = (rows, ranks[i])
+            made.append(NewTensor(name, dtype, shape, lambda i=i: factor(i, "u")))  # type: ignore[misc]
+        for i, name in enumerate(names.biases):
+            bias = str(target.bias)
+            part = slice(i * rows, (i + 1) * rows)
+            own = self.reader.info(bias).dtype
+            made.append(
+                NewTensor(name, own, (rows,), lambda p=part, b=bias: self.reader.torch(b)[p])  # type: ignore[misc]
+            )
+        return made
+
+    def config(self, sizes: NewSizes) -> dict[str, Any]:
+        ranks: dict[str, Sequence[int]] = {
+            t.name: [sizes[name] or 0 for name in t.dims]
+            for t in self.targets
+            if sizes[t.dims[0]] is not None
+        }
+        return self.method.config(self.reader.inventory.config, ranks)

@@ -1,0 +1,290 @@
+"""From a dense model to a compressed one whose sizes the device serves well, in one call.
+
+1. the method's own sizes and the importance of what they hold, from weights and calibration text;
+2. the sizes that the map knows to be good around them, at every layer's true shapes;
+3. a plan: one of those for each, within the parameters that the ratio allows;
+4. the final factors or widths at those sizes, from the original weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibration_of
+from gacprof.compressing.choosing import choose, only, weighted
+from gacprof.compressing.dense import open_dense, targets_of
+from gacprof.compressing.factoring import Factoring
+from gacprof.compressing.outcome import CompressResult, card_of, record_of
+from gacprof.compressing.pruning import TAYLOR, Pruning
+from gacprof.compressing.request import CompressRequest
+from gacprof.compressing.scores import BACKWARD
+from gacprof.compressing.state import State, key_of, state_for
+from gacprof.compressing.writing import (
+    PLAN,
+    NewTensor,
+    inventory_of_output,
+    write_folder,
+)
+from gacprof.compressors.llmpruner import TaylorPruning
+from gacprof.compressors.methods import method_named
+from gacprof.core.errors import CompressionError
+from gacprof.diagnosing.workload import Tokens
+from gacprof.planning import Plan
+from gacprof.planning.memory import NewSizes
+from gacprof.planning.request import WINDOW
+from gacprof.resizing.output import PROVENANCE, refuse_existing
+
+if TYPE_CHECKING:
+    import torch
+
+    from gacprof.cliffmap import CliffMap
+
+Tell = Callable[[str], None]
+
+
+class Family(Protocol):
+    """What the loop asks of low-rank methods and of pruning alike."""
+
+    kind: str
+    left: dict[str, str]
+    reader: TensorReader
+
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def most(self) -> dict[str, int]: ...
+    @property
+    def kept(self) -> dict[str, list[float]]: ...
+    def prepare(self) -> None: ...
+    def wish(self, ratio: float) -> dict[str, int | None]: ...
+    def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]: ...
+    def budget(self, ratio: float, wish: NewSizes) -> int: ...
+    def scores(self) -> dict[str, float]: ...
+    def weights(self) -> dict[str, float] | None: ...
+    def tensors(self, sizes: NewSizes) -> list[NewTensor]: ...
+    def config(self, sizes: NewSizes) -> dict[str, Any]: ...
+
+
+def compress(
+    model: str | Path | Inventory | torch.nn.Module,
+    out: str | Path,
+    *,
+    method: str,
+    ratio: float,
+    cliff_map: CliffMap | str | Path | None = None,
+    round_to: int | None = None,
+    objective: str = "energy",
+    score: str | None = None,
+    latency_limit_us: float | None = None,
+    tokens: Tokens | None = None,
+    window: float = WINDOW,
+    calib: str | Path | torch.Tensor | None = None,
+    windows: int = WINDOWS,
+    length: int = LENGTH,
+    tokenizer: str | Path | None = None,
+    device: str | None = None,
+    work: str | Path | None = None,
+    options: dict[str, Any] | None = None,
+    tell: Tell = lambda line: None,
+) -> CompressResult:
+    """Compress the dense ``model`` by ``ratio`` with a published method, and write it to ``out``.
+
+    With a ``cliff_map`` every size is one that the map knows to be served well at ``tokens``
+    (counts with weights; default: the map's own), and the model has no more parameters than the
+    ratio allows. Without, the sizes are the method's own, or by ``round_to`` those of its own
+    rounding. ``calib`` is a text file or token ids [windows, tokens]; plain SVD needs none. The
+    other keywords are the fields of :class:`CompressRequest`.
+
+    ``out`` appears whole or not at all. What is worked out on the way lies beside it until then, so
+    that the same call goes on after an interrupt; in a folder ``work`` of your own it stays, for
+    other ratios and maps. ``device`` is ``cpu`` or ``cuda`` (default: a GPU if there is one).
+
+    Raises :class:`CompressionError`, :class:`CheckpointError`, :class:`MapError`,
+    :class:`PlanError` or :class:`SolverError`.
+    """
+    request = CompressRequest(
+        method, ratio, round_to, objective, score, latency_limit_us, tokens, window, windows,
+        length, dict(options or {}),
+    )  # fmt: skip
+    if cliff_map is not None and round_to is not None:
+        raise CompressionError("a map says which sizes are good: give it or round_to, not both")
+    if latency_limit_us is not None and cliff_map is None:
+        raise CompressionError("a limit on latency needs a map, which predicts it")
+    out = Path(out)
+    refuse_existing(out)
+    reader = open_dense(model)
+    _refuse_inside(out, reader.inventory)
+    loaded = _loaded(cliff_map)
+    calibration = None
+    if calib is not None:
+        calibration = calibration_of(
+            calib, reader.inventory, windows=windows, length=length, tokenizer=tokenizer
+        )
+    where = device or _device()
+    job = _job(reader, request, calibration)
+    key = _key(reader.inventory, request, job, where)
+    with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
+        family = job.start(state, where, tell)
+        family.prepare()
+        return _finish(family, request, loaded, out, key, job.calibration, tell)
+
+
+def _finish(
+    family: Family,
+    request: CompressRequest,
+    cliff_map: CliffMap | None,
+    out: Path,
+    key: str,
+    calibration: Calibration | None,
+    tell: Tell,
+) -> CompressResult:
+    """Choose the sizes and write the model."""
+    wish = family.wish(request.ratio)
+    source = family.reader.inventory
+    plan, sizes = None, dict(wish)
+    if request.round_to is not None:
+        sizes = family.rounded(wish, request.round_to)
+    elif cliff_map is not None:
+        plan = _planned(family, request, cliff_map, wish)
+        tell("sizes are chosen")
+        sizes = dict(wish) | {choice.dim: choice.after for choice in plan.choices}
+    tensors, config = family.tensors(sizes), family.config(sizes)
+    inventory = inventory_of_output(str(out), tensors, config)
+    result = CompressResult(
+        source=source.path,
+        out=str(out),
+        method=request.method,
+        layout=inventory.layout,
+        ratio=request.ratio,
+        parameters_before=source.parameters,
+        parameters_after=inventory.parameters,
+        compressed_before=family.parameters,
+        wish=wish,
+        sizes=sizes,
+        energy_kept=_mean_kept(family.kept, sizes),
+        energy_of_wish=_mean_kept(family.kept, wish),
+        left=family.left,
+        plan=plan,
+    )
+    files: dict[str, Any] = {
+        "config.json": config,
+        PROVENANCE: record_of(result, request, calibration, source),
+    }
+    if plan is not None:
+        files[PLAN] = plan.as_dict()
+    card = card_of(result, request, calibration)
+    write_folder(out, key, family.reader, tensors, files, card)
+    return result
+
+
+def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish: NewSizes) -> Plan:
+    path = f"{family.reader.inventory.path} at the method's own sizes"
+    wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
+    rest = family.reader.inventory.parameters - family.parameters
+    moved = {name for name, size in wish.items() if size is not None}
+    names = [dim.name for dim in wished.dims if dim.name in moved]
+    scores = family.scores() if request.objective == "gac" else None
+    return choose(
+        only(wished, names),
+        cliff_map,
+        request,
+        budget_parameters=rest + family.budget(request.ratio, wish),
+        kept=weighted(family.kept, family.weights(), names),
+        most=family.most,
+        scores=None if scores is None else {name: scores[name] for name in names},
+    )
+
+
+def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
+    shares = [1.0 if size is None else kept[name][size] for name, size in sizes.items()]
+    return sum(shares) / len(shares)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """``passes`` says what has to be run of the model; ``calibration`` is None where nothing is."""
+
+    passes: str
+    calibration: Calibration | None
+    start: Callable[[State, str, Tell], Family]
+
+
+def _job(reader: TensorReader, request: CompressRequest, calibration: Calibration | None) -> _Job:
+    """The method on the model. Raises :class:`CompressionError` where it lacks a text."""
+    method = method_named(request.method, request.options)
+    if isinstance(method, TaylorPruning):
+        score = request.score or TAYLOR
+        passes = "backward" if score == TAYLOR else "none"
+    else:
+        follows = request.score or method.scored
+        if follows is None and request.objective == "gac":
+            follows = "magnitude"
+        forward = method.reads != "nothing" or follows == "activation"
+        passes = "backward" if follows in BACKWARD else "forward" if forward else "none"
+    if passes == "none":
+        calibration = None
+    elif calibration is None:
+        why = f"{method.name} by the score {request.score}" if request.score else method.name
+        raise CompressionError(f"{why} needs a calibration text (--calib FILE)")
+
+    def start(state: State, device: str, tell: Tell) -> Family:
+        if isinstance(method, TaylorPruning):
+            return Pruning(reader, method, state, calibration, device, score, tell)
+        choice = targets_of(reader, method)
+        return Factoring(reader, method, choice, state, calibration, device, follows, tell)
+
+    return _Job(passes, calibration, start)
+
+
+def _key(inventory: Inventory, request: CompressRequest, job: _Job, device: str) -> str:
+    """What the work depends on; the ratio and the map are no part of it."""
+    facts = {
+        "method": request.method,
+        "options": request.options,
+        "passes": job.passes,
+        "calibration": None if job.calibration is None else job.calibration.digest,
+        "device": device.partition(":")[0],
+    }
+    return f"{request.method}-{key_of(inventory, facts)}"
+
+
+def _loaded(cliff_map: CliffMap | str | Path | None) -> CliffMap | None:
+    from gacprof.cliffmap import CliffMap
+
+    if cliff_map is None or isinstance(cliff_map, CliffMap):
+        return cliff_map
+    return CliffMap.load(cliff_map)
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _refuse_inside(out: Path, inventory: Inventory) -> None:
+    """A model's folder stays as it is: nothing is put into it."""
+    source = Path(inventory.path).resolve()
+    if source.is_dir() and out.resolve().is_relative_to(source):
+        raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
+
+
+@contextlib.contextmanager
+def _memory_errors(device: str) -> Iterator[None]:
+    """Running out of memory is reported in words; what was worked out stays."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = str(error).lower()
+        if isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text:
+            raise CompressionError(
+                f"{device} is out of memory: shorter windows (--length) need less, and so does "
+                "--device cpu; the same command goes on where it stopped"
+            ) from None
+        raise

@@ -1,0 +1,138 @@
+"""What a compression has worked out so far: a folder of finished files, for the next try.
+
+Every file appears whole or not at all, so whatever is there can be used. Calibration and
+decompositions do not depend on the ratio nor on a map: with a folder of the user's own, other
+ratios, maps and roundings of the same method begin where those are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gacprof
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.core.errors import CompressionError
+from gacprof.core.files import replacing, write_json
+from gacprof.resizing.sizes import digest
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+class State:
+    """Named results in a folder: tensors, arrays and JSON."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def has(self, name: str) -> bool:
+        return self.path(name).is_file()
+
+    def drop(self, name: str) -> None:
+        self.path(name).unlink(missing_ok=True)
+
+    def save(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        from safetensors.torch import save_file
+
+        held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        with replacing(self.path(name)) as temporary:
+            save_file(held, temporary)
+
+    def load(self, name: str) -> dict[str, torch.Tensor]:
+        from safetensors.torch import load_file
+
+        found: dict[str, torch.Tensor] = load_file(self.path(name))
+        return found
+
+    def save_json(self, name: str, data: Any) -> None:
+        write_json(self.path(name), data)
+
+    def load_json(self, name: str) -> Any:
+        return json.loads(self.path(name).read_text(encoding="utf-8"))
+
+    @contextlib.contextmanager
+    def new_array(self, name: str, shape: tuple[int, ...]) -> Iterator[np.memmap[Any, Any]]:
+        """A float32 array to be filled; it gets its name when the block ends."""
+        import numpy as np
+
+        with replacing(self.path(name)) as temporary:
+            array: Any = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+            yield array
+            array.flush()
+
+    def array(self, name: str) -> np.memmap[Any, Any]:
+        import numpy as np
+
+        found: Any = np.lib.format.open_memmap(self.path(name), "r")
+        return found
+
+
+def key_of(inventory: Inventory, facts: Mapping[str, Any]) -> str:
+    """What the results follow from: the weights' files as they are now, and ``facts``."""
+    folder = Path(inventory.folder)
+    files = sorted({info.file for info in inventory.tensors.values()})
+    stats = [(name, (folder / name).stat()) for name in files if (folder / name).exists()]
+    identity = [
+        str(folder.resolve()),
+        inventory.fingerprint,
+        [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
+    ]
+    return str(digest([gacprof.__version__, identity, sorted(facts.items())]))[:16]
+
+
+@contextlib.contextmanager
+def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
+    """The state of this work, held against other processes.
+
+    Without ``work`` it lies hidden beside ``out``; another work's leftovers there are removed, and
+    it goes when the block ends well. In ``work`` every key has a folder of its own that stays.
+    An interrupt carries a note of where the results are.
+    """
+    folder = out.with_name(f".{out.name}.compress-{key}") if work is None else work / key
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CompressionError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    with _locked(folder):
+        if work is None:
+            _remove_leftovers(out, folder)
+        try:
+            yield State(folder)
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(f"the same command goes on from {folder}")
+            raise
+        if work is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise CompressionError(f"{folder} is in use by another process") from None
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_leftovers(out: Path, own: Path) -> None:
+    """State of other work for the same output that nobody holds."""
+    for other in out.parent.glob(f".{out.name}.compress-*"):
+        if other != own and other.is_dir():
+            with contextlib.suppress(CompressionError), _locked(other):
+                shutil.rmtree(other, ignore_errors=True)

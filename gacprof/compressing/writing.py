@@ -1,0 +1,133 @@
+"""The compressed model's folder: weights streamed into safetensors, configs, plan and model card.
+
+Nothing appears under the output's name before all of it is on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
+from gacprof.checkpoint.scanning import describe
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.core.dtypes import element_type
+from gacprof.core.errors import CompressionError
+from gacprof.core.files import sync, write_json, write_text
+from gacprof.resizing.output import require_space, workspace
+from gacprof.resizing.writers import safetensors_header
+
+if TYPE_CHECKING:
+    import torch
+
+SHARD_BYTES = 4 << 30
+"""Larger models are written in several files."""
+
+CARD, PLAN = "README.md", "plan.json"
+
+
+@dataclass(frozen=True)
+class NewTensor:
+    """A tensor of the output; ``make`` gives its values, None where the source has them."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    make: Callable[[], torch.Tensor] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * element_type(self.dtype).itemsize
+
+
+def inventory_of_output(
+    path: str, tensors: Iterable[NewTensor], config: Mapping[str, Any]
+) -> Inventory:
+    """What a scan of the output will say, before it is written."""
+    infos = {t.name: TensorInfo(t.name, t.shape, t.dtype, "", None, t.nbytes) for t in tensors}
+    return describe(path, Contents(infos, dict(config)))
+
+
+def write_folder(
+    out: Path,
+    key: str,
+    reader: TensorReader,
+    tensors: Sequence[NewTensor],
+    files: Mapping[str, Mapping[str, Any]],
+    card: str,
+) -> None:
+    """Write everything; ``files`` are JSON by name, config.json among them.
+
+    Raises :class:`CompressionError` where a value does not fit its type, or
+    :class:`CheckpointError` where the disk is full.
+    """
+    with workspace(out, key) as folder:
+        require_space(folder, sum(tensor.nbytes for tensor in tensors))
+        shards = _shards(tensors)
+        names = [
+            "model.safetensors"
+            if len(shards) == 1
+            else f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+            for i in range(1, len(shards) + 1)
+        ]
+        for name, shard in zip(names, shards, strict=True):
+            _write_shard(folder / name, reader, shard)
+        if len(shards) > 1:
+            places = {t.name: n for n, shard in zip(names, shards, strict=True) for t in shard}
+            total = sum(tensor.nbytes for tensor in tensors)
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+            write_json(folder / "model.safetensors.index.json", index)
+        for name, content in files.items():
+            write_json(folder / name, content)
+        write_text(folder / CARD, card)
+        _copy_side_files(folder, reader.inventory, {*files, *names})
+
+
+def _shards(tensors: Sequence[NewTensor]) -> list[list[NewTensor]]:
+    shards: list[list[NewTensor]] = [[]]
+    held = 0
+    for tensor in tensors:
+        if shards[-1] and held + tensor.nbytes > SHARD_BYTES:
+            shards.append([])
+            held = 0
+        shards[-1].append(tensor)
+        held += tensor.nbytes
+    return shards
+
+
+def _write_shard(path: Path, reader: TensorReader, tensors: Sequence[NewTensor]) -> None:
+    # wide elements first, so that every tensor is aligned to its own element size
+    ordered = sorted(tensors, key=lambda t: -element_type(t.dtype).itemsize)
+    with path.open("wb") as file:
+        file.write(safetensors_header(cast(Any, ordered), {"format": "pt"}))
+        for tensor in ordered:
+            file.write(reader.raw(tensor.name) if tensor.make is None else _bytes_of(tensor))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _bytes_of(tensor: NewTensor) -> memoryview:
+    import torch
+
+    assert tensor.make is not None
+    value = tensor.make().detach().cpu()
+    if tuple(value.shape) != tensor.shape:
+        raise ValueError(f"{tensor.name} has shape {tuple(value.shape)}, not {tensor.shape}")
+    narrow = value.to(getattr(torch, tensor.dtype)).contiguous()
+    if not torch.isfinite(narrow).all():
+        raise CompressionError(f"'{tensor.name}' does not fit {tensor.dtype}: it overflows")
+    return narrow.view(torch.uint8).numpy().reshape(-1).view(np.uint8).data
+
+
+def _copy_side_files(folder: Path, inventory: Inventory, written: set[str]) -> None:
+    for name in inventory.side_files:
+        if name not in written and not name.endswith(".py"):
+            shutil.copyfile(Path(inventory.folder) / name, folder / name)
+            sync(folder / name)

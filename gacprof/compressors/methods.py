@@ -1,0 +1,32 @@
+"""The methods that can be run, by name: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gacprof.compressors.asvd import ActivationAware
+from gacprof.compressors.llmpruner import TaylorPruning
+from gacprof.compressors.method import LowRank
+from gacprof.compressors.palu import GroupedHeads
+from gacprof.compressors.plainsvd import PlainSvd
+from gacprof.compressors.svdllm import Whitened
+from gacprof.core.errors import CompressionError
+
+METHODS: dict[str, Callable[..., LowRank | TaylorPruning]] = {
+    "asvd": ActivationAware,
+    "svd-llm": Whitened,
+    "palu": GroupedHeads,
+    "llm-pruner": TaylorPruning,
+    "svd": PlainSvd,
+}
+
+
+def method_named(name: str, options: dict[str, Any]) -> LowRank | TaylorPruning:
+    """The method of that name with its own options. Raises :class:`CompressionError`."""
+    if name not in METHODS:
+        raise CompressionError(f"unknown method '{name}' (there are {', '.join(METHODS)})")
+    try:
+        return METHODS[name](**options)
+    except TypeError:
+        raise CompressionError(f"{name} does not take {', '.join(options)}") from None

@@ -1,0 +1,137 @@
+"""The demo's model where a trained one is at hand: compressed here, and what that cost.
+
+SVD-LLM truncates every projection to one ratio, so its ranks are what they happen to be (244 of 576
+in SmolLM2). Calibration and evaluation text are this Python's own language reference, which is
+wherever Python is: every second topic each, so that the two are disjoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gacprof.checkpoint.scanning import scan
+from gacprof.compressing.outcome import CompressResult
+from gacprof.compressing.run import compress
+from gacprof.core.files import write_json, write_text
+from gacprof.core.formatting import percent
+from gacprof.evaluation import Quality, evaluate
+
+METHOD, RATIO = "svd-llm", 0.15
+WINDOWS = 4
+"""Of 512 tokens of calibration text: as many tokens as the widest layer has inputs, and a little
+more, so that a demo does not take longer. A real compression reads more."""
+EVALUATED = 6_000
+"""Tokens of evaluation text."""
+WINDOW = 512
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """``model`` is the compressed checkpoint, ``original`` what it was made from."""
+
+    model: Path
+    original: Path
+    text: Path
+    described: str
+
+    @property
+    def before(self) -> list[str]:
+        """The compression as a command, in the demo's folder."""
+        return [
+            f"gacprof compress {self.original.name} --method {METHOD} --ratio {RATIO} "
+            f"--calib calibration.txt --windows {WINDOWS} --out model"
+        ]
+
+    @property
+    def after(self) -> list[str]:
+        return [
+            f"gacprof eval model planned {self.original.name} --text evaluation.txt "
+            f"--window {WINDOW} --stride {WINDOW} --limit-tokens {EVALUATED}"
+        ]
+
+
+def compressed(original: Path, folder: Path, tell: Tell) -> Trained:
+    """Compress ``original`` into ``folder``/model by 15 %."""
+    calibration, evaluation = write_texts(folder)
+    done = compress(
+        original, folder / "model", method=METHOD, ratio=RATIO, calib=calibration, windows=WINDOWS
+    )
+    described = _described(done)
+    tell(f"compress: {described}")
+    return Trained(folder / "model", original, evaluation, described)
+
+
+def _described(done: CompressResult) -> str:
+    """One sentence for the page: what the model is, and what was compressed of it."""
+    ranks = [rank for rank in done.sizes.values() if rank is not None]
+    odd = sum(rank % 8 != 0 for rank in ranks)
+    record = Path(done.source) / "gacprof.json"
+    origin = ", its weights dequantised from GGUF" if record.is_file() else ""
+    return (
+        f"{Path(done.source).name}{origin}: {done.method} took {percent(done.removed)} of the "
+        f"parameters of all {len(ranks)} projections ({done.parameters_before:,} → "
+        f"{done.parameters_after:,} in all); {odd} of {len(ranks)} ranks are no multiple of 8"
+    )
+
+
+def write_texts(folder: Path) -> tuple[Path, Path]:
+    """``calibration.txt`` and ``evaluation.txt``: Python's reference, every second topic each.
+
+    Topics quote one another: a paragraph of the first text is left out of the second.
+    """
+    from pydoc_data.topics import topics
+
+    paths = folder / "calibration.txt", folder / "evaluation.txt"
+    seen: set[str] = set()
+    for first, path in enumerate(paths):
+        topic = "\n\n".join(topics[name] for name in sorted(topics)[first::2])
+        paragraphs = [one for one in topic.split("\n\n") if one.strip() not in seen]
+        seen = {one.strip() for one in paragraphs}
+        write_text(path, "\n\n".join(paragraphs))
+    return paths
+
+
+def evaluated(
+    trained: Trained, aligned: Sequence[Path], device: str, folder: Path, tell: Tell
+) -> str:
+    """Perplexity before and after, written to ``quality.json``; one sentence for the page."""
+    models = [trained.model, *aligned, trained.original]
+    found = evaluate(
+        models,
+        text=trained.text,
+        window=WINDOW,
+        stride=WINDOW,
+        limit_tokens=EVALUATED,
+        device=device,
+    )
+    write_json(folder / "quality.json", found.as_dict())
+    said = f"perplexity on Python's reference ({found.tokens - 1:,} tokens): {_listed(found)}"
+    tell(said)
+    return said
+
+
+def _listed(found: Quality) -> str:
+    parts = []
+    for one in found.models:
+        value = one.perplexity.value if one.perplexity else None
+        text = f"{one.model} {'not finite' if value is None else f'{value:.2f}'}"
+        if one.perplexity_change is not None:
+            change = one.perplexity_change
+            low, middle, high = (
+                percent(v, signed=True) for v in (change.low, change.value, change.high)
+            )
+            text += f" ({middle}, {low} to {high})"
+        parts.append(text)
+    return ", ".join(parts)
+
+
+def refusal(original: Path) -> str:
+    """Why there is no dense model with its tokenizer at ``original``; empty where there is."""
+    if not (original / "config.json").is_file() or not any(original.glob("tokenizer*")):
+        return f"no trained model with a tokenizer lies in {original}"
+    dense = all(module.kind in ("dense", "embedding") for module in scan(original).modules)
+    return "" if dense else f"{original} is compressed already"

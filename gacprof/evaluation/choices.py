@@ -1,0 +1,146 @@
+"""Multiple choice: which of several continuations a model finds most likely.
+
+Scored as lm-evaluation-harness does: a continuation's log-likelihood is the sum over its tokens,
+and the normalised one is that over its length in characters, so that a long continuation is not
+put at a disadvantage. Both accuracies are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gacprof.checkpoint.folder import parse_json
+from gacprof.core.errors import CheckpointError
+from gacprof.evaluation.likelihood import Scorer
+from gacprof.evaluation.texts import read_text, token_ids
+
+
+@dataclass(frozen=True)
+class Question:
+    """``answer`` is the index of the right choice."""
+
+    context: str
+    choices: tuple[str, ...]
+    answer: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """One continuation of one question: the tokens that are read, of which the last ``scored``
+    are the continuation's."""
+
+    ids: tuple[int, ...]
+    scored: int
+
+
+def read_questions(path: str | Path) -> tuple[Question, ...]:
+    """One JSON object a line: ``question`` or ``context``, ``choices``, and ``answer``, the index
+    of the right one. Other keys are left alone. Raises :class:`CheckpointError`."""
+    lines = read_text(path).splitlines()
+    numbered = [(f"{path}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]
+    return tuple(_question(parse_json(line.encode(), where), where) for where, line in numbered)
+
+
+def _question(entry: dict[str, Any], where: str) -> Question:
+    contexts = [entry[key] for key in ("question", "context") if key in entry]
+    if len(contexts) != 1:
+        raise CheckpointError(f"{where}: give either 'question' or 'context'")
+    missing = [key for key in ("choices", "answer") if key not in entry]
+    if missing:
+        raise CheckpointError(f"{where}: has no '{missing[0]}' (it has {', '.join(entry)})")
+    context, choices, answer = contexts[0], entry["choices"], entry["answer"]
+    if not isinstance(context, str) or not context.strip():
+        raise CheckpointError(f"{where}: the question is not a text, or empty")
+    texts = isinstance(choices, list) and all(isinstance(c, str) and c.strip() for c in choices)
+    if not texts or len(choices) < 2:
+        raise CheckpointError(f"{where}: 'choices' are not two or more texts")
+    if type(answer) is not int or not 0 <= answer < len(choices):
+        raise CheckpointError(
+            f"{where}: 'answer' is {str(answer)[:40]!r}, not an index of the choices "
+            f"(0 to {len(choices) - 1})"
+        )
+    return Question(context, tuple(choices), answer)
+
+
+def requests(tokenizer: Any, questions: Sequence[Question], window: int) -> list[list[Request]]:
+    """By question, one request a choice. A context that is too long for ``window`` tokens loses
+    its beginning. Raises :class:`CheckpointError` where a choice alone is too long."""
+    return [[_request(tokenizer, q.context, c, window) for c in q.choices] for q in questions]
+
+
+def _request(tokenizer: Any, context: str, choice: str, window: int) -> Request:
+    """White space between the two belongs to the continuation, as tokenizers have it."""
+    stem = context.rstrip()
+    gap = context[len(stem) :] or ("" if choice[0].isspace() else " ")
+    whole = token_ids(tokenizer, stem + gap + choice)
+    if len(whole) < 2:
+        raise CheckpointError(f"question and choice are fewer than two tokens: {context[:60]!r}")
+    scored = min(max(1, len(whole) - len(token_ids(tokenizer, stem))), len(whole) - 1)
+    if scored > window:
+        raise CheckpointError(
+            f"a choice of {scored} tokens is longer than the window of {window}: {choice[:60]!r}"
+        )
+    return Request(tuple(whole[-window - 1 :]), scored)
+
+
+@dataclass(frozen=True)
+class ChoiceScore:
+    """By question: the choice that is picked by the sum, and by the sum over the length. None
+    where a likelihood is not finite."""
+
+    picked: tuple[int | None, ...]
+    picked_normalised: tuple[int | None, ...]
+
+
+def score_choices(
+    scorer: Scorer,
+    questions: Sequence[Question],
+    asked: Sequence[Sequence[Request]],
+    most_tokens: int,
+    progress: Callable[[int], object] = lambda requests: None,
+) -> ChoiceScore:
+    """Answer all questions, at most ``most_tokens`` tokens in one forward pass (one request may
+    have more). ``progress`` is called with the number of requests that were scored."""
+    flat = [request for choices in asked for request in choices]
+    sums = torch.zeros(len(flat), dtype=torch.float64)
+    for group in _groups(flat, most_tokens):
+        sums[group] = _sums(scorer, [flat[i] for i in group])
+        progress(len(group))
+    picked: list[int | None] = []
+    normalised: list[int | None] = []
+    for question, own in zip(questions, sums.split([len(c) for c in asked]), strict=True):
+        lengths = torch.tensor([float(len(choice)) for choice in question.choices])
+        finite = bool(own.isfinite().all())
+        picked.append(int(own.argmax()) if finite else None)
+        normalised.append(int((own / lengths).argmax()) if finite else None)
+    return ChoiceScore(tuple(picked), tuple(normalised))
+
+
+def _sums(scorer: Scorer, group: Sequence[Request]) -> torch.Tensor:
+    """The log-likelihood of each request's continuation."""
+    longest = max(len(request.ids) for request in group) - 1
+    inputs = torch.zeros(len(group), longest, dtype=torch.long)
+    targets, wanted = torch.zeros_like(inputs), torch.zeros_like(inputs, dtype=torch.bool)
+    for row, request in enumerate(group):
+        length = len(request.ids) - 1
+        inputs[row, :length] = torch.tensor(request.ids[:-1])
+        targets[row, :length] = torch.tensor(request.ids[1:])
+        wanted[row, length - request.scored : length] = True
+    found = scorer(inputs, targets, wanted).split([request.scored for request in group])
+    return torch.stack([part.sum() for part in found])
+
+
+def _groups(flat: Sequence[Request], most_tokens: int) -> Iterator[list[int]]:
+    """Indices of requests of similar length, so that little is padded; the longest first, so that
+    memory runs out at once or never."""
+    order = sorted(range(len(flat)), key=lambda i: -len(flat[i].ids))
+    first = 0
+    while first < len(order):
+        rows = max(1, most_tokens // max(1, len(flat[order[first]].ids) - 1))
+        yield order[first : first + rows]
+        first += rows

@@ -1,0 +1,102 @@
+"""A GGUF file written as a plain Hugging Face folder: dequantised weights, config, tokenizer.
+
+GGUF is what llama.cpp runs, and nothing here can change a dim in its blocks. As a folder the model
+can be compressed, realigned and served like any other. Dequantising takes nothing back: the
+weights keep what the quantisation lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gacprof
+from gacprof.checkpoint.gguf_headers import gguf_in
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.scanning import scan
+from gacprof.core.errors import CheckpointError
+from gacprof.core.files import make_readable, sync, write_json
+from gacprof.resizing.output import PROVENANCE, refuse_existing, require_space, workspace
+
+if TYPE_CHECKING:
+    import torch
+
+SHARD = "5GB"
+"""The largest file that is written."""
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """Where the folder is, what of: ``dtype`` is that of the weights written."""
+
+    source: str
+    out: str
+    dtype: str
+    parameters: int
+    tokenizer: bool
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def import_gguf(
+    source: str | Path, out: str | Path, *, dtype: torch.dtype | str = "bfloat16"
+) -> ImportResult:
+    """Write the model of a GGUF file, or of the only one in a folder, as safetensors to ``out``.
+
+    The whole model is in memory meanwhile, in ``dtype``. The folder appears whole or not at all.
+    Raises :class:`CheckpointError` for a file that transformers cannot read, and where ``out``
+    exists.
+    """
+    from gacprof.checkpoint.gguf_model import load_gguf
+    from gacprof.checkpoint.load import dtype_of
+    from gacprof.checkpoint.skeleton import quiet, require_transformers
+    from gacprof.checkpoint.tokenizer import tokenizer_beside
+
+    source, out, numbers = Path(source), Path(out), dtype_of(dtype)
+    refuse_existing(out)
+    file = gguf_in(source)
+    if file is None:
+        raise CheckpointError(f"{source}: no *.gguf file, and no folder that holds a single one")
+    inventory = scan(file)
+    tokenizer = tokenizer_beside(file)
+    name = str(numbers).removeprefix("torch.")
+    with workspace(out, _key(inventory, name)) as folder:
+        require_space(folder, inventory.parameters * numbers.itemsize)
+        model: Any = load_gguf(file, numbers)
+        with quiet(require_transformers()):
+            model.save_pretrained(folder, max_shard_size=SHARD)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+        write_json(folder / PROVENANCE, _provenance(inventory, name))
+        for written in folder.iterdir():
+            if written.is_file():
+                make_readable(written)
+                sync(written)
+    missing = () if tokenizer is not None else ("the file brings no tokenizer",)
+    return ImportResult(
+        str(file),
+        str(out),
+        name,
+        inventory.parameters,
+        tokenizer is not None,
+        (*inventory.notes, *missing),
+    )
+
+
+def _key(inventory: Inventory, dtype: str) -> str:
+    return hashlib.sha256(f"{inventory.fingerprint} {dtype}".encode()).hexdigest()
+
+
+def _provenance(inventory: Inventory, dtype: str) -> dict[str, Any]:
+    """What the folder was made of, beside the weights."""
+    return {
+        "schema": "gacprof.imported/1",
+        "gacprof": gacprof.__version__,
+        "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
+        "dtype": dtype,
+        "notes": list(inventory.notes),
+    }

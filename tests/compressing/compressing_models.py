@@ -1,0 +1,45 @@
+"""Small dense models made for the tests, and what models compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import transformers
+
+import gacprof
+
+CONFIG = {
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 128,
+    "max_position_embeddings": 128,
+}
+
+
+def make_model(folder: Path, dtype: torch.dtype = torch.float32, **changed: object) -> Path:
+    """A Llama of random weights with a spectrum that falls, saved to ``folder``."""
+    torch.manual_seed(5)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG | changed))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                u, s, v = torch.linalg.svd(torch.randn(weight.shape), full_matrices=False)
+                fall = torch.linspace(1.5, 0.02, len(s)) ** 2
+                weight.copy_((u * fall) @ v)
+            else:
+                weight.copy_(1 + 0.2 * torch.randn(weight.shape))
+            if name.endswith("bias"):
+                weight.copy_(0.1 * torch.randn(weight.shape))
+    model.to(dtype).save_pretrained(folder)
+    return folder
+
+
+def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = gacprof.load_model(folder, dtype="float32")(ids).logits
+    return found

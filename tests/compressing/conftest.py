@@ -1,0 +1,87 @@
+"""A small dense Llama with grouped keys, calibration ids, and planted maps for what comes of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "chain"))
+
+from compressing_models import make_model
+from planted import TOKENS, planted_device
+
+import gacprof
+from gacprof.checkpoint import scan
+from gacprof.cliffmap import CliffMap
+from gacprof.compressing.outcome import CompressResult
+from gacprof.sweeping import build_map_of, run_sweep
+from gacprof.sweeping.for_checkpoint import suite_for
+
+MapOf = Callable[[Path], CliffMap]
+Compress = Callable[..., CompressResult]
+
+
+@pytest.fixture(scope="session")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("dense") / "model")
+
+
+@pytest.fixture(scope="session")
+def ids() -> torch.Tensor:
+    """12 windows of 32 tokens: more tokens than any layer has inputs."""
+    return torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture(scope="session")
+def map_of(tmp_path_factory: pytest.TempPathFactory) -> MapOf:
+    """The planted device's map (multiples of 8 are fast) around a checkpoint's own sizes."""
+    made: dict[Path, CliffMap] = {}
+
+    def make(checkpoint: Path) -> CliffMap:
+        if checkpoint not in made:
+            folder = tmp_path_factory.mktemp("map") / "run"
+            run_sweep(suite_for(scan(checkpoint), sorted(TOKENS)), planted_device(), folder)
+            made[checkpoint] = build_map_of(folder, "planted")
+        return made[checkpoint]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def compress(dense: Path, ids: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> Compress:
+    """The dense model compressed by 30 % unless told otherwise; what was worked out for a method
+    serves all tests."""
+    work = tmp_path_factory.mktemp("work")
+
+    def call(method: str, out: Path, **asked: Any) -> CompressResult:
+        settings = {"ratio": 0.3, "calib": ids, "work": work} | asked
+        return gacprof.compress(dense, out, method=method, **settings)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def unaligned(
+    compress: Compress, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """The dense model compressed by 30 % at a method's own sizes."""
+    made: dict[str, Path] = {}
+
+    def find(method: str) -> Path:
+        if method not in made:
+            made[method] = tmp_path_factory.mktemp("own") / method
+            compress(method, made[method])
+        return made[method]
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def own_map(unaligned: Callable[[str], Path], map_of: MapOf) -> Callable[[str], CliffMap]:
+    """The map around the sizes that a method chooses by itself."""
+    return lambda method: map_of(unaligned(method))

@@ -1,0 +1,132 @@
+"""``align``: wishes in, aligned dims within the budget out, for anybody's compressor."""
+
+import csv
+import itertools
+from collections import defaultdict
+
+import pytest
+from planted import planted_device
+
+import gacprof
+from gacprof.cliffmap import Use
+from gacprof.core.errors import CompressionError, GacprofError
+from gacprof.solver import InfeasibleBudget
+from gacprof.sweeping import build_map_of, run_sweep
+from gacprof.sweeping.suite import parse_suite
+
+Q, K = (4096, 4096), (1024, 4096)
+SHAPES = {"q": Q, "k": K, "v": K, "o": Q}
+
+
+@pytest.fixture(scope="module")
+def cliff_map(tmp_path_factory):
+    """Ranks 1 to 208 of Llama-3-8B's projections on the planted device."""
+    common = {"operator": "linear", "dtype": "float16", "flags": {"bias": False}}
+    sizes = [{"from": 1, "to": 208}]
+    sweeps = [common | {"axis": "N", "dims": {"M": 1, "K": 4096}, "values": sizes}]
+    sweeps += [
+        common | {"axis": "K", "dims": {"M": 1, "N": wide}, "values": sizes}
+        for wide in (4096, 1024)
+    ]
+    folder = tmp_path_factory.mktemp("align") / "run"
+    run_sweep(parse_suite({"name": "ranks", "sweep": sweeps}, "ranks"), planted_device(), folder)
+    return build_map_of(folder, "planted")
+
+
+@pytest.fixture(scope="module")
+def published(fixtures):
+    """(score, ratio) → [(projection, dim)] of Llama-3-8B."""
+    dims = defaultdict(list)
+    path = fixtures / "published_dims" / "llama3_8b_head_dims.csv"
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            dims[row["method"], row["retain_ratio"]].append((row["proj"], int(row["dim"])))
+    return dims
+
+
+def spent(dims, costs):
+    return sum(d * sum(c) for d, c in zip(dims, costs, strict=True))
+
+
+def test_the_published_dims_are_aligned_in_full_within_their_own_budget(published, cliff_map):
+    for (_, ratio), rows in published.items():
+        if ratio not in ("0.6", "0.8"):
+            continue
+        dims = [dim for _, dim in rows]
+        costs = [SHAPES[proj] for proj, _ in rows]
+        found = gacprof.align(dims, [1.0] * len(dims), costs, cliff_map)
+        assert len(found) == 128 and any(d % 8 for d in dims)
+        assert all(d % 8 == 0 for d in found)
+        spent, wished = (
+            sum(d * sum(c) for d, c in zip(x, costs, strict=True)) for x in (found, dims)
+        )
+        assert spent <= wished
+
+
+def best(dims, costs, budget, value, offered):
+    """By trying all."""
+    fits = (choice for choice in itertools.product(*offered) if spent(choice, costs) <= budget)
+    return max(sum(value(i, d) for i, d in enumerate(choice)) for choice in fits)
+
+
+def test_equation_four_is_solved_exactly(cliff_map):
+    dims, costs, scores = [107, 60, 93], [Q, K, Q], [1.0, 3.0, 0.5]
+    offered = [[96, 104, 112, 120], [48, 56, 64, 72], [80, 88, 96, 104]]
+    budget = spent(dims, costs)
+
+    def value(i, d):
+        return scores[i] * sum(costs[i]) * (d - dims[i])
+
+    found = gacprof.align(dims, scores, costs, cliff_map)
+    assert sum(value(i, d) for i, d in enumerate(found)) == pytest.approx(
+        best(dims, costs, budget, value, offered)
+    )
+
+
+def test_curves_of_quality_are_kept_to_the_most(cliff_map):
+    dims, costs = [50, 50], [K, K]
+    flat = [1 - 0.999**r for r in range(513)]
+    steep = [1 - 0.8**r for r in range(513)]
+    a, b = gacprof.align(dims, [flat, steep], costs, cliff_map, window=0.5)
+    assert a > 50 > b and a + b <= 100 and a % 8 == b % 8 == 0
+
+
+def test_widths_are_aligned_by_their_uses(cliff_map):
+    uses = [Use("linear", {"M": 1, "K": 4096}, "N", "float16")]
+    found = gacprof.align([101], [1.0], [4096], cliff_map, 4096 * 110, uses=[uses])
+    assert found == [104]
+
+
+def test_a_bound_is_kept(cliff_map):
+    assert gacprof.align([107], [1.0], [Q], cliff_map, 10**9, most=[104]) == [104]
+
+
+def test_a_budget_that_nothing_fits_names_the_nearest(cliff_map):
+    with pytest.raises(InfeasibleBudget, match="the nearest budget is 786,432"):
+        gacprof.align([107], [1.0], [Q], cliff_map, 5)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "match"),
+    [
+        (([], [], []), "no dims"),
+        (([5], [1.0, 2.0], [Q]), "1 dims and 2 scores"),
+        (([0], [1.0], [Q]), "positive whole"),
+        (([5], [-1.0], [Q]), "the score of dim 0"),
+        (([5], [float("nan")], [Q]), "the score of dim 0"),
+        (([5], [1.0], [8192]), "give uses"),
+        (([5], [1.0], [(1, 2, 3)]), "no shape"),
+        (([5000], [1.0], [Q]), "knows no safe dim near it"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(cliff_map, arrays, match):
+    if arrays[0] == [5000]:
+        arrays = ([5000], [[0.0, 1.0]], [Q])
+    with pytest.raises(CompressionError, match=match):
+        gacprof.align(*arrays, cliff_map)
+
+
+def test_a_shape_that_the_map_does_not_hold_names_the_sweep(cliff_map):
+    with pytest.raises(GacprofError) as caught:
+        gacprof.align([50], [1.0], [(333, 444)], cliff_map)
+    assert "gacprof sweep --ranks 333x444" in getattr(caught.value, "command", str(caught.value))

@@ -1,0 +1,185 @@
+"""A dense model in, a compressed one out: loadable, within the ratio, and aligned by a map."""
+
+import json
+
+import pytest
+import torch
+from compressing_models import logits_of, make_model
+
+import gacprof
+from gacprof.checkpoint import scan
+from gacprof.compressing.choosing import weighted
+
+METHODS = ["svd", "svd-llm", "asvd", "palu", "llm-pruner"]
+LAYOUTS = {"svd": "svd-llm", "svd-llm": "svd-llm", "asvd": "asvd", "palu": "palu"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_output_is_scanned_loaded_and_gives_logits(unaligned, ids, method):
+    out = unaligned(method)
+    inventory = scan(out)
+    assert inventory.layout == LAYOUTS.get(method, inventory.layout)
+    assert torch.isfinite(logits_of(out, ids[:2])).all()
+    assert "gacprof.compressed/1" in (out / "gacprof.json").read_text()
+    assert "base model" in (out / "README.md").read_text()
+
+
+@pytest.mark.parametrize("method", ["svd", "svd-llm", "asvd", "llm-pruner"])
+def test_the_ratio_is_of_the_compressed_layers_and_is_met(unaligned, dense, method):
+    before, after = scan(dense).parameters, scan(unaligned(method)).parameters
+    layers = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 160) + (method == "asvd") * 96 * 128
+    assert before - after >= 0.3 * layers
+    assert before - after <= 0.38 * layers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_with_a_map_every_size_is_safe_and_within_the_same_budget(
+    unaligned, own_map, compress, ids, tmp_path, method
+):
+    out = tmp_path / "out"
+    result = compress(method, out, cliff_map=own_map(method))
+    assert result.aligned == len(result.plan.choices) and result.plan.certificate.proved
+    assert all(c.after is None or c.after % 8 == 0 for c in result.plan.choices)
+    assert any(c.before % 8 for c in result.plan.choices)
+    if method != "palu":  # its ratio is one of latent entries
+        assert result.removed >= 0.3
+    else:
+        assert scan(out).parameters <= scan(unaligned(method)).parameters
+    assert scan(out).parameters == result.parameters_after
+    assert torch.isfinite(logits_of(out, ids[:1])).all()
+
+
+@pytest.mark.parametrize("method", ["svd-llm", "asvd"])
+def test_a_size_rounded_up_holds_more_of_the_original_weight(compress, unaligned, tmp_path, method):
+    """Cut to the old ranks again, the factors are those of the method's own sizes."""
+    compress(method, tmp_path / "up", ratio=0.28)
+    small, large = (open_factors(p) for p in (unaligned(method), tmp_path / "up"))
+    shared = small.keys() & large.keys()
+    assert shared
+    for name in shared:
+        u, v = small[name]
+        rank = min(u.shape[1], large[name][0].shape[1])
+        assert torch.equal(u[:, :rank], large[name][0][:, :rank])
+        assert torch.equal(v[:rank], large[name][1][:rank])
+    assert any(large[name][0].shape[1] > small[name][0].shape[1] for name in shared)
+
+
+def open_factors(folder):
+    from gacprof.checkpoint import open_tensors
+
+    reader = open_tensors(folder)
+    return {
+        module.name: tuple(reader.torch(gemm.weight).clone() for gemm in reversed(module.gemms))
+        for module in reader.inventory.modules
+        if module.kind == "factored"
+    }
+
+
+@pytest.mark.parametrize("method", ["svd-llm", "llm-pruner"])
+def test_planning_the_aligned_model_again_changes_nothing(
+    compress, own_map, map_of, tmp_path, method
+):
+    out = tmp_path / "out"
+    compress(method, out, cliff_map=own_map(method))
+    again = gacprof.plan(out, map_of(out), budget_parameters=scan(out).parameters)
+    assert not again.changes
+
+
+def test_the_papers_objective_aligns_by_the_score_that_is_asked_for(compress, own_map, tmp_path):
+    chosen = {}
+    for score in ("magnitude", "activation", "gradient", "fisher"):
+        result = compress(
+            "svd-llm", tmp_path / score, cliff_map=own_map("svd-llm"), objective="gac", score=score
+        )
+        assert result.aligned == len(result.plan.choices) and result.removed >= 0.3
+        chosen[score] = tuple(result.sizes.items())
+    assert len(set(chosen.values())) > 1
+
+
+def test_what_a_loss_of_energy_costs_decides_where_it_is_lost(compress, own_map, tmp_path):
+    """Equal weights by default; with a score the important dims keep more of their energy."""
+    plain = compress("svd-llm", tmp_path / "plain", cliff_map=own_map("svd-llm"))
+    scored = compress("svd-llm", tmp_path / "scored", cliff_map=own_map("svd-llm"), score="fisher")
+    assert dict(plain.sizes) != dict(scored.sizes)
+    assert plain.energy_kept >= scored.energy_kept  # unweighted
+    assert scored.aligned == len(scored.plan.choices)
+
+
+def test_weights_are_relative_to_the_heaviest_and_leave_a_dense_dim_whole():
+    kept = {"a": [0.0, 0.5, 1.0], "b": [0.0, 0.9, 1.0], "other": [0.0, 1.0]}
+    found = weighted(kept, {"a": 4.0, "b": 1.0, "other": 99.0}, ["a", "b"])
+    assert found == {"a": [0.0, 0.5, 1.0], "b": [0.75, 0.975, 1.0]}
+    assert weighted(kept, None, ["a"]) is kept
+
+
+def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):
+    m = own_map("svd-llm")
+    free = compress("svd-llm", tmp_path / "free", cliff_map=m)
+    limit = free.plan.predicted_after_us * 0.99
+    held = compress("svd-llm", tmp_path / "held", cliff_map=m, latency_limit_us=limit)
+    assert held.plan.predicted_after_us <= limit
+    assert held.energy_kept < free.energy_kept
+
+
+def test_more_energy_is_kept_than_by_rounding_within_the_same_ratio(compress, own_map, tmp_path):
+    ours = compress("svd-llm", tmp_path / "ours", cliff_map=own_map("svd-llm"))
+    rounded = compress("svd-llm", tmp_path / "rounded", round_to=8)
+    assert all(size % 8 == 0 for size in rounded.sizes.values())
+    assert ours.energy_kept > rounded.energy_kept
+    assert rounded.removed >= 0.3
+
+
+@pytest.mark.parametrize("method", ["asvd", "palu", "llm-pruner"])
+def test_rounding_is_the_tools_own(compress, tmp_path, method):
+    result = compress(method, tmp_path / "8", round_to=8)
+    for name, size in result.wish.items():
+        if size is None or name.endswith(":heads"):
+            expected = size
+        elif method == "asvd":
+            expected = -(-size // 8) * 8
+        elif method == "palu":
+            expected = min(max(1, round(size / 8)) * 8, 32)
+        else:
+            expected = 160 - (160 - size) // 8 * 8
+        assert result.sizes[name] == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_stay_in_their_type(tmp_path, ids, dtype):
+    model = make_model(tmp_path / "model", dtype, tie_word_embeddings=True)
+    result = gacprof.compress(model, tmp_path / "out", method="svd-llm", ratio=0.2, calib=ids)
+    inventory = scan(tmp_path / "out")
+    assert inventory.main_dtype == str(dtype).removeprefix("torch.")
+    assert "lm_head.weight" not in inventory.tensors
+    assert "the method does not touch it" in result.left["lm_head"]
+    assert torch.isfinite(logits_of(tmp_path / "out", ids[:1])).all()
+
+
+@pytest.mark.parametrize("method", ["svd-llm", "palu", "llm-pruner"])
+def test_biases_go_along(tmp_path, ids, method):
+    model = make_model(tmp_path / "model", attention_bias=True, mlp_bias=True)
+    gacprof.compress(model, tmp_path / "out", method=method, ratio=0.02, calib=ids)
+    logits, dense = (logits_of(tmp_path / n, ids[:1]) for n in ("out", "model"))
+    stored = {name for name in scan(tmp_path / "out").tensors if name.endswith("bias")}
+    assert len(stored) >= 3 * 7
+    assert torch.isfinite(logits).all()
+    assert torch.linalg.norm(logits - dense) < 0.9 * torch.linalg.norm(dense)
+
+
+def test_a_model_in_memory_is_compressed_like_its_folder(dense, unaligned, ids, tmp_path):
+    model = gacprof.load_model(dense)
+    gacprof.compress(model, tmp_path / "out", method="svd-llm", ratio=0.3, calib=ids)
+    a, b = (logits_of(path, ids[:1]) for path in (tmp_path / "out", unaligned("svd-llm")))
+    assert torch.equal(a, b)
+
+
+def test_the_records_say_what_was_done(compress, own_map, tmp_path):
+    out = tmp_path / "out"
+    result = compress("asvd", out, cliff_map=own_map("asvd"))
+    record = json.loads((out / "gacprof.json").read_text())
+    assert record["request"]["ratio"] == 0.3 and record["calibration"]["tokens"] == 12 * 32
+    assert record["sizes"] == dict(result.sizes)
+    assert gacprof.Plan.load(out / "plan.json").choices == result.plan.choices
+    config = json.loads((out / "config.json").read_text())
+    factored = {m.name: m.gemms[0].N for m in scan(out).modules if m.kind == "factored"}
+    assert config["truncation_ranks"] == factored

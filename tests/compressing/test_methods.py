@@ -1,0 +1,190 @@
+"""What each published method does by itself, and how it names and stores it."""
+
+import json
+
+import pytest
+import torch
+from compressing_models import logits_of, make_model
+
+import gacprof
+from gacprof.checkpoint import open_tensors, scan
+from gacprof.compressors.asvd import least_sensitive
+from gacprof.compressors.method import Evidence, Target, uniform_rank
+from gacprof.compressors.methods import METHODS, method_named
+from gacprof.compressors.palu import in_proportion
+from gacprof.core.errors import CompressionError
+
+
+def target(name, out=256, into=256, groups=1):
+    return Target(name, f"{name}.weight", None, out, into, "float16", 0, "q", groups)
+
+
+# --- structure, against what the tools' own code wrote
+
+
+def pattern(names):
+    """Names without layer numbers: {"self_attn.q_proj.ALinear.weight", …}."""
+    return {name.split(".", 3)[-1] for name in names if name.startswith("model.layers.")}
+
+
+@pytest.mark.parametrize(
+    ("method", "fixture"),
+    [
+        ("asvd", "asvd_mha_r1"),
+        ("svd-llm", "svdllm_mha_0.6.headers"),
+        ("palu", "palu_mha_gs4_block1.headers"),
+    ],
+)
+def test_tensors_are_named_as_the_original_tools_name_them(
+    unaligned, fixtures, tmp_path, method, fixture
+):
+    manifest = json.loads((fixtures / "checkpoints" / fixture / "manifest.json").read_text())
+    theirs = pattern(manifest["state_dict"])
+    ours = pattern(scan(unaligned(method)).tensors)
+    buffers = {name for name in theirs if "rotary" in name or "bias" in name}
+    groups = {name for name in theirs if ".U.1." in name}  # as many as the model has heads
+    dense_or_not = {n for n in ours ^ theirs if method == "asvd"}  # the search decides which
+    assert ours - theirs - dense_or_not == set()
+    assert theirs - ours - buffers - groups - dense_or_not == set()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shape", "rank"),
+    [
+        (0.2, (4096, 4096), 1638),
+        (0.2, (14336, 4096), 2548),
+        (0.4, (256, 256), 76),
+        (0.4, (688, 256), 111),
+        (0.6, (4096, 4096), 819),
+        (0.1, (1024, 4096), 737),
+    ],
+)
+def test_uniform_ranks_are_those_that_the_tools_choose(ratio, shape, rank):
+    assert uniform_rank(target("q", *shape), ratio) == rank
+
+
+def test_asvd_ranks_take_a_value_for_each_ratio_it_searches():
+    ranks = [uniform_rank(target("q", 4096, 4096), 1 - s) for s in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)]
+    assert ranks == [819, 1024, 1228, 1433, 1638, 1843]
+
+
+# --- ASVD's search
+
+
+def test_the_least_sensitive_weights_are_cut_most():
+    targets = [target("a"), target("b")]
+    losses = {("a", 0.5): 9.0, ("a", 0.9): 8.0, ("b", 0.5): 2.0, ("b", 0.9): 1.0}
+    assert least_sensitive(targets, 0.2, losses) == {"b": 0.5}
+    assert least_sensitive(targets, 0.28, losses) == {"b": 0.5, "a": 0.9}
+    assert least_sensitive(targets, 0.04, losses) == {"b": 0.9}
+
+
+def test_a_ratio_below_what_asvd_searches_is_refused():
+    with pytest.raises(CompressionError, match=r"cannot be met: ASVD keeps at least 0\.4"):
+        least_sensitive([target("a")], 0.7, {("a", 0.4): 1.0})
+
+
+def test_sensitivity_is_the_loss_with_that_weight_alone_cut(dense, ids, tmp_path):
+    work = tmp_path / "work"
+    gacprof.compress(dense, tmp_path / "out", method="asvd", ratio=0.2, calib=ids, work=work)
+    (folder,) = work.iterdir()
+    losses = {(n, s): loss for n, s, loss in json.loads((folder / "losses.json").read_text())}
+    assert len(losses) == (3 * 7 + 1) * 6
+    from safetensors.torch import load_file
+
+    for name, layer in (("model.layers.1.mlp.up_proj", "00001"), ("lm_head", "head")):
+        (file,) = folder.glob(f"factors-{layer.lstrip('0')}.safetensors")
+        held = load_file(file)
+        model = gacprof.load_model(dense)
+        module = model.get_submodule(name)
+        out, into = module.weight.shape
+        rank = uniform_rank(target(name, out, into), 0.5)
+        module.weight.copy_(held[f"{name}/0/u"][:, :rank] @ held[f"{name}/0/v"][:rank])
+        with torch.no_grad():
+            logits = model(ids).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        assert losses[name, 0.5] == pytest.approx(float(loss), rel=2e-3)
+
+
+def test_a_tied_head_stays_dense(tmp_path, ids):
+    model = make_model(tmp_path / "model", tie_word_embeddings=True)
+    result = gacprof.compress(model, tmp_path / "out", method="asvd", ratio=0.2, calib=ids)
+    assert "lm_head" in result.left
+
+
+# --- PaLU
+
+
+def test_palu_at_full_rank_is_the_dense_model(dense, ids, tmp_path):
+    for size in (1, 4):
+        out = tmp_path / str(size)
+        result = gacprof.compress(
+            dense, out, method="palu", ratio=1e-9, calib=ids, options={"group_size": size},
+            round_to=16,
+        )  # fmt: skip
+        assert set(result.sizes.values()) == {16 * min(size, 2)}
+        error = (logits_of(out, ids[:2]) - logits_of(dense, ids[:2])).abs().max()
+        assert error < 1e-3
+
+
+def test_every_group_of_heads_is_factored_by_itself(dense, ids, tmp_path):
+    work = tmp_path / "work"
+    gacprof.compress(
+        dense, tmp_path / "o", method="palu", ratio=0.4, calib=ids, options={"group_size": 1},
+        work=work,
+    )  # fmt: skip
+    reader, original = open_tensors(tmp_path / "o"), open_tensors(dense)
+    name = "model.layers.1.self_attn.k_proj"
+    ranks = scan(tmp_path / "o").config["head_wise_ranks"][name]
+    inner = reader.torch(f"{name}.VT.weight")
+    weight = original.torch(f"{name}.weight")
+    start = 0
+    for i, rank in enumerate(ranks):
+        part = reader.torch(f"{name}.U.{i}.weight") @ inner[start : start + rank]
+        own, other = weight[i * 16 : (i + 1) * 16], weight[(1 - i) * 16 : (2 - i) * 16]
+        assert torch.linalg.norm(part - own) < torch.linalg.norm(own)
+        assert torch.linalg.norm(part - other) > torch.linalg.norm(other)
+        start += rank
+
+
+def test_palus_ratio_counts_latent_entries(unaligned):
+    ranks = scan(unaligned("palu")).config["head_wise_ranks"]
+    total = sum(sum(groups) for groups in ranks.values())
+    assert 0.7 * 6 * 32 - 6 <= total <= 0.7 * 6 * 32
+
+
+def test_more_fisher_information_gets_a_higher_rank():
+    shares = in_proportion({"a": 1.0, "b": 2.0, "c": 9.0}, {"a": 50, "b": 50, "c": 50}, 80)
+    assert shares == pytest.approx({"a": 10, "b": 20, "c": 50})
+
+
+def test_scores_that_say_nothing_are_refused():
+    with pytest.raises(CompressionError, match="no ranks follow"):
+        in_proportion({"a": 0.0}, {"a": 5}, 3)
+
+
+def test_the_config_names_palus_model(unaligned):
+    config = scan(unaligned("palu")).config
+    assert config["model_type"] == "palullama"
+    assert config["architectures"] == ["PaluLlamaForCausalLM"]
+
+
+# --- all
+
+
+def test_svd_llm_loses_less_of_the_output_than_plain_svd(unaligned, dense, ids):
+    reference = logits_of(dense, ids)
+    errors = {m: torch.linalg.norm(logits_of(unaligned(m), ids) - reference) for m in METHODS}
+    assert errors["svd-llm"] < errors["svd"]
+
+
+def test_methods_refuse_options_and_names_they_do_not_know():
+    with pytest.raises(CompressionError, match="unknown method 'prune'"):
+        method_named("prune", {})
+    with pytest.raises(CompressionError, match="svd does not take alpha"):
+        method_named("svd", {"alpha": 1.0})
+
+
+def test_evidence_is_not_needed_for_uniform_ranks():
+    ranks = METHODS["svd"]().ranks([target("a"), target("b")], 0.5, Evidence())
+    assert ranks == {"a:rank": 64, "b:rank": 64}

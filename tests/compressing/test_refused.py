@@ -1,0 +1,237 @@
+"""Bad input is refused in one line before anything is written; an interrupted run goes on."""
+
+import hashlib
+import os
+
+import pytest
+import torch
+from compressing_models import make_model
+from safetensors.torch import load_file, save_file
+
+import gacprof
+from gacprof.compressing import gradients, sensitivity
+from gacprof.compressing.decomposing import Decompositions
+from gacprof.compressing.layered import LayeredModel
+from gacprof.core.errors import GacprofError
+
+
+def refused(match, *args, **kwargs):
+    with pytest.raises(GacprofError, match=match) as caught:
+        gacprof.compress(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ratio", [0, 1, 15, -0.1, float("nan"), True])
+def test_ratios_that_are_none(dense, tmp_path, ratio):
+    refused("ratio", dense, tmp_path / "o", method="svd", ratio=ratio)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("method", "ratio", "match"),
+    [
+        ("svd", 0.999, "the ratio 0.999 cannot be met: 'model.layers.0.self_attn.q_proj'"),
+        ("asvd", 0.9, "ASVD keeps at least 0.4"),
+        ("llm-pruner", 0.99, "cannot be met"),
+    ],
+)
+def test_ratios_that_cannot_be_met(dense, ids, tmp_path, method, ratio, match):
+    refused(match, dense, tmp_path / "o", method=method, ratio=ratio, calib=ids)
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("method", ["svd-llm", "asvd", "palu", "llm-pruner"])
+def test_methods_that_need_a_text(dense, tmp_path, method):
+    refused("needs a calibration text", dense, tmp_path / "o", method=method, ratio=0.2)
+
+
+def test_texts_that_are_none(dense, tmp_path):
+    common = {"method": "svd-llm", "ratio": 0.2}
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" \n")
+    refused("is empty", dense, tmp_path / "o", calib=empty, **common)
+    refused("cannot read", dense, tmp_path / "o", calib=tmp_path / "none", **common)
+    empty.write_text("some words")
+    refused("needs a tokenizer", dense, tmp_path / "o", calib=empty, **common)
+    refused("token 700", dense, tmp_path / "o", calib=torch.full((1, 9), 700), **common)
+    refused("ids are", dense, tmp_path / "o", calib=torch.zeros(9), **common)
+
+
+def test_a_text_shorter_than_a_window(tmp_path, dense):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    (tmp_path / "t").mkdir()
+    words.save(str(tmp_path / "t" / "tokenizer.json"))
+    (tmp_path / "t" / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast"}'
+    )
+    text = tmp_path / "text"
+    text.write_text("a b " * 50)
+    common = {"method": "svd-llm", "ratio": 0.2, "calib": text, "tokenizer": tmp_path / "t"}
+    refused("has 100 tokens, fewer than one window of 512", dense, tmp_path / "o", **common)
+    result = gacprof.compress(dense, tmp_path / "o", length=32, windows=8, **common)
+    assert '"windows": 3' in (tmp_path / "o" / "gacprof.json").read_text()
+    assert result.removed >= 0.2
+
+
+def test_nan_in_a_weight_is_named(dense, ids, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    tensors = load_file(dense / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 3] = float("nan")
+    save_file(tensors, broken / "model.safetensors", {"format": "pt"})
+    (broken / "config.json").write_bytes((dense / "config.json").read_bytes())
+    for method in ("svd", "svd-llm", "llm-pruner"):
+        match = "'model.layers.1.mlp.up_proj.weight' holds NaN"
+        refused(match, broken, tmp_path / method, method=method, ratio=0.2, calib=ids)
+        assert not (tmp_path / method).exists()
+
+
+def test_models_that_are_compressed_already(unaligned, ids, tmp_path):
+    refused("compressed already", unaligned("asvd"), tmp_path / "o", method="svd", ratio=0.2)
+
+
+def test_combinations_that_contradict_each_other(dense, tmp_path, fixtures):
+    common = {"method": "svd", "ratio": 0.2}
+    refused("not both", dense, tmp_path / "o", cliff_map="x", round_to=8, **common)
+    refused("needs a map", dense, tmp_path / "o", latency_limit_us=5.0, **common)
+    refused("unknown method", dense, tmp_path / "o", method="zip", ratio=0.2)
+    refused("objective", dense, tmp_path / "o", objective="pad", **common)
+    refused("score", dense, tmp_path / "o", score="luck", **common)
+    refused("lies in the model's folder", dense, dense / "o", **common)
+    (tmp_path / "there").mkdir()
+    refused("exists already", dense, tmp_path / "there", **common)
+
+
+def test_a_map_that_does_not_hold_the_shapes_names_the_sweep(dense, ids, tmp_path):
+    refused("sweep", dense, tmp_path / "o", method="svd", ratio=0.3, cliff_map="a100-published")
+    assert not (tmp_path / "o").exists()
+
+
+def test_what_a_layout_cannot_name_stays_and_is_named(tmp_path, ids):
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.Phi3Config(
+        hidden_size=64, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=128, pad_token_id=0,
+    )  # fmt: skip
+    transformers.Phi3ForCausalLM(config).save_pretrained(tmp_path / "phi")
+    result = gacprof.compress(
+        tmp_path / "phi", tmp_path / "o", method="svd-llm", ratio=0.2, calib=ids
+    )
+    assert "has no name for it" in result.left["model.layers.0.mlp.gate_up_proj"]
+    assert any("left uncompressed" in note for note in result.notes)
+    every = gacprof.compress(tmp_path / "phi", tmp_path / "a", method="asvd", ratio=0.2, calib=ids)
+    assert "model.layers.0.mlp.gate_up_proj" not in every.left
+
+
+def test_experts_that_the_class_keeps_otherwise_are_refused_by_name(tmp_path, ids):
+    import transformers
+
+    config = transformers.Qwen2MoeConfig(
+        hidden_size=32, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, num_experts=4,
+        num_experts_per_tok=2, vocab_size=128,
+    )  # fmt: skip
+    transformers.Qwen2MoeForCausalLM(config).save_pretrained(tmp_path / "moe")
+    for method in ("svd", "svd-llm"):
+        match = "keeps model.layers.0.mlp.experts"
+        refused(match, tmp_path / "moe", tmp_path / "o", method=method, ratio=0.2, calib=ids)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_score_that_a_head_has_not_is_refused(dense, ids, tmp_path):
+    refused(
+        "not known of 'lm_head'", dense, tmp_path / "o", method="asvd", ratio=0.2, calib=ids,
+        objective="gac", score="fisher", cliff_map="a100-published",
+    )  # fmt: skip
+
+
+def test_out_of_memory_is_said_in_words(dense, ids, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried …")
+
+    monkeypatch.setattr(LayeredModel, "run", full)
+    refused("out of memory", dense, tmp_path / "o", method="svd-llm", ratio=0.2, calib=ids)
+
+
+# --- interruption
+
+
+def files_of(folder):
+    return {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in folder.iterdir()
+        if p.name not in ("README.md", "gacprof.json")  # these name the folder
+    }
+
+
+STOPS = {
+    "svd-llm": [(LayeredModel, "run", 2), (Decompositions, "_decompose", 9)],
+    "asvd": [(LayeredModel, "run", 2), (sensitivity, "_branch", 2), (sensitivity, "_losses", 1)],
+    "palu": [(gradients, "_loss", 1), (gradients, "_layer_back", 2)],
+    "llm-pruner": [(gradients, "_layer_back", 3), (LayeredModel, "run", 2)],
+}
+"""Where a run is stopped, one try after the other: what is called, and at which call."""
+
+
+@pytest.mark.parametrize("method", STOPS)
+def test_an_interrupted_run_goes_on_and_gives_identical_files(
+    dense, ids, tmp_path, monkeypatch, method
+):
+    common = {"method": method, "ratio": 0.3, "calib": ids}
+    gacprof.compress(dense, tmp_path / "whole", **common)
+    out = tmp_path / "out"
+    for owner, name, count in STOPS[method]:
+        original, calls = getattr(owner, name), []
+
+        def stopping(*args, original=original, calls=calls, count=count, **kwargs):
+            calls.append(1)
+            if len(calls) == count:
+                raise KeyboardInterrupt
+            return original(*args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, stopping)
+            with pytest.raises(KeyboardInterrupt) as caught:
+                gacprof.compress(dense, out, **common)
+        assert "goes on" in caught.value.__notes__[0]
+        assert not out.exists()
+    gacprof.compress(dense, out, **common)
+    assert files_of(out) == files_of(tmp_path / "whole")
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_finished_layer_is_not_worked_out_again(dense, ids, tmp_path, monkeypatch):
+    common = {"method": "svd-llm", "calib": ids, "work": tmp_path / "work"}
+    gacprof.compress(dense, tmp_path / "a", ratio=0.3, **common)
+
+    def never(*args, **kwargs):
+        raise AssertionError("decomposed again")
+
+    monkeypatch.setattr(Decompositions, "_decompose", never)
+    gacprof.compress(dense, tmp_path / "b", ratio=0.2, **common)
+    gacprof.compress(dense, tmp_path / "c", ratio=0.3, **common)
+    assert files_of(tmp_path / "c") == files_of(tmp_path / "a") != files_of(tmp_path / "b")
+
+
+def test_another_model_in_the_same_folder_begins_anew(tmp_path, ids):
+    common = {"method": "svd-llm", "ratio": 0.3, "calib": ids, "work": tmp_path / "work"}
+    model = make_model(tmp_path / "model")
+    gacprof.compress(model, tmp_path / "a", **common)
+    tensors = load_file(model / "model.safetensors")
+    tensors["model.layers.0.mlp.up_proj.weight"] *= 2
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    os.utime(model / "model.safetensors", ns=(1, 1))
+    gacprof.compress(model, tmp_path / "b", **common)
+    assert files_of(tmp_path / "a") != files_of(tmp_path / "b")
+
+
+def test_the_model_is_read_only(dense, ids, tmp_path):
+    before = files_of(dense)
+    for method in ("svd-llm", "llm-pruner"):
+        gacprof.compress(dense, tmp_path / method, method=method, ratio=0.3, calib=ids)
+    assert files_of(dense) == before

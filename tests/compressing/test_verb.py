@@ -1,0 +1,69 @@
+"""``gacprof compress`` at the command line: what it prints, and what it exits with."""
+
+import json
+import sys
+
+import pytest
+
+from gacprof.cli import main
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """(exit code, stdout, stderr) of a command line."""
+
+    def call(*argv):
+        monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, argv)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capsys.readouterr()
+        return left.value.code or 0, out, err
+
+    return call
+
+
+def test_it_says_what_was_removed_and_where_the_model_is(run, dense, tmp_path):
+    out = tmp_path / "out"
+    code, said, _ = run("compress", dense, "--method", "svd", "--ratio", 0.3, "--out", out)
+    assert code == 0
+    assert "are gone (30.0 % were asked for)" in said
+    assert "no map was given" in said and f"checkpoint: {out}" in said
+
+
+def test_json_has_every_size(run, dense, unaligned, map_of, tmp_path):
+    path = tmp_path / "map.json"
+    map_of(unaligned("svd")).save(path)
+    code, said, _ = run(
+        "compress", dense, "--method", "svd", "--ratio", 0.3, "--map", path, "--out",
+        tmp_path / "out", "--json",
+    )  # fmt: skip
+    found = json.loads(said)
+    assert code == 0 and len(found["sizes"]) == 21
+    assert found["aligned"] == len(found["plan"]["choices"])
+
+
+def test_with_a_map_it_says_how_much_is_aligned(run, dense, unaligned, map_of, tmp_path):
+    path = tmp_path / "map.json"
+    map_of(unaligned("svd")).save(path)
+    arguments = ("--method", "svd", "--ratio", 0.3, "--map", path, "--out", tmp_path / "out")
+    code, said, _ = run("compress", dense, *arguments)
+    assert code == 0
+    assert "21 of 21 dims are safe, 0 undecided, none misaligned" in said
+    assert "moved from the method's own" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--method", "svd", "--ratio", 2), "not between 0 and 1"),
+        (("--method", "rar", "--ratio", 0.2), "unknown method 'rar'"),
+        (("--method", "svd-llm", "--ratio", 0.2), "needs a calibration text"),
+        (("--method", "svd", "--ratio", 0.2, "--alpha", 1), "svd does not take alpha"),
+        (("--method", "llm-pruner", "--ratio", 0.2, "--scope", "x"), "must be local or global"),
+        (("--method", "svd", "--ratio", 0.2, "--map", "nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_two(run, dense, tmp_path, arguments, message):
+    code, said, complaint = run("compress", dense, "--out", tmp_path / "o", *arguments)
+    assert code == 2 and message in complaint and complaint.count("\n") == 1
+    assert not said and not list(tmp_path.iterdir())

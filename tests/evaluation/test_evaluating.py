@@ -1,0 +1,167 @@
+"""Evaluating several models: the same tokens for all, differences to the first, clear refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import gacprof
+from gacprof.core.errors import CheckpointError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import POSITIONS, TEXT, tiny_model, tiny_tokenizer, write_tiny  # noqa: E402
+
+QUESTIONS = [
+    {"question": TEXT[i : i + 12].strip(), "choices": [TEXT[2 * i : 2 * i + 6] + "x", "so"],
+     "answer": i % 2}
+    for i in range(12)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluating")
+    write_tiny(folder / "a")
+    write_tiny(folder / "b", seed=1)
+    (folder / "text.txt").write_text(TEXT)
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, QUESTIONS)))
+    return folder
+
+
+def test_the_perplexity_is_that_of_the_model_itself(here):
+    found = gacprof.evaluate(here / "a", text=here / "text.txt", limit_tokens=POSITIONS)
+    ids = torch.tensor(tiny_tokenizer()(TEXT)["input_ids"][:POSITIONS])
+    loss = float(tiny_model()(ids[None], labels=ids[None]).loss)
+    (one,) = found.models
+    assert one.perplexity.value == pytest.approx(math.exp(loss), rel=1e-4)
+    assert (found.tokens, one.perplexity.tokens) == (POSITIONS, POSITIONS - 1)
+    assert any("one window" in note for note in found.notes)
+
+
+def test_a_token_that_begins_a_text_is_context_and_not_predicted(here, tmp_path):
+    write_tiny(tmp_path / "begins", begins=True)
+    found = gacprof.evaluate(tmp_path / "begins", text=here / "text.txt", limit_tokens=40)
+    ids = torch.tensor([0, *tiny_tokenizer()(TEXT)["input_ids"]][:40])
+    loss = float(tiny_model()(ids[None], labels=ids[None]).loss)
+    assert found.models[0].perplexity.value == pytest.approx(math.exp(loss), rel=1e-4)
+
+
+def test_two_models_are_compared_window_by_window(here):
+    found = gacprof.evaluate(
+        [here / "a", here / "b", here / "a"],
+        text=here / "text.txt", choices=here / "questions.jsonl", window=32, stride=16,
+    )  # fmt: skip
+    first, other, same = found.models
+    assert [m.model for m in found.models] == ["a (1)", "b", "a (2)"]
+    assert sum(found.window_tokens) == found.tokens - 1 and found.stride == 16
+    assert len(first.nll) == len(found.window_tokens) > 10
+    assert first.perplexity_change is None and first.accuracy_change is None
+    change = other.perplexity_change
+    assert change.value == pytest.approx(other.perplexity.value / first.perplexity.value - 1)
+    assert change.low < change.value < change.high
+    assert (same.perplexity_change.low, same.perplexity_change.high) == (0.0, 0.0)
+    assert same.accuracy_change.value == 0.0 == same.accuracy_normalised_change.high
+    assert other.accuracy_change.value == pytest.approx(other.accuracy.value - first.accuracy.value)
+    assert found.chance == 0.5 and found.questions == len(first.right) == 12
+    assert found.level == pytest.approx(0.025)
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_window_and_stride_have_defaults_that_fit_the_model(here):
+    found = gacprof.evaluate(here / "a", text=here / "text.txt")
+    assert (found.window, found.stride) == (POSITIONS, POSITIONS // 2)
+
+
+def test_a_model_in_memory_is_evaluated_with_a_named_tokenizer(here):
+    by_path = gacprof.evaluate(here / "a", text=here / "text.txt")
+    in_memory = gacprof.evaluate(tiny_model(), text=here / "text.txt", tokenizer=here / "a")
+    assert in_memory.models[0].perplexity == by_path.models[0].perplexity
+    with pytest.raises(CheckpointError, match="brings no tokenizer"):
+        gacprof.evaluate(tiny_model(), text=here / "text.txt")
+
+
+def test_a_compressed_checkpoint_is_evaluated_with_the_originals_tokenizer(
+    fixtures, here, tmp_path
+):
+    asvd = fixtures / "checkpoints" / "asvd_mha_r1"
+    gacprof.realign_by_strategy(asvd, "minimal", tmp_path / "padded")
+    with pytest.raises(CheckpointError, match="needs a tokenizer"):
+        gacprof.evaluate(asvd, text=here / "text.txt")
+    found = gacprof.evaluate(
+        [asvd, tmp_path / "padded"], text=here / "text.txt", tokenizer=here / "a",
+        window=32, dtype="float32",
+    )  # fmt: skip
+    exact = found.models[1].perplexity_change  # padding with zeros changes nothing but rounding
+    assert abs(exact.value) < 1e-4 and exact.low - 1e-6 <= 0 <= exact.high + 1e-6
+
+
+def test_models_of_different_tokenizers_are_not_compared(here, tmp_path):
+    write_tiny(tmp_path / "other", seed=1)
+    tiny_tokenizer("zyx").save_pretrained(tmp_path / "other")
+    with pytest.raises(CheckpointError, match="split the text otherwise"):
+        gacprof.evaluate([here / "a", tmp_path / "other"], text=here / "text.txt")
+    named = gacprof.evaluate(
+        [here / "a", tmp_path / "other"], text=here / "text.txt", tokenizer=here / "a"
+    )
+    assert named.models[1].perplexity.value is not None
+
+
+def test_nan_logits_are_told_and_are_still_json(here):
+    model = tiny_model()
+    model.lm_head.weight[0, 0] = float("nan")
+    found = gacprof.evaluate(
+        [model, here / "a"], text=here / "text.txt", choices=here / "questions.jsonl",
+        tokenizer=here / "a", window=32,
+    )  # fmt: skip
+    broken, fine = found.models
+    assert not found.finite and not broken.finite and fine.finite
+    assert broken.perplexity.value is None and broken.accuracy.value is None
+    assert fine.perplexity_change is None and fine.accuracy_change is None
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "give a model, and a text"),
+        ({"text": "nowhere.txt"}, "cannot read the text"),
+        ({"text": "empty.txt"}, "is empty"),
+        ({"text": "one.txt"}, "fewer than two tokens"),
+        ({"text": "text.txt", "limit_tokens": 1}, "fewer than two tokens"),
+        ({"text": "text.txt", "window": 16, "stride": 17}, "stride is at least 1"),
+        ({"text": "text.txt", "stride": 0}, "stride is at least 1"),
+        ({"text": "text.txt", "batch": 0}, "at least one window"),
+        ({"text": "text.txt", "window": 65}, "has 64 positions"),
+        ({"text": "text.txt", "tokenizer": "nothing"}, "has no tokenizer"),
+        ({"text": "text.txt", "dtype": "int3"}, "dtype 'int3' is unknown"),
+        ({"choices": "text.txt"}, "line 1: not valid JSON"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_in_one_line(here, monkeypatch, more, told):
+    monkeypatch.chdir(here)
+    (here / "empty.txt").write_text(" \n")
+    (here / "one.txt").write_text("a")
+    (here / "nothing").mkdir(exist_ok=True)
+    with pytest.raises(CheckpointError, match=told) as raised:
+        gacprof.evaluate("a", **more)
+    assert "\n" not in str(raised.value)
+
+
+def test_another_models_tokenizer_is_refused(here, tmp_path):
+    write_tiny(tmp_path / "small", vocab_size=20)
+    with pytest.raises(CheckpointError, match="knows 20 tokens, the text has"):
+        gacprof.evaluate(tmp_path / "small", text=here / "text.txt")
+
+
+def test_progress_covers_all_models(here):
+    told = []
+    gacprof.evaluate(
+        [here / "a", here / "b"], text=here / "text.txt", choices=here / "questions.jsonl",
+        progress=lambda done, total, what: told.append((done, total, what)),
+    )  # fmt: skip
+    work = len(TEXT) - 1 + 2 * len(QUESTIONS)
+    assert told[-1] == (2 * work, 2 * work, "b") and told[0][2] == "a"

@@ -1,0 +1,119 @@
+"""Perplexity: every token but the first predicted once, and the number is the definition's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import POSITIONS, tiny_model  # noqa: E402
+
+from gacprof.evaluation import likelihood  # noqa: E402
+from gacprof.evaluation.likelihood import Scorer  # noqa: E402
+from gacprof.evaluation.perplexity import TextScore, score_text, windows  # noqa: E402
+
+SIZES = [(64, 64), (64, 32), (16, 5), (7, 7), (1, 1)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def ids(model):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(model.config.vocab_size, (70,), generator=generator)
+
+
+@pytest.mark.parametrize(("window", "stride"), SIZES)
+@pytest.mark.parametrize("tokens", [2, 3, 64, 65, 66, 97, 150])
+def test_every_token_but_the_first_is_predicted_once(tokens, window, stride):
+    seen = []
+    for w in windows(tokens, window, stride):
+        assert 0 < w.end - w.start <= window
+        positions = range(w.first, w.end - w.start)
+        assert len(positions) == w.predictions > 0
+        seen += [w.start + position + 1 for position in positions]
+        if w.start:  # the context that the module's first lines promise
+            assert w.first + 1 >= window - stride + 1
+    assert seen == list(range(1, tokens))
+
+
+@pytest.mark.parametrize(("tokens", "window", "stride"), [(1, 4, 4), (9, 4, 0), (9, 4, 5)])
+def test_windows_that_would_skip_tokens_are_refused(tokens, window, stride):
+    with pytest.raises(ValueError, match="no windows"):
+        windows(tokens, window, stride)
+
+
+@pytest.mark.parametrize(("window", "stride"), SIZES)
+def test_it_is_the_definition_computed_token_by_token(model, ids, window, stride):
+    found = score_text(Scorer(model), ids, window, stride, batch=3)
+    alone = score_text(Scorer(model), ids, window, stride)
+    assert found.nll == pytest.approx(alone.nll, rel=1e-5) and found.tokens == alone.tokens
+    expected, starts = 0.0, [0]
+    for token in range(1, len(ids)):
+        # the first window whose inputs reach the token before this one
+        while starts[-1] + window < token:
+            starts.append(starts[-1] + stride)
+        logits = model(ids[None, starts[-1] : token]).logits[0, -1].double()
+        expected -= float(logits.log_softmax(-1)[ids[token]])
+    assert found.perplexity.tokens == sum(found.tokens) == len(ids) - 1
+    assert sum(found.nll) == pytest.approx(expected, rel=1e-5)
+    assert found.perplexity.value == pytest.approx(math.exp(expected / (len(ids) - 1)), rel=1e-5)
+
+
+def test_a_text_within_one_window_has_the_models_own_loss(model, ids):
+    short = ids[:POSITIONS]
+    loss = float(model(short[None], labels=short[None]).loss)
+    found = score_text(Scorer(model), short, POSITIONS, POSITIONS // 2)
+    assert len(found.nll) == 1
+    assert found.perplexity.value == pytest.approx(math.exp(loss), rel=1e-5)
+
+
+def test_chunks_of_logits_change_nothing(model, ids, monkeypatch):
+    whole = score_text(Scorer(model), ids, 64, 32)
+    monkeypatch.setattr(likelihood, "CHUNK_BYTES", 4 * model.config.vocab_size * 5)
+    scorer = Scorer(model)
+    assert scorer.in_chunks
+    sizes = []
+    handle = model.lm_head.register_forward_hook(lambda _, __, out: sizes.append(out.shape[0]))
+    chunked = score_text(scorer, ids, 64, 32)
+    handle.remove()
+    assert max(sizes) == 5
+    assert chunked.nll == pytest.approx(whole.nll, rel=1e-6)
+
+
+def test_a_head_that_is_followed_by_a_cap_is_not_used_by_itself():
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, initializer_range=0.5,
+        final_logit_softcapping=2.0, max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.Gemma2ForCausalLM(config).eval()
+    ids = torch.arange(40) % 64
+    scorer = Scorer(model)
+    assert not scorer.in_chunks
+    with torch.no_grad():
+        loss = float(model(ids[None], labels=ids[None]).loss)
+    assert score_text(scorer, ids, 64, 64).perplexity.value == pytest.approx(math.exp(loss), 1e-5)
+
+
+def test_what_is_not_finite_has_no_value(ids):
+    model = tiny_model()
+    model.lm_head.weight[0, 0] = float("nan")
+    found = score_text(Scorer(model), ids, 32, 32)
+    assert found.perplexity.value is None and found.perplexity.tokens == len(ids) - 1
+    assert TextScore((1e6,), (10,)).perplexity.value is None
+
+
+def test_progress_counts_the_predictions(model, ids):
+    told = []
+    score_text(Scorer(model), ids, 32, 16, 2, told.append)
+    assert sum(told) == len(ids) - 1 and len(told) > 1
