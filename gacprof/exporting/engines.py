@@ -33,7 +33,7 @@ LOGIT_TOLERANCE = 1e-4
 """Largest difference of float32 logits over the largest logit: two orders of adding differ by
 about 1e-6 in small models and 1e-5 in large ones."""
 
-PROBABILITY_TOLERANCE = 1e-2
+PROBABILITY_TOLERANCE = 1e-3
 """The same of llama.cpp's log-probabilities for F32 files. Its products add in another order and
 its attention and activation functions are other ones."""
 
@@ -155,15 +155,11 @@ def check_in_llama_cpp(
     """Continue the prompt in llama.cpp. Of a type that is not ``exact`` (F32) the tokens and the
     error are reported and nothing is asked of them."""
     ours = reference(inventory.path, prompt)
-    said = ask_llama_cpp(file, ours.prompt, TOKENS)
+    said = ask_llama_cpp(file, ours.prompt, TOKENS, forced=ours.tokens)
     error = 0.0
-    for step, (token, theirs) in enumerate(zip(said["tokens"], said["logprobs"], strict=False)):
-        logits = ours.steps[step].astype(np.float64)
-        logits -= logits.max()
-        logits -= np.log(np.exp(logits).sum())
-        error = max(error, *(abs(logits[int(i)] - value) for i, value in theirs.items()))
-        if token != ours.tokens[step]:
-            break
+    for step, theirs in zip(ours.steps, said["logprobs"], strict=True):
+        known = step - np.logaddexp.reduce(step.astype(np.float64))
+        error = max([error, *(abs(float(known[int(i)]) - p) for i, p in theirs.items())])
     tolerance = PROBABILITY_TOLERANCE if exact else float("inf")
     check = _judged(
         ours, said, error, tolerance, f"llama.cpp (xllamacpp {said['version']})",
@@ -173,11 +169,17 @@ def check_in_llama_cpp(
 
 
 def ask_llama_cpp(
-    file: Path, prompt: Sequence[int], tokens: int, texts: Sequence[str] = ()
+    file: Path,
+    prompt: Sequence[int],
+    tokens: int,
+    forced: Sequence[int] = (),
+    texts: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What llama.cpp says of a file: greedy ``tokens``, per token the ``logprobs`` of the ten best
-    ids, and the ``ids`` that it splits each of ``texts`` into."""
-    request = {"file": str(file.resolve()), "prompt": prompt, "tokens": tokens, "texts": texts}
+    """What llama.cpp says of a file: greedy ``tokens``; for each of the ``forced`` tokens that
+    follow the prompt the ``logprobs`` of the ten best ids in its place; and the ``ids`` that it
+    splits each of ``texts`` into."""
+    request = {"file": str(file.resolve()), "prompt": list(prompt), "tokens": tokens,
+               "forced": list(forced), "texts": list(texts)}  # fmt: skip
     answer: dict[str, Any] = _run("run_llama_cpp.py", request, {}, file)
     return answer
 
@@ -197,9 +199,10 @@ def _judged(
         (i for i, pair in enumerate(zip(tokens, ours.tokens, strict=False)) if pair[0] != pair[1]),
         len(tokens),
     )
-    near_tie = same < len(tokens) and ours.margin(same) <= slack
+    near = error <= tolerance
+    near_tie = near and same < len(tokens) and ours.margin(same) <= slack
     agrees = same == len(tokens) > 0 or near_tie
-    passed = bool(error <= tolerance and (agrees or tolerance == float("inf")))
+    passed = near and (agrees or tolerance == float("inf"))
     return Check(passed, 0, engine, len(tokens), same, error, near_tie, notes)
 
 

@@ -64,7 +64,7 @@ def test_llama_cpp_splits_text_as_the_tokenizer_does(llama_cpp, tokenizer, make_
 
     folder = make_decoder(tokenizer=tokenizer)
     gacprof.export(folder, "gguf", tmp_path / "out", type="f32", check="tensors")
-    theirs = ask_llama_cpp(tmp_path / "out" / "model-f32.gguf", [5, 6], 1, TEXTS)["ids"]
+    theirs = ask_llama_cpp(tmp_path / "out" / "model-f32.gguf", [5, 6], 1, texts=TEXTS)["ids"]
     ours = Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert theirs == [ours.encode(text).ids for text in TEXTS]
 
