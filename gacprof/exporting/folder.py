@@ -106,6 +106,8 @@ class FolderExport:
             copied = _copy_along(inventory, self.tokenizer, folder)
             write_provenance(folder, inventory, self.to)
         notes = () if any(n.startswith("tokenizer") for n in copied) else (NO_TOKENIZER,)
+        if any(module.kind == "grouped" for module in self.decoder.factored):
+            notes = (*notes, ONE_DEVICE)
         names = (*(file.name for file in files), "config.json", *self.code, *copied)
         parameters = sum(math.prod(tensor.shape) for tensor in weights.tensors)
         return Written(names, parameters, sum(file.nbytes for file in files), notes)
@@ -135,6 +137,7 @@ def remote_code(name: str, **words: str) -> str:
     return text
 
 
+ONE_DEVICE = "heads are factored in groups, which are not split: serve it on one device"
 NO_TOKENIZER = (
     "no tokenizer was found beside the weights: engines take token ids only; give --tokenizer DIR"
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gacprof.checkpoint import scan
+from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CheckpointError
 from gacprof.exporting import gguf, transformers, uniform, vllm
@@ -84,6 +84,7 @@ def export(
     if folder is not None and not folder.is_dir():
         raise CheckpointError(f"--tokenizer {folder}: there is no such folder")
     inventory = checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
+    open_tensors(inventory)  # refused here where they are not on this machine
     refuse_incomplete(inventory)
     target = Path(f"{Path(inventory.path).resolve().name}-{to}") if out is None else Path(out)
     _refuse_target(target, inventory)

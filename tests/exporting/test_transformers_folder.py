@@ -97,7 +97,8 @@ def test_factors_are_split_where_the_model_is(make_decoder, tmp_path):
 
 def test_groups_are_not_split(everything, tmp_path):
     """Each group's outputs are some heads, so that no split of them keeps the heads' order."""
-    gacprof.export(everything, "transformers", tmp_path / "groups", check="tensors")
+    done = gacprof.export(everything, "transformers", tmp_path / "groups", check="tensors")
+    assert any("serve it on one device" in note for note in done.notes)
     assert loaded(tmp_path / "groups").config.base_model_tp_plan == {}
 
 
