@@ -77,6 +77,7 @@ def check_lines(check: Check) -> list[str]:
         lines.append(f"checked: {check.tensors} tensors read back, every one as it was to be")
     if check.engine:
         verdict = "passed" if check.passed else "FAILED"
+        verdict = verdict if check.judged else "another element type, not judged"
         told = f"checked by {check.engine}: {check.same} of {check.tokens} greedy tokens are ours"
         tie = "; they part where our two best logits tie" if check.near_tie else ""
         lines.append(f"{told}{tie}, largest difference {check.error:.2g}: {verdict}")

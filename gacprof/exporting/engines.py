@@ -204,11 +204,11 @@ def _judged(
         (i for i, pair in enumerate(zip(tokens, ours.tokens, strict=False)) if pair[0] != pair[1]),
         len(tokens),
     )
-    near = error <= tolerance
-    near_tie = near and same < len(tokens) and ours.margin(same) <= slack
+    exact, near = tolerance < float("inf"), error <= tolerance
+    near_tie = exact and near and same < len(tokens) and ours.margin(same) <= slack
     agrees = same == len(tokens) > 0 or near_tie
-    passed = near and (agrees or tolerance == float("inf"))
-    return Check(passed, 0, engine, len(tokens), same, error, near_tie, notes)
+    passed = near and (agrees or not exact)
+    return Check(passed, 0, engine, len(tokens), same, error, near_tie, exact, notes)
 
 
 def _run(script: str, request: Mapping[str, Any], more: Mapping[str, str], what: Path) -> Any:

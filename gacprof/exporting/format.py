@@ -51,7 +51,8 @@ class Check:
     continued a prompt greedily for ``tokens`` tokens, of which the first ``same`` are those of
     gacprof.load_model in float32; ``error`` is the largest difference of its logits over our
     largest logit (transformers) or of its log-probabilities (llama.cpp). ``near_tie`` says that
-    where they part, our two best logits differ by less than that error.
+    where they part, our two best logits differ by less than that error. Of another element type
+    tokens and error are reported and not ``judged``.
     """
 
     passed: bool
@@ -61,6 +62,7 @@ class Check:
     same: int = 0
     error: float | None = None
     near_tie: bool = False
+    judged: bool = True
     notes: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
