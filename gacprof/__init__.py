@@ -24,10 +24,9 @@ Or all of it in one call, from the dense model::
 
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``import_gguf`` makes a folder of a GGUF
-file; ``pareto`` sets plans over many budgets
-side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
-``shipped_maps`` names the maps that come along; ``operator`` makes a function of yours one that
-sweeps know;
+file; ``export`` writes it for the engine that serves it; ``pareto`` sets plans over many budgets side
+by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow; ``shipped_maps`` names
+the maps that come along; ``operator`` makes a function of yours one that sweeps know;
 ``write_report`` makes a page of what the others left. What the caller can mend is raised as a
 :class:`GacprofError`.
 
@@ -54,6 +53,7 @@ _WHERE = {
     "diagnose": "gacprof.diagnosing",
     "evaluate": "gacprof.evaluation",
     "explain_dim": "gacprof.api",
+    "export": "gacprof.exporting",
     "fuse": "gacprof.resizing",
     "import_gguf": "gacprof.resizing",
     "load_model": "gacprof.checkpoint.load",
@@ -86,6 +86,7 @@ __all__ = [
     "diagnose",
     "evaluate",
     "explain_dim",
+    "export",
     "fuse",
     "import_gguf",
     "load_model",
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
     from gacprof.evaluation import bench, evaluate, verify
+    from gacprof.exporting import export
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints

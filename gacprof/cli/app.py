@@ -16,6 +16,7 @@ from gacprof.cli import (
     evaluating,
     evidence,
     explaining,
+    exporting,
     maps,
     measuring,
     models,
@@ -33,8 +34,8 @@ app = typer.Typer(
 )
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
-    models.realign, models.verify, models.bench, explaining.report, measuring.demo,
-    explaining.explain, compressing.compress, evaluating.import_gguf,
+    models.realign, models.verify, models.bench, compressing.compress, exporting.export,
+    evaluating.import_gguf, explaining.report, explaining.explain, measuring.demo,
 ):  # fmt: skip
     app.command()(verb)
 app.command("eval")(evaluating.evaluate)
