@@ -7,13 +7,14 @@ ratio allows; it moves every size to one that the map knows to be served well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.compressing.request import CompressRequest
-from gacprof.core.errors import CompressionError
+from gacprof.core.errors import CompressionError, PlanError
+from gacprof.diagnosing.workload import workload_of
 from gacprof.planning import Constraints, Plan, PlanRequest
 from gacprof.planning.make import make_plan
 
@@ -69,22 +70,34 @@ def choose(
         scores=scores,
         constraints=Constraints(most={d.name: most[d.name] for d in inventory.dims}),
     )
-    plan = make_plan(inventory, cliff_map, asked, kept=kept)
+    try:
+        plan = make_plan(inventory, cliff_map, asked, kept=kept)
+    except PlanError as error:
+        if NOTHING_KNOWN not in str(error):
+            raise
+        raise CompressionError(
+            f"the map '{cliff_map.name}' knows no safe size for any of {len(inventory.dims)} dims: "
+            f"{how_to_measure(inventory, workload_of(request.tokens))}"
+        ) from None
     unknown = [choice for choice in plan.choices if choice.safe is None]
     if unknown:
         first = inventory.dim(unknown[0].dim)
         raise CompressionError(
             f"the map '{plan.map}' knows no safe size for {len(unknown)} of {len(plan.choices)} "
             f"dims, the first is {first.name}, wanted at {first.size}: "
-            f"{how_to_measure(inventory, plan)}"
+            f"{how_to_measure(inventory, plan.workload.tokens)}"
         )
     return plan
 
 
-def how_to_measure(inventory: Inventory, plan: Plan) -> str:
-    """The sweep that fills the map for these sizes."""
+NOTHING_KNOWN = "the map knows no safe size for any dim"
+"""How the planner says so; it cannot name a checkpoint that does not exist yet."""
+
+
+def how_to_measure(inventory: Inventory, counts: Iterable[int]) -> str:
+    """The sweep that fills the map for these sizes at these token counts."""
     sizes = [dim.size for dim in inventory.dims]
-    tokens = ",".join(str(count) for count in plan.workload.tokens)
+    tokens = ",".join(str(count) for count in counts)
     if all(dim.kind == "rank" for dim in inventory.dims):
         low, high = max(1, min(sizes) * 3 // 4), max(sizes) * 5 // 4
         return (

@@ -86,6 +86,8 @@ class CompressResult:
         notes += [
             f"left uncompressed, {reason}: {_named(names)}" for reason, names in reasons.items()
         ]
+        if self.layout == "palu":
+            notes.append("PaLU's ratio counts latent entries of k and v, not parameters")
         if self.parameters_after > self.parameters_before:
             notes.append("the result has more parameters than the model: the ratio is too small")
         return notes
