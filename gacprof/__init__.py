@@ -24,11 +24,11 @@ Or all of it in one call, from the dense model::
 
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``import_gguf`` makes a folder of a GGUF
-file; ``export`` writes it for the engine that serves it; ``pareto`` sets plans over many budgets side
-by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow; ``shipped_maps`` names
-the maps that come along; ``operator`` makes a function of yours one that sweeps know;
-``write_report`` makes a page of what the others left. What the caller can mend is raised as a
-:class:`GacprofError`.
+file; ``export`` writes it for the engine that serves it; ``pareto`` sets plans over many budgets
+side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
+``shipped_maps`` names the maps that come along; ``operator`` makes a function of yours one that
+sweeps know; ``write_report`` makes a page of what the others left. What the caller can mend is
+raised as a :class:`GacprofError`.
 
 Nothing heavy is imported before it is used.
 """

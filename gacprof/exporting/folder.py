@@ -18,13 +18,13 @@ import numpy as np
 
 import gacprof
 from gacprof.checkpoint import Inventory, open_tensors, scan
+from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync, write_json, write_text
 from gacprof.exporting.decoder import Decoder
 from gacprof.exporting.engines import check_in_transformers, prompt_of
 from gacprof.exporting.format import Check, Written
 from gacprof.planning.memory import NewSizes
-from gacprof.resizing import Progress
 from gacprof.resizing.changes import NewTensor, changes_of, new_tensors
 from gacprof.resizing.output import CUTS, PROVENANCE, require_space, workspace
 from gacprof.resizing.sizes import digest
@@ -170,7 +170,7 @@ def _write_weights(
         nonlocal done
         done += count
         if progress is not None:
-            progress(min(done, total), total)
+            progress(min(done, total), total, "bytes of weights")
 
     for file in files:
         file.write(folder, resizer, advance)

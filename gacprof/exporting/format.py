@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.resizing import Progress
+from gacprof.core import Progress
 
 CheckWith = Literal["auto", "engine", "tensors"]
 """How to check: with the engine, by reading every tensor back, or the engine where it can be."""

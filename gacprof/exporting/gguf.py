@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import gacprof
 from gacprof.checkpoint import open_tensors
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core import factors
+from gacprof.core import Progress, factors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync
 from gacprof.exporting.decoder import Decoder, read_decoder
@@ -27,7 +27,6 @@ from gacprof.exporting.engines import check_in_llama_cpp, prompt_of, untested
 from gacprof.exporting.folder import NO_TOKENIZER, write_provenance
 from gacprof.exporting.format import Check, Request, Written
 from gacprof.exporting.tokenizer import Vocabulary, read_tokenizer
-from gacprof.resizing import Progress
 from gacprof.resizing.output import require_space, workspace
 from gacprof.resizing.sizes import digest
 
@@ -131,7 +130,7 @@ class GgufExport:
             writer.write_tensor_data(self._converted(stored))
             done += self._nbytes(stored)
             if progress is not None:
-                progress(done, total)
+                progress(done, total, "bytes of weights")
         writer.close()
 
     def compare(self, out: Path) -> Check:

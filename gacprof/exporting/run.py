@@ -10,11 +10,11 @@ from typing import Any
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.exporting import gguf, transformers, uniform, vllm
 from gacprof.exporting.engines import cannot_run
 from gacprof.exporting.format import Check, CheckWith, Prepare, Request
-from gacprof.resizing import Progress
 from gacprof.resizing.output import refuse_existing, refuse_incomplete
 
 FORMATS: Mapping[str, Prepare] = MappingProxyType(

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.core import Progress
 from gacprof.exporting.engines import check_in_transformers, prompt_of
 from gacprof.exporting.folder import Weights
 from gacprof.exporting.format import Check, Request, Written
-from gacprof.resizing import Progress, realign_uniform
+from gacprof.resizing import realign_uniform
 from gacprof.resizing.sizes import uniform
 
 MULTIPLE = 8
