@@ -27,6 +27,16 @@ Tokens = Annotated[
 OneDevice = Annotated[
     str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
 ]
+EngineOption = Annotated[
+    str | None,
+    Option(
+        "--for",
+        "--preset",
+        metavar="ENGINE[,…]",
+        help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
+        "trt-llm, sglang.",
+    ),
+]
 MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
 Operator = Annotated[str | None, Option("--op", help="linear, attention …")]
 Axis = Annotated[str | None, Option(help="The operator's axis, such as K, N, M or head_dim.")]
