@@ -19,7 +19,8 @@ Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy`
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
 side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
 ``shipped_maps`` names the maps that come along; ``run_survey`` measures a device and writes it up;
-``write_report`` makes a page of what the others left. What the caller can mend is raised as a
+``bench_engine`` times models in the engine that serves them; ``write_report`` makes a page of what
+the others left. What the caller can mend is raised as a
 :class:`GacprofError`.
 
 Nothing heavy is imported before it is used.
@@ -39,6 +40,7 @@ _WHERE = {
     "Plan": "gacprof.planning",
     "Suite": "gacprof.sweeping",
     "bench": "gacprof.evaluation",
+    "bench_engine": "gacprof.evaluation",
     "build_map": "gacprof.api",
     "diagnose": "gacprof.diagnosing",
     "explain_dim": "gacprof.api",
@@ -67,6 +69,7 @@ __all__ = [
     "Suite",
     "__version__",
     "bench",
+    "bench_engine",
     "build_map",
     "diagnose",
     "explain_dim",
@@ -94,7 +97,7 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.ranks import safe_ranks
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
-    from gacprof.evaluation import bench, verify
+    from gacprof.evaluation import bench, bench_engine, verify
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
     from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform

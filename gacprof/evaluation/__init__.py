@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gacprof.evaluation.benchmark import bench
+from gacprof.evaluation.engines import bench_engine
 from gacprof.evaluation.models import device_of, distinct_names
 from gacprof.evaluation.summary import BenchResult, ModelTiming, Replicate
 from gacprof.evaluation.verification import Perplexity, Verification, verify
@@ -14,6 +15,7 @@ __all__ = [
     "Replicate",
     "Verification",
     "bench",
+    "bench_engine",
     "device_of",
     "distinct_names",
     "verify",
