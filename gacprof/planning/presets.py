@@ -25,7 +25,9 @@ MARLIN = "vLLM marlin_utils.py (GPTQ_MARLIN_MIN_THREAD_N, _K); vllm-project/vllm
 MARLIN_PADS = "vLLM pads it with zeros (vllm-project/vllm#45295) or takes a slower kernel"
 MARLIN_GROUPS = (32, 64, 128)
 """Group sizes of vLLM's Marlin kernels (marlin_utils.py, MARLIN_SUPPORTED_GROUP_SIZES)."""
-GROUPS = "vllm-project/vllm#16260, vllm-project/llm-compressor#57, compressed-tensors#447"
+GROUPS = "vllm-project/vllm#21695, vllm-project/llm-compressor#57, compressed-tensors#447"
+AMX = "vLLM layers/utils.py (check_cpu_sgl_kernel)"
+NO_AMX = "vLLM takes oneDNN's product for it"
 PACKED = "vllm-project/vllm#11671 (gptq.py, create_weights)"
 PACK = 8
 """4-bit weights in one 32-bit word."""
@@ -121,9 +123,9 @@ def _groups(size: int) -> Demand:
 
 
 def _quantised(
-    text: str, options: Options, default_group: int | None
-) -> tuple[list[Demand], int, bool]:
-    """Demands of weight-only quantisation, shards, and whether Marlin kernels are asked for."""
+    text: str, engine: str, options: Options, default_group: int | None
+) -> tuple[list[Demand], int]:
+    """Demands of weight-only quantisation, of kernels and of shards, and how many shards."""
     tp, marlin = _count(text, options, "tp", 1), _flag(text, options, "marlin")
     demands = []
     if "group" in options or default_group is not None:
@@ -140,13 +142,19 @@ def _quantised(
             Demand("N", 64, "Marlin's tiles are 64 outputs", MARLIN, MARLIN_PADS),
             Demand("K", 128, "Marlin's tiles are 128 inputs", MARLIN, MARLIN_PADS),
         ]
+    if engine == "vllm" and _flag(text, options, "amx"):
+        demands += [
+            Demand("N", 16, "VLLM_CPU_SGL_KERNEL's tiles are 16 outputs", AMX, NO_AMX),
+            Demand("K", 32, "VLLM_CPU_SGL_KERNEL's tiles are 32 inputs", AMX, NO_AMX),
+        ]
     if tp > 1:
         demands += [Demand(axis, 1, f"{tp} shards", SHARDS) for axis in ("N", "K")]
-    return demands, tp, marlin
+    return demands, tp
 
 
 def _vllm(text: str, engine: str, options: Options) -> Preset:
-    demands, tp, _ = _quantised(text, options, GROUP if engine in ("gptq", "awq") else None)
+    group = GROUP if engine in ("gptq", "awq") else None
+    demands, tp = _quantised(text, engine, options, group)
     no_factors = "the export of factor pairs runs on one shard" if tp > 1 else ""
     return Preset(text, engine, tuple(demands), tp, no_factors)
 
@@ -160,7 +168,7 @@ def _ffn_mult(text: str, engine: str, options: Options) -> Preset:
         return Preset(text, engine)
     demands, tp = [Demand("width", 256, ROUNDED_UP, FFN_MULT)], 1
     if engine != "mlx":
-        more, tp, _ = _quantised(text, options, None)
+        more, tp = _quantised(text, engine, options, None)
         demands += more
     how = "; SGLang's --model-impl transformers takes them (preset sglang,transformers)"
     why = f"a Nemotron-NAS config {NO_FACTORS}{how if engine == 'sglang' else ''}"
@@ -206,7 +214,8 @@ ENGINES: Mapping[str, Callable[[str, str, Options], Preset]] = {
 }
 OPTIONS: Mapping[str, str] = {
     "transformers": "none",
-    **dict.fromkeys(("vllm", "gptq", "awq", "trt-llm"), "tp=N, group=N, marlin"),
+    "vllm": "tp=N, group=N, marlin, amx",
+    **dict.fromkeys(("gptq", "awq", "trt-llm"), "tp=N, group=N, marlin"),
     "sglang": "tp=N, group=N, marlin, transformers",
     "mlx": "none",
     **dict.fromkeys(("gguf", "llama.cpp"), f"one type: {', '.join(BLOCK_TYPES)}"),

@@ -76,6 +76,7 @@ WIDTHS = {
     "vllm,tp=4": lambda w: w % 4 == 0,
     "vllm,marlin": lambda w: w % 64 == 0 and w % 128 == 0,
     "vllm,tp=4,marlin": lambda w: w % 4 == 0 and w // 4 % 64 == 0 and w // 4 % 128 == 0,
+    "vllm,amx": lambda w: w % 16 == 0 and w % 32 == 0,
     "gptq": lambda w: w % 128 == 0 and w % 8 == 0,
     "gptq,group=32,tp=2": lambda w: w % 2 == 0 and w // 2 % 32 == 0 and w // 2 % 8 == 0,
     "awq,group=64": lambda w: w % 64 == 0 and w % 8 == 0,
