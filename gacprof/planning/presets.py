@@ -126,7 +126,8 @@ def _quantised(
     text: str, engine: str, options: Options, default_group: int | None
 ) -> tuple[list[Demand], int]:
     """Demands of weight-only quantisation, of kernels and of shards, and how many shards."""
-    tp, marlin = _count(text, options, "tp", 1), _flag(text, options, "marlin")
+    tp = _count(text, options, "tp", 1)
+    marlin = engine != "trt-llm" and _flag(text, options, "marlin")
     demands = []
     if "group" in options or default_group is not None:
         group = _count(text, options, "group", default_group or GROUP)
@@ -215,7 +216,8 @@ ENGINES: Mapping[str, Callable[[str, str, Options], Preset]] = {
 OPTIONS: Mapping[str, str] = {
     "transformers": "none",
     "vllm": "tp=N, group=N, marlin, amx",
-    **dict.fromkeys(("gptq", "awq", "trt-llm"), "tp=N, group=N, marlin"),
+    **dict.fromkeys(("gptq", "awq"), "tp=N, group=N, marlin"),
+    "trt-llm": "tp=N, group=N",
     "sglang": "tp=N, group=N, marlin, transformers",
     "mlx": "none",
     **dict.fromkeys(("gguf", "llama.cpp"), f"one type: {', '.join(BLOCK_TYPES)}"),

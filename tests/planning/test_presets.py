@@ -293,6 +293,7 @@ def test_a_dense_product_is_offered_only_where_the_engine_takes_it(tmp_path):
         ("gptq,group=100,marlin", "Marlin kernels know groups of 32, 64, 128 only"),
         ("sglang,transformers,tp=2", "custom code runs on one shard"),
         ("mlx,tp=2", "mlx has no option 'tp'"),
+        ("trt-llm,marlin", "trt-llm has no option 'marlin'"),
     ],
 )
 def test_a_preset_that_there_is_not_is_refused_in_one_line(text, told):
