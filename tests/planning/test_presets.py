@@ -61,13 +61,22 @@ def factored(tmp_path_factory):
     return checkpoint(tmp_path_factory.mktemp("factored"), shapes, config)
 
 
-def mapped(folder, out, preset=None):
-    inventory = scan(folder)
-    asked = requirements(inventory, preset).by_dim
-    multiples = {name: required.multiple for name, required in asked.items()}
-    suite = suite_for(inventory, sorted(TOKENS), dtype="float16", multiples=multiples)
-    run_sweep(suite, planted_device(), out / "run")
-    return build_map_of(out / "run", "planted")
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    """The planted device's map of a checkpoint, with sizes for a preset; each made once."""
+    made = {}
+
+    def make(folder, preset=None):
+        if (folder, preset) not in made:
+            inventory, out = scan(folder), tmp_path_factory.mktemp("map") / "run"
+            asked = requirements(inventory, preset).by_dim
+            multiples = {name: required.multiple for name, required in asked.items()}
+            suite = suite_for(inventory, sorted(TOKENS), dtype="float16", multiples=multiples)
+            run_sweep(suite, planted_device(), out)
+            made[folder, preset] = build_map_of(out, "planted")
+        return made[folder, preset]
+
+    return make
 
 
 WIDTHS = {
@@ -76,6 +85,7 @@ WIDTHS = {
     "vllm,tp=4": lambda w: w % 4 == 0,
     "vllm,marlin": lambda w: w % 64 == 0 and w % 128 == 0,
     "vllm,tp=4,marlin": lambda w: w % 4 == 0 and w // 4 % 64 == 0 and w // 4 % 128 == 0,
+    "vllm,tp=8,marlin": lambda w: w % 8 == 0 and w // 8 % 64 == 0 and w // 8 % 128 == 0,
     "vllm,amx": lambda w: w % 16 == 0 and w % 32 == 0,
     "gptq": lambda w: w % 128 == 0 and w % 8 == 0,
     "gptq,group=32,tp=2": lambda w: w % 2 == 0 and w // 2 % 32 == 0 and w // 2 % 8 == 0,
@@ -123,9 +133,9 @@ def test_a_rank_is_the_outputs_of_one_product_and_the_inputs_of_the_next(factore
     assert "Marlin's tiles are 128 inputs" in rank.reasons
 
 
-@pytest.mark.parametrize("text", ["vllm,tp=4,marlin", "trt-llm", "gguf,q8_0", "gptq,group=64"])
-def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, tmp_path, text):
-    cliff_map = mapped(pruned, tmp_path, text)
+@pytest.mark.parametrize("text", ["vllm,tp=8,marlin", "awq,group=64"])
+def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, mapped, text):
+    cliff_map = mapped(pruned, text)
     made = plan(
         pruned, cliff_map, tokens=TOKENS, objective="pad", constraints=Constraints(preset=text)
     )
@@ -140,10 +150,10 @@ def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, tm
     assert all(demand.source for demand in made.preset.demands)
 
 
-def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, tmp_path):
+def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, mapped):
     """Every combination of measured sizes that both take, by enumeration."""
     text = "vllm,tp=2"
-    cliff_map = mapped(pruned, tmp_path, text)
+    cliff_map = mapped(pruned)
     request = {"tokens": TOKENS, "objective": "pad", "dtype": "float16"}
     offered = plan(pruned, cliff_map, **request)
 
@@ -169,10 +179,10 @@ def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, tmp_p
     assert made.certificate.proved and sum(c.after for c in made.choices) == best
 
 
-def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factored, tmp_path):
+def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factored, mapped):
     """Ranks and widths in one knapsack: the value of the plan is the largest there is."""
     text = "gptq,group=16"
-    cliff_map = mapped(factored, tmp_path, text)
+    cliff_map = mapped(factored, text)
     inventory = scan(factored)
     budget = int(inventory.parameters * 0.99)
     settings = {"tokens": TOKENS, "objective": "gac", "budget_parameters": budget}
@@ -191,8 +201,8 @@ def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factore
     assert made.certificate.value == pytest.approx(max(gains))
 
 
-def test_a_size_that_no_window_holds_is_offered_all_the_same(pruned, tmp_path):
-    cliff_map = mapped(pruned, tmp_path, "vllm,tp=8,marlin")
+def test_a_size_that_no_window_holds_is_offered_all_the_same(pruned, mapped):
+    cliff_map = mapped(pruned, "vllm,tp=8,marlin")
     made = plan(
         pruned, cliff_map, tokens=TOKENS, objective="pad", window=0.0,
         constraints=Constraints(preset="vllm,tp=8,marlin"),
@@ -200,24 +210,26 @@ def test_a_size_that_no_window_holds_is_offered_all_the_same(pruned, tmp_path):
     assert [choice.after for choice in made.choices] == [1024, 1024, 1024]
 
 
-def test_a_map_without_such_sizes_names_the_layer_the_demand_and_the_sweep(pruned, tmp_path):
-    cliff_map = mapped(pruned, tmp_path)
-    constraints = Constraints(preset="vllm,tp=8,marlin", most={"*": 900})
+def test_a_map_without_such_sizes_names_the_layer_the_demand_and_the_sweep(pruned, mapped):
+    constraints = Constraints(preset="vllm,tp=8,marlin")
     with pytest.raises(PlanError) as refused:
-        plan(pruned, cliff_map, tokens=TOKENS, objective="pad", constraints=constraints)
+        plan(pruned, mapped(pruned), tokens=TOKENS, objective="pad", constraints=constraints)
     told = str(refused.value)
-    assert "\n" not in told and "mlp:width" in told and "a multiple of 1024" in told
-    assert "8 shards" in told
-    with pytest.raises(PlanError, match=r"sweep --for CHECKPOINT --preset vllm,tp=32,marlin"):
-        parsed = Constraints(preset="vllm,tp=32,marlin")
-        wide = checkpoint(tmp_path / "wide", layer(0, 683), CONFIG | {"num_attention_heads": 32})
-        plan(wide, mapped(wide, tmp_path / "m"), tokens=TOKENS, objective="pad", constraints=parsed)
+    assert "\n" not in told and "model.layers.0.mlp:width must be a multiple of 1024" in told
+    assert "Marlin's tiles are 128 inputs" in told and "8 shards" in told
+    assert "'gacprof sweep --for CHECKPOINT --preset vllm,tp=8,marlin' measures such" in told
 
 
-def test_a_pin_against_the_engine_is_refused(pruned, tmp_path):
+def test_bounds_that_hold_no_such_size_are_refused(pruned, mapped):
+    constraints = Constraints(preset="vllm,tp=8,marlin", most={"*": 900})
+    with pytest.raises(PlanError, match="cannot be at most 900 and a multiple of 1024"):
+        plan(pruned, mapped(pruned), tokens=TOKENS, objective="pad", constraints=constraints)
+
+
+def test_a_pin_against_the_engine_is_refused(pruned, mapped):
     constraints = Constraints(preset="gguf,q4_k", pinned={"*layers.0*": 684})
     with pytest.raises(PlanError, match=r"pinned to 684 and must be a multiple of 256 \(gguf,q4_k"):
-        plan(pruned, mapped(pruned, tmp_path), tokens=TOKENS, constraints=constraints)
+        plan(pruned, mapped(pruned), tokens=TOKENS, constraints=constraints)
 
 
 @pytest.mark.parametrize("text", ["gguf", "gguf,q4_k", "llama.cpp", "trt-llm", "mlx", "sglang"])
