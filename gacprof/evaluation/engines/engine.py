@@ -94,7 +94,7 @@ ENGINES: Mapping[str, Engine] = {
         Engine(
             "llama.cpp",
             "in_llamacpp.py",
-            ("0.2.15",),
+            ("2026.10.11549",),
             "gguf",
             "pip install 'gacprof[engines]' brings it (xllamacpp)",
         ),

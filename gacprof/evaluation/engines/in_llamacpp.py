@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import socket
 import urllib.request
 from typing import Any
 
@@ -37,8 +36,8 @@ class Served:
         params.cache_prompt = False
         params.cache_ram_mib = 0
         params.ctx_shift = False
-        params.hostname = "127.0.0.1"
-        params.port = _free_port()
+        params.hostnames = ["127.0.0.1"]
+        params.port = 0  # any that is free
         self._server = xllamacpp.Server(params)
         self._address = self._server.listening_address
         found = self._ask("/v1/models")["data"][0]["meta"]
@@ -83,9 +82,3 @@ class Served:
         with direct.open(request, timeout=PATIENCE_S) as answer:
             told: dict[str, Any] = json.load(answer)
         return told
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
