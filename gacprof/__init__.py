@@ -16,12 +16,11 @@ Before compression, in the loop that picks ranks::
     gacprof.safe_ranks(layer, gacprof.build_map("runs/ranks"))     # layer: an nn.Linear
 
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
-``realign_uniform`` and ``fuse`` rewrite it without a map; ``pareto`` sets plans over many budgets
-side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
-``shipped_maps`` names the maps that come along; ``run_survey`` measures a device and writes it up;
-``bench_engine`` times models in the engine that serves them; ``write_report`` makes a page of what
-the others left. What the caller can mend is raised as a
-:class:`GacprofError`.
+``realign_uniform`` and ``fuse`` rewrite it without a map; ``export`` writes it for the engine that
+serves it, and ``bench_engine`` times it there; ``pareto`` sets plans over many budgets side by
+side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow; ``shipped_maps`` names
+the maps that come along; ``run_survey`` measures a device and writes it up; ``write_report`` makes
+a page of what the others left. What the caller can mend is raised as a :class:`GacprofError`.
 
 Nothing heavy is imported before it is used.
 """
@@ -44,6 +43,7 @@ _WHERE = {
     "build_map": "gacprof.api",
     "diagnose": "gacprof.diagnosing",
     "explain_dim": "gacprof.api",
+    "export": "gacprof.exporting",
     "fuse": "gacprof.resizing",
     "load_model": "gacprof.checkpoint.load",
     "pareto": "gacprof.api",
@@ -73,6 +73,7 @@ __all__ = [
     "build_map",
     "diagnose",
     "explain_dim",
+    "export",
     "fuse",
     "load_model",
     "pareto",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
     from gacprof.evaluation import bench, bench_engine, verify
+    from gacprof.exporting import export
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
     from gacprof.resizing import fuse, realign, realign_by_strategy, realign_uniform

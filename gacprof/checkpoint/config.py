@@ -40,6 +40,7 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     model_type = str(config["model_type"])
     for tool in gacprof.compressors.COMPRESSORS:
         model_type = tool.without_prefix(model_type)
+    model_type = model_type.removeprefix("gacprof_")  # a folder of gacprof export
     config["model_type"] = model_type
     config |= module_facts(inventory)
     dims = {a.head_dim for a in inventory.attentions}

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from gacprof.cli import evidence, explaining, maps, measuring, models, planning
+from gacprof.cli import evidence, explaining, exporting, maps, measuring, models, planning
 from gacprof.cli.printing import complain
 from gacprof.core.errors import GacprofError
 from gacprof.devices.threads import short_waits
@@ -25,8 +25,8 @@ app = typer.Typer(
 )
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
-    models.realign, models.verify, models.bench, explaining.report, measuring.demo,
-    explaining.explain, explaining.disputes, measuring.survey,
+    models.realign, models.verify, models.bench, exporting.export, explaining.report,
+    measuring.demo, explaining.explain, explaining.disputes, measuring.survey,
 ):  # fmt: skip
     app.command()(verb)
 app.add_typer(maps.app, name="map")

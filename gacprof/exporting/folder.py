@@ -1,0 +1,195 @@
+"""A Hugging Face folder: renamed weights, config, code, tokenizer; and the same read back.
+
+The bytes come from gacprof.resizing: streamed tensor by tensor, padded with zeros where a format
+asks for it, into a hidden folder that is renamed when all is written.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gacprof
+from gacprof.checkpoint import Inventory, open_tensors, scan
+from gacprof.core.errors import CheckpointError
+from gacprof.core.files import sync, write_json, write_text
+from gacprof.exporting.decoder import Decoder
+from gacprof.exporting.engines import check_in_transformers, prompt_of
+from gacprof.exporting.format import Check, Written
+from gacprof.planning.memory import NewSizes
+from gacprof.resizing import Progress
+from gacprof.resizing.changes import NewTensor, changes_of, new_tensors
+from gacprof.resizing.output import CUTS, PROVENANCE, require_space, workspace
+from gacprof.resizing.sizes import digest
+from gacprof.resizing.values import Resizer
+from gacprof.resizing.writers import WeightsFile
+
+CODE = Path(__file__).parent
+
+_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
+              "spiece.model", "chat_template*", "*.tiktoken")  # fmt: skip
+_ALONG = ("generation_config.json", "LICENSE*", "NOTICE*")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Stored tensors with some dims padded (``sizes``), under new ``names``."""
+
+    inventory: Inventory
+    sizes: NewSizes
+    names: Mapping[str, str]
+
+    @property
+    def tensors(self) -> tuple[NewTensor, ...]:
+        made = new_tensors(self.inventory, changes_of(self.inventory, self.sizes))
+        return tuple(replace(made[old], name=new) for old, new in self.names.items())
+
+    def resizer(self, folder: Path) -> Resizer:
+        changes = changes_of(self.inventory, self.sizes)
+        return Resizer(open_tensors(self.inventory), changes, folder)
+
+    def compare(self, out: Path) -> Check:
+        """Read every tensor of a folder back. Raises :class:`CheckpointError`."""
+        reader, resizer = open_tensors(scan(out)), self.resizer(out)
+        for tensor in self.tensors:
+            stored, at = reader.read(tensor.name), 0
+            if stored.shape != tensor.shape or reader.info(tensor.name).dtype != tensor.dtype:
+                raise CheckpointError(f"{out}: {tensor.name} has not the shape that was written")
+            for block in resizer.blocks(tensor):
+                if not np.array_equal(_bits(stored[at : at + len(block)]), _bits(block)):
+                    raise CheckpointError(f"{out}: {tensor.name} has other values than written")
+                at += len(block)
+        return Check(True, len(self.names))
+
+
+def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """As unsigned integers, so that NaN equals itself."""
+    return np.ascontiguousarray(values).view(f"u{values.itemsize}")
+
+
+@dataclass(frozen=True)
+class FolderExport:
+    """A folder to be written. ``code`` maps a file's name to its text, ``tokenizer`` is the
+    folder to take the tokenizer's files from; ``serve``, ``engine`` and ``no_engine`` are those
+    of :class:`Export`."""
+
+    to: str
+    serve: str
+    decoder: Decoder
+    config: Mapping[str, Any]
+    code: Mapping[str, str]
+    tokenizer: Path
+    sizes: NewSizes = field(default_factory=dict)
+    engine: str = "transformers"
+    no_engine: str = ""
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.decoder.inventory, self.sizes, self.decoder.names)
+
+    def write(self, out: Path, progress: Progress | None) -> Written:
+        inventory, weights = self.decoder.inventory, self.weights
+        files = _weights_files(weights.tensors)
+        key = digest([gacprof.__version__, self.to, source_of(inventory), dict(self.config)])
+        with workspace(out, key) as folder:
+            _write_weights(files, weights.resizer(folder / CUTS), folder, progress)
+            for name, text in self.code.items():
+                write_text(folder / name, text)
+            write_json(folder / "config.json", dict(self.config))
+            copied = _copy_along(inventory, self.tokenizer, folder)
+            write_provenance(folder, inventory, self.to)
+        notes = () if any(n.startswith("tokenizer") for n in copied) else (NO_TOKENIZER,)
+        names = (*(file.name for file in files), "config.json", *self.code, *copied)
+        parameters = sum(math.prod(tensor.shape) for tensor in weights.tensors)
+        return Written(names, parameters, sum(file.nbytes for file in files), notes)
+
+    def run(self, out: Path) -> Check:
+        inventory, size = self.decoder.inventory, int(self.config["vocab_size"])
+        return check_in_transformers(inventory, prompt_of(self.tokenizer, size), out)
+
+    def compare(self, out: Path) -> Check:
+        return self.weights.compare(out)
+
+
+def source_of(inventory: Inventory) -> dict[str, Any]:
+    """The weights as they are on disk now."""
+    files = sorted({info.file for info in inventory.tensors.values()})
+    stats = [(Path(inventory.folder) / name).stat() for name in files]
+    seen = [[n, s.st_size, s.st_mtime_ns] for n, s in zip(files, stats, strict=True)]
+    return {"path": inventory.path, "fingerprint": inventory.fingerprint, "files": seen}
+
+
+def remote_code(name: str, **words: str) -> str:
+    """The text of a template of this package with ``words`` replaced (``Llama="Qwen2"``)."""
+    text = (CODE / name).read_text(encoding="utf-8")
+    for word, other in words.items():
+        text = text.replace(word, other)
+    return text
+
+
+NO_TOKENIZER = (
+    "no tokenizer was found beside the weights: engines take token ids only; give --tokenizer DIR"
+)
+
+
+def _weights_files(tensors: Sequence[NewTensor]) -> list[WeightsFile]:
+    """As many shards as the source has, named as transformers looks for them."""
+    shards: dict[str, list[NewTensor]] = {}
+    for tensor in tensors:
+        shards.setdefault(tensor.sources[0].file, []).append(tensor)
+    many = len(shards)
+    return [
+        WeightsFile(
+            f"model-{i:05d}-of-{many:05d}.safetensors" if many > 1 else "model.safetensors",
+            "safetensors",
+            tuple(held),
+            {"format": "pt"},
+        )
+        for i, (_, held) in enumerate(sorted(shards.items()), 1)
+    ]
+
+
+def _write_weights(
+    files: Sequence[WeightsFile], resizer: Resizer, folder: Path, progress: Progress | None
+) -> None:
+    total, done = sum(file.nbytes for file in files), 0
+    require_space(folder, total)
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(min(done, total), total)
+
+    for file in files:
+        file.write(folder, resizer, advance)
+    if len(files) > 1:
+        places = {tensor.name: file.name for file in files for tensor in file.tensors}
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        write_json(folder / "model.safetensors.index.json", index)
+
+
+def _copy_along(inventory: Inventory, tokenizer: Path, folder: Path) -> list[str]:
+    """Copy the tokenizer, generation settings and licence; returns their names."""
+    source = Path(inventory.folder)
+    found = [source / n for n in inventory.side_files if any(fnmatch(n, p) for p in _ALONG)]
+    listed = sorted(path for path in tokenizer.iterdir() if path.is_file())
+    found += [path for path in listed if any(fnmatch(path.name, p) for p in _TOKENIZER)]
+    for path in found:
+        shutil.copyfile(path, folder / path.name)
+        sync(folder / path.name)
+    return [path.name for path in found]
+
+
+def write_provenance(folder: Path, inventory: Inventory, to: str) -> None:
+    """Where the export came from, beside it."""
+    record = {"schema": "gacprof.exported/1", "gacprof": gacprof.__version__, "to": to}
+    source = {"path": inventory.path, "fingerprint": inventory.fingerprint}
+    write_json(folder / PROVENANCE, {**record, "source": source})

@@ -1,0 +1,100 @@
+"""What an export format is: it says what it cannot express, writes, and checks what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.resizing import Progress
+
+CheckWith = Literal["auto", "engine", "tensors"]
+"""How to check: with the engine, by reading every tensor back, or the engine where it can be."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for beside the format.
+
+    ``type`` is the element type of a GGUF file, ``blocks_of`` the multiple that vllm-native pads
+    widths to, ``tokenizer`` a folder to take the tokenizer from, ``tokenizer_pre`` llama.cpp's
+    name of its pre-tokenizer.
+    """
+
+    type: str | None = None
+    blocks_of: int | None = None
+    tokenizer: Path | None = None
+    tokenizer_pre: str | None = None
+
+    def tokenizer_of(self, inventory: Inventory) -> Path:
+        """The folder that has the tokenizer."""
+        return self.tokenizer or Path(inventory.folder)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of an export and what they hold."""
+
+    files: tuple[str, ...]
+    parameters: int
+    bytes_written: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """How an export was checked.
+
+    ``tensors`` were read back and are what was to be written. Or ``engine`` (with its version)
+    continued a prompt greedily for ``tokens`` tokens, of which the first ``same`` are those of
+    gacprof.load_model in float32; ``error`` is the largest difference of its logits over our
+    largest logit (transformers) or of its log-probabilities (llama.cpp). ``near_tie`` says that
+    where they part, our two best logits differ by less than that error.
+    """
+
+    passed: bool
+    tensors: int = 0
+    engine: str = ""
+    tokens: int = 0
+    same: int = 0
+    error: float | None = None
+    near_tie: bool = False
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Export(Protocol):
+    """A checkpoint that a format can express.
+
+    ``serve`` is how to run what it writes. ``engine`` is the package that runs it here, or
+    ``no_engine`` says why there is none.
+    """
+
+    @property
+    def serve(self) -> str: ...
+
+    @property
+    def engine(self) -> str: ...
+
+    @property
+    def no_engine(self) -> str: ...
+
+    def write(self, out: Path, progress: Progress | None) -> Written:
+        """Write the folder ``out`` whole or not at all."""
+        ...
+
+    def run(self, out: Path) -> Check:
+        """Compare what the engine computes with what the checkpoint does."""
+        ...
+
+    def compare(self, out: Path) -> Check:
+        """Read every tensor back. Raises :class:`CheckpointError` for one that differs."""
+        ...
+
+
+Prepare = Callable[[Inventory, Request], Export]
+"""A format: raises :class:`CheckpointError` for what it cannot express, before any writing."""

@@ -1,0 +1,40 @@
+"""The config of a DeciLM (Nemotron NAS) model whose layers differ in their MLP's width.
+
+vLLM reads the blocks' attributes, transformers copies and serialises dicts: a block is both.
+Written by gacprof export; needs transformers >= 4.51.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import LlamaConfig
+
+
+class Block(dict):  # type: ignore[type-arg]
+    """A dict whose keys are attributes too, at every depth."""
+
+    def __init__(self, entries: Any = ()) -> None:
+        super().__init__(entries)
+        for key, value in self.items():
+            if isinstance(value, dict):
+                self[key] = Block(value)
+
+    def __getattr__(self, key: str) -> Any:
+        if key not in self:
+            raise AttributeError(key)
+        return self[key]
+
+
+class NemotronNasConfig(LlamaConfig):  # type: ignore[misc]
+    model_type = "nemotron-nas"
+
+    def __init__(self, block_configs: list[dict[str, Any]] | None = None, **kwargs: Any) -> None:
+        # A pruned model's hidden size need not be a multiple of its heads, which transformers 5
+        # insists on although head_dim is given: the heads are set after that check.
+        keys = ("num_attention_heads", "num_key_value_heads")
+        heads = {key: kwargs[key] for key in keys if key in kwargs} if "head_dim" in kwargs else {}
+        super().__init__(**{**kwargs, **dict.fromkeys(heads, 1)})
+        for key, value in heads.items():
+            setattr(self, key, value)
+        self.block_configs = [Block(block) for block in block_configs or ()]

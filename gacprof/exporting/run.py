@@ -1,0 +1,114 @@
+"""Export a checkpoint: say what cannot be expressed, write, check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gacprof.checkpoint import scan
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.core.errors import CheckpointError
+from gacprof.exporting import gguf, transformers, uniform, vllm
+from gacprof.exporting.engines import cannot_run
+from gacprof.exporting.format import Check, CheckWith, Prepare, Request
+from gacprof.resizing import Progress
+from gacprof.resizing.output import refuse_existing, refuse_incomplete
+
+FORMATS: Mapping[str, Prepare] = MappingProxyType(
+    {
+        "transformers": transformers.prepare,
+        "vllm": vllm.prepare,
+        "vllm-native": vllm.prepare_native,
+        "gguf": gguf.prepare,
+        "uniform": uniform.prepare,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, how it was checked, and how to serve it."""
+
+    source: str
+    out: str
+    to: str
+    files: tuple[str, ...]
+    parameters: int
+    bytes_written: int
+    check: Check
+    serve: str
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def export(
+    checkpoint: str | Path | Inventory,
+    to: str,
+    out: str | Path | None = None,
+    *,
+    type: str | None = None,
+    blocks_of: int | None = None,
+    tokenizer: str | Path | None = None,
+    tokenizer_pre: str | None = None,
+    check: CheckWith = "auto",
+    progress: Progress | None = None,
+) -> Exported:
+    """Write ``checkpoint`` as a folder that an engine loads, and check what was written.
+
+    ``to`` is ``transformers`` (factor pairs, widths and heads per layer, with its own model code),
+    ``vllm`` (the same for its Transformers backend), ``vllm-native`` (DeciLM: widths only;
+    ``blocks_of=256`` for SGLang, TensorRT-LLM, mlx-lm), ``gguf`` (llama.cpp; ``type`` is f32, f16,
+    bf16, q8_0 or q4_0) or ``uniform`` (a plain config). ``out`` defaults to MODEL-TO in the
+    current folder. ``tokenizer`` is a folder to take the tokenizer from, ``tokenizer_pre``
+    llama.cpp's name of its pre-tokenizer. ``check`` is ``engine`` (the same 32 greedy tokens),
+    ``tensors`` (read back), or ``auto``: the engine where it is installed and memory suffices.
+
+    Peak memory of writing is about the largest tensor; checking by an engine loads the model
+    twice in float32, one after the other. Raises :class:`CheckpointError`, before anything is
+    written, for a model that the format cannot express, with what to do.
+    """
+    if to not in FORMATS:
+        raise CheckpointError(f"--to {to}: formats are {', '.join(FORMATS)}")
+    if check not in ("auto", "engine", "tensors"):
+        raise CheckpointError(f"--check {check}: check with auto, engine or tensors")
+    for name, value, only in (("type", type, "gguf"), ("blocks-of", blocks_of, "vllm-native"),
+                              ("tokenizer-pre", tokenizer_pre, "gguf")):  # fmt: skip
+        if value is not None and to != only:
+            raise CheckpointError(f"--{name} goes with --to {only}")
+    folder = None if tokenizer is None else Path(tokenizer)
+    if folder is not None and not folder.is_dir():
+        raise CheckpointError(f"--tokenizer {folder}: there is no such folder")
+    inventory = checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
+    refuse_incomplete(inventory)
+    target = Path(f"{Path(inventory.path).resolve().name}-{to}") if out is None else Path(out)
+    _refuse_target(target, inventory)
+    prepared = FORMATS[to](inventory, Request(type, blocks_of, folder, tokenizer_pre))
+    why = prepared.no_engine or cannot_run(inventory, prepared.engine)
+    if check == "engine" and why:
+        raise CheckpointError(f"--check engine: {why}; --check tensors reads the output back")
+    written = prepared.write(target, progress)
+    checked = prepared.run(target) if check != "tensors" and not why else prepared.compare(target)
+    notes = (why,) if check == "auto" and why else ()
+    return Exported(
+        source=inventory.path,
+        out=str(target),
+        to=to,
+        files=written.files,
+        parameters=written.parameters,
+        bytes_written=written.bytes_written,
+        check=checked,
+        serve=prepared.serve.format(out=target),
+        notes=(*written.notes, *notes, *checked.notes),
+    )
+
+
+def _refuse_target(out: Path, inventory: Inventory) -> None:
+    refuse_existing(out)
+    source = Path(inventory.path).resolve()
+    if source.is_dir() and out.resolve().is_relative_to(source):
+        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")

@@ -1,0 +1,37 @@
+"""Small random decoders, made beside each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from decoders import write_decoder
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make_decoder(tmp_path: Path) -> Make:
+    """``write_decoder`` into a folder of this name."""
+
+    def make(name: str = "model", **what: object) -> Path:
+        return write_decoder(tmp_path / name, **what)
+
+    return make
+
+
+@pytest.fixture
+def everything(make_decoder: Make) -> Path:
+    """What only the transformers folder can hold: factors, groups, widths and heads per layer."""
+    return make_decoder(
+        widths=(70, 96, 33),
+        heads=((4, 2), (2, 1), (4, 2)),
+        ranks={
+            "model.layers.0.self_attn.q_proj": 13,
+            "model.layers.0.self_attn.k_proj": [5, 7],
+            "model.layers.1.mlp.down_proj": 19,
+            "model.layers.2.mlp.gate_proj": 9,
+            "lm_head": 21,
+        },
+    )

@@ -1,0 +1,106 @@
+"""Exporting: what is checked and how, before and after writing."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import gacprof
+from gacprof.core.errors import CheckpointError
+from gacprof.exporting import engines
+from gacprof.exporting.engines import Reference, _judged
+
+
+def test_the_uniform_folder_is_checked_by_transformers(make_decoder, tmp_path):
+    folder = make_decoder(widths=(70, 33))
+    done = gacprof.export(folder, "uniform", tmp_path / "out", check="engine")
+    assert done.check.passed and done.check.same == 32
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["intermediate_size"] == 72 and config["model_type"] == "llama"
+    assert any("padding cost" in note for note in done.notes)
+
+
+def test_the_uniform_folder_is_read_back(make_decoder, tmp_path):
+    folder = make_decoder(widths=(70, 33))
+    done = gacprof.export(folder, "uniform", tmp_path / "out", check="tensors")
+    assert done.check.tensors == len(gacprof.scan(folder).tensors)
+
+
+def test_an_engine_that_is_missing_is_said_before_writing(make_decoder, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "installed", lambda package: None)
+    folder = make_decoder()
+    with pytest.raises(CheckpointError, match=r"transformers is not installed .*models"):
+        gacprof.export(folder, "transformers", tmp_path / "out", check="engine")
+    assert not (tmp_path / "out").exists()
+    done = gacprof.export(folder, "transformers", tmp_path / "out")  # read back instead
+    assert done.check.tensors and any("not installed" in note for note in done.notes)
+
+
+def test_a_version_that_was_not_tested_is_said(monkeypatch):
+    monkeypatch.setattr(engines, "installed", lambda package: "4.51.3")
+    assert "4.51.3 is not the version" in engines.untested("transformers")[0]
+
+
+def test_what_was_spoilt_on_the_way_is_noticed(make_decoder, tmp_path, monkeypatch):
+    from gacprof.exporting.folder import FolderExport
+
+    write = FolderExport.write
+
+    def spoilt(self, out, progress):
+        done = write(self, out, progress)
+        file = out / "model.safetensors"
+        data = bytearray(file.read_bytes())
+        data[-3] ^= 1
+        file.write_bytes(data)
+        return done
+
+    monkeypatch.setattr(FolderExport, "write", spoilt)
+    with pytest.raises(CheckpointError, match="other values than written"):
+        gacprof.export(make_decoder(), "transformers", tmp_path / "out", check="tensors")
+
+
+def test_tokens_that_part_count_unless_ours_nearly_tie():
+    steps = np.zeros((32, 4), np.float32)
+    steps[:, 1] = 1.0
+    steps[5, 2] = 1.0 - 1e-7
+    ours = Reference((0,), (1,) * 32, steps, steps)
+
+    def judge(tokens, slack):
+        return _judged(ours, {"tokens": tokens}, 1e-7, 1e-4, "engine", (), slack)
+
+    assert judge([1] * 32, 0).passed
+    near = judge([1] * 5 + [2] + [0] * 26, 1e-6)
+    assert near.passed and near.near_tie and near.same == 5
+    far = judge([1] * 8 + [3] * 24, 1e-6)
+    assert not far.passed and far.same == 8
+    assert not judge([], 0).passed
+
+
+def test_the_default_folder_is_named_for_model_and_format(make_decoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = gacprof.export(make_decoder("small"), "vllm", check="tensors")
+    assert done.out == "small-vllm" and (tmp_path / "small-vllm" / "config.json").is_file()
+
+
+def test_a_tied_model_stays_tied_and_a_head_of_its_own_stays_its_own(make_decoder, tmp_path):
+    tied = make_decoder("tied", tied=True)
+    gacprof.export(tied, "transformers", tmp_path / "a", check="tensors")
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["tie_word_embeddings"]
+    own = make_decoder("own")
+    config = json.loads((own / "config.json").read_text())
+    (own / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    gacprof.export(own, "transformers", tmp_path / "b", check="tensors")
+    assert not json.loads((tmp_path / "b" / "config.json").read_text())["tie_word_embeddings"]
+
+
+def test_a_tensor_without_a_place_is_refused(make_decoder, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    folder = make_decoder()
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.adapter.scale"] = np.ones(3, np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"no place for model\.layers\.0\.adapter\.scale"):
+        gacprof.export(folder, "transformers", tmp_path / "out")

@@ -1,0 +1,149 @@
+"""The custom-code folder: what load_model computes, by transformers alone, without gacprof."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gacprof
+from gacprof.core.errors import CheckpointError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+IDS = torch.arange(12)[None] * 7 % 288
+
+
+@pytest.fixture(autouse=True)
+def own_module_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Remote code is copied beside the test, not into the user's cache."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "hf"))
+
+
+def loaded(folder: Path):
+    auto = transformers.AutoModelForCausalLM
+    return auto.from_pretrained(folder, trust_remote_code=True, torch_dtype=torch.float32).eval()
+
+
+def logits(model) -> np.ndarray:
+    with torch.no_grad():
+        return model(IDS).logits.numpy()
+
+
+def test_a_process_without_gacprof_generates_the_same_tokens(everything, tmp_path):
+    done = gacprof.export(everything, "transformers", tmp_path / "out", check="engine")
+    assert done.check.passed and done.check.error < 1e-5
+    assert (done.check.same, done.check.tokens) == (32, 32)
+    assert done.check.engine == f"transformers {transformers.__version__}"
+    assert done.parameters == gacprof.scan(everything).parameters
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_every_family_gives_the_same_logits(family, make_decoder, tmp_path):
+    ranks = {"model.layers.0.self_attn.q_proj": 13, "model.layers.1.mlp.up_proj": 11}
+    folder = make_decoder(family=family, widths=(70, 33), ranks=ranks)
+    gacprof.export(folder, "transformers", tmp_path / f"out-{family}", check="tensors")
+    ours, theirs = gacprof.load_model(folder), loaded(tmp_path / f"out-{family}")
+    np.testing.assert_allclose(logits(theirs), logits(ours), atol=1e-5)
+
+
+def test_heads_that_do_not_divide_the_hidden_size(make_decoder, tmp_path):
+    folder = make_decoder(heads=((3, 1), (3, 1)), num_attention_heads=3, num_key_value_heads=1)
+    gacprof.export(folder, "vllm", tmp_path / "three", check="tensors")
+    model = loaded(tmp_path / "three")
+    assert model.config.num_attention_heads == 3
+    np.testing.assert_allclose(logits(model), logits(gacprof.load_model(folder)), atol=1e-5)
+
+
+def test_head_counts_are_those_of_the_tensors(make_decoder, tmp_path):
+    """LLM-Pruner's config keeps the counts from before pruning."""
+    folder = make_decoder(heads=((2, 1), (2, 1)))
+    gacprof.export(folder, "vllm", tmp_path / "out", check="tensors")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["num_attention_heads"], config["num_key_value_heads"]) == (2, 1)
+
+
+def test_the_base_model_is_transformers_own(everything, tmp_path):
+    gacprof.export(everything, "transformers", tmp_path / "base", check="tensors")
+    auto = transformers.AutoModel.from_pretrained(tmp_path / "base", trust_remote_code=True)
+    assert isinstance(auto, transformers.LlamaModel) and auto._supports_attention_backend
+    assert auto.config.model_type == "gacprof_llama"
+
+
+def test_factored_and_dense_modules_have_classes_of_their_own(everything, tmp_path):
+    """vLLM looks at one module of every class, and rewrites them all alike."""
+    gacprof.export(everything, "transformers", tmp_path / "classes", check="tensors")
+    layers = loaded(tmp_path / "classes").model.layers
+    attentions = [type(layer.self_attn).__name__ for layer in layers]
+    assert attentions == ["LlamaAttention_q_proj_k_proj", "LlamaAttention", "LlamaAttention"]
+    mlps = [type(layer.mlp).__name__ for layer in layers]
+    assert mlps == ["LlamaMLP", "LlamaMLP_down_proj", "LlamaMLP_gate_proj"]
+
+
+def test_factors_are_split_where_the_model_is(make_decoder, tmp_path):
+    ranks = {f"model.layers.{i}.self_attn.o_proj": 8 for i in range(2)}
+    ranks["model.layers.0.self_attn.q_proj"] = 13
+    folder = make_decoder(ranks=ranks)
+    gacprof.export(folder, "vllm", tmp_path / "tp", check="tensors")
+    plan = loaded(tmp_path / "tp").config.base_model_tp_plan
+    q, o = "layers.*.self_attn.q_proj", "layers.*.self_attn.o_proj"
+    assert [key for key in plan if key.startswith(q)] == [f"{q}.inner", f"{q}.outer", q]
+    assert plan[f"{q}.inner"] == "replicate" and plan[f"{q}.outer"] == "colwise"
+    assert plan[f"{o}.inner"] == "rowwise" and plan[f"{o}.outer"] == "replicate" and o not in plan
+
+
+def test_groups_are_not_split(everything, tmp_path):
+    """Each group's outputs are some heads, so that no split of them keeps the heads' order."""
+    gacprof.export(everything, "transformers", tmp_path / "groups", check="tensors")
+    assert loaded(tmp_path / "groups").config.base_model_tp_plan == {}
+
+
+def test_the_folder_is_read_by_gacprof_again(everything, tmp_path):
+    gacprof.export(everything, "transformers", tmp_path / "again", check="tensors")
+    again = gacprof.load_model(tmp_path / "again")
+    np.testing.assert_array_equal(logits(again), logits(gacprof.load_model(everything)))
+
+
+@pytest.mark.parametrize("name", ["asvd_mha_r1"])
+def test_a_tools_own_checkpoint(name, fixtures, tmp_path):
+    folder = fixtures / "checkpoints" / name
+    done = gacprof.export(folder, "vllm", tmp_path / "tool", check="tensors")
+    assert done.check.tensors == len(gacprof.scan(folder).tensors)
+    truth = np.load(folder / "ground_truth.npz")
+    with torch.no_grad():
+        found = loaded(tmp_path / "tool")(torch.as_tensor(truth["input_ids"])).logits.numpy()
+    np.testing.assert_allclose(found, truth["logits"], atol=1e-4)
+
+
+TOOLS = ["palu_mha_gs4_block1", "svdllm_mha_0.6", "llmpruner_mha_global_mlp_0.3"]
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_other_tools_checkpoints(name, original_checkpoints, tmp_path):
+    folder = original_checkpoints / name
+    gacprof.export(folder, "vllm", tmp_path / "tool", check="tensors")
+    ours, theirs = gacprof.load_model(folder, "float32"), loaded(tmp_path / "tool")
+    np.testing.assert_allclose(logits(theirs), logits(ours), atol=1e-5)
+
+
+def test_sliced_models_are_refused(original_checkpoints, tmp_path):
+    folder = original_checkpoints / "slicegpt_mha_s0.22_r1"
+    with pytest.raises(CheckpointError, match="sliced hidden size"):
+        gacprof.export(folder, "transformers", tmp_path / "out")
+
+
+def test_a_bias_that_the_class_lacks_is_refused(make_decoder, tmp_path):
+    folder = make_decoder(family="qwen2", ranks={"model.layers.0.self_attn.q_proj": 5})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    with pytest.raises(CheckpointError, match="with a bias"):
+        gacprof.export(folder, "transformers", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_template_is_short():
+    lines = (Path(gacprof.__file__).parent / "exporting" / "remote_llama.py").read_text()
+    assert len(lines.splitlines()) < 150
