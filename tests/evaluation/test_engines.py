@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from decoders import write_decoder
 
 from gacprof.core.errors import CheckpointError, MeasurementError
 
@@ -217,3 +218,21 @@ def test_options_that_do_not_go_together_are_refused(tiny, monkeypatch, capsys, 
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2 and told in capsys.readouterr().err
+
+
+def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
+    pytest.importorskip("xllamacpp")
+    import gacprof
+    from gacprof.evaluation.engines.in_llamacpp import Served as Llama
+
+    folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
+    gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")
+    ids = list(range(2, 30))
+    told = greedy(tmp_path / "gguf", "llama.cpp", ids, 8)
+    logits = gacprof.load_model(folder).model(torch.tensor([ids])).logits
+    assert told[0] == int(logits[0, -1].argmax()) and len(told) == 8
+    served = Llama()
+    found = served.open(str(engine_of("llama.cpp").model(tmp_path / "gguf")), 1, 64, None, False)
+    assert found["vocabulary"] == 288 and found["parameters"] == gacprof.scan(folder).parameters
+    for _ in range(2):  # the same prompt again: no cache may shorten it
+        assert served.prefill(ids) > 0 and served.decode(ids, 3) > 0
