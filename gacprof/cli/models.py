@@ -140,7 +140,7 @@ def bench(
         "tokens": token_counts(tokens), "decode_steps": decode_steps, "rounds": rounds,
         "time_cap_s": time_cap, "dtype": dtype,
     }  # fmt: skip
-    of_engine = {
+    of_engine: dict[str, Any] = {
         "python": engine_python, "threads": threads, "trust_remote_code": trust_remote_code
     }  # fmt: skip
     if engine is None and any(of_engine.values()):

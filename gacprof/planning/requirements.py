@@ -129,20 +129,6 @@ def _refuse_heads(inventory: Inventory, preset: Preset) -> None:
         )
 
 
-def _demanded(preset: Preset, module: Module, axis: str) -> list[tuple[int, Demand]]:
-    """(multiple over all shards, demand) of an axis of a module's products."""
-    role = module.role.removeprefix("expert_")
-    side = role in ("embedding", "head")
-    split = len(module.gemms) == 1 and role in (COLUMN if axis == "N" else ROW)
-    shards = preset.tp if split else 1
-    found = [
-        (demand.multiple * shards, demand)
-        for demand in preset.demands
-        if demand.axis == axis and (demand.everywhere or not side)
-    ]
-    return [(multiple, demand) for multiple, demand in found if multiple > 1]
-
-
 def _on_axis(
     inventory: Inventory,
     preset: Preset,

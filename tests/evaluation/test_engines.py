@@ -225,7 +225,9 @@ def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
     import gacprof
     from gacprof.evaluation.engines.in_llamacpp import Served as Llama
 
-    folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
+    folder = write_decoder(
+        tmp_path / "model", widths=(70, 96), tokenizer="bytes", architectures=["LlamaForCausalLM"]
+    )
     gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")
     ids = list(range(2, 30))
     told = greedy(tmp_path / "gguf", "llama.cpp", ids, 8)
