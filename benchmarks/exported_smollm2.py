@@ -29,7 +29,7 @@ RANKS = {"q_proj": 307, "k_proj": 151, "o_proj": 331}
 
 
 def dense_model(work: Path) -> Path:
-    """SmolLM2 in float32 with its tokenizer, as a plain folder."""
+    """SmolLM2 with its tokenizer, as a plain folder (dequantised to bfloat16)."""
     out = work / "dense"
     if out.is_dir():
         return out
@@ -66,9 +66,11 @@ def factored_model(ragged: Path, out: Path) -> Path:
     """q, k and o of every layer as factor pairs (ASVD's names) by plain SVD."""
     if out.is_dir():
         return out
-    from safetensors.numpy import load_file, save_file
+    from safetensors.numpy import save_file
+    from safetensors.torch import load_file
 
-    tensors = load_file(ragged / "model.safetensors")
+    stored = load_file(ragged / "model.safetensors")
+    tensors = {name: tensor.float().numpy() for name, tensor in stored.items()}
     ranks = {}
     for i in range(30):
         for part, rank in RANKS.items():
@@ -96,10 +98,10 @@ def main() -> None:
     odd, even = (ragged_model(dense, work / f"ragged{s}", s) for s in (1, 32))
     factored = factored_model(odd, work / "factored")
     cases = [
-        (dense, "gguf", "f32"), (odd, "transformers", None), (odd, "vllm-native", None),
-        (odd, "uniform", None), (odd, "gguf", "f32"), (odd, "gguf", "f16"), (odd, "gguf", "bf16"),
-        (even, "gguf", "q8_0"), (even, "gguf", "q4_0"), (factored, "transformers", None),
-        (factored, "vllm", None), (factored, "gguf", "f16"), (odd, "gguf", "q8_0"),
+        (odd, "gguf", "f32"), (odd, "transformers", None), (factored, "vllm", None),
+        (odd, "vllm-native", None), (even, "gguf", "q8_0"), (odd, "gguf", "bf16"),
+        (odd, "uniform", None), (dense, "gguf", "f32"), (even, "gguf", "q4_0"),
+        (odd, "gguf", "f16"), (factored, "gguf", "f16"), (odd, "gguf", "q8_0"),
     ]  # fmt: skip
     for model, to, kind in cases:
         out = work / f"{model.name}-{to}-{kind or 'stored'}"

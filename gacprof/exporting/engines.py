@@ -132,13 +132,18 @@ def reference(path: str, prompt: Sequence[int]) -> Reference:
     return Reference(tuple(prompt), tuple(tokens), first, np.stack(steps))
 
 
-def check_in_transformers(inventory: Inventory, prompt: Sequence[int], out: Path) -> Check:
-    """Load ``out`` by AutoModelForCausalLM in a process that cannot import gacprof."""
+def check_in_transformers(
+    inventory: Inventory, prompt: Sequence[int], out: Path, *, own_code: bool
+) -> Check:
+    """Load ``out`` by AutoModelForCausalLM in a process that cannot import gacprof.
+
+    Code in the folder is run only if it is ours (``own_code``), never a foreign checkpoint's.
+    """
     ours = reference(inventory.path, prompt)
     with tempfile.TemporaryDirectory(prefix="gacprof-") as folder:
         logits = Path(folder) / "logits.npy"
         request = {"folder": str(out.resolve()), "prompt": ours.prompt, "tokens": TOKENS,
-                   "logits": str(logits)}  # fmt: skip
+                   "logits": str(logits), "own_code": own_code}  # fmt: skip
         more = {"HF_MODULES_CACHE": folder, "HF_HUB_OFFLINE": "1"}
         said = _run("run_transformers.py", request, more, out)
         theirs = np.load(logits)
@@ -208,15 +213,21 @@ def _judged(
 
 def _run(script: str, request: Mapping[str, Any], more: Mapping[str, str], what: Path) -> Any:
     """The JSON that a script of this package prints last, run in isolation."""
-    done = subprocess.run(
-        [sys.executable, "-I", str(_SCRIPTS / script)],
-        input=json.dumps(request),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env={**os.environ, **more},
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", str(_SCRIPTS / script)],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env={**os.environ, **more},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CheckpointError(
+            f"{what} was written, and the engine gave no answer within {TIMEOUT_S} s; "
+            "--check tensors reads it back instead"
+        ) from None
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         told = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]

@@ -112,7 +112,8 @@ class FolderExport:
 
     def run(self, out: Path) -> Check:
         inventory, size = self.decoder.inventory, int(self.config["vocab_size"])
-        return check_in_transformers(inventory, prompt_of(self.tokenizer, size), out)
+        prompt = prompt_of(self.tokenizer, size)
+        return check_in_transformers(inventory, prompt, out, own_code=True)
 
     def compare(self, out: Path) -> Check:
         return self.weights.compare(out)
@@ -180,7 +181,7 @@ def _copy_along(inventory: Inventory, tokenizer: Path, folder: Path) -> list[str
     """Copy the tokenizer, generation settings and licence; returns their names."""
     source = Path(inventory.folder)
     found = [source / n for n in inventory.side_files if any(fnmatch(n, p) for p in _ALONG)]
-    listed = sorted(path for path in tokenizer.iterdir() if path.is_file())
+    listed = sorted(p for p in tokenizer.iterdir() if p.is_file() and p.suffix != ".py")
     found += [path for path in listed if any(fnmatch(path.name, p) for p in _TOKENIZER)]
     for path in found:
         shutil.copyfile(path, folder / path.name)

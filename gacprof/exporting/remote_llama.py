@@ -20,7 +20,7 @@ COLUMNS = (*(f"self_attn.{x}_proj" for x in "qkv"), "mlp.gate_proj", "mlp.up_pro
 ROWS = ("self_attn.o_proj", "mlp.down_proj")
 
 
-class GacprofLlamaConfig(LlamaConfig):  # type: ignore[misc]
+class GacprofLlamaConfig(LlamaConfig):
     model_type = "gacprof_llama"
 
     def __init__(
@@ -52,7 +52,7 @@ def sharding(ranks: dict[str, Any], layers: int) -> dict[str, str]:
     """
     if any(isinstance(rank, list) for rank in ranks.values()):
         return {}
-    plan = {}
+    plan: dict[str, str] = {}
     for part in COLUMNS + ROWS:
         factored = sum(name.endswith(part) for name in ranks)
         inner, outer = ("replicate", "colwise") if part in COLUMNS else ("rowwise", "replicate")
@@ -125,7 +125,7 @@ def variant(base: type, factored: str, made: dict[Any, type] = {}) -> type:  # n
     return made[base, factored]
 
 
-class GacprofLlamaModel(LlamaModel):  # type: ignore[misc]
+class GacprofLlamaModel(LlamaModel):
     config_class = GacprofLlamaConfig
 
     def __init__(self, config: GacprofLlamaConfig) -> None:
@@ -133,7 +133,7 @@ class GacprofLlamaModel(LlamaModel):  # type: ignore[misc]
         fit(self, config)
 
 
-class GacprofLlamaForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+class GacprofLlamaForCausalLM(LlamaForCausalLM):
     config_class = GacprofLlamaConfig
 
     def __init__(self, config: GacprofLlamaConfig) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import LlamaConfig
 
 
-class Block(dict):  # type: ignore[type-arg]
+class Block(dict):
     """A dict whose keys are attributes too, at every depth."""
 
     def __init__(self, entries: Any = ()) -> None:
@@ -26,7 +26,7 @@ class Block(dict):  # type: ignore[type-arg]
         return self[key]
 
 
-class NemotronNasConfig(LlamaConfig):  # type: ignore[misc]
+class NemotronNasConfig(LlamaConfig):
     model_type = "nemotron-nas"
 
     def __init__(self, block_configs: list[dict[str, Any]] | None = None, **kwargs: Any) -> None:

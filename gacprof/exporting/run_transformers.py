@@ -1,7 +1,8 @@
 """Load an exported folder as a user would and continue a prompt. Run as a script, in isolation.
 
 A JSON request comes on stdin: ``folder``, ``prompt`` (token ids), ``tokens``, ``logits`` (a file
-to write the prompt's logits to). The answer is the last line of stdout.
+to write the prompt's logits to), ``own_code`` (whether the folder's code may be run). The answer is
+the last line of stdout.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def main() -> None:
     model: Any
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         request["folder"],
-        trust_remote_code=True,
+        trust_remote_code=request["own_code"],
         torch_dtype=torch.float32,
         output_loading_info=True,
     )

@@ -9,6 +9,7 @@ pre-tokenizer's own structure, never guessed: what is not known is refused. Sent
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ class Vocabulary:
         if self.model == "llama":
             writer.add_token_scores(self.scores)
             writer.add_add_space_prefix(self.add_space)
+        logging.getLogger("gguf").setLevel(logging.ERROR)  # its doubts about unused templates
         is_gpt2 = self.model == "gpt2"
         special = SpecialVocab(self.folder, load_merges=is_gpt2, n_vocab=len(self.tokens))
         special.add_to_gguf(writer, quiet=True)

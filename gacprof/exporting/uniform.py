@@ -35,7 +35,7 @@ class UniformExport:
     def run(self, out: Path) -> Check:
         tables = [m.in_features for m in self.inventory.modules if m.kind == "embedding"]
         prompt = prompt_of(self.tokenizer, min(tables, default=1))
-        return check_in_transformers(self.inventory, prompt, out)
+        return check_in_transformers(self.inventory, prompt, out, own_code=False)
 
     def compare(self, out: Path) -> Check:
         sizes = uniform(self.inventory, MULTIPLE).sizes

@@ -13,13 +13,19 @@ from gacprof.exporting import engines
 from gacprof.exporting.engines import Reference, _judged
 
 
-def test_the_uniform_folder_is_checked_by_transformers(make_decoder, tmp_path):
-    folder = make_decoder(widths=(70, 33))
+def test_the_uniform_folder_is_checked_by_transformers_and_foreign_code_is_not_run(
+    make_decoder, tmp_path
+):
+    trap = tmp_path / "run"
+    auto = {"AutoModelForCausalLM": "modeling_theirs.Model"}
+    folder = make_decoder(widths=(70, 33), auto_map=auto)
+    (folder / "modeling_theirs.py").write_text(f"open({str(trap)!r}, 'w')\n")
     done = gacprof.export(folder, "uniform", tmp_path / "out", check="engine")
     assert done.check.passed and done.check.same == 32
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["intermediate_size"] == 72 and config["model_type"] == "llama"
     assert any("padding cost" in note for note in done.notes)
+    assert not trap.exists()
 
 
 def test_the_uniform_folder_is_read_back(make_decoder, tmp_path):
@@ -104,3 +110,11 @@ def test_a_tensor_without_a_place_is_refused(make_decoder, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"no place for model\.layers\.0\.adapter\.scale"):
         gacprof.export(folder, "transformers", tmp_path / "out")
+
+
+def test_code_of_the_source_is_not_carried_along(make_decoder, tmp_path):
+    folder = make_decoder()
+    for name in ("modeling_theirs.py", "tokenizer_theirs.py"):
+        (folder / name).write_text("raise SystemExit\n")
+    gacprof.export(folder, "vllm", tmp_path / "out", check="tensors")
+    assert [path.name for path in (tmp_path / "out").glob("*.py")] == ["modeling_gacprof.py"]
