@@ -1,8 +1,9 @@
 """Is a realigned model faster where it is served? SmolLM2-135M in transformers, vLLM, llama.cpp.
 
 Three models: dense; *ragged*, its 30 MLP widths pruned to odd ones; *realigned*, the ragged one
-with widths that a map of this machine calls safe, at no more parameters. Each is exported for each
-engine and benched there (``gacprof.bench_engine``): models interleaved, with a hidden A/A twin.
+with widths that a map of this machine calls safe (or multiples of 64, if asked for), at no more
+parameters. Each is exported for each engine and benched there (``gacprof.bench_engine``): models
+interleaved, with a hidden A/A twin.
 
     python benchmarks/engines.py --prepare      # what is not timed: fetch, prune, export
     python benchmarks/engines.py                # sweep, plan, bench; the table, in 10 minutes
@@ -36,31 +37,54 @@ DTYPE = "bfloat16"
 """Computed in by transformers and vLLM, and mapped. llama.cpp takes what its file holds."""
 TOKENS = (128, 512)
 DECODE_STEPS = 8
-SWEEP_S = 110.0
+WINDOW = 0.05
+"""Of the sweep and of the plan: 30 widths are near each other's candidates anyway."""
 PROMPT = "The capital of France is"
 GREEDY = 32
 FORMATS = {"transformers": "transformers", "vllm": "vllm-native", "llama.cpp": "gguf"}
 GGUF_TYPE = "f16"
 
 
-def realigned(out: Path) -> Path:
-    """By a map of this machine, at no more parameters than the ragged model has."""
+def realigned(out: Path, rule: str, seconds: float) -> Path:
+    """At no more parameters than the ragged model has: by a map of this machine (``map``), or to
+    multiples of 64 (``64``, and where the sweep was too short for a plan)."""
     folder, source = out / "realigned", out / "ragged"
     if folder.exists():
         return folder
-    if not (out / "cliffmap.json").exists():
-        gacprof.sweep(
-            model=source, tokens=list(TOKENS), dtype=DTYPE, out=out / "sweep", budget_s=SWEEP_S,
-            resume=(out / "sweep").exists(),
-        )  # fmt: skip
-        gacprof.build_map(out / "sweep").save(out / "cliffmap.json")
-    made = gacprof.plan(
-        source, out / "cliffmap.json", tokens=list(TOKENS), dtype=DTYPE, objective="gac",
-        budget_parameters=gacprof.scan(source).parameters,
-    )  # fmt: skip
-    made.save(out / "plan.json")
-    gacprof.realign(source, made, folder)
+    sizes: gacprof.Plan | dict[str, int] | None = _by_map(out, seconds) if rule == "map" else None
+    (out / "rule.txt").write_text("a map of this machine" if sizes else "multiples of 64")
+    gacprof.realign(source, sizes or _by_64(source), folder)
     return folder
+
+
+def _by_map(out: Path, seconds: float) -> gacprof.Plan | None:
+    source, tokens = out / "ragged", [max(TOKENS)]
+    try:
+        if not (out / "cliffmap.json").exists():
+            gacprof.sweep(
+                model=source, tokens=tokens, dtype=DTYPE, window=WINDOW, out=out / "sweep",
+                budget_s=seconds, resume=(out / "sweep").exists(),
+            )  # fmt: skip
+            gacprof.build_map(out / "sweep").save(out / "cliffmap.json")
+        made = gacprof.plan(
+            source, out / "cliffmap.json", tokens=tokens, dtype=DTYPE, objective="gac",
+            window=WINDOW, budget_parameters=gacprof.scan(source).parameters,
+        )  # fmt: skip
+    except GacprofError as error:
+        print(f"no plan by the map, so multiples of 64: {error}", file=sys.stderr)
+        return None
+    made.save(out / "plan.json")
+    return made
+
+
+def _by_64(source: Path) -> dict[str, int]:
+    """Nearest multiples, those that grew most lowered again until nothing is gained in all."""
+    now = {dim.name: dim.size for dim in gacprof.scan(source).dims}
+    sizes = {name: (size + 32) // 64 * 64 for name, size in now.items()}
+    while sum(sizes.values()) > sum(now.values()):
+        grown = max(sizes, key=lambda name: sizes[name] - now[name])
+        sizes[grown] -= 64
+    return sizes
 
 
 def exported(out: Path, model: str, engine: str, type: str = GGUF_TYPE) -> Path:
@@ -158,18 +182,17 @@ def _cells(timing: dict[str, Any]) -> tuple[str, str]:
 
 
 def _predicted(out: Path) -> list[str]:
-    """What the map of torch's products foretold of the widths' products."""
-    if not (out / "plan.json").exists():
-        return []
-    made = gacprof.Plan.load(out / "plan.json")
-    before, after = made.predicted_before_us, made.predicted_after_us
-    if not before or not after:
-        return []
-    counts = " and ".join(map(str, made.workload.tokens))
-    return [
-        f"- The map of torch's products foretold {after / before - 1:+.1%} for the time of the "
-        f"MLPs' products, ragged to realigned, at {counts} tokens together."
-    ]
+    """How the new widths were chosen, and what a map of torch's products foretold of them."""
+    lines = [f"- The new widths are by {(out / 'rule.txt').read_text()}."]
+    if (out / "plan.json").exists():
+        made = gacprof.Plan.load(out / "plan.json")
+        before, after = made.predicted_before_us, made.predicted_after_us
+        if before and after:
+            lines[0] = lines[0].removesuffix(".") + (
+                f", which foretold {after / before - 1:+.1%} for the time of the MLPs' products in "
+                f"torch, ragged to realigned, at {max(TOKENS)} tokens."
+            )
+    return lines
 
 
 def main() -> int:
@@ -178,6 +201,8 @@ def main() -> int:
     parser.add_argument("--engine-python", type=Path, help="the Python of vLLM's environment")
     parser.add_argument("--engines", default=",".join(FORMATS))
     parser.add_argument("--seconds", type=float, default=95.0, help="of measuring, an engine")
+    parser.add_argument("--rule", choices=("map", "64"), default="map", help="of the new widths")
+    parser.add_argument("--sweep", type=float, default=110.0, help="seconds of the sweep")
     parser.add_argument("--prepare", action="store_true", help="do what is not timed")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens")
     given = parser.parse_args()
@@ -189,7 +214,7 @@ def main() -> int:
             exported(given.out, model, engine)
         if given.prepare:
             return 0
-        realigned(given.out)
+        realigned(given.out, given.rule, given.sweep)
         if given.check:
             check(given.out, given.engine_python, engines)
             return 0
