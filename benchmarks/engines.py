@@ -37,6 +37,8 @@ DTYPE = "bfloat16"
 """Computed in by transformers and vLLM, and mapped. llama.cpp takes what its file holds."""
 TOKENS = (128, 512)
 DECODE_STEPS = 8
+SECONDS = {"transformers": 75.0, "vllm": 75.0, "llama.cpp": 125.0}
+"""Of measuring: twelve rounds at least on two cores. llama.cpp's wheel is compiled for AVX2."""
 WINDOW = 0.05
 """Of the sweep and of the plan: 30 widths are near each other's candidates anyway."""
 PROMPT = "The capital of France is"
@@ -200,9 +202,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/engines"))
     parser.add_argument("--engine-python", type=Path, help="the Python of vLLM's environment")
     parser.add_argument("--engines", default=",".join(FORMATS))
-    parser.add_argument("--seconds", type=float, default=85.0, help="of measuring, an engine")
+    parser.add_argument("--seconds", type=float, help="of measuring, each engine")
     parser.add_argument("--rule", choices=("map", "64"), default="map", help="of the new widths")
-    parser.add_argument("--sweep", type=float, default=110.0, help="seconds of the sweep")
+    parser.add_argument("--sweep", type=float, default=100.0, help="seconds of the sweep")
     parser.add_argument("--prepare", action="store_true", help="do what is not timed")
     parser.add_argument("--check", action="store_true", help="compare greedy tokens")
     given = parser.parse_args()
@@ -219,7 +221,7 @@ def main() -> int:
             check(given.out, given.engine_python, engines)
             return 0
         for engine in engines:
-            measure(given.out, engine, given.engine_python, given.seconds)
+            measure(given.out, engine, given.engine_python, given.seconds or SECONDS[engine])
         print(table(given.out, engines))
     except GacprofError as error:
         print(f"engines.py: {error}", file=sys.stderr)
