@@ -160,8 +160,9 @@ def table(out: Path, engines: Sequence[str]) -> str:
                 f"| {found['engine']} | {name} | {parameters:,} | " + " | ".join(cells) + " |"
             )
         spreads = ", ".join(f"{r['workload']} {r['spread']:.1%}" for r in found["replicates"])
+        kind = f"{GGUF_TYPE} file" if engine == "llama.cpp" else found["dtype"]
         notes.append(
-            f"- {found['engine']}: {found['dtype']}, {found['rounds']} rounds, A/A spread {spreads}"
+            f"- {found['engine']}: {kind}, {found['rounds']} rounds, A/A spread {spreads}"
             + "".join(f"; {note}" for note in found["notes"])
         )
         machine = found["environment"]["name"]
