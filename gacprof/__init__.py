@@ -24,11 +24,11 @@ Or all of it in one call, from the dense model::
 
 Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
 ``realign_uniform`` and ``fuse`` rewrite it without a map; ``import_gguf`` makes a folder of a GGUF
-file; ``export`` writes it for the engine that serves it; ``pareto`` sets plans over many budgets
-side by side, under the same ``Constraints``; ``explain_dim`` says why a dim is slow;
-``shipped_maps`` names the maps that come along; ``operator`` makes a function of yours one that
-sweeps know; ``write_report`` makes a page of what the others left. What the caller can mend is
-raised as a :class:`GacprofError`.
+file; ``export`` writes it for the engine that serves it, and ``bench_engine`` times it there;
+``pareto`` sets plans over many budgets side by side, under the same ``Constraints``;
+``explain_dim`` says why a dim is slow; ``shipped_maps`` names the maps that come along;
+``operator`` makes a function of yours one that sweeps know; ``write_report`` makes a page of what
+the others left. What the caller can mend is raised as a :class:`GacprofError`.
 
 Nothing heavy is imported before it is used.
 """
@@ -48,6 +48,7 @@ _WHERE = {
     "Suite": "gacprof.sweeping",
     "align": "gacprof.compressing.align",
     "bench": "gacprof.evaluation",
+    "bench_engine": "gacprof.evaluation",
     "build_map": "gacprof.api",
     "compress": "gacprof.compressing.run",
     "diagnose": "gacprof.diagnosing",
@@ -81,6 +82,7 @@ __all__ = [
     "__version__",
     "align",
     "bench",
+    "bench_engine",
     "build_map",
     "compress",
     "diagnose",
@@ -114,7 +116,7 @@ if TYPE_CHECKING:
     from gacprof.compressing.run import compress
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
-    from gacprof.evaluation import bench, evaluate, verify
+    from gacprof.evaluation import bench, bench_engine, evaluate, verify
     from gacprof.exporting import export
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan

@@ -50,6 +50,7 @@ def make_suite(
     tokens: Tokens | None = None,
     dtype: str = "auto",
     window: float = 0.25,
+    preset: str | None = None,
     begun: str | Path | None = None,
 ) -> Suite:
     """What :func:`sweep` measures, as a suite; see there. Where nothing else is named it is the
@@ -66,6 +67,8 @@ def make_suite(
             "ranks_of and ranks go together: ranks=(64, 256), for example "
             "(--ranks DENSE --range 64:256)"
         )
+    if preset is not None and model is None:
+        raise SuiteError("a preset goes with a model whose shapes are to be measured (--for)")
     if suite is not None:
         if tokens is not None:
             raise SuiteError("tokens go with a model; a suite names its own dims")
@@ -74,6 +77,7 @@ def make_suite(
         return suite if isinstance(suite, Suite) else load_suite(suite)
     from gacprof.checkpoint import inventory_for
     from gacprof.diagnosing.workload import workload_of
+    from gacprof.planning.requirements import requirements
     from gacprof.sweeping.for_checkpoint import suite_for, suite_for_ranks, suite_for_ranks_of
 
     counts = sorted(workload_of(tokens))
@@ -81,7 +85,10 @@ def make_suite(
         return suite_for_ranks(ranks_of, ranks, counts, dtype=dtype)
     if ranks is not None:
         return suite_for_ranks_of(inventory_for(ranks_of), ranks, counts, dtype=dtype)  # type: ignore[arg-type]
-    return suite_for(inventory_for(model), counts, dtype=dtype, window=window)  # type: ignore[arg-type]
+    inventory = inventory_for(model)  # type: ignore[arg-type]
+    asked = requirements(inventory, preset).by_dim
+    multiples = {name: required.multiple for name, required in asked.items()}
+    return suite_for(inventory, counts, dtype=dtype, window=window, multiples=multiples)
 
 
 def sweep(
@@ -93,6 +100,7 @@ def sweep(
     tokens: Tokens | None = None,
     dtype: str = "auto",
     window: float = 0.25,
+    preset: str | None = None,
     device: str | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -109,7 +117,8 @@ def sweep(
 
     Or measure the shapes of a ``model`` (a checkpoint's path or inventory, or a module in memory)
     at the token counts ``tokens`` (default: 1 and 1024; weights are left aside), and what its
-    dims could become within ± the share ``window``: what a diagnosis and a plan need.
+    dims could become within ± the share ``window``: what a diagnosis and a plan need. With a
+    ``preset`` (``vllm,tp=4,marlin``) the nearest sizes that the engine takes are among them.
 
     Or, before compression, measure the factor pairs that the linear layers of the dense model
     ``ranks_of`` (or weights of these (out, in) shapes) would be cut into, over ``ranks`` from
@@ -125,7 +134,7 @@ def sweep(
     """
     chosen = make_suite(
         suite, model=model, ranks_of=ranks_of, ranks=ranks, tokens=tokens, dtype=dtype,
-        window=window, begun=out if resume else None,
+        window=window, preset=preset, begun=out if resume else None,
     )  # fmt: skip
     chosen.curves(_kind(device))  # refused before processes are started, as is the next
     if out is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from gacprof.cli.options import OneDevice, Tokens, workload
+from gacprof.cli.options import EngineOption, OneDevice, Tokens, workload
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
 from gacprof.core.formatting import microseconds, percent
 
@@ -40,6 +40,7 @@ def compress(
         float | None, Option(min=0.0, help="Most predicted time of the compressed weights, µs.")
     ] = None,
     tokens: Tokens = None,
+    engine: EngineOption = None,
     window: Annotated[float, Option(min=0.0, max=4.0, help="± share that a size may move.")] = 0.25,
     windows: Annotated[int, Option(min=1, help="Windows read of the text.")] = 32,
     length: Annotated[int, Option(min=2, help="Tokens in a window.")] = 512,
@@ -82,6 +83,7 @@ def compress(
             latency_limit_us=latency_limit,
             tokens=None if tokens is None else workload(tokens),
             window=window,
+            preset=engine,
             calib=calib,
             windows=windows,
             length=length,

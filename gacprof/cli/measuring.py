@@ -69,6 +69,13 @@ def sweep(
     window: Annotated[
         float, Option(min=0.0, max=4.0, help="Candidates within ± this share, with --for.")
     ] = 0.25,
+    preset: Annotated[
+        str | None,
+        Option(
+            metavar="ENGINE[,…]",
+            help="With --for: sizes that this engine takes too, as vllm,tp=4,marlin.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be measured.")] = False,
     budget: Annotated[
         str | None, Option(help="End after this time; --resume takes the rest.", metavar="8m")
@@ -94,7 +101,7 @@ def sweep(
     chosen = api.make_suite(
         suite, model=checkpoint, ranks_of=_shapes(ranks), ranks=_first_and_last(rank_range),
         tokens=None if tokens is None else token_counts(tokens), dtype=dtype, window=window,
-        begun=out if resume else None,
+        preset=preset, begun=out if resume else None,
     )  # fmt: skip
     if exhaustive:
         chosen = chosen.exhaustive()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -11,7 +11,7 @@ from typer import Argument, Option
 from gacprof.cli.diagnosis import print_diagnosis
 from gacprof.cli.options import Checkpoint, MapOption, Tokens, token_counts, workload
 from gacprof.cli.printing import Json, emit, print_table, progress, say, say_notes
-from gacprof.core.errors import PlanError
+from gacprof.core.errors import MeasurementError, PlanError
 from gacprof.core.formatting import microseconds, percent
 
 if TYPE_CHECKING:
@@ -122,23 +122,37 @@ def bench(
     time_cap: Annotated[float, Option(min=0, help="Seconds; no round begins later.")] = 300,
     device: Annotated[str | None, Option(help="Default: the first GPU, else CPU.")] = None,
     dtype: Annotated[str | None, Option(help="Default: as stored.")] = None,
+    engine: Annotated[
+        str | None, Option(help="Time them in this engine: transformers, vllm or llama.cpp.")
+    ] = None,
+    engine_python: Annotated[
+        Path | None, Option(help="The Python that the engine runs in (vllm has its own).")
+    ] = None,
+    threads: Annotated[int | None, Option(min=1, help="With --engine; default: all cores.")] = None,
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="With --engine: run a checkpoint's own code.")
+    ] = False,
     as_json: bool = Json,
 ) -> None:
     """Measure prefill and decode latency of models, interleaved, on the device at hand."""
     import gacprof
 
+    how: dict[str, Any] = {
+        "tokens": token_counts(tokens), "decode_steps": decode_steps, "rounds": rounds,
+        "time_cap_s": time_cap, "dtype": dtype,
+    }  # fmt: skip
+    of_engine: dict[str, Any] = {
+        "python": engine_python, "threads": threads, "trust_remote_code": trust_remote_code
+    }  # fmt: skip
+    if engine is None and any(of_engine.values()):
+        raise MeasurementError("--engine-python, --threads, --trust-remote-code go with --engine")
+    if engine is not None and (batch > 1 or device is not None):
+        raise MeasurementError("with --engine the batch is 1 and the device is the engine's own")
     with progress("bench") as advance:
-        timed = gacprof.bench(
-            models,
-            tokens=token_counts(tokens),
-            decode_steps=decode_steps,
-            batch=batch,
-            rounds=rounds,
-            time_cap_s=time_cap,
-            device=device,
-            dtype=dtype,
-            progress=advance,
-        )
+        if engine is not None:
+            timed = gacprof.bench_engine(models, engine, progress=advance, **how, **of_engine)
+        else:
+            timed = gacprof.bench(models, batch=batch, device=device, progress=advance, **how)
     emit(timed, as_json, print_timings)
 
 
@@ -200,12 +214,15 @@ def _verdict(check: Verification, a: str, b: str) -> str:
 def print_timings(timed: BenchResult) -> None:
     rows = [
         (
-            t.workload, t.model, microseconds(t.latency_us),
+            t.workload, t.model, microseconds(t.latency_us), _rate(timed.tokens_per_s(t)),
             *(_change(t.ratio) if t.ratio else (None, None)), t.verdict,
         )
         for t in sorted(timed.timings, key=lambda t: (t.kind, t.tokens))
     ]  # fmt: skip
-    columns = ("workload", "model", "latency", "against first", "95 % interval", "verdict")
+    columns = (
+        "workload", "model", "latency", "tokens/s (95 %)", "against first", "95 % interval",
+        "verdict",
+    )  # fmt: skip
     print_table("", columns, rows)
     first = timed.models[0]
     for replicate in timed.replicates:
@@ -217,11 +234,18 @@ def print_timings(timed: BenchResult) -> None:
     for name, share in timed.busy.items():
         say(f"the GPU computes {percent(share)} of a decode step of {name}")
     say(
-        f"{timed.environment.name}, {timed.dtype}, batch {timed.batch}, {timed.rounds} rounds, "
+        f"{timed.engine + ' on ' if timed.engine else ''}{timed.environment.name}, {timed.dtype}, "
+        f"batch {timed.batch}, {timed.rounds} rounds, "
         f"models interleaved, {timed.timer}; the models' intervals hold "
         "for all verdicts together"
     )
     say_notes(timed.notes)
+
+
+def _rate(tokens_per_s: tuple[float, float, float]) -> str:
+    """``512 (498 to 530)``; one decimal below a hundred."""
+    low, middle, high = (f"{rate:,.{0 if rate >= 100 else 1}f}" for rate in tokens_per_s)
+    return f"{middle} ({low} to {high})"
 
 
 def _change(ratio: tuple[float, float, float]) -> tuple[str | None, str]:

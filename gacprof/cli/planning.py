@@ -12,6 +12,7 @@ from typer import Option
 
 from gacprof.cli.options import (
     Checkpoint,
+    EngineOption,
     MapOption,
     Tokens,
     by_pattern,
@@ -97,6 +98,7 @@ def plan(
     most: Bound = None,
     allow_untouched: Untouched = False,
     fuse: Fuse = True,
+    preset: EngineOption = None,
     time_limit: Annotated[
         float | None, Option(min=0.0, help="Seconds; then the best so far, and its gap.")
     ] = None,
@@ -128,7 +130,7 @@ def plan(
             scores=_read_scores(scores),
             quality_floor=quality_floor,
             latency_limit_us=latency_limit,
-            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse),
+            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse, preset),
             time_limit=time_limit,
             progress=report,
         )
@@ -156,6 +158,7 @@ def pareto(
     most: Bound = None,
     allow_untouched: Untouched = False,
     fuse: Fuse = True,
+    preset: EngineOption = None,
     budgets: Annotated[int, Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
     grid: Annotated[
         int, Option(min=0, max=64, help="N budgets by N latency limits, each cell exact.")
@@ -179,7 +182,7 @@ def pareto(
             dtype=dtype,
             window=window,
             budgets=budgets,
-            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse),
+            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse, preset),
             scores=_read_scores(scores),
             quality_floor=quality_floor,
             latency_limit_us=latency_limit,
@@ -218,12 +221,13 @@ def _constraints(
     most: list[str] | None,
     untouched: bool,
     fuse: bool,
+    preset: str | None,
 ) -> Constraints:
     from gacprof import Constraints
 
     return Constraints(
         tuple(uniform or ("none",)), pins(pin), by_pattern(least, "least"),
-        by_pattern(most, "most"), untouched, fuse,
+        by_pattern(most, "most"), untouched, fuse, preset,
     )  # fmt: skip
 
 
@@ -252,6 +256,7 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool) -> None:
         _print_changes(made)
     if made.tolerance is not None:
         say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
+    _print_preset(made)
     _print_costs(made)
     _print_time(made)
     _print_quality(made)
@@ -312,6 +317,19 @@ def _print_choices(made: Plan) -> None:
         "window [chosen]",
     )  # fmt: skip
     print_table(f"objective {made.objective}", columns, rows)
+
+
+def _print_preset(made: Plan) -> None:
+    if made.preset is None:
+        return
+    if not made.preset.demands:
+        say(f"preset {made.preset.text}: it takes any size")
+    for demand in made.preset.demands:
+        dims = "1 dim" if demand.dims == 1 else f"{demand.dims} dims"
+        say(
+            f"preset {made.preset.text}: multiples of {demand.multiple} for {dims}, since "
+            f"{demand.why} ({demand.source})"
+        )
 
 
 def window(candidates: Sequence[int], chosen: int | None, fusable: bool) -> str:

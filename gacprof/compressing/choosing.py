@@ -68,7 +68,9 @@ def choose(
         window=request.window,
         latency_limit_us=request.latency_limit_us,
         scores=scores,
-        constraints=Constraints(most={d.name: most[d.name] for d in inventory.dims}),
+        constraints=Constraints(
+            most={d.name: most[d.name] for d in inventory.dims}, preset=request.preset
+        ),
     )
     try:
         plan = make_plan(inventory, cliff_map, asked, kept=kept)

@@ -22,7 +22,8 @@ class CompressRequest:
     ``objective`` is ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's
     Eq. 4, by ``score``); ``latency_limit_us`` is the most time that the workload ``tokens`` may
     take in the compressed weights' products, by the map; ``window`` how far a size may move, as a
-    share. ``windows`` of ``length`` tokens are read of the calibration text. ``options`` are the
+    share. ``preset`` names an engine that is to take every size (:mod:`gacprof.planning.presets`).
+    ``windows`` of ``length`` tokens are read of the calibration text. ``options`` are the
     method's own. Raises :class:`CompressionError` for a value out of range.
     """
 
@@ -37,6 +38,7 @@ class CompressRequest:
     windows: int = WINDOWS
     length: int = LENGTH
     options: dict[str, Any] = field(default_factory=dict)
+    preset: str | None = None
 
     def __post_init__(self) -> None:
         if not is_number(self.ratio) or not 0 < self.ratio < 1:

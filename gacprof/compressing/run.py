@@ -91,6 +91,7 @@ def compress(
     device: str | None = None,
     work: str | Path | None = None,
     options: dict[str, Any] | None = None,
+    preset: str | None = None,
     tell: Tell = lambda line: None,
 ) -> CompressResult:
     """Compress the dense ``model`` by ``ratio`` with a published method, and write it to ``out``.
@@ -110,10 +111,12 @@ def compress(
     """
     request = CompressRequest(
         method, ratio, round_to, objective, score, latency_limit_us, tokens, window, windows,
-        length, dict(options or {}),
+        length, dict(options or {}), preset,
     )  # fmt: skip
     if cliff_map is not None and round_to is not None:
         raise CompressionError("a map says which sizes are good: give it or round_to, not both")
+    if preset is not None and cliff_map is None:
+        raise CompressionError("an engine's preset chooses among sizes of a map: give --map too")
     if latency_limit_us is not None and cliff_map is None:
         raise CompressionError("a limit on latency needs a map, which predicts it")
     out = Path(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gacprof.evaluation.benchmark import bench
+from gacprof.evaluation.engines import bench_engine
 from gacprof.evaluation.evaluating import evaluate
 from gacprof.evaluation.models import device_of, distinct_names
 from gacprof.evaluation.paired import Change
@@ -22,6 +23,7 @@ __all__ = [
     "Replicate",
     "Verification",
     "bench",
+    "bench_engine",
     "device_of",
     "distinct_names",
     "evaluate",

@@ -76,7 +76,8 @@ class Replicate:
 class BenchResult(Framed):
     """All timings, raw ones kept. ``models`` are names, told apart, the reference first;
     ``sources`` the paths behind them; ``parameters`` are in the same order. ``busy`` is the share
-    of a decode step that a GPU computed, by model, where a profiler could tell."""
+    of a decode step that a GPU computed, by model, where a profiler could tell. ``engine`` is the
+    serving engine with its version; empty where the models ran as modules in this process."""
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]
@@ -92,6 +93,7 @@ class BenchResult(Framed):
     busy: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    engine: str = ""
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
         for timing in self.timings:
@@ -124,8 +126,17 @@ class BenchResult(Framed):
         """The largest A/A spread of any workload."""
         return max(replicate.spread for replicate in self.replicates)
 
+    def tokens_per_s(self, timing: ModelTiming) -> tuple[float, float, float]:
+        """(low, middle, high) tokens of all sequences a second, with the latency's interval."""
+        tokens = self.batch * (timing.tokens if timing.kind == "prefill" else 1)
+        low, middle, high = (
+            tokens / us * 1e6 for us in (timing.high_us, timing.latency_us, timing.low_us)
+        )
+        return low, middle, high
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"environment": self.environment.as_dict()}
+        timings = [asdict(t) | {"tokens_per_s": self.tokens_per_s(t)} for t in self.timings]
+        return asdict(self) | {"timings": timings, "environment": self.environment.as_dict()}
 
 
 @dataclass

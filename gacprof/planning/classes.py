@@ -24,6 +24,7 @@ from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 from gacprof.planning.objectives import candidates, share_kept
 from gacprof.planning.request import Bounds
+from gacprof.planning.requirements import Requirements
 
 if TYPE_CHECKING:
     from gacprof.planning.problem import Problem
@@ -109,7 +110,8 @@ def build_class(problem: Problem, members: Dims, bounds: Bounds, sizes: Sizes) -
     allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
     options = [_option(near, members, profiles, size, problem.kept) for size in allowed]
     if len(members) == 1 and request.constraints.fuse:
-        options += [o for o in _fused(near, members[0], untouched) if bounds.allow(o.size)]
+        dense = _fused(near, members[0], untouched, problem.required)
+        options += [option for option in dense if bounds.within(option.size)]
     missing = next((profile.missing for profile in profiles if profile.missing), "")
     group = DimClass(members, tuple(options), untouched, bounds, missing)
     return replace(group, candidates=candidates(problem.goal, group, request.constraints.untouched))
@@ -129,8 +131,13 @@ def _profiles(
 
 
 def _reach(members: Dims, window: float, bounds: Bounds) -> tuple[int, int]:
-    """The window, moved to what is allowed where the two do not meet."""
+    """The window, moved to what is allowed where the two do not meet. The nearest multiples that
+    an engine takes are in it whatever its width."""
     low, high = around(members, window)
+    if bounds.multiple > 1:
+        sizes = [dim.size for dim in members]
+        low = min(low, max(1, min(sizes) // bounds.multiple) * bounds.multiple)
+        high = max(high, -(-max(sizes) // bounds.multiple) * bounds.multiple)
     if bounds.least > high:
         low = bounds.least
         high = low + max(LEAST_REACH, round(low * window))
@@ -226,7 +233,9 @@ def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
     return ""
 
 
-def _fused(predictor: Predictor, dim: Dim, untouched: Option) -> list[Option]:
+def _fused(
+    predictor: Predictor, dim: Dim, untouched: Option, required: Requirements
+) -> list[Option]:
     """The dense weight in place of the pair, where the rank is a module's only one. It suits an
     objective that asks for safe sizes only where it is no slower than the pair as it is."""
     inventory = predictor.inventory
@@ -238,7 +247,7 @@ def _fused(predictor: Predictor, dim: Dim, untouched: Option) -> list[Option]:
         ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
         bias = any(gemm.bias for gemm in module.gemms)
         dense = predictor.gemm(module.out_features, module.in_features, bias).latency_us
-        if len(ranks) > 1 or dense is None:
+        if len(ranks) > 1 or dense is None or not required.allows_dense(module.name):
             return []
         rank = dim.dense_size or min(module.out_features, module.in_features)
         slower = untouched.latency_us is not None and dense > untouched.latency_us

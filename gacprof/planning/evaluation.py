@@ -6,6 +6,7 @@ chose them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,16 @@ from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import share_kept
 from gacprof.planning.problem import Limits, Problem
-from gacprof.planning.schema import Budget, Choice, Memory, Plan, Workload, action
+from gacprof.planning.schema import (
+    Budget,
+    Choice,
+    EngineDemand,
+    EnginePreset,
+    Memory,
+    Plan,
+    Workload,
+    action,
+)
 from gacprof.planning.solving import Outcome
 
 
@@ -32,7 +42,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     changes = {c.dim: c.after for c in choices if c.after != c.before}
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(problem, limits, changes)
-    warnings = [*_warnings(problem, outcome), *problem.request.notes]
+    warnings = [*_warnings(problem, outcome), *problem.required.unmet, *problem.request.notes]
     if after.latency_us is None:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
     return Plan(
@@ -48,11 +58,24 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         memory=memory,
         choices=choices,
         certificate=outcome.certificate,
+        preset=_preset(problem),
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
         energy_kept=_mean([c.energy_kept for c in choices]),
         warnings=warnings,
     )
+
+
+def _preset(problem: Problem) -> EnginePreset | None:
+    preset, by_dim = problem.required.preset, problem.required.by_dim
+    if preset is None:
+        return None
+    count = Counter(each for found in by_dim.values() for each in found.apart)
+    demands = [
+        EngineDemand(multiple=multiple, why=demand.why, source=demand.source, dims=dims)
+        for (multiple, demand), dims in count.items()
+    ]
+    return EnginePreset(text=preset.text, demands=demands)
 
 
 def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget, Memory]:

@@ -135,9 +135,12 @@ def candidates(goal: Objective, group: DimClass, untouched: bool) -> tuple[Optio
 
 def _nothing_safe(group: DimClass) -> str:
     for dim in group.members:
-        if dim.most is not None and group.bounds.least > dim.most:
+        if dim.most is not None and max(group.bounds.least, group.bounds.multiple) > dim.most:
             return f"the dense weight's rank is {dim.dense_size}"
     why = group.missing or "a wider --window offers more sizes"
+    if group.bounds.multiple > 1:
+        engine = group.bounds.demanded.partition(":")[0]
+        why = f"'gacprof sweep --for CHECKPOINT --preset {engine}' measures such sizes"
     return f"the map knows no such size that suits the objective ({why})"
 
 

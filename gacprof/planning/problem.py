@@ -15,6 +15,7 @@ from gacprof.planning.classes import DimClass, Dims, Kept, build_class
 from gacprof.planning.memory import Ceiling, ceilings
 from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
 from gacprof.planning.request import Bounds, PlanRequest, grouped
+from gacprof.planning.requirements import Requirements, requirements
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,14 @@ class Limits:
 @dataclass(frozen=True)
 class Problem:
     """``kept`` are the shares of energy that each rank keeps, empty where no spectra were read;
-    ``groups`` the dims that take one size, and their bounds."""
+    ``groups`` the dims that take one size, and their bounds; ``required`` what an engine asks."""
 
     request: PlanRequest
     predictor: Predictor
     goal: Objective
     kept: Kept
     groups: Sequence[tuple[Dims, Bounds]]
+    required: Requirements
 
     @property
     def inventory(self) -> Inventory:
@@ -105,10 +107,11 @@ def pose(
     free = [dim for dim in dims if dim.adjustable]
     if not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
-    groups = grouped(free, request.constraints)
+    required = requirements(inventory, request.constraints.preset)
+    groups = grouped(free, request.constraints, required)
     unpinned = [dim.name for members, bounds in groups if bounds.pin is None for dim in members]
     check_scores(request.scores, [dim.name for dim in dims], unpinned)
     spectra = all_spectra or goal.name in ("energy", "latency") or request.least_kept is not None
     if kept is None:
         kept = energy_kept(inventory, dims, reader) if spectra else {}
-    return Problem(request, predictor, goal, kept, groups)
+    return Problem(request, predictor, goal, kept, groups, required)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.workload import Tokens, is_number
+from gacprof.planning.requirements import Requirements
 
 WINDOW = 0.25
 """How far around a dim's size other sizes are offered, as a fraction."""
@@ -31,7 +32,9 @@ class Constraints:
     a dim has; a pin is obeyed whether or not the map calls the size safe. ``least`` and
     ``most`` bound sizes, of all patterns that match a dim; they reach beyond the window.
     ``untouched`` lets dims stay as they are, misaligned or not, where that is worth more;
-    ``fuse`` offers the dense weight in place of a factor pair.
+    ``fuse`` offers the dense weight in place of a factor pair. ``preset`` names an engine and how
+    it is to serve the model (``vllm,tp=4,marlin``, :mod:`gacprof.planning.presets`): only sizes
+    that it takes are offered.
     """
 
     uniform: str | Sequence[str] = "none"
@@ -40,6 +43,7 @@ class Constraints:
     most: Mapping[str, int] | None = None
     untouched: bool = False
     fuse: bool = True
+    preset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -121,15 +125,22 @@ _RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one size may be, for a class of dims: ``pin`` exactly, or from ``least`` to ``most``."""
+    """What one size may be, for a class of dims: ``pin`` exactly, or from ``least`` to ``most`` a
+    multiple of ``multiple``, which ``demanded`` says who asks for."""
 
     pin: int | None = None
     least: int = 1
     most: int | None = None
+    multiple: int = 1
+    demanded: str = ""
 
     def allow(self, size: int) -> bool:
         if self.pin is not None:
             return size == self.pin
+        return self.within(size) and size % self.multiple == 0
+
+    def within(self, size: int) -> bool:
+        """Whether the size is neither below ``least`` nor above ``most``."""
         return self.least <= size and (self.most is None or size <= self.most)
 
     def __str__(self) -> str:
@@ -137,11 +148,15 @@ class Bounds:
             return f"pinned to {self.pin}"
         low = f"at least {self.least}" if self.least > 1 else ""
         high = f"at most {self.most}" if self.most is not None else ""
-        return " and ".join(part for part in (low, high) if part)
+        step = f"a multiple of {self.multiple} ({self.demanded})" if self.multiple > 1 else ""
+        return " and ".join(part for part in (low, high, step) if part)
 
 
-def grouped(dims: Sequence[Dim], constraints: Constraints) -> list[tuple[tuple[Dim, ...], Bounds]]:
+def grouped(
+    dims: Sequence[Dim], constraints: Constraints, required: Requirements | None = None
+) -> list[tuple[tuple[Dim, ...], Bounds]]:
     """Dims that take one common size, together, and what is left to them; in the order given.
+    ``required`` is what an engine asks of them.
 
     Raises :class:`PlanError` for constraints that contradict each other, match no dim or are
     none.
@@ -154,7 +169,7 @@ def grouped(dims: Sequence[Dim], constraints: Constraints) -> list[tuple[tuple[D
     groups: dict[object, list[Dim]] = {}
     for dim in dims:
         groups.setdefault(_group(dim, ways), []).append(dim)
-    return [(tuple(group), bounds_of(group, constraints)) for group in groups.values()]
+    return [(tuple(group), bounds_of(group, constraints, required)) for group in groups.values()]
 
 
 def _check_way(way: str, dims: Sequence[Dim]) -> None:
@@ -208,7 +223,9 @@ def _no_match(what: str, pattern: str, dims: Sequence[Dim]) -> PlanError:
     return PlanError(f"the constraint '{what}' names '{pattern}', which is no dim here{like}")
 
 
-def bounds_of(members: Sequence[Dim], constraints: Constraints) -> Bounds:
+def bounds_of(
+    members: Sequence[Dim], constraints: Constraints, required: Requirements | None = None
+) -> Bounds:
     """What is left to dims that share one size.
 
     Raises :class:`PlanError` for constraints that contradict each other, naming the dims.
@@ -216,8 +233,8 @@ def bounds_of(members: Sequence[Dim], constraints: Constraints) -> Bounds:
     pins: dict[int, str] = {}
     least, most = 1, None
     for dim in members:
-        for asked in _matching(dim, constraints.pinned):
-            pins.setdefault(dim.size if asked == "keep" else int(asked), dim.name)
+        for size in _matching(dim, constraints.pinned):
+            pins.setdefault(dim.size if size == "keep" else int(size), dim.name)
         least = max([least, *map(int, _matching(dim, constraints.least))])
         upper = list(map(int, _matching(dim, constraints.most)))
         most = min([*upper, *([] if most is None else [most])], default=None)
@@ -226,12 +243,15 @@ def bounds_of(members: Sequence[Dim], constraints: Constraints) -> Bounds:
         (one, first), (two, second), *_ = pins.items()
         which = first if first == second else f"{first} and {second}, which share one size,"
         raise PlanError(f"{which} cannot be pinned to {one} and to {two}")
-    if most is not None and least > most:
-        raise PlanError(f"{name} cannot be at least {least} and at most {most}")
+    asked = (required or Requirements()).of(members)
+    demanded = f"{required.preset.text}: {asked.reasons}" if required and required.preset else ""
+    free = Bounds(None, least, most, asked.multiple, demanded)
+    if most is not None and most // asked.multiple * asked.multiple < least:
+        raise PlanError(f"{name} cannot be {free}")
     pin = next(iter(pins), None)
-    if pin is not None and not Bounds(None, least, most).allow(pin):
-        raise PlanError(f"{name} is pinned to {pin} and must be {Bounds(None, least, most)}")
-    return Bounds(pin, least, most)
+    if pin is not None and not free.allow(pin):
+        raise PlanError(f"{name} is pinned to {pin} and must be {free}")
+    return replace(free, pin=pin)
 
 
 def _matching(dim: Dim, patterns: Mapping[str, Pin] | Mapping[str, int] | None) -> list[Pin]:

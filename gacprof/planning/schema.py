@@ -119,6 +119,22 @@ class Workload(_Strict):
     dtype: str
 
 
+class EngineDemand(_Strict):
+    """The ``dims`` of which an engine wants multiples of ``multiple``, why, and who says so."""
+
+    multiple: Annotated[int, Field(gt=0)]
+    why: str
+    source: str
+    dims: int
+
+
+class EnginePreset(_Strict):
+    """The engine that the sizes are for, as it was asked for, and what it demands of them."""
+
+    text: str
+    demands: list[EngineDemand] = Field(default_factory=list)
+
+
 class Plan(_Strict, Framed):
     schema_: Literal["gacprof.plan/1"] = Field(alias="schema", default=SCHEMA)
     checkpoint: str
@@ -133,6 +149,7 @@ class Plan(_Strict, Framed):
     memory: Memory | None = None
     choices: list[Choice]
     certificate: Certificate
+    preset: EnginePreset | None = None
     predicted_before_us: float | None = None
     predicted_after_us: float | None = None
     energy_kept: float | None = None

@@ -54,11 +54,14 @@ def suite_for(
     *,
     dtype: str = "auto",
     window: float = 0.25,
+    multiples: Mapping[str, int] | None = None,
     cache: str = "cold",
     timing: dict[str, Any] | None = None,
 ) -> Suite:
     """Every GEMM of the checkpoint at ``tokens`` rows, and candidates within ±``window``.
 
+    ``multiples`` are by dim name what an engine wants sizes to be multiples of: the nearest are
+    measured whatever the window.
     ``dtype`` defaults to the checkpoint's own. A curve's weight is the number of products on it.
     Weights are measured ``cold`` by default: a model's weights do not stay in cache from one
     layer's turn to the next. Raises :class:`SuiteError` for token counts that are no counts.
@@ -69,7 +72,8 @@ def suite_for(
     products: dict[Key, int] = defaultdict(int)  # that the curve is of
     for m in tokens:
         for dim in inventory.dims:
-            for key, sizes in _around(inventory, dim, m, window):
+            wanted = (multiples or {}).get(dim.name, 1)
+            for key, sizes in _around(inventory, dim, m, window, wanted):
                 swept[key] |= sizes
                 products[key] += 1
         for module in inventory.modules:
@@ -138,7 +142,7 @@ def sizes_near(size: int, window: float, periods: Mapping[int, int] | None = Non
 
 
 def _around(
-    inventory: Inventory, dim: Dim, m: int, window: float
+    inventory: Inventory, dim: Dim, m: int, window: float, multiple: int
 ) -> Iterable[tuple[Key, set[int]]]:
     """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have.
 
@@ -149,6 +153,9 @@ def _around(
     above = {(dim.size // p + more) * p for p in (LEAST_REACH, FAR) for more in (1, 2)}
     most = max(dim.most or MAX_DIM, dim.size)
     sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
+    if multiple > 1:
+        steps = (dim.size // multiple + more for more in (-1, 0, 1, 2))
+        sizes |= {step * multiple for step in steps if step > 0}
     for feed in dict.fromkeys(dim.feeds):
         times = dim.feeds.count(feed)
         for gemm in _beside(inventory, dim, feed):

@@ -292,3 +292,21 @@ def test_a_map_that_knows_no_weight_is_not_read_as_none_misaligned(run, asvd, pl
     assert result.code == 1
     assert "misaligned by measurement: not known: this map knows none of the" in result.out
     assert "--tokens 1,64" in result.out and "0 of" not in result.out
+
+
+def test_a_plan_for_an_engine_says_what_was_asked_of_the_sizes_and_by_whom(planned, tmp_path):
+    told = planned("--for", "gptq,group=16")
+    assert told.code == 0
+    assert "preset gptq,group=16: multiples of 16 for 17 dims" in told.out
+    assert "groups of 16 weights share a scale" in told.out and "vllm#21695" in told.out
+    made = json.loads((tmp_path / "plan.json").read_text())
+    assert all(c["after"] is None or c["after"] % 16 == 0 for c in made["choices"])
+    assert {demand["multiple"] for demand in made["preset"]["demands"]} == {8, 16}
+    assert all(demand["source"] for demand in made["preset"]["demands"])
+    assert "preset vllm: it takes any size" in planned("--preset", "vllm").out
+
+
+def test_an_engine_without_factor_pairs_is_refused_in_one_line(planned, tmp_path):
+    told = planned("--for", "gguf,q4_k")
+    assert told.code == 2 and told.err.count("\n") == 1 and not (tmp_path / "plan.json").exists()
+    assert "cannot express the factor pair of model.layers.0" in told.err

@@ -1,0 +1,279 @@
+"""Faster where it is served? The workloads of a bench, run by a real engine.
+
+Every model lives in an engine's process of its own, all at the same time, and the reference once
+more as a hidden A/A replicate: so that blocks of single calls are interleaved, in a fresh random
+order, exactly as in :mod:`gacprof.evaluation.benchmark`, and the same fit and verdicts apply.
+
+A prefill is the time to the first token of a prompt that no call had before. A decode call reads a
+prompt untimed and gives the mean time of the tokens that follow. Batch 1.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gacprof.core.errors import GacprofError, MeasurementError
+from gacprof.core.points import Environment
+from gacprof.devices.device import open_device
+from gacprof.devices.environment import free_bytes
+from gacprof.evaluation.benchmark import ROUNDS, SEED
+from gacprof.evaluation.comparison import FIRST_LOOK
+from gacprof.evaluation.engines.engine import Engine, engine_of
+from gacprof.evaluation.engines.process import EngineProcess
+from gacprof.evaluation.models import distinct_names
+from gacprof.evaluation.rounds import Progress, Rounds
+from gacprof.evaluation.summary import BenchResult, BenchSummary
+from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
+
+DECODE_STEPS = 8
+SPARE_POSITIONS = 8
+
+
+class EngineClock(Clock):
+    """The engine takes the time itself, in its own process."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(torch.device("cpu"))
+        self._engine = engine.name
+
+    @property
+    def name(self) -> str:
+        return f"{self._engine}, in its process"
+
+    def wake(self) -> None:
+        """Threads of another process cannot be woken from here."""
+
+
+class EngineRunner(Runner):
+    """One model at one workload, in an engine's process. Every call has a prompt of its own."""
+
+    def __init__(
+        self, process: EngineProcess, workload: BenchWorkload, vocabulary: int, steps: int
+    ) -> None:
+        self._process, self._workload, self._steps = process, workload, steps
+        self._vocabulary = vocabulary
+        self._draw = np.random.default_rng([SEED, workload.tokens])
+
+    def call(self) -> CallTime:
+        ids = self._draw.integers(self._vocabulary, size=self._workload.tokens).tolist()
+        more = {"steps": self._steps} if self._workload.kind == "decode" else {}
+        return CallTime(**self._process.ask(self._workload.kind, ids=ids, **more))
+
+    def time(self, clock: Clock) -> CallTime:
+        return self.call()
+
+
+def bench_engine(
+    models: Sequence[str | Path],
+    engine: str,
+    *,
+    python: str | Path | None = None,
+    tokens: Sequence[int] = (128, 512, 1024),
+    decode_steps: int = DECODE_STEPS,
+    threads: int | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    rounds: int = ROUNDS,
+    time_cap_s: float | None = 300.0,
+    progress: Progress | None = None,
+) -> BenchResult:
+    """Prefill at every length of ``tokens`` and decode after the shortest, by ``engine``
+    (``transformers``, ``vllm`` or ``llama.cpp``).
+
+    A round holds one call of each workload and model; a decode call is the mean of
+    ``decode_steps`` tokens. ``python`` is the interpreter that the engine runs in, by default this
+    one. ``threads`` defaults to the cores at hand, the same for all. ``dtype`` is what is computed
+    in, by default what is stored; llama.cpp takes what the file holds.
+    ``trust_remote_code`` lets a checkpoint's own code run. Rounds and time cap as in
+    :func:`gacprof.bench`.
+
+    Raises :class:`MeasurementError` for an engine that is missing or refuses a model,
+    :class:`CheckpointError` for a model in another format than the engine's.
+    """
+    found = engine_of(engine)
+    interpreter, paths = found.python(python), [found.model(model) for model in models]
+    workloads = _workloads(tokens, decode_steps)
+    if not models or rounds < FIRST_LOOK:
+        raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
+    _refuse_remote_code(found, paths, trust_remote_code)
+    setting = _Setting(found, interpreter, threads, dtype, trust_remote_code)
+    names = distinct_names(list(map(str, models)))
+    same = [path == paths[0] or _same_files(path, paths[0]) for path in paths]
+    with setting.opened(paths, max(tokens) + decode_steps) as live:
+        vocabulary = min(int(each["vocabulary"]) for each in live.told)
+        runners = [
+            [EngineRunner(each, workload, vocabulary, decode_steps) for each in live.processes]
+            for workload in workloads
+        ]
+        taken = Rounds(workloads, runners, EngineClock(found), rounds, time_cap_s, progress)
+        summary = BenchSummary(names, workloads, same, taken)
+        taken.run(summary.decided)
+    return BenchResult(
+        models=names,
+        sources=tuple(map(str, models)),
+        parameters=tuple(map(_parameters, paths, live.told)),
+        dtype=live.told[0]["dtype"],
+        batch=1,
+        decode_steps=decode_steps,
+        rounds=taken.count,
+        timings=summary.timings(),
+        replicates=summary.replicates(),
+        environment=_stack(found, live.told[0]),
+        timer=f"timed by {engine}'s own process",
+        notes=(*_conditions(setting, live), *summary.notes()),
+        engine=f"{engine} {live.told[0]['version']}",
+    )
+
+
+@dataclass(frozen=True)
+class _Live:
+    """A process for each model and the last for the reference once more, and what each engine
+    told of itself. ``shared``: the last is the first."""
+
+    processes: Sequence[EngineProcess]
+    told: Sequence[dict[str, Any]]
+    shared: bool
+
+
+class _Setting:
+    """How models are opened, the same for all. Raises :class:`MeasurementError` for a dtype that
+    the engine does not choose."""
+
+    def __init__(
+        self, engine: Engine, python: Path, threads: int | None, dtype: str | None, trust: bool
+    ) -> None:
+        if dtype is not None and engine.format == "gguf":
+            raise MeasurementError(
+                f"{engine.name} computes in what the file holds: leave out the dtype"
+            )
+        self.engine, self.threads = engine, threads or len(os.sched_getaffinity(0))
+        self._python, self._dtype, self._trust = python, dtype, trust
+
+    @contextmanager
+    def opened(self, paths: Sequence[Path], positions: int) -> Iterator[_Live]:
+        with ExitStack() as stack:
+            processes: list[EngineProcess] = []
+            told: list[dict[str, Any]] = []
+            for path in (*paths, paths[0]):
+                if len(processes) == len(paths) and _no_room(processes[0]):
+                    yield _Live((*processes, processes[0]), told, shared=True)
+                    return
+                process, said = self.one(stack, path, positions)
+                processes.append(process)
+                told.append(said)
+            yield _Live(processes, told, shared=False)
+
+    def one(
+        self, stack: ExitStack, path: Path, positions: int
+    ) -> tuple[EngineProcess, dict[str, Any]]:
+        """A model, and room for so many tokens and a few more."""
+        process = stack.enter_context(EngineProcess(self.engine, self._python, self.threads))
+        room = positions + SPARE_POSITIONS
+        return process, process.open(path, self.threads, room, self._dtype, self._trust)
+
+
+def greedy(
+    model: str | Path,
+    engine: str,
+    ids: Sequence[int],
+    count: int,
+    *,
+    python: str | Path | None = None,
+    threads: int | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+) -> list[int]:
+    """The ``count`` likeliest tokens after ``ids``, one after another, as the engine says them.
+
+    Raises as :func:`bench_engine`.
+    """
+    found = engine_of(engine)
+    interpreter, path = found.python(python), found.model(model)
+    _refuse_remote_code(found, [path], trust_remote_code)
+    setting = _Setting(found, interpreter, threads, dtype, trust_remote_code)
+    with ExitStack() as stack:
+        process, _ = setting.one(stack, path, len(ids) + count)
+        tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
+    return tokens
+
+
+def _workloads(tokens: Sequence[int], decode_steps: int) -> tuple[BenchWorkload, ...]:
+    if not tokens or min(tokens) < 1 or decode_steps < 0:
+        raise MeasurementError("bench needs positive token counts, and 0 or more steps")
+    lengths = sorted(set(tokens))
+    prefill = [BenchWorkload("prefill", length, 1) for length in lengths]
+    decode = [BenchWorkload("decode", lengths[0], 1)] if decode_steps else []
+    return (*prefill, *decode)
+
+
+def _refuse_remote_code(engine: Engine, paths: Sequence[Path], trusted: bool) -> None:
+    for path in paths:
+        if engine.format == "folder" and not trusted and _has_code(path):
+            raise MeasurementError(
+                f"{path} brings code of its own (auto_map in its config.json), which {engine.name} "
+                "would run: read it, then allow it with --trust-remote-code"
+            )
+
+
+def _has_code(folder: Path) -> bool:
+    return '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8", errors="replace")
+
+
+def _no_room(process: EngineProcess) -> bool:
+    """Whether the reference cannot be held a second time, by what its process takes."""
+    takes, free = process.ask("memory"), free_bytes("cpu")
+    return takes is not None and free is not None and takes > free
+
+
+def _same_files(a: Path, b: Path) -> bool:
+    """The same bytes in all files: then no timing can tell the two apart."""
+    if a.is_file() or b.is_file():
+        return a.is_file() and b.is_file() and filecmp.cmp(a, b, shallow=False)
+    mine, other = (sorted(f.name for f in folder.iterdir() if f.is_file()) for folder in (a, b))
+    return mine == other and not any(filecmp.cmpfiles(a, b, mine, shallow=False)[1:])
+
+
+def _parameters(path: Path, told: dict[str, Any]) -> int:
+    """As the engine counts them, else as the headers do; 0 where neither can."""
+    from gacprof.checkpoint import scan
+
+    if told.get("parameters"):
+        return int(told["parameters"])
+    try:
+        return scan(path).parameters
+    except GacprofError:
+        return 0
+
+
+def _stack(engine: Engine, told: dict[str, Any]) -> Environment:
+    where = open_device("cuda" if told["device"] == "cuda" else "cpu").environment
+    beneath: dict[str, str] = told.get("beneath", {})
+    return replace(where, stack={engine.name: told["version"], **beneath})
+
+
+def _conditions(setting: _Setting, live: _Live) -> Iterator[str]:
+    """What was not as it should be, or was not asked for."""
+    name, threads = setting.engine.name, setting.threads
+    note = setting.engine.version_note(live.told[0]["version"])
+    if note:
+        yield note
+    used = {int(each.get("threads", threads)) for each in live.told}
+    if used != {threads}:
+        yield f"{threads} threads were asked for, {name} took {max(used)}"
+    kinds = sorted({each["dtype"] for each in live.told})
+    if len(kinds) > 1:
+        yield f"the models are computed in different dtypes ({', '.join(kinds)})"
+    if live.shared:
+        yield (
+            "the A/A replicate is the reference's own process (a second one has no room): what "
+            "another process does to the time does not show in the A/A spread"
+        )

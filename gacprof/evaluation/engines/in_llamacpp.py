@@ -1,0 +1,84 @@
+"""llama.cpp as an engine: its own server, through the wheel ``xllamacpp``.
+
+Times are those that llama-server gives with every answer: ``prompt_ms`` from the start of the
+prompt to the first token, ``predicted_ms`` for the tokens after it (the first comes with the
+prompt, so n tokens are n − 1 steps). The prompt cache is off, and an answer that took tokens from
+one is refused. The server listens on the loopback address only. Runs by itself (:mod:`.worker`):
+nothing of gacprof here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import urllib.request
+from typing import Any
+
+PATIENCE_S = 300.0
+
+
+class Served:
+    _server: Any = None
+    _address = ""
+
+    def open(
+        self, model: str, threads: int, positions: int, dtype: str | None, trust: bool
+    ) -> dict[str, Any]:
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        params.model.path = model
+        params.n_ctx = positions
+        params.n_parallel = 1
+        params.cpuparams.n_threads = threads
+        params.cpuparams_batch.n_threads = threads
+        params.n_gpu_layers = 0
+        params.cache_prompt = False
+        params.cache_ram_mib = 0
+        params.ctx_shift = False
+        params.hostnames = ["127.0.0.1"]
+        params.port = 0  # any that is free
+        self._server = xllamacpp.Server(params)
+        self._address = self._server.listening_address
+        found = self._ask("/v1/models")["data"][0]["meta"]
+        return {
+            "version": importlib.metadata.version("xllamacpp"),
+            "device": "cpu",
+            "dtype": "as in the file",
+            "vocabulary": int(found["n_vocab"]),
+            "parameters": int(found["n_params"]),
+        }
+
+    def prefill(self, ids: list[int]) -> float:
+        return float(self._complete(ids, 1)["timings"]["prompt_ms"]) * 1e3
+
+    def decode(self, ids: list[int], steps: int) -> float:
+        timings = self._complete(ids, steps + 1)["timings"]
+        return float(timings["predicted_ms"]) * 1e3 / (timings["predicted_n"] - 1)
+
+    def greedy(self, ids: list[int], count: int) -> list[int]:
+        return list(self._complete(ids, count)["tokens"])
+
+    def _complete(self, ids: list[int], count: int) -> dict[str, Any]:
+        asked = {
+            "prompt": ids, "n_predict": count, "temperature": 0.0, "top_k": 1, "seed": 0,
+            "samplers": ["top_k"], "cache_prompt": False, "ignore_eos": True,
+            "return_tokens": True,
+        }  # fmt: skip
+        told = self._ask("/completion", asked)
+        timings = told["timings"]
+        if timings["prompt_n"] != len(ids):
+            raise RuntimeError(f"llama.cpp read {timings['prompt_n']} of {len(ids)} tokens")
+        if timings["predicted_n"] != count:
+            raise RuntimeError(f"llama.cpp wrote {timings['predicted_n']} of {count} tokens")
+        return told
+
+    def _ask(self, path: str, asked: dict[str, Any] | None = None) -> dict[str, Any]:
+        body = None if asked is None else json.dumps(asked).encode()
+        request = urllib.request.Request(
+            self._address + path, body, {"Content-Type": "application/json"}
+        )
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(request, timeout=PATIENCE_S) as answer:
+            told: dict[str, Any] = json.load(answer)
+        return told

@@ -1,0 +1,68 @@
+"""Hugging Face transformers as an engine: forward passes as ``generate`` makes them, by hand.
+
+The token is chosen by argmax; ``generate``'s own bookkeeping is left out, as servers leave it out.
+Runs by itself (:mod:`.worker`): nothing of gacprof here.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+class Served:
+    _model: Any = None
+
+    def open(
+        self, model: str, threads: int, positions: int, dtype: str | None, trust: bool
+    ) -> dict[str, Any]:
+        import torch
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(False)
+        made = transformers.AutoModelForCausalLM.from_pretrained(
+            model, dtype=dtype or "auto", local_files_only=True, trust_remote_code=trust
+        )
+        self._model = made.eval()
+        return {
+            "version": transformers.__version__,
+            "beneath": {"torch": torch.__version__},
+            "device": "cpu",
+            "dtype": str(made.dtype).removeprefix("torch."),
+            "vocabulary": int(made.config.get_text_config().vocab_size),
+            "parameters": sum(p.numel() for p in made.parameters()),
+        }
+
+    def prefill(self, ids: list[int]) -> float:
+        return self._prompt(ids)[0]
+
+    def decode(self, ids: list[int], steps: int) -> float:
+        _, cache, token = self._prompt(ids)
+        begun = time.perf_counter_ns()
+        self._steps(cache, token, steps)
+        return (time.perf_counter_ns() - begun) / 1e3 / steps
+
+    def greedy(self, ids: list[int], count: int) -> list[int]:
+        _, cache, token = self._prompt(ids)
+        return [int(token), *self._steps(cache, token, count - 1)]
+
+    def _prompt(self, ids: list[int]) -> tuple[float, Any, Any]:
+        import torch
+
+        prompt = torch.tensor([ids])
+        begun = time.perf_counter_ns()
+        output = self._model(input_ids=prompt, use_cache=True, logits_to_keep=1)
+        token = output.logits[:, -1:].argmax(-1)
+        int(token)
+        return (time.perf_counter_ns() - begun) / 1e3, output.past_key_values, token
+
+    def _steps(self, cache: Any, token: Any, count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            output = self._model(input_ids=token, past_key_values=cache, use_cache=True)
+            token, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
+            found.append(int(token))
+        return found

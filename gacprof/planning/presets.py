@@ -1,0 +1,224 @@
+"""What serving engines demand of sizes, as presets: ``vllm``, ``vllm,tp=4,marlin``, ``gguf,q4_k``.
+
+A map says which sizes a device serves fast. An engine has demands of its own, of divisibility: what
+breaks them is refused, padded at load time or stored in another type. A preset is a list of
+:class:`Demand`, each with the thread or the source file that says so; a plan under a preset gets
+only sizes that meet the map *and* all demands.
+
+A demand is on an axis of a product ``y[M, N] = x[M, K] · W[N, K]ᵀ``, as one shard of tensor
+parallelism holds it: q, k, v, gate and up are split along N, o and down along K. So
+``tp=4,marlin`` asks widths for multiples of 4 · 128.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gacprof.core.errors import PlanError
+
+Axis = Literal["N", "K", "width"]
+
+MARLIN = "vLLM marlin_utils.py (GPTQ_MARLIN_MIN_THREAD_N, _K); vllm-project/vllm#36807, #43910"
+MARLIN_PADS = "vLLM pads it with zeros (vllm-project/vllm#45295) or takes a slower kernel"
+MARLIN_GROUPS = (32, 64, 128)
+"""Group sizes of vLLM's Marlin kernels (marlin_utils.py, MARLIN_SUPPORTED_GROUP_SIZES)."""
+GROUPS = "vllm-project/vllm#21695, vllm-project/llm-compressor#57, compressed-tensors#447"
+AMX = "vLLM layers/utils.py (check_cpu_sgl_kernel)"
+NO_AMX = "vLLM takes oneDNN's product for it"
+PACKED = "vllm-project/vllm#11671 (gptq.py, create_weights)"
+PACK = 8
+"""4-bit weights in one 32-bit word."""
+GROUP = 128
+"""Group size of GPTQ and AWQ by default, as GPTQModel, AutoAWQ and llm-compressor have it."""
+SHARDS = "vLLM distributed/utils.py (divide); linear.py, QKVParallelLinear"
+FFN_MULT = "DeciLM's ffn_mult: convert_hf_to_gguf.py (DeciModel), TensorRT-LLM nemotron_nas"
+ROUNDED_UP = "a width per layer is stored as a multiple of the hidden size and rounded up to 256"
+BLOCKS = "ggml-org/llama.cpp#1921, #3747"
+FALLS_BACK = "llama.cpp stores such a tensor in a larger type (ggml-org/llama.cpp#3747)"
+NO_FACTORS = "holds one weight a linear layer"
+
+BLOCK_TYPES = {"f32": 1, "f16": 1, "bf16": 1}
+BLOCK_TYPES |= dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4"), 32)
+BLOCK_TYPES |= dict.fromkeys(
+    (
+        "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s",
+        "iq3_xxs", "iq3_s", "iq4_xs", "tq1_0", "tq2_0",
+    ),
+    256,
+)  # fmt: skip
+"""GGUF's types → weights in a block of a row (gguf-py constants.py, GGML_QUANT_SIZES)."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Sizes on ``axis`` have to be multiples of ``multiple`` in every shard.
+
+    ``axis`` is N or K of a product, or ``width``: an MLP's width itself. ``otherwise`` says what
+    the engine does with another size; empty where it refuses it. ``everywhere``: of the
+    embedding and the head too, which weight-only quantisation leaves alone.
+    """
+
+    axis: Axis
+    multiple: int
+    why: str
+    source: str
+    otherwise: str = ""
+    everywhere: bool = False
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An engine with options. ``tp`` is the number of shards, ``no_factors`` says why the engine
+    cannot hold factor pairs; empty where it can. ``text`` is what the user wrote."""
+
+    text: str
+    engine: str
+    demands: tuple[Demand, ...] = ()
+    tp: int = 1
+    no_factors: str = ""
+
+
+def parse_preset(text: str) -> Preset:
+    """``vllm,tp=4,marlin`` as a :class:`Preset`. Raises :class:`PlanError` for one that there is
+    not, naming those that there are."""
+    engine, *words = [part.strip().lower() for part in text.split(",")]
+    if engine not in ENGINES:
+        raise PlanError(f"no preset is called '{engine}': there are {', '.join(ENGINES)}")
+    options: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in options or not name or (equals and not value):
+            raise PlanError(f"the preset '{text}' is not understood at '{word}'")
+        options[name] = value
+    made = ENGINES[engine](text, engine, options)
+    if options:
+        raise PlanError(
+            f"the preset '{text}': {engine} has no option '{next(iter(options))}'"
+            f" (it has {OPTIONS[engine]})"
+        )
+    return made
+
+
+Options = dict[str, str]
+
+
+def _count(text: str, options: Options, name: str, default: int) -> int:
+    value = options.pop(name, str(default))
+    if not re.fullmatch(r"[1-9]\d{0,5}", value):
+        raise PlanError(f"the preset '{text}': write {name}=N with a positive whole number")
+    return int(value)
+
+
+def _flag(text: str, options: Options, name: str) -> bool:
+    if options.get(name):
+        raise PlanError(f"the preset '{text}': {name} takes no value")
+    return options.pop(name, None) is not None
+
+
+def _groups(size: int) -> Demand:
+    return Demand("K", size, f"groups of {size} weights share a scale", GROUPS)
+
+
+def _quantised(
+    text: str, engine: str, options: Options, default_group: int | None
+) -> tuple[list[Demand], int]:
+    """Demands of weight-only quantisation, of kernels and of shards, and how many shards."""
+    tp = _count(text, options, "tp", 1)
+    marlin = engine != "trt-llm" and _flag(text, options, "marlin")
+    demands = []
+    if "group" in options or default_group is not None:
+        group = _count(text, options, "group", default_group or GROUP)
+        if marlin and group not in MARLIN_GROUPS:
+            known = ", ".join(map(str, MARLIN_GROUPS))
+            raise PlanError(f"the preset '{text}': Marlin kernels know groups of {known} only")
+        demands += [
+            _groups(group),
+            Demand("N", PACK, "eight 4-bit weights are packed in one word", PACKED),
+        ]
+    if marlin:
+        demands += [
+            Demand("N", 64, "Marlin's tiles are 64 outputs", MARLIN, MARLIN_PADS),
+            Demand("K", 128, "Marlin's tiles are 128 inputs", MARLIN, MARLIN_PADS),
+        ]
+    if engine == "vllm" and _flag(text, options, "amx"):
+        demands += [
+            Demand("N", 16, "VLLM_CPU_SGL_KERNEL's tiles are 16 outputs", AMX, NO_AMX),
+            Demand("K", 32, "VLLM_CPU_SGL_KERNEL's tiles are 32 inputs", AMX, NO_AMX),
+        ]
+    if tp > 1:
+        demands += [Demand(axis, 1, f"{tp} shards", SHARDS) for axis in ("N", "K")]
+    return demands, tp
+
+
+def _vllm(text: str, engine: str, options: Options) -> Preset:
+    group = GROUP if engine in ("gptq", "awq") else None
+    demands, tp = _quantised(text, engine, options, group)
+    no_factors = "the export of factor pairs runs on one shard" if tp > 1 else ""
+    return Preset(text, engine, tuple(demands), tp, no_factors)
+
+
+def _ffn_mult(text: str, engine: str, options: Options) -> Preset:
+    """Engines that read Nemotron-NAS configs: widths by ffn_mult."""
+    if engine == "sglang" and _flag(text, options, "transformers"):
+        tp = _count(text, options, "tp", 1)
+        if tp > 1:
+            raise PlanError(f"the preset '{text}': custom code runs on one shard: leave out tp")
+        return Preset(text, engine)
+    demands, tp = [Demand("width", 256, ROUNDED_UP, FFN_MULT)], 1
+    if engine != "mlx":
+        more, tp = _quantised(text, engine, options, None)
+        demands += more
+    how = "; SGLang's --model-impl transformers takes them (preset sglang,transformers)"
+    why = f"a Nemotron-NAS config {NO_FACTORS}{how if engine == 'sglang' else ''}"
+    return Preset(text, engine, tuple(demands), tp, why)
+
+
+def _gguf(text: str, engine: str, options: Options) -> Preset:
+    types = {name: size for name in options if (size := _block(name))}
+    if len(types) > 1:
+        raise PlanError(f"the preset '{text}' names two types: {' and '.join(types)}")
+    for name in types:
+        _flag(text, options, name)
+    demands = tuple(
+        Demand(
+            "K", size, f"{name} stores rows in blocks of {size}", BLOCKS, FALLS_BACK,
+            everywhere=True,
+        )
+        for name, size in types.items()
+        if size > 1
+    )  # fmt: skip
+    return Preset(text, engine, demands, no_factors=f"a GGUF file {NO_FACTORS}")
+
+
+def _block(name: str) -> int | None:
+    """Weights in a block of a type; of llama-quantize's mixtures too (``q4_k_m``)."""
+    return BLOCK_TYPES.get(name) or BLOCK_TYPES.get(re.sub("_k_[sml]$", "_k", name))
+
+
+def _transformers(text: str, engine: str, options: Options) -> Preset:
+    return Preset(text, engine)
+
+
+ENGINES: Mapping[str, Callable[[str, str, Options], Preset]] = {
+    "transformers": _transformers,
+    "vllm": _vllm,
+    "gptq": _vllm,
+    "awq": _vllm,
+    "sglang": _ffn_mult,
+    "trt-llm": _ffn_mult,
+    "mlx": _ffn_mult,
+    "gguf": _gguf,
+    "llama.cpp": _gguf,
+}
+OPTIONS: Mapping[str, str] = {
+    "transformers": "none",
+    "vllm": "tp=N, group=N, marlin, amx",
+    **dict.fromkeys(("gptq", "awq"), "tp=N, group=N, marlin"),
+    "trt-llm": "tp=N, group=N",
+    "sglang": "tp=N, group=N, marlin, transformers",
+    "mlx": "none",
+    **dict.fromkeys(("gguf", "llama.cpp"), f"one type: {', '.join(BLOCK_TYPES)}"),
+}

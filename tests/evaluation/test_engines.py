@@ -1,0 +1,238 @@
+"""Benching in real engines: what is asked of their processes, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from decoders import write_decoder
+
+from gacprof.core.errors import CheckpointError, MeasurementError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from gacprof.evaluation.engines import bench_engine, engine, greedy, process  # noqa: E402
+from gacprof.evaluation.engines.engine import Engine, engine_of  # noqa: E402
+from gacprof.evaluation.engines.in_transformers import Served  # noqa: E402
+
+FAKE = Engine("fake", str(Path(__file__).parent / "fake_engine.py"), ("1.0",), "folder", "nowhere")
+
+
+@pytest.fixture(autouse=True)
+def with_fake(monkeypatch):
+    monkeypatch.setattr(engine, "ENGINES", {**engine.ENGINES, "fake": FAKE})
+
+
+@pytest.fixture
+def model(tmp_path):
+    def make(name, **config):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"speed": 1.0, "name": name} | config))
+        return folder
+
+    return make
+
+
+def asked(folder):
+    """What each process was asked, by process."""
+    files = sorted(folder.glob("asked-*.jsonl"))
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
+
+
+def test_models_are_timed_side_by_side_each_in_a_process_of_its_own(model, tmp_path):
+    slow, quick = model("slow"), model("quick", speed=0.8)
+    found = bench_engine([slow, quick], "fake", tokens=(8, 4), decode_steps=3, rounds=12, threads=1)
+    assert found.models == ("slow", "quick") and found.engine == "fake 1.0"
+    names = ("prefill 4", "prefill 8", "decode 4")
+    assert [t.workload for t in found.timings] == [name for name in names for _ in range(2)]
+    for name in names:
+        timing = found.of("quick", name)
+        assert timing.verdict == "faster" and timing.ratio[1] == pytest.approx(0.8, rel=0.01)
+        assert found.of("slow", name).verdict == "reference"
+    assert len(asked(tmp_path)) == 3  # two models and the hidden replicate of the first
+    assert len(found.replicates) == 3 and found.spread < 0.02
+
+
+def test_tokens_per_second_are_of_the_latency_and_its_interval(model):
+    found = bench_engine([model("one")], "fake", tokens=(8,), decode_steps=2, rounds=12)
+    prefill, decode = found.timings
+    low, middle, high = found.tokens_per_s(prefill)
+    assert middle == pytest.approx(8e6 / prefill.latency_us)
+    assert low <= middle <= high
+    assert found.tokens_per_s(decode)[1] == pytest.approx(1e6 / decode.latency_us)
+    told = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert told["timings"][0]["tokens_per_s"] == [low, middle, high]
+
+
+def test_every_prompt_is_new_and_all_models_get_the_same(model, tmp_path):
+    bench_engine([model("a"), model("b")], "fake", tokens=(4,), decode_steps=2, rounds=12)
+    prompts = []
+    for calls in asked(tmp_path):
+        prompts.append([ids for kind, *rest in calls if kind == "prefill" for ids in rest[:1]])
+        assert {steps for kind, *rest in calls if kind == "decode" for steps in rest[1:]} == {2}
+    shortest = min(map(len, prompts))
+    assert shortest >= 12
+    assert all(row[:shortest] == prompts[0][:shortest] for row in prompts)
+    assert len({tuple(ids) for ids in prompts[0]}) == len(prompts[0])
+    assert all(len(ids) == 4 and max(ids) < 50 for ids in prompts[0])
+
+
+def test_a_copy_of_the_same_bytes_is_called_identical(model):
+    a, b = model("a"), model("b")
+    (b / "config.json").write_bytes((a / "config.json").read_bytes())
+    found = bench_engine([a, b], "fake", tokens=(4,), decode_steps=0, rounds=12)
+    assert [t.verdict for t in found.timings] == ["reference", "identical"]
+
+
+def test_the_settings_reach_the_engine(model, tmp_path):
+    bench_engine(
+        [model("a")], "fake", tokens=(4, 16), decode_steps=2, rounds=12, threads=1, dtype="bfloat16"
+    )
+    assert asked(tmp_path)[0][0] == ["open", 1, 26, "bfloat16", False]
+
+
+def test_a_second_copy_that_has_no_room_is_the_same_process(model, tmp_path, monkeypatch):
+    from gacprof.evaluation.engines import bench
+
+    monkeypatch.setattr(bench, "free_bytes", lambda device: 0)
+    found = bench_engine([model("a")], "fake", tokens=(4,), decode_steps=0, rounds=12)
+    assert len(asked(tmp_path)) == 1
+    assert any("the reference's own process" in note for note in found.notes)
+
+
+def test_an_untested_version_is_noted(model, monkeypatch):
+    other = Engine("fake", FAKE.file, ("0.9",), "folder", "nowhere")
+    monkeypatch.setattr(engine, "ENGINES", {"fake": other})
+    found = bench_engine([model("a")], "fake", tokens=(4,), decode_steps=0, rounds=12)
+    assert "fake 1.0 was not tested with gacprof, 0.9 was" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"refuses": "this layout"}, r"fake: cannot load this layout$"),
+        ({"absent": 1}, r"fake is not in .* \(No module named 'a_module_that_is_not_there'\): now"),
+        ({"dies": 1}, r"fake's process ended \(RuntimeError: no more memory\)"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, r"--trust-remote-code"),
+    ],
+)
+def test_what_goes_wrong_in_an_engine_is_one_line(model, config, told):
+    with pytest.raises(MeasurementError, match=told) as failed:
+        bench_engine([model("a", **config)], "fake", tokens=(4,), rounds=12)
+    assert "\n" not in str(failed.value)
+
+
+def test_an_engine_that_hangs_is_ended(model, monkeypatch):
+    monkeypatch.setattr(process.EngineProcess.ask, "__defaults__", (0.5,))
+    with pytest.raises(MeasurementError, match=r"gave no answer within 0\.5 s"):
+        bench_engine([model("a", hangs=1)], "fake", tokens=(4,), rounds=12)
+
+
+def test_engines_and_models_that_are_not_there_are_named(tmp_path, model):
+    with pytest.raises(MeasurementError, match=r"no engine is called 'vlm': there are transformer"):
+        bench_engine([model("a")], "vlm")
+    with pytest.raises(MeasurementError, match=r"vllm runs in a Python of its own: .*vllm_cpu_env"):
+        bench_engine([model("b")], "vllm")
+    with pytest.raises(MeasurementError, match=r"no interpreter .*nowhere for vllm"):
+        bench_engine([model("c")], "vllm", python=tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match=r"is no GGUF file, which is what llama\.cpp loads"):
+        bench_engine([model("d")], "llama.cpp")
+    with pytest.raises(CheckpointError, match=r"no checkpoint's folder with a config\.json"):
+        bench_engine([tmp_path / "nothing"], "fake")
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(MeasurementError, match="leave out the dtype"):
+        bench_engine([tmp_path / "a.gguf"], "llama.cpp", dtype="float32")
+
+
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path):
+    (tmp_path / "m.gguf").touch()
+    assert engine_of("llama.cpp").model(tmp_path) == tmp_path / "m.gguf"
+    (tmp_path / "n.gguf").touch()
+    with pytest.raises(CheckpointError):
+        engine_of("llama.cpp").model(tmp_path)
+
+
+def test_greedy_tokens_come_back(model):
+    assert greedy(model("a"), "fake", [1, 2, 3], 4) == [3, 4, 5, 6]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        vocab_size=64,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("tiny")
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_transformers_writes_what_generate_writes(tiny):
+    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    try:
+        served = Served()
+        told = served.open(str(tiny), threads, 64, None, False)
+        ids = list(range(1, 20))
+        plain = transformers.LlamaForCausalLM.from_pretrained(tiny).generate(
+            torch.tensor([ids]), max_new_tokens=12, min_new_tokens=12, do_sample=False,
+            pad_token_id=0,
+        )  # fmt: skip
+        assert served.greedy(ids, 12) == plain[0, len(ids) :].tolist()
+        assert served.prefill(ids) > 0 and served.decode(ids, 3) > 0
+        assert told["version"] == transformers.__version__ and told["vocabulary"] == 64
+    finally:
+        torch.set_grad_enabled(grad)
+        transformers.logging.enable_progress_bar()
+
+
+def test_the_verb_benches_in_an_engine(model, monkeypatch, capsys):
+    from gacprof.cli import main
+
+    words = ["bench", model("a"), model("b", speed=0.5), "--engine", "fake", "--tokens", "8"]
+    monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, words), "--decode-steps", "2"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().out
+    assert not ended.value.code
+    assert "fake 1.0 on" in told and "tokens/s" in told and "faster" in told
+    assert "A/A spread of decode 8" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--threads", "2"], "go with --engine"),
+        (["--engine", "fake", "--batch", "2"], "with --engine the batch is 1"),
+        (["--engine", "fake", "--device", "cpu"], "the device is the engine's own"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tiny, monkeypatch, capsys, words, told):
+    from gacprof.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["gacprof", "bench", str(tiny), *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and told in capsys.readouterr().err
+
+
+def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
+    pytest.importorskip("xllamacpp")
+    import gacprof
+    from gacprof.evaluation.engines.in_llamacpp import Served as Llama
+    from gacprof.exporting.engines import reference
+
+    folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
+    gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")
+    ids = list(range(2, 30))
+    told = greedy(tmp_path / "gguf", "llama.cpp", ids, 8)
+    assert told[0] == reference(str(folder), ids).tokens[0] and len(told) == 8
+    served = Llama()
+    found = served.open(str(engine_of("llama.cpp").model(tmp_path / "gguf")), 1, 64, None, False)
+    assert found["vocabulary"] == 288 and found["parameters"] == gacprof.scan(folder).parameters
+    for _ in range(2):  # the same prompt again: no cache may shorten it
+        assert served.prefill(ids) > 0 and served.decode(ids, 3) > 0

@@ -1,0 +1,46 @@
+"""vLLM itself: ``make test-vllm`` makes its environment and names its Python for these tests."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from gacprof.evaluation.engines import bench_engine, greedy  # noqa: E402
+
+PYTHON = os.environ.get("GACPROF_VLLM_PYTHON")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(not PYTHON, reason="vLLM's Python is not named: make test-vllm"),
+]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=128, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=512, max_position_embeddings=256,
+        initializer_range=0.1,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("tiny")
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_vllm_writes_the_same_tokens_as_transformers(tiny):
+    ids = list(range(3, 40))
+    ours = greedy(tiny, "transformers", ids, 32, dtype="float32")
+    assert greedy(tiny, "vllm", ids, 32, python=PYTHON, dtype="float32") == ours
+
+
+def test_vllm_is_benched(tiny):
+    found = bench_engine(
+        [tiny], "vllm", python=PYTHON, tokens=(16,), decode_steps=4, rounds=12, dtype="float32"
+    )
+    assert found.engine.startswith("vllm ") and found.dtype == "float32"
+    assert {t.workload for t in found.timings} == {"prefill 16", "decode 16"}
+    assert all(t.latency_us > 0 for t in found.timings)

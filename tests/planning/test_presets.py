@@ -1,0 +1,314 @@
+"""What engines demand of sizes is met exactly, or refused by name.
+
+The rules are written down here a second time, one line an engine, from the engines' own checks, and
+every size is tried against them.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import pytest
+from checkpoint_making import checkpoint
+from planted import TOKENS, planted_device, planted_latency
+
+from gacprof.checkpoint import scan
+from gacprof.core.errors import PlanError
+from gacprof.core.points import Point
+from gacprof.planning import Constraints, plan
+from gacprof.planning.presets import BLOCK_TYPES, ENGINES, parse_preset
+from gacprof.planning.request import bounds_of
+from gacprof.planning.requirements import requirements
+from gacprof.sweeping import build_map_of, run_sweep
+from gacprof.sweeping.for_checkpoint import suite_for
+
+HIDDEN, HEADS = 256, 8
+LAYERS = (683, 700, 517)
+SIZES = range(1, 3000)
+
+
+def layer(index: int, width: int, hidden: int = HIDDEN) -> dict[str, tuple[int, ...]]:
+    at = f"model.layers.{index}"
+    return {
+        **{f"{at}.self_attn.{x}_proj.weight": (hidden, hidden) for x in "qkvo"},
+        f"{at}.mlp.gate_proj.weight": (width, hidden),
+        f"{at}.mlp.up_proj.weight": (width, hidden),
+        f"{at}.mlp.down_proj.weight": (hidden, width),
+    }
+
+
+CONFIG = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "intermediate_size": 1024}
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    """Three layers of three odd widths."""
+    shapes = {"model.embed_tokens.weight": (64, HIDDEN), "lm_head.weight": (64, HIDDEN)}
+    for index, width in enumerate(LAYERS):
+        shapes |= layer(index, width)
+    return checkpoint(tmp_path_factory.mktemp("pruned"), shapes, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def factored(tmp_path_factory):
+    """One projection as a pair of rank 76, beside a width."""
+    at = "model.layers.0.self_attn.q_proj"
+    shapes = layer(0, 683)
+    del shapes[f"{at}.weight"]
+    shapes |= {f"{at}.BLinear.weight": (76, HIDDEN), f"{at}.ALinear.weight": (HIDDEN, 76)}
+    config = CONFIG | {"truncation_ranks": {at: 76}}
+    return checkpoint(tmp_path_factory.mktemp("factored"), shapes, config)
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    """The planted device's map of a checkpoint, with sizes for a preset; each made once."""
+    made = {}
+
+    def make(folder, preset=None):
+        if (folder, preset) not in made:
+            inventory, out = scan(folder), tmp_path_factory.mktemp("map") / "run"
+            asked = requirements(inventory, preset).by_dim
+            multiples = {name: required.multiple for name, required in asked.items()}
+            suite = suite_for(inventory, sorted(TOKENS), dtype="float16", multiples=multiples)
+            run_sweep(suite, planted_device(), out)
+            made[folder, preset] = build_map_of(out, "planted")
+        return made[folder, preset]
+
+    return make
+
+
+WIDTHS = {
+    "transformers": lambda w: True,
+    "vllm": lambda w: True,
+    "vllm,tp=4": lambda w: w % 4 == 0,
+    "vllm,marlin": lambda w: w % 64 == 0 and w % 128 == 0,
+    "vllm,tp=4,marlin": lambda w: w % 4 == 0 and w // 4 % 64 == 0 and w // 4 % 128 == 0,
+    "vllm,tp=8,marlin": lambda w: w % 8 == 0 and w // 8 % 64 == 0 and w // 8 % 128 == 0,
+    "vllm,amx": lambda w: w % 16 == 0 and w % 32 == 0,
+    "gptq": lambda w: w % 128 == 0 and w % 8 == 0,
+    "gptq,group=32,tp=2": lambda w: w % 2 == 0 and w // 2 % 32 == 0 and w // 2 % 8 == 0,
+    "awq,group=64": lambda w: w % 64 == 0 and w % 8 == 0,
+    "sglang": lambda w: w % 256 == 0,
+    "sglang,transformers": lambda w: True,
+    "trt-llm": lambda w: w % 256 == 0,
+    "trt-llm,tp=8": lambda w: w % 256 == 0 and w % 8 == 0,
+    "mlx": lambda w: w % 256 == 0,
+    "gguf": lambda w: True,
+    "gguf,bf16": lambda w: True,
+    "gguf,q8_0": lambda w: w % 32 == 0,
+    "llama.cpp,q4_k_m": lambda w: w % 256 == 0,
+}
+
+
+@pytest.mark.parametrize("text", WIDTHS)
+def test_a_width_is_asked_for_exactly_what_the_engine_takes(pruned, text):
+    inventory = scan(pruned)
+    found = requirements(inventory, text)
+    for dim in inventory.dims:
+        bounds = bounds_of([dim], Constraints(preset=text), found)
+        assert [s for s in SIZES if bounds.allow(s)] == [s for s in SIZES if WIDTHS[text](s)]
+
+
+def test_every_engine_is_tried_here():
+    assert {text.partition(",")[0] for text in WIDTHS} == set(ENGINES)
+    assert all(size in (1, 32, 256) for size in BLOCK_TYPES.values())
+
+
+def test_gate_and_up_in_one_weight_count_twice_on_its_axis(tmp_path):
+    mlp = "model.layers.0.mlp"
+    shapes = {f"{mlp}.gate_up_proj.weight": (1000, 64), f"{mlp}.down_proj.weight": (64, 500)}
+    inventory = scan(checkpoint(tmp_path, shapes, {"intermediate_size": 500}))
+    asked = requirements(inventory, "gptq,group=4").by_dim[f"{mlp}:width"]
+    taken = [s for s in SIZES if 2 * s % 8 == 0 and s % 4 == 0]
+    assert [s for s in SIZES if s % asked.multiple == 0] == taken
+
+
+def test_a_rank_is_the_outputs_of_one_product_and_the_inputs_of_the_next(factored):
+    asked = requirements(scan(factored), "gptq,group=32,marlin").by_dim
+    rank = asked["model.layers.0.self_attn.q_proj:rank"]
+    taken = [r for r in SIZES if r % 64 == 0 and r % 128 == 0 and r % 32 == 0 and r % 8 == 0]
+    assert [r for r in SIZES if r % rank.multiple == 0] == taken
+    assert "Marlin's tiles are 128 inputs" in rank.reasons
+
+
+@pytest.mark.parametrize("text", ["vllm,tp=8,marlin", "awq,group=64"])
+def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, mapped, text):
+    cliff_map = mapped(pruned, text)
+    made = plan(
+        pruned, cliff_map, tokens=TOKENS, objective="pad", constraints=Constraints(preset=text)
+    )
+    free = plan(pruned, cliff_map, tokens=TOKENS, objective="pad")
+    assert made.certificate.proved
+    for choice, width in zip(made.choices, LAYERS, strict=True):
+        assert all(WIDTHS[text](size) and size % 8 == 0 for size in choice.candidates)
+        assert choice.after == min(s for s in SIZES if s >= width and WIDTHS[text](s))
+    assert made.budget.used >= free.budget.used
+    assert made.preset.text == text
+    assert sum(demand.dims for demand in made.preset.demands) >= len(LAYERS)
+    assert all(demand.source for demand in made.preset.demands)
+
+
+def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, mapped):
+    """Every combination of measured sizes that both take, by enumeration."""
+    text = "vllm,tp=2"
+    cliff_map = mapped(pruned)
+    request = {"tokens": TOKENS, "objective": "pad", "dtype": "float16"}
+    offered = plan(pruned, cliff_map, **request)
+
+    def us(width):
+        shapes = [(width, HIDDEN), (width, HIDDEN), (HIDDEN, width)]
+        points = (
+            Point.of("linear", {"M": m, "N": n, "K": k}, "float16")
+            for m in TOKENS
+            for n, k in shapes
+        )
+        return sum(map(planted_latency, points))
+
+    sizes = [
+        [s for s in choice.candidates if s % 2 == 0 and s >= width]
+        for choice, width in zip(offered.choices, LAYERS, strict=True)
+    ]
+    assert prod(map(len, sizes)) > 30
+    limit = 1.02 * sum(us(min(row)) for row in sizes)
+    best = min(sum(c) for c in product(*sizes) if sum(map(us, c)) <= limit)
+    made = plan(
+        pruned, cliff_map, constraints=Constraints(preset=text), latency_limit_us=limit, **request
+    )
+    assert made.certificate.proved and sum(c.after for c in made.choices) == best
+
+
+def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factored, mapped):
+    """Ranks and widths in one knapsack: the value of the plan is the largest there is."""
+    text = "gptq,group=16"
+    cliff_map = mapped(factored, text)
+    inventory = scan(factored)
+    budget = int(inventory.parameters * 0.99)
+    settings = {"tokens": TOKENS, "objective": "gac", "budget_parameters": budget}
+    made = plan(inventory, cliff_map, constraints=Constraints(preset=text), **settings)
+    assert made.budget.checkpoint_after <= budget
+    rows = [choice.candidates for choice in made.choices]
+    assert all(size % 16 == 0 for row in rows for size in row)
+    cost = [dim.params_per_unit for dim in inventory.dims]
+    now = [dim.size for dim in inventory.dims]
+    rest = inventory.parameters - sum(c * s for c, s in zip(cost, now, strict=True))
+    gains = [
+        sum(c * (s - n) for c, s, n in zip(cost, sizes, now, strict=True))
+        for sizes in product(*rows)
+        if rest + sum(c * s for c, s in zip(cost, sizes, strict=True)) <= budget
+    ]
+    assert made.certificate.value == pytest.approx(max(gains))
+
+
+def test_a_size_that_no_window_holds_is_offered_all_the_same(pruned, mapped):
+    cliff_map = mapped(pruned, "vllm,tp=8,marlin")
+    made = plan(
+        pruned, cliff_map, tokens=TOKENS, objective="pad", window=0.0,
+        constraints=Constraints(preset="vllm,tp=8,marlin"),
+    )  # fmt: skip
+    assert [choice.after for choice in made.choices] == [1024, 1024, 1024]
+
+
+def test_a_map_without_such_sizes_names_the_layer_the_demand_and_the_sweep(pruned, mapped):
+    constraints = Constraints(preset="vllm,tp=8,marlin")
+    with pytest.raises(PlanError) as refused:
+        plan(pruned, mapped(pruned), tokens=TOKENS, objective="pad", constraints=constraints)
+    told = str(refused.value)
+    assert "\n" not in told and "model.layers.0.mlp:width must be a multiple of 1024" in told
+    assert "Marlin's tiles are 128 inputs" in told and "8 shards" in told
+    assert "'gacprof sweep --for CHECKPOINT --preset vllm,tp=8,marlin' measures such" in told
+
+
+def test_bounds_that_hold_no_such_size_are_refused(pruned, mapped):
+    constraints = Constraints(preset="vllm,tp=8,marlin", most={"*": 900})
+    with pytest.raises(PlanError, match="cannot be at most 900 and a multiple of 1024"):
+        plan(pruned, mapped(pruned), tokens=TOKENS, objective="pad", constraints=constraints)
+
+
+def test_a_pin_against_the_engine_is_refused(pruned, mapped):
+    constraints = Constraints(preset="gguf,q4_k", pinned={"*layers.0*": 684})
+    with pytest.raises(PlanError, match=r"pinned to 684 and must be a multiple of 256 \(gguf,q4_k"):
+        plan(pruned, mapped(pruned), tokens=TOKENS, constraints=constraints)
+
+
+@pytest.mark.parametrize("text", ["gguf", "gguf,q4_k", "llama.cpp", "trt-llm", "mlx", "sglang"])
+def test_an_engine_that_holds_no_factor_pairs_says_so(factored, text):
+    with pytest.raises(PlanError, match=r"cannot express the factor pair of .*q_proj") as refused:
+        requirements(scan(factored), text)
+    assert "realign MODEL --fuse" in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["vllm", "transformers", "sglang,transformers", "vllm,marlin"])
+def test_an_engine_that_holds_factor_pairs_takes_them(factored, text):
+    assert requirements(scan(factored), text).preset.text == text
+
+
+def test_shards_share_heads_evenly_or_are_refused(pruned):
+    assert requirements(scan(pruned), "vllm,tp=8").preset.tp == 8
+    with pytest.raises(PlanError, match=r"3 shards cannot share the 8 heads .* tp of 1, 2, 4, 8"):
+        requirements(scan(pruned), "vllm,tp=3")
+
+
+def test_shards_may_outnumber_heads_of_keys_and_values(tmp_path):
+    shapes = layer(0, 683)
+    for x in "kv":
+        shapes[f"model.layers.0.self_attn.{x}_proj.weight"] = (64, HIDDEN)
+    inventory = scan(checkpoint(tmp_path, shapes, CONFIG | {"num_key_value_heads": 2}))
+    for tp in (1, 2, 4, 8):
+        assert requirements(inventory, f"vllm,tp={tp}").preset.tp == tp
+    with pytest.raises(PlanError, match="ask for tp of 1, 2, 4, 8"):
+        requirements(inventory, "vllm,tp=16")
+
+
+def test_what_no_plan_changes_is_refused_where_the_engine_refuses_it(tmp_path):
+    narrow = CONFIG | {"hidden_size": 96, "num_attention_heads": 3}
+    inventory = scan(checkpoint(tmp_path, layer(0, 683, hidden=96), narrow))
+    with pytest.raises(PlanError, match=r"the inputs of .* are 96, no multiple of 128 \(groups"):
+        requirements(inventory, "gptq")
+    assert requirements(inventory, "gptq,group=32").unmet == ()
+
+
+def test_what_no_plan_changes_is_noted_where_the_engine_gets_around_it(tmp_path):
+    narrow = CONFIG | {"hidden_size": 96, "num_attention_heads": 3}
+    inventory = scan(checkpoint(tmp_path, layer(0, 683, hidden=96), narrow))
+    (note,) = requirements(inventory, "gguf,q4_k").unmet
+    assert "are 96, no multiple of 256" in note and "larger type" in note
+    assert "(5 more like it)" in note
+
+
+def test_a_dense_product_is_offered_only_where_the_engine_takes_it(tmp_path):
+    at = "model.layers.0.self_attn.q_proj"
+    shapes = {f"{at}.BLinear.weight": (48, 128), f"{at}.ALinear.weight": (100, 48)}
+    inventory = scan(checkpoint(tmp_path, shapes, {"truncation_ranks": {at: 48}}))
+    assert requirements(inventory, "vllm").allows_dense(at)
+    assert requirements(inventory, None).allows_dense(at)
+    with pytest.raises(PlanError, match=r"the outputs of .* are 100, no multiple of 8"):
+        requirements(inventory, "gptq,group=16")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("vlm", "no preset is called 'vlm': there are transformers, vllm"),
+        ("", "no preset is called ''"),
+        ("vllm,tp=0", "write tp=N with a positive whole number"),
+        ("vllm,tp", "not understood|write tp=N"),
+        ("vllm,tp=", "not understood at 'tp='"),
+        ("vllm,tp=2,tp=4", "not understood at 'tp=4'"),
+        ("vllm,,marlin", "not understood at ''"),
+        ("vllm,marlin=3", "marlin takes no value"),
+        ("vllm,q4_k", "vllm has no option 'q4_k'"),
+        ("gguf,q9", "gguf has no option 'q9'"),
+        ("gguf,q4_k,q8_0", "names two types: q4_k and q8_0"),
+        ("gguf,tp=2", "gguf has no option 'tp'"),
+        ("gptq,group=100,marlin", "Marlin kernels know groups of 32, 64, 128 only"),
+        ("sglang,transformers,tp=2", "custom code runs on one shard"),
+        ("mlx,tp=2", "mlx has no option 'tp'"),
+        ("trt-llm,marlin", "trt-llm has no option 'marlin'"),
+    ],
+)
+def test_a_preset_that_there_is_not_is_refused_in_one_line(text, told):
+    with pytest.raises(PlanError, match=told) as refused:
+        parse_preset(text)
+    assert "\n" not in str(refused.value)
