@@ -41,6 +41,9 @@ WIDTHS = ("llm-pruner",)
 RANKS = (0.55, 1.15)
 """Ranks are measured from this share of the smallest uniform one to this share of the largest."""
 
+SCORE = "fisher"
+"""Of the layers: it weighs the energy that a rank keeps, and is Eq. 4's score."""
+
 FASTER = 0.97
 """The latency budget: of what the tool's own rounding is predicted to take in its products."""
 
@@ -160,6 +163,8 @@ def compressed(setting: Setting, cell: Cell) -> dict[str, Any]:
     elif cell.variant != "unaligned":
         asked = {"cliff_map": map_of(setting, cell), "tokens": setting.tokens}
         asked["objective"] = "gac" if cell.variant == "eq4" else "energy"
+        if cell.method not in WIDTHS:  # a pruner's Taylor importance is its own score
+            asked["score"] = SCORE
     if cell.variant == "latency":
         rounded = folder_of(setting, Cell(cell.method, cell.ratio, "rounded"))
         asked["latency_limit_us"] = FASTER * _predicted_us(setting, cell, rounded)
