@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TRAINED := runs/smollm2/smollm2/config.json
 
-.PHONY: demo test lint types unit fuzz test-vllm setup clean
+.PHONY: demo test lint types unit test-all fuzz test-vllm setup clean
 demo: $(READY) $(TRAINED)
 	@$(BIN)/gacprof demo --out runs/demo --model runs/smollm2/smollm2
 
@@ -26,6 +26,10 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# what takes half a minute and more, too
+test-all: $(READY)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
 
 # 20,000 damaged files; the tests read a few hundred of them
 fuzz: $(READY)

@@ -15,6 +15,8 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+os.environ.pop("COLUMNS", None)  # tables are as a pipe gets them, wherever the tests run
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "support"))
 

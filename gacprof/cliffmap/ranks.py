@@ -74,6 +74,8 @@ def _shapes(layers: Linear | Shape | Iterable[Linear | Shape]) -> list[Shape]:
     """The shapes of one layer or of several. Raises :class:`MapError` for what is none."""
     if isinstance(layers, Linear):
         return [(layers.out_features, layers.in_features)]
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise MapError(f"{layers!r} is no linear layer and no shape: give (out, in)")
     listed: list[Any] = list(layers)
     if not listed:
         raise MapError("safe ranks of no layer: give a linear layer or a shape (out, in)")

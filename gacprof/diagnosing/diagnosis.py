@@ -269,12 +269,14 @@ def _remarks(
 def _all_safe(judged: Sequence[DimFinding], all_known: bool) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
     safe = (
-        f"every dim{'' if all_known else ' that the map knows'} is safe, none loses more than "
+        f"every dim that can be changed{'' if all_known else ' and that the map knows'} is safe, "
+        "none loses more than "
         f"{max(d.tolerance for d in judged):.0%}"
     )
     if not all_known:
         return safe
     return (
-        f"{safe}: if this model is slow, its dims are not why (two small products in place of one, "
-        "launch-bound or memory-bound decode)"
+        f"{safe}: if this model is slow, they are not why (two small products in place of one, "
+        "launch-bound or memory-bound decode, or dims that only another model would have: hidden "
+        "size, heads)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.cli import main
+from gacprof.cli.app import main
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "chain"))
 

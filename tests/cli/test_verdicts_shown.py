@@ -126,5 +126,5 @@ def test_the_page_tells_them_too(asvd, rough, tmp_path):
         plan=plan(asvd, rough).as_dict(),
     )
     page = write_page(contents, tmp_path).read_text()
-    for words in ("undecided", "at most", "Tolerance 2.0%", "by a tolerance of 2.0%"):
+    for words in ("undecided", "at most", "Tolerance 2.0 %", "by a tolerance of 2.0 %"):
         assert words in page, words

@@ -84,6 +84,7 @@ def test_a_ratio_below_what_asvd_searches_is_refused():
         least_sensitive([target("a")], 0.7, {("a", 0.4): 1.0})
 
 
+@pytest.mark.slow
 def test_sensitivity_is_the_loss_with_that_weight_alone_cut(dense, ids, tmp_path):
     work = tmp_path / "work"
     gacprof.compress(dense, tmp_path / "out", method="asvd", ratio=0.2, calib=ids, work=work)
@@ -106,6 +107,7 @@ def test_sensitivity_is_the_loss_with_that_weight_alone_cut(dense, ids, tmp_path
         assert losses[name, 0.5] == pytest.approx(float(loss), rel=2e-3)
 
 
+@pytest.mark.slow
 def test_a_tied_head_stays_dense(tmp_path, ids):
     model = make_model(tmp_path / "model", tie_word_embeddings=True)
     result = gacprof.compress(model, tmp_path / "out", method="asvd", ratio=0.2, calib=ids)

@@ -89,6 +89,7 @@ def test_nan_in_a_weight_is_named(dense, ids, tmp_path):
         assert not (tmp_path / method).exists()
 
 
+@pytest.mark.slow
 def test_models_that_are_compressed_already(unaligned, ids, tmp_path):
     refused("compressed already", unaligned("asvd"), tmp_path / "o", method="svd", ratio=0.2)
 
@@ -113,6 +114,7 @@ def test_a_map_that_does_not_hold_the_shapes_names_the_sweep(dense, ids, tmp_pat
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.slow
 def test_what_a_layout_cannot_name_stays_and_is_named(tmp_path, ids):
     import transformers
 
@@ -146,6 +148,7 @@ def test_experts_that_the_class_keeps_otherwise_are_refused_by_name(tmp_path, id
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.slow
 def test_a_score_that_a_head_has_not_is_refused(dense, ids, tmp_path):
     refused(
         "not known of 'lm_head'", dense, tmp_path / "o", method="asvd", ratio=0.2, calib=ids,
@@ -181,7 +184,10 @@ STOPS = {
 """Where a run is stopped, one try after the other: what is called, and at which call."""
 
 
-@pytest.mark.parametrize("method", STOPS)
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=pytest.mark.slow if m == "asvd" else ()) for m in STOPS],
+)
 def test_an_interrupted_run_goes_on_and_gives_identical_files(
     dense, ids, tmp_path, monkeypatch, method
 ):
@@ -221,6 +227,7 @@ def test_a_finished_layer_is_not_worked_out_again(dense, ids, tmp_path, monkeypa
     assert files_of(tmp_path / "c") == files_of(tmp_path / "a") != files_of(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_another_model_in_the_same_folder_begins_anew(tmp_path, ids):
     common = {"method": "svd-llm", "ratio": 0.3, "calib": ids, "work": tmp_path / "work"}
     model = make_model(tmp_path / "model")
@@ -233,6 +240,7 @@ def test_another_model_in_the_same_folder_begins_anew(tmp_path, ids):
     assert files_of(tmp_path / "a") != files_of(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_the_model_is_read_only(dense, ids, tmp_path):
     before = files_of(dense)
     for method in ("svd-llm", "llm-pruner"):

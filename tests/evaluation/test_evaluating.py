@@ -84,6 +84,7 @@ def test_a_model_in_memory_is_evaluated_with_a_named_tokenizer(here):
         gacprof.evaluate(tiny_model(), text=here / "text.txt")
 
 
+@pytest.mark.slow
 def test_a_compressed_checkpoint_is_evaluated_with_the_originals_tokenizer(
     fixtures, here, tmp_path
 ):
