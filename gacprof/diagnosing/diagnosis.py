@@ -7,7 +7,7 @@ Penalties come from measurements, never from a rule about multiples of 8; the pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,8 @@ def diagnose(
             f"the map is incomplete: {len(cliff_map.file.unmeasured)} curves of its suite were not "
             "measured; go on with that sweep (gacprof sweep --resume --out FOLDER) and build again"
         )
-    notes += _remarks(dims.values(), weights, predictor.tokens_note)
+    heads = list(_misaligned_heads(inventory, cliff_map, predictor.dtype))
+    notes += _remarks(dims.values(), weights, predictor.tokens_note, blameless=not heads) + heads
     return Diagnosis(
         inventory.path,
         inventory.layout,
@@ -235,13 +236,16 @@ def _judge_weight(
 
 
 def _remarks(
-    dims: Collection[DimFinding], weights: Sequence[WeightFinding], tokens_note: str
+    dims: Collection[DimFinding],
+    weights: Sequence[WeightFinding],
+    tokens_note: str,
+    blameless: bool,
 ) -> list[str]:
-    """What a user should know besides the numbers."""
+    """What a user should know besides the numbers. ``blameless``: no head_dim is misaligned."""
     judged = [d for d in dims if d.verdict != "unknown"]
     remarks = []
     if judged and all(d.verdict == "safe" for d in judged):
-        remarks.append(_all_safe(judged, len(judged) == len(dims)))
+        remarks.append(_all_safe(judged, blameless and len(judged) == len(dims)))
     undecided = [d for d in judged if d.verdict == "undecided"]
     if undecided:
         bound = highest_penalty(undecided)
@@ -266,14 +270,33 @@ def _remarks(
     return remarks
 
 
-def _all_safe(judged: Sequence[DimFinding], all_known: bool) -> str:
+def _misaligned_heads(inventory: Inventory, cliff_map: CliffMap, dtype: str) -> Iterator[str]:
+    """Head sizes that the map's curves of attention call misaligned. No zeros can be added to one
+    without code that scales the queries anew, so that it is no dim of the plan."""
+    for heads, kv_heads, head_dim in sorted(
+        {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
+    ):
+        curves = cliff_map.select("attention", "head_dim", dtype, heads=heads, kv_heads=kv_heads)
+        for curve in curves:
+            place = curve.points.place(head_dim)
+            if place is None or head_dim not in curve.misaligned:
+                continue
+            low, high = curve.points.penalty_low[place], curve.points.penalty_high[place]
+            upper = "" if high is None else f" to {high:.1%}"
+            yield (
+                f"attention loses {low:.1%}{upper} to its head_dim of {head_dim} ({curve.shape}): "
+                "a realigned checkpoint cannot change that; 'gacprof explain MAP --op attention "
+                f"--d {head_dim}' tells why"
+            )
+
+
+def _all_safe(judged: Sequence[DimFinding], blameless: bool) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
     safe = (
-        f"every dim that can be changed{'' if all_known else ' and that the map knows'} is safe, "
-        "none loses more than "
+        "every dim that can be changed and that the map knows is safe, none loses more than "
         f"{max(d.tolerance for d in judged):.0%}"
     )
-    if not all_known:
+    if not blameless:
         return safe
     return (
         f"{safe}: if this model is slow, they are not why (two small products in place of one, "

@@ -112,3 +112,22 @@ def test_a_dtype_that_is_not_the_checkpoints_is_told_with_what_it_means(asvd, pl
 def test_a_diagnosis_is_short_to_look_at(asvd, planted_map):
     found = diagnose(asvd, planted_map, tokens=TOKENS)
     assert len(repr(found)) < 400 and f"{found.misaligned} of {len(found.weights)}" in repr(found)
+
+
+def test_a_head_dim_that_the_map_calls_misaligned_is_named():
+    """It is no dim of a plan, and yet no sentence may say that dims are not why."""
+    from types import SimpleNamespace
+
+    from gacprof.checkpoint.inventory import Attention
+    from gacprof.cliffmap import CliffMap
+    from gacprof.diagnosing.diagnosis import _misaligned_heads
+
+    h100 = CliffMap.load("h100-published")
+
+    def notes(head_dim):
+        model = SimpleNamespace(attentions=(Attention(0, 32, 32, head_dim),) * 2)
+        return list(_misaligned_heads(model, h100, "float16"))
+
+    (note,) = notes(107)
+    assert "head_dim of 107" in note and "51.1%" in note and "--d 107" in note
+    assert notes(128) == notes(1000) == []
