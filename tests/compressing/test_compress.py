@@ -145,6 +145,7 @@ def test_rounding_is_the_tools_own(compress, tmp_path, method):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.slow
 def test_weights_stay_in_their_type(tmp_path, ids, dtype):
     model = make_model(tmp_path / "model", dtype, tie_word_embeddings=True)
     result = gacprof.compress(model, tmp_path / "out", method="svd-llm", ratio=0.2, calib=ids)
@@ -156,6 +157,7 @@ def test_weights_stay_in_their_type(tmp_path, ids, dtype):
 
 
 @pytest.mark.parametrize("method", ["svd-llm", "palu", "llm-pruner"])
+@pytest.mark.slow
 def test_biases_go_along(tmp_path, ids, method):
     model = make_model(tmp_path / "model", attention_bias=True, mlp_bias=True)
     gacprof.compress(model, tmp_path / "out", method=method, ratio=0.02, calib=ids)

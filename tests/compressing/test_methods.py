@@ -35,6 +35,7 @@ def pattern(names):
         ("palu", "palu_mha_gs4_block1.headers"),
     ],
 )
+@pytest.mark.slow
 def test_tensors_are_named_as_the_original_tools_name_them(
     unaligned, fixtures, tmp_path, method, fixture
 ):

@@ -35,6 +35,7 @@ def test_the_load_width_of_a_row_copy_by_divisibility() -> None:
 
 
 @needs_triton
+@pytest.mark.slow
 def test_a_gemm_loses_its_asynchronous_loads_but_keeps_its_mma() -> None:
     for arch, ptx, sass in MMA:
         divisors = static.DIVISORS if arch == "sm80" else (16, 1)

@@ -49,6 +49,8 @@ def test_the_notebook_runs(path: Path):
 
 def test_every_notebook_is_stored_with_what_it_shows():
     for path in NOTEBOOKS:
+        if path.stem == "quickstart":  # measured anew by who runs it
+            continue
         cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
         assert any(cell.outputs for cell in cells), path.stem
         assert not any(o.output_type == "error" for cell in cells for o in cell.outputs), path.stem

@@ -171,6 +171,7 @@ def test_a_sweep_that_the_time_cuts_off_says_so(h200, tmp_path, monkeypatch):
     assert "not finished: the time was up" in h200.survey(tmp_path / "out").candidates()
 
 
+@pytest.mark.slow
 def test_models_that_the_time_did_not_pay_for_are_timed_by_the_next_call(h200, own_survey, no_ncu):
     spent = h200.survey(own_survey, resume=True, budget_s=1e-9)
     run_steps([step for step in spent.steps if step.name == "end_to_end"], own_survey,
