@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -69,8 +69,7 @@ def compress(
     import gacprof
 
     own = {"alpha": alpha, "group_size": group_size, "scope": scope}
-    with progress(method) as advance:
-        steps = _Steps(advance)
+    with progress(method):
         result = gacprof.compress(
             model,
             out,
@@ -91,20 +90,15 @@ def compress(
             device=device,
             work=work,
             options={name: value for name, value in own.items() if value is not None},
-            tell=steps,
+            tell=_step,
         )
     emit(result, as_json, print_compressed)
 
 
-class _Steps:
+def _step(line: str) -> None:
     """Says on a terminal's stderr what is being done."""
-
-    def __init__(self, advance: Any) -> None:
-        self._advance = advance
-
-    def __call__(self, line: str) -> None:
-        if err.is_terminal:
-            err.print(line, highlight=False)
+    if err.is_terminal:
+        err.print(line, highlight=False)
 
 
 def print_compressed(result: CompressResult) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cli.printing import print_table, say, say_notes
+from gacprof.cli.printing import MOST_ROWS, print_table, say, say_notes
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.report.grouping import Group, group
 
 if TYPE_CHECKING:
     from gacprof.diagnosing import Diagnosis
     from gacprof.diagnosing.findings import DimFinding
-
-MOST_ROWS = 20
-"""Rows of a table before the rest is summed up: with the lines below them they fill a screen."""
 
 SECTIONS = {
     "misaligned": "misaligned: the time is surely lost",

@@ -58,7 +58,7 @@ def build(
 
     folder = samples if samples.is_dir() else samples.parent
     target = out or folder / "cliffmap.json"
-    refuse_to_replace(target, "cliff map", lambda start: b"gacprof.cliffmap/" in start)
+    refuse_to_replace(target, "cliff map", _is_map)
     built = gacprof.build_map(samples, name)
     built.save(target)
     if as_json:
@@ -72,6 +72,11 @@ def build(
     if faults:
         complain(f"{'; '.join(faults)}. Go on with '{_more(samples, built)}'")
         raise typer.Exit(1)
+
+
+def _is_map(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"gacprof.cliffmap/" in file.read(4096)
 
 
 def _unmeasured(curves: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from gacprof.cli.options import (
     workload,
 )
 from gacprof.cli.printing import (
+    MOST_ROWS,
     Json,
     complain,
     emit,
@@ -31,6 +32,7 @@ from gacprof.cli.printing import (
     search_line,
 )
 from gacprof.core.errors import PlanError
+from gacprof.core.files import refuse_to_replace
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.report.grouping import group
 
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
     from gacprof import Constraints, Plan
     from gacprof.planning.pareto import Grid, Pareto
     from gacprof.planning.schema import Choice
-
-MOST_ROWS = 20
-"""Rows of changes before the rest is summed up."""
 
 AROUND = 2
 """Sizes of a window shown on either side of the chosen one, besides its ends."""
@@ -202,8 +201,7 @@ def _refuse_to_replace(target: Path, checkpoint: str) -> None:
     inside = folder.is_dir() and target.resolve().parent == folder.resolve()
     if inside and belongs(target.name):
         raise PlanError(f"{target} is a file of the checkpoint's own: name another for the plan")
-    if target.is_file() and target.stat().st_size and not _is_plan(target):
-        raise PlanError(f"{target} exists and is no plan: name another file or remove it first")
+    refuse_to_replace(target, "plan", _is_plan)
 
 
 def _is_plan(path: Path) -> bool:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import Option
 
+from gacprof.core import Progress
 from gacprof.core.formatting import visible
 
 WIDTH_UNSEEN = 2000
@@ -23,17 +24,14 @@ WIDTH_UNSEEN = 2000
 NEVER_FOLDED = 14
 """Columns whose cells are at most this long are never folded: a wide one beside them is."""
 
+MOST_ROWS = 20
+"""Rows of a table before the rest is summed up: with the lines below them they fill a screen."""
+
 _seen = sys.stdout.isatty() or "COLUMNS" in os.environ
 out = Console(width=None if _seen else WIDTH_UNSEEN)
 err = Console(stderr=True)
 
 Json = Option(False, "--json", help="Print JSON and nothing else on stdout.")
-
-
-class Progress(Protocol):
-    """How far a verb is: ``done`` of ``total``, in any unit; ``what`` is at hand."""
-
-    def __call__(self, done: float, total: float, what: object = "") -> None: ...
 
 
 def complain(message: str) -> None:

@@ -34,6 +34,7 @@ from gacprof.compressing.writing import (
 from gacprof.compressors.llmpruner import TaylorPruning
 from gacprof.compressors.methods import method_named
 from gacprof.core.errors import CompressionError
+from gacprof.devices.device import device_name
 from gacprof.diagnosing.workload import Tokens
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
@@ -129,7 +130,7 @@ def compress(
         calibration = calibration_of(
             calib, reader.inventory, windows=windows, length=length, tokenizer=tokenizer
         )
-    where = device or _device()
+    where = device_name(device)
     job = _job(reader, request, calibration)
     key = _key(reader.inventory, request, job, where)
     with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
@@ -263,12 +264,6 @@ def _loaded(cliff_map: CliffMap | str | Path | None) -> CliffMap | None:
     if cliff_map is None or isinstance(cliff_map, CliffMap):
         return cliff_map
     return CliffMap.load(cliff_map)
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _refuse_inside(out: Path, inventory: Inventory) -> None:

@@ -8,9 +8,7 @@ ratios, maps and roundings of the same method begin where those are done.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CompressionError
-from gacprof.core.files import replacing, write_json
-from gacprof.resizing.sizes import digest
+from gacprof.core.files import held, remove_unheld, replacing, write_json
+from gacprof.resizing.sizes import digest, source_identity
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,14 +78,9 @@ class State:
 
 def key_of(inventory: Inventory, facts: Mapping[str, Any]) -> str:
     """What the results follow from: the weights' files as they are now, and ``facts``."""
-    folder = Path(inventory.folder)
-    files = sorted({info.file for info in inventory.tensors.values()})
-    stats = [(name, (folder / name).stat()) for name in files if (folder / name).exists()]
-    identity = [
-        str(folder.resolve()),
-        inventory.fingerprint,
-        [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
-    ]
+    files = {info.file for info in inventory.tensors.values()}
+    there = [name for name in files if (Path(inventory.folder) / name).exists()]
+    identity = source_identity(inventory, there)
     return str(digest([gacprof.__version__, identity, sorted(facts.items())]))[:16]
 
 
@@ -104,7 +97,7 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CompressionError(f"{folder}: cannot be made: {error.strerror or error}") from None
-    with _locked(folder):
+    with _held(folder):
         if work is None:
             _remove_leftovers(out, folder)
         try:
@@ -117,22 +110,16 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise CompressionError(f"{folder} is in use by another process") from None
-    try:
+def _held(folder: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder))
+        except BlockingIOError:
+            raise CompressionError(f"{folder} is in use by another process") from None
         yield
-    finally:
-        os.close(handle)
 
 
 def _remove_leftovers(out: Path, own: Path) -> None:
     """State of other work for the same output that nobody holds."""
-    for other in out.parent.glob(f".{out.name}.compress-*"):
-        if other != own and other.is_dir():
-            with contextlib.suppress(CompressionError), _locked(other):
-                shutil.rmtree(other, ignore_errors=True)
+    others = out.parent.glob(f".{out.name}.compress-*")
+    remove_unheld(other for other in others if other != own and other.is_dir())

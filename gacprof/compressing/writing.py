@@ -6,7 +6,6 @@ Nothing appears under the output's name before all of it is on the disk.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -20,7 +19,7 @@ from gacprof.checkpoint.scanning import describe
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CompressionError
-from gacprof.core.files import sync, write_json, write_text
+from gacprof.core.files import copy, write_json, write_text
 from gacprof.resizing.output import require_space, workspace
 from gacprof.resizing.writers import safetensors_header
 
@@ -129,5 +128,4 @@ def _bytes_of(tensor: NewTensor) -> memoryview:
 def _copy_side_files(folder: Path, inventory: Inventory, written: set[str]) -> None:
     for name in inventory.side_files:
         if name not in written and not name.endswith(".py"):
-            shutil.copyfile(Path(inventory.folder) / name, folder / name)
-            sync(folder / name)
+            copy(Path(inventory.folder) / name, folder / name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +70,38 @@ def read_json(path: Path) -> Any:
     return data
 
 
-def refuse_to_replace(path: Path, what: str, is_ours: Callable[[bytes], bool]) -> None:
-    """Raise :class:`ReportError` where a file is there that is none of ours.
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes. Raises ``BlockingIOError`` where one holds it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
-    ``is_ours`` sees its first 4096 bytes; an empty file is nobody's.
-    """
+
+def remove_unheld(folders: Iterable[Path]) -> None:
+    """Remove the folders that no process holds."""
+    for folder in folders:
+        with contextlib.suppress(BlockingIOError), held(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file's content, durably."""
+    shutil.copyfile(source, target)
+    sync(target)
+
+
+def refuse_to_replace(path: Path, what: str, is_ours: Callable[[Path], bool]) -> None:
+    """Raise :class:`ReportError` where a file is there that is none of ours; an empty one is
+    nobody's."""
     if not path.exists():
         return
     if path.is_dir():
         raise ReportError(f"{path} is a folder: name a file for the {what}")
-    with path.open("rb") as file:
-        start = file.read(4096)
-    if start and not is_ours(start):
+    if path.stat().st_size and not is_ours(path):
         raise ReportError(f"{path} exists and is no {what}: name another file or remove it first")
 
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.skeleton import require_transformers
+from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError, first_line
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
@@ -35,7 +36,7 @@ from gacprof.evaluation.models import (
     text_config,
     vocabulary,
 )
-from gacprof.evaluation.rounds import Progress, Rounds
+from gacprof.evaluation.rounds import Rounds
 from gacprof.evaluation.summary import BenchResult, BenchSummary, conditions
 from gacprof.evaluation.workloads import BenchWorkload, Clock, busy_share, runner
 

@@ -18,6 +18,7 @@ from torch import nn
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.load import dtype_of
+from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError, first_line
 from gacprof.evaluation.choices import Question, Request, read_questions, requests, score_choices
 from gacprof.evaluation.comparison import LEVEL
@@ -44,9 +45,6 @@ from gacprof.evaluation.texts import common_tokenizer, encode, read_text
 
 WINDOW = 1024
 """Tokens that a model sees at once, unless it has fewer positions."""
-
-Progress = Callable[[float, float, object], None]
-"""Called with (predictions and choices scored, of how many, the model at hand)."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gacprof.core import Progress
 from gacprof.core.fit import FEWEST_BLOCKS, Floats
 from gacprof.devices.threads import no_collection
 from gacprof.evaluation.comparison import looks
@@ -29,9 +30,6 @@ be disturbed too; the round is kept as it is, since its blocks were disturbed al
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = FEWEST_BLOCKS
 """Measured whatever the time cap: fewer give no spread."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with (calls done, calls at most, what is timed next)."""
 
 
 @dataclass

@@ -7,7 +7,6 @@ asks for it, into a hidden folder that is renamed when all is written.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -20,14 +19,14 @@ import gacprof
 from gacprof.checkpoint import Inventory, open_tensors, scan
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import sync, write_json, write_text
+from gacprof.core.files import copy, write_json, write_text
 from gacprof.exporting.decoder import Decoder
 from gacprof.exporting.engines import check_in_transformers, prompt_of
 from gacprof.exporting.format import Check, Written
 from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import NewTensor, changes_of, new_tensors
 from gacprof.resizing.output import CUTS, PROVENANCE, require_space, workspace
-from gacprof.resizing.sizes import digest
+from gacprof.resizing.sizes import digest, source_identity
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.writers import WeightsFile
 
@@ -97,7 +96,8 @@ class FolderExport:
     def write(self, out: Path, progress: Progress | None) -> Written:
         inventory, weights = self.decoder.inventory, self.weights
         files = _weights_files(weights.tensors)
-        key = digest([gacprof.__version__, self.to, source_of(inventory), dict(self.config)])
+        source = source_identity(inventory, {info.file for info in inventory.tensors.values()})
+        key = digest([gacprof.__version__, self.to, source, dict(self.config)])
         with workspace(out, key) as folder:
             _write_weights(files, weights.resizer(folder / CUTS), folder, progress)
             for name, text in self.code.items():
@@ -119,14 +119,6 @@ class FolderExport:
 
     def compare(self, out: Path) -> Check:
         return self.weights.compare(out)
-
-
-def source_of(inventory: Inventory) -> dict[str, Any]:
-    """The weights as they are on disk now."""
-    files = sorted({info.file for info in inventory.tensors.values()})
-    stats = [(Path(inventory.folder) / name).stat() for name in files]
-    seen = [[n, s.st_size, s.st_mtime_ns] for n, s in zip(files, stats, strict=True)]
-    return {"path": inventory.path, "fingerprint": inventory.fingerprint, "files": seen}
 
 
 def remote_code(name: str, **words: str) -> str:
@@ -187,8 +179,7 @@ def _copy_along(inventory: Inventory, tokenizer: Path, folder: Path) -> list[str
     listed = sorted(p for p in tokenizer.iterdir() if p.is_file() and p.suffix != ".py")
     found += [path for path in listed if any(fnmatch(path.name, p) for p in _TOKENIZER)]
     for path in found:
-        shutil.copyfile(path, folder / path.name)
-        sync(folder / path.name)
+        copy(path, folder / path.name)
     return [path.name for path in found]
 
 

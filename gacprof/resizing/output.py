@@ -9,7 +9,6 @@ one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.width import widths_against_config
 from gacprof.checkpoint.safetensors import read_header
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import sync, write_json, write_text
+from gacprof.core.files import copy, held, remove_unheld, sync, write_json, write_text
 from gacprof.core.formatting import visible
 from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.result import RealignResult
@@ -55,7 +54,7 @@ def workspace(out: Path, key: str) -> Iterator[Path]:
         (folder / CUTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from None
-    with _locked(folder, out):
+    with _held(folder, out):
         _remove_leftovers(out, folder)
         try:
             yield folder
@@ -89,26 +88,19 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, out: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise CheckpointError(f"{out} is being written by another process") from None
-    try:
+def _held(folder: Path, out: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder))
+        except BlockingIOError:
+            raise CheckpointError(f"{out} is being written by another process") from None
         yield
-    finally:
-        os.close(handle)
 
 
 def _remove_leftovers(out: Path, own: Path) -> None:
     """Folders that killed runs with other plans left for the same output."""
-    for other in out.parent.iterdir():
-        if other == own or not other.name.startswith(f".{out.name}.realign-") or other.is_file():
-            continue
-        with contextlib.suppress(CheckpointError), _locked(other, out):
-            shutil.rmtree(other, ignore_errors=True)
+    others = (p for p in out.parent.iterdir() if p.name.startswith(f".{out.name}.realign-"))
+    remove_unheld(p for p in others if p != own and p.is_dir())
 
 
 def weights_files(
@@ -122,16 +114,16 @@ def weights_files(
     for tensor in tensors.values():
         by_source.setdefault(tensor.sources[0].file, []).append(tensor)
     found = []
-    for i, (source, held) in enumerate(sorted(by_source.items()), 1):
+    for i, (source, stored) in enumerate(sorted(by_source.items()), 1):
         if inventory.container == "safetensors":
             name, metadata = source, _metadata(_folder(inventory), source)
         elif inventory.layout == "slicegpt":
-            found.append(WeightsFile(source, "torch", tuple(held), {}))
+            found.append(WeightsFile(source, "torch", tuple(stored), {}))
             continue
         else:
             shard = f"-{i:05d}-of-{len(by_source):05d}" if len(by_source) > 1 else ""
             name, metadata = f"model{shard}.safetensors", {"format": "pt"}
-        found.append(WeightsFile(name, "safetensors", tuple(held), metadata))
+        found.append(WeightsFile(name, "safetensors", tuple(stored), metadata))
     for file in found:
         if not file.name.endswith(WEIGHTS) or file.name.startswith(".") or "/." in file.name:
             raise CheckpointError(
@@ -171,8 +163,7 @@ def write_side_files(
         write_text(folder / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     for name in inventory.side_files:
         if name not in written and name not in (file.name for file in files):
-            shutil.copyfile(Path(inventory.folder) / name, folder / name)
-            sync(folder / name)
+            copy(Path(inventory.folder) / name, folder / name)
 
 
 def _index(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -218,17 +218,8 @@ def _key(
 ) -> str:
     """What the output follows from: the files that are read, as they are now, and the sizes."""
     sources = {info.file for file in files for t in file.tensors for info in t.sources}
-    identity = _identity(inventory, sources)
+    identity = sizes.source_identity(inventory, sources)
     if base is not None:
         tensors = base.inventory.tensors.values()
-        identity += _identity(base.inventory, {info.file for info in tensors})
+        identity += sizes.source_identity(base.inventory, {info.file for info in tensors})
     return sizes.digest([gacprof.__version__, identity, sorted(request.sizes.items())])
-
-
-def _identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
-    stats = [(name, (Path(inventory.folder) / name).stat()) for name in sorted(files)]
-    return [
-        str(Path(inventory.folder).resolve()),
-        inventory.fingerprint,
-        [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
-    ]

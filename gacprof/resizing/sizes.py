@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -136,6 +136,16 @@ def merged(inventory: Inventory, modules: Sequence[str] | None) -> Request:
 
 def digest(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def source_identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
+    """What tells a checkpoint's ``files`` from others, and from themselves after a change."""
+    stats = [(name, (Path(inventory.folder) / name).stat()) for name in sorted(files)]
+    return [
+        str(Path(inventory.folder).resolve()),
+        inventory.fingerprint,
+        [[name, s.st_size, s.st_mtime_ns] for name, s in stats],
+    ]
 
 
 def _round_up(size: int, multiple: int) -> int:

@@ -178,7 +178,7 @@ class EndToEnd:
                 progress=self._advance,
             )
 
-    def _advance(self, done: int, total: int, what: object) -> None:
+    def _advance(self, done: float, total: float, what: object) -> None:
         """A compilation can take longer than all the rest: the clock is looked at between two
         timings too."""
         self.progress(done, total, what)

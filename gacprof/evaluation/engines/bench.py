@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
@@ -30,7 +31,7 @@ from gacprof.evaluation.comparison import FIRST_LOOK
 from gacprof.evaluation.engines.engine import Engine, engine_of
 from gacprof.evaluation.engines.process import EngineProcess
 from gacprof.evaluation.models import distinct_names
-from gacprof.evaluation.rounds import Progress, Rounds
+from gacprof.evaluation.rounds import Rounds
 from gacprof.evaluation.summary import BenchResult, BenchSummary
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 
