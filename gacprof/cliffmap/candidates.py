@@ -95,14 +95,16 @@ def of_sums(
     latency: Sequence[float],
     error: Sequence[float] | None,
     tolerance: float,
-    settled: int,
+    settled: Sequence[bool],
     curve: str = "",
 ) -> list[Candidate]:
     """Dims judged on a latency that was summed over several uses. Ascending ``d``; ``error`` are
-    relative standard errors of the sums."""
-    sure = sum(size <= settled for size in d)
-    judged = judge(latency, error, tolerance, sure)
-    frontier = set(detect.frontier(d[:sure], latency[:sure], detect.cliff_floor(error)))
+    relative standard errors of the sums; ``settled`` as for :func:`judge`."""
+    judged = judge(latency, error, tolerance, settled)
+    sure = [i for i, yes in enumerate(settled) if yes]
+    frontier = set(
+        detect.frontier([d[i] for i in sure], [latency[i] for i in sure], detect.cliff_floor(error))
+    )
     return [
         Candidate(
             size,

@@ -8,7 +8,7 @@ from math import exp, inf, isfinite
 from statistics import median
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.judge import TOLERANCE, Judged, judge
+from gacprof.cliffmap.judge import TOLERANCE, Judged, judge, settled_dims
 from gacprof.cliffmap.periods import find_period
 from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Period, Points, Tier
 from gacprof.core.points import Flag
@@ -68,11 +68,10 @@ def make_curve(
     period = find_period(dims, latency, floor)
     classes = _classes(measured, period)
     cliffs_by_class = [_cliffs(c, len(measured) - 1) for c in classes]
-    # Beyond the last dim of the best class nothing can be said to be safe: what it would be
-    # padded to was not measured.
-    settled = classes[0].members[-1].d
-    sure = sum(d <= settled for d in dims)
-    judged = judge(latency, errors, tolerance, sure)
+    settled = settled_dims(dims, latency, period, tolerance)
+    sure = [i for i, yes in enumerate(settled) if yes]
+    last = dims[sure[-1]] if sure else 0
+    judged = judge(latency, errors, tolerance, settled)
     points, mechanisms, kernels = _columns(measured, judged)
     asked = [*dims, *failed]
     return Curve(
@@ -92,13 +91,14 @@ def make_curve(
             for tier in _tiers(axis.axis, c, cliffs)
         ],
         cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
-        frontier=detect.frontier(dims[:sure], latency[:sure], floor),
+        frontier=detect.frontier([dims[i] for i in sure], [latency[i] for i in sure], floor),
         safe=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "safe"],
         misaligned=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"],
         floor=floor,
         tolerance=tolerance,
         coverage=Coverage(
-            first=min(asked), last=max(asked), measured=len(measured), settled=settled,
+            first=min(asked), last=max(asked), measured=len(measured), settled=last,
+            unsettled=[d for d, yes in zip(dims, settled, strict=True) if d < last and not yes],
             failed=failed,
         ),
     )  # fmt: skip

@@ -76,15 +76,15 @@ TOOLS = (
 
 def moduli(curve: Curve) -> list[Modulus]:
     """Every modulus that the curve can judge, ascending. 1 stands for no rounding at all."""
-    d, latency, settled = curve.points.d, curve.points.median_us, curve.coverage.settled
+    d, latency, settles = curve.points.d, curve.points.median_us, curve.coverage.settles
     at = dict(zip(d, latency, strict=True))
     best = dict(zip(d, detect.envelope(latency), strict=True))
     found = []
     for modulus in range(1, LARGEST_MODULUS + 1):
-        multiples = [size for size in d if size % modulus == 0 and size <= settled]
+        multiples = [size for size in d if size % modulus == 0 and settles(size)]
         if len(multiples) < LEAST_MULTIPLES:
             continue
-        rounded = ((wish, -(-wish // modulus) * modulus) for wish in d if wish <= settled)
+        rounded = ((wish, -(-wish // modulus) * modulus) for wish in d if settles(wish))
         penalties = [at[size] / best[size] - 1 for size in multiples]
         found.append(
             Modulus(

@@ -15,6 +15,7 @@ noisy dims looks too fast: Bonferroni over the larger dims.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gacprof.cliffmap.schema import Curve, MapFile
+    from gacprof.cliffmap.schema import Curve, MapFile, Period
 
 Verdict = Literal["safe", "misaligned", "undecided"]
 
@@ -51,14 +52,13 @@ def judge(
     latency_us: Sequence[float] | NDArray[np.float64],
     error: Sequence[float] | NDArray[np.float64] | None = None,
     tolerance: float = TOLERANCE,
-    settled: int | None = None,
+    settled: Sequence[bool] | None = None,
 ) -> Judged:
     """Judge dims by their latencies, in ascending order of the dims.
 
     ``error`` are relative standard errors; without, the latencies are taken as they stand (a
-    published curve, whose source gives no spread); a dim of infinite error is undecided. Only the
-    first ``settled`` dims have larger ones of every kind beside them: what lies beyond is never
-    safe.
+    published curve, whose source gives no spread); a dim of infinite error is undecided. A dim
+    that is not ``settled`` (:func:`settled_dims`) is never safe.
     """
     import numpy as np  # only where something is judged: looking dims up needs none
 
@@ -81,10 +81,57 @@ def judge(
         )
     high[~np.isfinite(e)] = np.inf  # the largest dim's too, which is compared with none
     if settled is not None:
-        high[settled:] = np.inf
+        high[~np.asarray(settled, dtype=bool)] = np.inf
     penalty, low, high = np.expm1(penalty), np.expm1(low), np.expm1(high)
     verdicts = tuple(verdict_of(a, b, tolerance) for a, b in zip(low, high, strict=True))
     return Judged(penalty, low, high, verdicts)
+
+
+WIDEST_GAP = 1.25
+"""Between dims further apart than this ratio a sweep says nothing of what lies between them."""
+ALIGNMENT = 32
+"""The widest step of alignment known: AMX takes K in steps of 32 in bf16, GPUs at most 16 elements
+(fp8) to a vector load."""
+
+
+def settled_dims(
+    d: Sequence[int],
+    latency_us: Sequence[float],
+    period: Period | None,
+    tolerance: float = TOLERANCE,
+) -> list[bool]:
+    """Which dims have beside them what they could be padded to; ``d`` ascends.
+
+    Dims run out at the end of a curve and before a gap (of more than :data:`WIDEST_GAP` and
+    :data:`ALIGNMENT`): there a dim has none,
+    or too few, larger ones to be compared with. Up to the end it is settled where the last dim of
+    the period's best class still follows. Where no period is known, one must follow that costs no
+    more for its size than any within :data:`ALIGNMENT` below it: the dims just above a step do.
+    """
+    found: list[bool] = []
+    for end in range(1, len(d) + 1):
+        if end < len(d) and d[end] <= max(WIDEST_GAP * d[end - 1], d[end - 1] + ALIGNMENT):
+            continue
+        first = len(found)
+        last = next(
+            (
+                i
+                for i in reversed(range(first, end))
+                if _settles(i, d, latency_us, period, tolerance)
+            ),
+            first - 1,
+        )
+        found += [i <= last for i in range(first, end)]
+    return found
+
+
+def _settles(
+    i: int, d: Sequence[int], us: Sequence[float], period: Period | None, tolerance: float
+) -> bool:
+    if period is not None:
+        return d[i] % period.modulus in period.classes[0].remainders
+    beside = min(bisect_left(d, d[i] - ALIGNMENT), i - 1)  # at least the one before it
+    return i > 0 and all(us[i] * d[j] <= us[j] * d[i] * (1 + tolerance) for j in range(beside, i))
 
 
 class _Frontier:
@@ -122,7 +169,7 @@ def too_noisy(file: MapFile) -> str:
     """Why the map cannot be judged by; empty where it can.
 
     Its A/A floor is above :data:`MOST_FLOOR`, or more than :data:`MOST_WIDE` of its dims are
-    undecided with a bound above :data:`WIDE` tolerances. Dims beyond the last one of the best kind
+    undecided with a bound above :data:`WIDE` tolerances. Dims that are not settled
     do not count: no quieter sweep would decide them.
     """
     reasons = []
@@ -145,7 +192,7 @@ def _wide(curve: Curve) -> tuple[int, int]:
     within = [
         (d, high)
         for d, high in zip(curve.points.d, curve.points.penalty_high, strict=True)
-        if d <= curve.coverage.settled
+        if curve.coverage.settles(d)
     ]
     wide = sum(d in undecided and (high is None or high > most) for d, high in within)
     return wide, len(within)

@@ -21,6 +21,7 @@ from math import gcd, inf, log
 from typing import Any, Literal
 
 from gacprof.cliffmap.detect import NORMAL_95, finest_step
+from gacprof.cliffmap.judge import WIDEST_GAP
 from gacprof.cliffmap.schema import Curve, LonePoint, MapFile
 from gacprof.cliffmap.selection import (
     MapLookupError,
@@ -29,10 +30,6 @@ from gacprof.cliffmap.selection import (
     flag_distance,
 )
 from gacprof.core.points import Flag
-
-WIDEST_GAP = 1.25
-"""Between neighbours further apart than this ratio nothing is filled in: a coarse sweep does
-not show what lies between its dims."""
 
 WIDEST_HOLE = 2
 """On a curve without a period only single missing dims are filled in, this many of the sweep's

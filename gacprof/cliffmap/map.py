@@ -240,7 +240,7 @@ class CliffMap(Framed):
             latency,
             None if all(e is None for e in error) else [inf if e is None else e for e in error],
             min(curve.tolerance for curve in curves),
-            min(curve.coverage.settled for curve in curves),
+            [all(each) for each in zip(*(c.settled_among(d) for c in curves), strict=True)],
             " + ".join(dict.fromkeys(curve.identity for curve in curves)),
         )
 

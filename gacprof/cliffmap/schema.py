@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gacprof.cliffmap.judge import settled_dims
 from gacprof.core.frames import Framed
 
 SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
@@ -214,15 +215,20 @@ def _check_latency(d: int, latency: float, low: float | None, high: float | None
 class Coverage(_Strict):
     """Which dims were asked for and which could not be measured, each with its reason.
 
-    Dims above ``settled`` have no dim of the best residue class above them in the sweep:
-    their penalty is a lower bound, so they are never called safe.
+    What dims above ``settled`` and the ``unsettled`` ones, which lie before a gap, would be padded
+    to was not measured (:func:`gacprof.cliffmap.judge.settled_dims`): their penalty is a lower
+    bound, so they are never called safe.
     """
 
     first: Size
     last: Size
     measured: int
-    settled: Size
+    settled: Annotated[int, Field(ge=0)]
+    unsettled: list[Size] = Field(default_factory=list)
     failed: dict[int, str] = Field(default_factory=dict)
+
+    def settles(self, d: int) -> bool:
+        return d <= self.settled and d not in self.unsettled
 
 
 class Curve(_Strict, Framed):
@@ -283,6 +289,15 @@ class Curve(_Strict, Framed):
                 if index is not None and not 0 <= index < named:
                     raise ValueError(f"'{where}' {index} is not among the {named} that are named")
         return self
+
+    def settled_among(self, sizes: Sequence[int]) -> list[bool]:
+        """Which of these sizes, ascending, are settled where only they are compared. One that was
+        not measured is as the next one that was."""
+        latency = dict(zip(self.points.d, self.points.median_us, strict=True))
+        known = [d for d in sizes if d in latency]
+        us = [latency[d] for d in known]
+        settled = [*settled_dims(known, us, self.period, self.tolerance), False]
+        return [settled[bisect_left(known, d)] for d in sizes]
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
         p, verdict = self.points, dict.fromkeys(self.safe, "safe")

@@ -160,8 +160,8 @@ def _of_safe(curve: Curve) -> str | None:
             return f"'safe' names {d}, whose penalty may be {high or penalty:.1%}"
         if d in misaligned and low <= curve.tolerance - ROUNDING:
             return f"'misaligned' names {d}, whose penalty may be as low as {low:.1%}"
-        if d in safe and d > curve.coverage.settled:
-            return f"'safe' names {d}, but nothing above {curve.coverage.settled} is settled"
+        if d in safe and not curve.coverage.settles(d):
+            return f"'safe' names {d}, but what it would be padded to was not measured"
     return None
 
 

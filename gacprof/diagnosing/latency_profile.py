@@ -93,14 +93,11 @@ def _profile(
     predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int]
 ) -> LatencyProfile:
     high = min(high, dim.most or MAX_DIM)
-    measured = predictor.measured_sizes(dim, low, MAX_DIM)
+    measured = predictor.measured_sizes(dim, 1, MAX_DIM)
     sizes = sorted({dim.size, *measured, *also})
-    settled = predictor.settled(dim)
-    if sizes == measured and (settled is None or low <= settled):
-        table = _table(predictor, dim)
-    else:
-        table = _judged(predictor, dim, sizes)
-    within = [row for row in table if row.size >= sizes[0]]
+    table = _table(predictor, dim) if sizes == measured else _judged(predictor, dim, sizes)
+    least = min(low, dim.size, *also)
+    within = [row for row in table if row.size >= least]
     costs = {row.size: row.cost for row in within if row.cost and row.size <= high}
     missing = next((row.missing for row in within if row.missing), "")
     scaled = any(row.scaled for row in within)
@@ -130,11 +127,8 @@ def _table(predictor: Predictor, dim: Dim) -> list[_Row]:
 def _judged(predictor: Predictor, dim: Dim, sizes: Sequence[int]) -> list[_Row]:
     estimates = [predictor.dim(dim, size) for size in sizes]
     known = [(s, e) for s, e in zip(sizes, estimates, strict=True) if e.latency_us is not None]
-    settled = predictor.settled(dim)
-    sure = sum(
-        size == dim.most or (size < known[-1][0] and (settled is None or size <= settled))
-        for size, _ in known
-    )
+    settled = predictor.settled(dim, [size for size, _ in known])
+    sure = [size == dim.most or yes for (size, _), yes in zip(known, settled, strict=True)]
     latencies = [e.latency_us for _, e in known if e.latency_us is not None]
     judged = judge(latencies, _errors([e.error for _, e in known]), predictor.tolerance, sure)
     columns = (

@@ -70,9 +70,8 @@ class _OnCurve:
     others: int
     times: int
 
-    def size(self, d: int) -> int:
-        """The dim's size at which the axis is ``d``, rounded down."""
-        return (d - self.others) // self.times
+    def settled_among(self, sizes: Sequence[int]) -> list[bool]:
+        return self.curve.settled_among([self.others + self.times * size for size in sizes])
 
     @property
     def measured(self) -> set[int]:
@@ -160,10 +159,10 @@ class Predictor:
                 other._gemms[gemm.weight] = gemm
         return other
 
-    def settled(self, dim: Dim) -> int | None:
-        """The largest size beyond which the dim's curves hold no size of their best kind."""
-        found = [place.size(place.curve.coverage.settled) for place in self._curves_of(dim)]
-        return min(found, default=None)
+    def settled(self, dim: Dim, sizes: Sequence[int]) -> list[bool]:
+        """Which of these sizes are settled on all of the dim's curves; all where it has none."""
+        found = [place.settled_among(sizes) for place in self._curves_of(dim)]
+        return [all(each) for each in zip(*found, strict=True)] if found else [True] * len(sizes)
 
     def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
         """The sizes within [low, high] that were measured in every GEMM of ``dim``. No rule offers

@@ -204,6 +204,8 @@ def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
 def _draw_frontier(axes: Axes, curve: Curve, factor: float) -> None:
     """The envelope as far as it is settled, the tolerance above it, and the frontier's dims."""
     sure = sum(size <= curve.coverage.settled for size in curve.points.d)
+    if not sure:
+        return
     d = curve.points.d[:sure]
     envelope = [t * factor for t in detect.envelope(curve.points.median_us)[:sure]]
     width = curve.tolerance

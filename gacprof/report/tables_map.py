@@ -124,7 +124,7 @@ def _device(cliff_map: CliffMap) -> str:
 def _lost(curve: Curve, dims: list[int]) -> tuple[float | None, float | None]:
     """(median penalty, share of the rate that it means) over these dims, as far as settled."""
     lost = penalties(curve)
-    settled = [lost[d] for d in dims if d <= curve.coverage.settled]
+    settled = [lost[d] for d in dims if curve.coverage.settles(d)]
     if not settled:
         return None, None
     penalty = median(settled)

@@ -121,8 +121,9 @@ class Right:
 
     @property
     def judged(self) -> list[int]:
-        """Sizes that have one of the best kind above them."""
-        return sorted(self.time)[:-1]
+        """Sizes up to the last one of the best kind."""
+        last = max(size for size in self.time if size % 32 == 0)
+        return sorted(size for size in self.time if size <= last)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gacprof.cliffmap.detect import penalty
-from gacprof.cliffmap.judge import LEVEL, judge, verdict_of
+from gacprof.cliffmap.judge import LEVEL, judge, settled_dims, verdict_of
+from gacprof.cliffmap.schema import Period, ResidueClass
 
 latencies = st.lists(st.floats(1.0, 1e5), min_size=1, max_size=40)
 errors = st.floats(0.0, 0.3)
@@ -49,11 +50,45 @@ def test_more_noise_never_makes_a_dim_safe_or_misaligned(latency, data):
     assert all(b in (a, "undecided") for a, b in zip(before, after, strict=True))
 
 
-@given(latencies, st.integers(0, 40))
+@given(latencies, st.data())
 @settings(max_examples=60)
-def test_nothing_beyond_what_is_settled_is_safe(latency, settled):
+def test_nothing_unsettled_is_safe(latency, data):
+    settled = data.draw(st.lists(st.booleans(), min_size=len(latency), max_size=len(latency)))
     verdict = judge(latency, settled=settled).verdict
-    assert "safe" not in verdict[settled:]
+    assert all(v != "safe" for v, yes in zip(verdict, settled, strict=True) if not yes)
+
+
+def stairs(d: int) -> float:
+    """µs of a device that works in whole tiles of 16."""
+    return 50.0 + 5.0 * -(-d // 16)
+
+
+@pytest.mark.parametrize(("last", "settled"), [(159, 159), (160, 160), (162, 160), (176, 176)])
+def test_a_curve_that_ends_within_a_step_settles_what_lies_below_the_step(last, settled):
+    dims = list(range(100, last + 1))
+    yes = settled_dims(dims, [stairs(d) for d in dims], None)
+    assert [d for d, good in zip(dims, yes, strict=True) if good] == list(range(100, settled + 1))
+
+
+def test_a_dim_before_a_gap_has_nothing_to_be_padded_to():
+    """252 costs as much as 256 would, or a fifth more: nobody measured it."""
+    dims = [*range(232, 253), 384, 392, 400]
+    slow = [1.2 if d % 8 else 1.0 for d in dims]
+    latency = [d * factor for d, factor in zip(dims, slow, strict=True)]
+    yes = dict(zip(dims, settled_dims(dims, latency, None), strict=True))
+    assert [d for d, good in yes.items() if not good] == [249, 250, 251, 252]
+    period = Period(
+        modulus=8,
+        classes=[ResidueClass(remainders=[0], ratio=1.0),
+                 ResidueClass(remainders=[1, 2, 3, 4, 5, 6, 7], ratio=1.2)],
+        explained=1.0,
+    )  # fmt: skip
+    assert settled_dims(dims, latency, period) == list(yes.values())
+
+
+def test_a_dim_by_itself_is_settled_if_it_costs_no_more_for_its_size():
+    assert settled_dims([128, 252, 512], [100.0, 197.0, 400.0], None) == [False, True, True]
+    assert settled_dims([128, 252, 512], [100.0, 250.0, 400.0], None) == [False, False, True]
 
 
 def test_a_dim_of_unknown_error_is_undecided():
