@@ -268,7 +268,7 @@ def _print_changes(made: Plan) -> None:
     """What changes, dims that change alike in one row, the most time gained first."""
     changed = [c for c in made.choices if c.after != c.before]
     rows = group(changed, lambda c: c.dim.rpartition(":")[0], _change_shown)
-    rows.sort(key=lambda row: -len(row.members) * _gained(row.first))
+    rows.sort(key=lambda row: -len(row.members) * (_gained(row.first) or 0.0))
     table = [
         (
             row.name, f"{row.first.dim.rpartition(':')[2]} {row.first.before}",
@@ -286,14 +286,14 @@ def _print_changes(made: Plan) -> None:
         say(f"… and {left} more (--all shows each, with the sizes on offer)")
 
 
-def _gained(c: Choice) -> float:
+def _gained(c: Choice) -> float | None:
     before, after = c.latency_before_us, c.latency_after_us
-    return 0.0 if before is None or after is None else before - after
+    return None if before is None or after is None else before - after
 
 
 def _change_shown(c: Choice) -> tuple[Any, ...]:
     """All that a row shows of a change, as it is shown: equal rows become one."""
-    gains = None if c.latency_after_us is None else microseconds(_gained(c))
+    gains = "unknown" if _gained(c) is None else microseconds(_gained(c))
     kept = None if c.energy_kept is None else f"{c.energy_kept:.4f}"
     return c.dim.rpartition(":")[2], c.before, c.after, gains, kept, c.verdict
 

@@ -55,7 +55,16 @@ class Intersection:
 
     def choose(self, near: int, **limits: Unpack[Limits]) -> list[SharedDim]:
         """As :func:`gacprof.cliffmap.candidates.choose`; on a side that has no dim safe on all
-        maps, the one with the least worst case instead."""
+        maps, the one with the least worst case instead.
+
+        Raises :class:`MapError` where the maps have no dims in common around ``near``."""
+        first, last = self.dims[0].d, self.dims[-1].d
+        if not first <= near <= last:
+            names = " and ".join(self.curves)
+            raise MapError(
+                f"{names} have {self.axis} of {self.operator} in common from {first} to {last}, "
+                f"not near {near}"
+            )
         found = choose(self.dims, near, **limits)
         if not limits.get("safe_only", True):
             return found

@@ -44,13 +44,14 @@ class LatencyProfile:
 
     def offers(self, size: int, now: int) -> bool:
         """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
-        it undecided; and the size as it is ``now`` while nothing says that it is misaligned."""
+        it undecided, if the map tells what is gained; and the size as it is ``now`` while nothing
+        says that it is misaligned."""
         cost = self.costs.get(size)
         if cost is None or cost.verdict == "misaligned":
             return False
         if cost.verdict == "safe" or cost.penalty_high is None:
             return cost.verdict == "safe"
-        return size == now or cost.penalty <= self.tolerance
+        return size == now or (now in self.costs and cost.penalty <= self.tolerance)
 
     def best_padding(self, size: int) -> SizeCost | None:
         """The fastest size ≥ ``size``; the smallest within the tolerance of it."""

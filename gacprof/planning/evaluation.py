@@ -134,6 +134,14 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         reason = stuck[0].missing or "the map knows no safe size near it"
         warnings.append(f"{len(stuck)} dims stay as they are, {stuck[0].name}: {reason}")
     pairs = [(group, option) for group, option in outcome.pairs if option is not None]
+    blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None and o.size != g.untouched.size]
+    if blind:
+        group, option = blind[0]
+        warnings.append(
+            f"{len(blind)} dims have sizes that the map has not measured, the first is "
+            f"{group.name} with {group.untouched.size}: they move to safe sizes "
+            f"({option.size}), but what that gains is not known"
+        )
     if problem.goal.name == "gac":
         warnings += _degenerate(outcome, pairs)
     fused = [(g, o) for g, o in pairs if o.fused]

@@ -18,6 +18,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
+from gacprof.diagnosing.latency_profile import LatencyProfile, SizeCost
 from gacprof.planning import plan
 from gacprof.resizing import realign
 from gacprof.sweeping import build_map_of, run_sweep
@@ -163,3 +164,27 @@ def at_multiples_of_32(point: Point) -> float:
     n, k = point.dim["N"], point.dim["K"]
     rank = n if k == 256 else k
     return (2.0 + n * k / 1e4) * (1.0 if rank % 32 == 0 else 1.8)
+
+
+def factor_pair(folder: Path, rank: int) -> Inventory:
+    shapes = {f"{Q}.V.weight": (rank, 256), f"{Q}.U.weight": (256, rank)}
+    return scan(checkpoint(folder, shapes))
+
+
+def test_a_size_that_the_map_has_not_measured_moves_to_a_safe_one_with_a_warning(tmp_path):
+    cliff_map = map_of(factor_pair(tmp_path / "measured", 131), tmp_path)
+    made = plan(factor_pair(tmp_path / "other", 85), cliff_map, objective="pad", tokens=TOKENS)
+    (choice,) = made.choices
+    assert choice.verdict == "safe" and choice.after > 85 and choice.latency_before_us is None
+    assert any("not measured" in w and "85" in w and "not known" in w for w in made.warnings)
+
+
+@pytest.mark.parametrize(("now", "offered"), [(100, [104, 108]), (99, [104])])
+def test_an_undecided_size_is_offered_only_where_the_gain_is_known(now, offered):
+    costs = {
+        100: SizeCost(100, 14.0, 0.4, 0.3, 0.5, "misaligned"),
+        104: SizeCost(104, 10.0, 0.0, 0.0, 0.01, "safe"),
+        108: SizeCost(108, 10.1, 0.01, 0.0, 0.04, "undecided"),
+    }
+    profile = LatencyProfile(costs, 0.02, scaled=False)
+    assert [size for size in costs if profile.offers(size, now)] == offered

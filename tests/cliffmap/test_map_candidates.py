@@ -197,3 +197,10 @@ def test_a_sum_of_uses_is_as_unsure_as_its_parts():
     sure, unsure = (made(s).joint_candidates(USES, 96, safe_only=False)[0] for s in (0.0, 0.05))
     assert (sure.verdict, unsure.verdict) == ("safe", "undecided")
     assert unsure.penalty_high > 0.02 > sure.penalty_high
+
+
+def test_maps_that_end_elsewhere_are_not_asked_together_either():
+    maps = [CliffMap.load(name) for name in ("a100-published", "h100-published")]
+    both = intersect(maps, "attention", "head_dim")
+    with pytest.raises(MapError, match="in common from 64 to 256, not near 9999"):
+        both.near(9999)
