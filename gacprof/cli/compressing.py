@@ -111,10 +111,13 @@ def print_compressed(result: CompressResult) -> None:
         print_table("", ("dim", "own", "now"), rows)
         more = f", of which {SHOWN} are shown" if len(changed) > SHOWN else ""
         say(f"{len(changed)} of {len(result.sizes)} sizes moved from the method's own{more}")
+    gone = f"{percent(result.removed)} are gone"
+    if result.removed < 0:
+        gone = f"none is gone, there are {percent(-result.removed)} more"
     say(
         f"{result.method}: {result.parameters_before:,} → {result.parameters_after:,} parameters; "
         f"of the {result.compressed_before:,} in the layers that it compresses "
-        f"{percent(result.removed)} are gone ({percent(result.ratio)} were asked for)"
+        f"{gone} ({percent(result.ratio)} were asked for)"
     )
     if result.plan is not None:
         count = len(result.plan.choices)

@@ -112,6 +112,8 @@ def _print_totals(found: Diagnosis) -> None:
         f"({percent(totals['misaligned_share'])}), {_undecided(totals)}, "
         f"{totals['unknown']} unknown"
     )
+    if totals["fixed"]:
+        counted += f", {totals['fixed']} not judged (no dim of theirs could be changed)"
     if totals["weights"] and not totals["judged"]:
         counted = f"not known: this map knows none of the {totals['weights']} weights"
     odd = f"{totals['not_divisible_by_8']} ({percent(totals['not_divisible_by_8_share'])})"

@@ -42,7 +42,7 @@ class CompressRequest:
 
     def __post_init__(self) -> None:
         if not is_number(self.ratio) or not 0 < self.ratio < 1:
-            meant = f": was {self.ratio / 100:g} meant?" if 1 <= self.ratio < 100 else ""
+            meant = f": was {self.ratio / 100:g} meant?" if 2 <= self.ratio < 100 else ""
             raise CompressionError(
                 f"the ratio {self.ratio} is not between 0 and 1: it is the share of parameters to "
                 f"remove{meant}"

@@ -121,6 +121,11 @@ class Diagnosis(Framed):
         return self._count("unknown")
 
     @property
+    def fixed(self) -> int:
+        """Weights without a dim that could be changed: they are not judged."""
+        return self._count("fixed")
+
+    @property
     def not_divisible_by_8(self) -> int:
         """Weights with a dim that is no multiple of 8: the papers' count."""
         return sum(not w.divisible_by_8 for w in self.weights)
@@ -160,6 +165,7 @@ class Diagnosis(Framed):
             "undecided": self.undecided,
             "undecided_penalty_high": self.undecided_high,
             "unknown": self.unknown,
+            "fixed": self.fixed,
             "not_divisible_by_8": self.not_divisible_by_8,
             "not_divisible_by_8_share": self.not_divisible_by_8 / count,
             "predicted_us": self.predicted_us,

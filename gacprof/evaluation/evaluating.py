@@ -134,10 +134,11 @@ def _window(
     least = min((n for n in held.values() if n), default=None)
     size = window if window is not None else min(WINDOW, least or WINDOW)
     step = stride if stride is not None else max(1, size // 2)
-    if size < 1 or not 1 <= step <= size or batch < 1:
+    if size < 1 or batch < 1:
+        raise CheckpointError(f"{batch} windows of {size} tokens at once: both are at least 1")
+    if not 1 <= step <= size:
         raise CheckpointError(
-            f"a window of {size} tokens by {step}, {batch} at once: the stride is at least 1 and "
-            "at most the window, and at least one window runs at a time"
+            f"a stride of {step} tokens between windows of {size}: it is from 1 to {size}"
         )
     for name, positions in held.items():
         if positions and size > positions:

@@ -134,7 +134,8 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         reason = stuck[0].missing or "the map knows no safe size near it"
         warnings.append(f"{len(stuck)} dims stay as they are, {stuck[0].name}: {reason}")
     pairs = [(group, option) for group, option in outcome.pairs if option is not None]
-    blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None and o.size != g.untouched.size]
+    blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None]
+    blind = [(g, o) for g, o in blind if o.size != g.untouched.size]
     if blind:
         group, option = blind[0]
         warnings.append(

@@ -94,12 +94,12 @@ def uniform(inventory: Inventory, multiple: int) -> Request:
     if factored:
         raise CheckpointError(
             f"{inventory.path} has factored layers ({factored[0]} and {len(factored) - 1} more): "
-            "no plain config describes those; use --plan or --strategy"
+            "no plain config describes those; 'gacprof export --to transformers' can"
         )
     if any(dim.kind == "hidden" for dim in inventory.dims):
         raise CheckpointError(
             f"{inventory.path} has a sliced hidden size and shortcut matrices, which no plain "
-            "config describes; use --plan or --strategy"
+            "config describes; realign it by a plan"
         )
     attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
     if len(attentions) > 1:

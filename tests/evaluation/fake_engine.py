@@ -19,7 +19,8 @@ class Served:
         self.draw = random.Random(os.getpid())
         self.asked = Path(model).parent / f"asked-{os.getpid()}.jsonl"
         self.note("open", threads, positions, dtype, trust)
-        return {"version": "1.0", "device": "cpu", "dtype": "float32", "vocabulary": 50}
+        said = {"version": "1.0", "device": "cpu", "dtype": "float32", "vocabulary": 50}
+        return said | {"positions": self.config.get("positions")}
 
     def note(self, *what):
         with self.asked.open("a") as file:

@@ -118,6 +118,7 @@ def test_an_untested_version_is_noted(model, monkeypatch):
         ({"absent": 1}, r"fake is not in .* \(No module named 'a_module_that_is_not_there'\): now"),
         ({"dies": 1}, r"fake's process ended \(RuntimeError: no more memory\)"),
         ({"auto_map": {"AutoModel": "x.Y"}}, r"--trust-remote-code"),
+        ({"positions": 10}, r"has 10 positions: .* of \d+ tokens together do not fit"),
     ],
 )
 def test_what_goes_wrong_in_an_engine_is_one_line(model, config, told):

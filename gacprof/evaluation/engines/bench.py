@@ -176,10 +176,19 @@ class _Setting:
     def one(
         self, stack: ExitStack, path: Path, positions: int
     ) -> tuple[EngineProcess, dict[str, Any]]:
-        """A model, and room for so many tokens and a few more."""
+        """A model, and room for so many tokens and a few more.
+
+        Raises :class:`MeasurementError` where the model has fewer positions (vLLM itself does)."""
         process = stack.enter_context(EngineProcess(self.engine, self._python, self.threads))
         room = positions + SPARE_POSITIONS
-        return process, process.open(path, self.threads, room, self._dtype, self._trust)
+        told = process.open(path, self.threads, room, self._dtype, self._trust)
+        most = told.get("positions") or positions
+        if positions > most:
+            raise MeasurementError(
+                f"{path} has {most} positions: a prompt and its decode steps of {positions} tokens "
+                "together do not fit; ask for fewer (--tokens, --decode-steps)"
+            )
+        return process, told
 
 
 def greedy(

@@ -47,6 +47,7 @@ class Served:
             "dtype": "as in the file",
             "vocabulary": int(found["n_vocab"]),
             "parameters": int(found["n_params"]),
+            "positions": int(found["n_ctx_train"]),
         }
 
     def prefill(self, ids: list[int]) -> float:

@@ -27,13 +27,15 @@ class Served:
             model, dtype=dtype or "auto", local_files_only=True, trust_remote_code=trust
         )
         self._model = made.eval()
+        config = made.config.get_text_config()
         return {
             "version": transformers.__version__,
             "beneath": {"torch": torch.__version__},
             "device": "cpu",
             "dtype": str(made.dtype).removeprefix("torch."),
-            "vocabulary": int(made.config.get_text_config().vocab_size),
+            "vocabulary": int(config.vocab_size),
             "parameters": sum(p.numel() for p in made.parameters()),
+            "positions": int(getattr(config, "max_position_embeddings", 0)),
         }
 
     def prefill(self, ids: list[int]) -> float:
