@@ -53,7 +53,8 @@ def _bias_of(decoder: Decoder, module: str) -> bool:
 
 def _config(decoder: Decoder) -> dict[str, Any]:
     family = FAMILIES[decoder.family]
-    config = dict(decoder.config)
+    # transformers warns of a rope_scaling, None too
+    config = {k: v for k, v in decoder.config.items() if (k, v) != ("rope_scaling", None)}
     config["model_type"] = f"gacprof_{decoder.family}"
     config["architectures"] = [f"Gacprof{family}ForCausalLM"]
     config["auto_map"] = {
