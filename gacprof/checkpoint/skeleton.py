@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.config import effective_config, passed, refuse_oversized
+from gacprof.checkpoint.experts import split_experts
 from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import can_be_resized, factors_of, parameter_names, set_sizes
 from gacprof.checkpoint.layouts import layout_named
@@ -30,6 +31,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> tuple[nn.Module,
     """
     with parameters_on_meta(most=2 * len(inventory.tensors) + 1000):
         model = _from_config(inventory, dtype)
+        split_experts(model, inventory)
         names = _replace_factored(model, inventory)
         layout_named(inventory.layout).adapt(model, inventory)
         _fit_shapes(model, inventory, names)

@@ -148,7 +148,8 @@ class Decompositions:
             facts = seen[target.name].as_mapping(target.name) if target.name in seen else {}
             shared = id(seen.get(target.name))
             if shared not in scalings or not facts:
-                scalings[shared] = self.method.scaling(target, facts)
+                # An expert that no token was sent to has seen nothing: its plain SVD.
+                scalings[shared] = self.method.scaling(target, facts) if facts else None
             found |= self._decompose(target, scalings[shared], facts)
         self.state.save(file, found)
 
@@ -164,8 +165,9 @@ class Decompositions:
                 f"{self.reader.inventory.path}: '{target.weight}' holds NaN or infinity; mend it"
             )
         found = {f"{target.name}/magnitude": weight.square().sum(1).float()}
-        if "norm" in facts:
-            found[f"{target.name}/activation"] = facts["norm"].square().reshape(1).float()
+        if self._calibration is not None:
+            norm = facts.get("norm", torch.zeros(1))
+            found[f"{target.name}/activation"] = norm.square().reshape(1).float()
         for i in range(target.groups):
             part = weight[i * target.rows : (i + 1) * target.rows]
             made = decompose(part, scaling, entries_kept(target))

@@ -104,15 +104,15 @@ def _target(inventory: Inventory, module: Module, method: LowRank) -> Target:
 
 def _refusal(inventory: Inventory, module: Module, roles: Sequence[str]) -> str:
     """Why a layer stays dense; empty where it does not."""
-    if module.role.startswith("expert_"):
-        return "experts are left as they are"
     if in_tower(module.name):
         return "a vision or audio tower is left as it is"
-    if module.role not in roles:
+    if module.role.removeprefix("expert_") not in roles:
         return "the method does not touch it"
     if module.layer is None and module.role != "head":
         return "it is in no decoder layer"
     info = inventory.tensors.get(module.gemms[0].weight)
+    if info is not None and len(info.shape) == 3:
+        return "all experts are stored in one tensor"
     if info is None or info.shape != (module.out_features, module.in_features):
         return "its weight is stored transposed"
     if info.dtype not in COMPUTABLE:

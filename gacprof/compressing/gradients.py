@@ -102,13 +102,17 @@ def _layer_back(
         with state.new_array(hidden(index, "gradient"), given.shape) as target:
             for i in range(len(given)):
                 x = window(given, i, 1, model.device).requires_grad_(True)
+                outputs.clear()
                 y = model.run(index, layer, x)
-                gave = [outputs[name] for name in modules]
+                ran = [j for j, name in enumerate(modules) if name in outputs]  # some experts not
+                gave = [outputs[name] for name in modules if name in outputs]
                 slope, *slopes = torch.autograd.grad(
-                    y, [x, *weights, *gave], window(above, i, 1, model.device)
+                    y, [x, *(weights[j] for j in ran), *gave], window(above, i, 1, model.device)
                 )
                 target[i : i + 1] = slope.cpu().numpy()
-                _add(sums, slopes[: len(weights)], slopes[len(weights) :], gave)
+                _add([sums[j] for j in ran], slopes[: len(ran)], slopes[len(ran) :], gave)
+        for one in sums:
+            one.windows = len(given)
     finally:
         for hook in hooks:
             hook.remove()
@@ -139,7 +143,6 @@ def _add(
         one.gradient += gradient
         one.squares += gradient.square()
         one.outputs += (slope * output.detach()).abs().flatten(0, -2).sum(0)
-        one.windows += 1
 
 
 def _weight(module: nn.Module) -> torch.Tensor:

@@ -292,9 +292,12 @@ def groups_of(inventory: Inventory) -> tuple[list[Group], dict[str, str]]:
     return sorted(groups, key=lambda g: (g.layer, not g.is_heads, g.dim)), left
 
 
+PRUNED = ("mlp", "expert", "shared_expert")
+
+
 def _refusal(inventory: Inventory, dim: Dim) -> str:
-    if dim.kind != "width" or dim.role != "mlp":
-        return "experts and towers are left as they are"
+    if dim.kind != "width" or dim.role not in PRUNED:
+        return "it is no width of an MLP"
     if dim.padding == "refused":
         return dim.why
     stored = {inventory.tensors[place.tensor].dtype for place in dim.places}

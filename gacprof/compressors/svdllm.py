@@ -1,8 +1,9 @@
 """SVD-LLM: ``q_v_proj`` [r, in] runs first, ``q_u_proj`` [out, r] second, for every linear.
 
-The names replace ``q_proj`` and its like; OPT's ``out``, ``fc1``, ``fc2`` too. No config says
-the ranks, and ``in_features`` of pickled modules may disagree with the weights: shapes count. The
-attention of its own Llama (component/svd_llama.py) has LlamaRotaryEmbedding's default base.
+The names replace ``q_proj`` and its like; OPT's ``out``, ``fc1``, ``fc2`` too, and (ours) Mixtral's
+``w1``. No config says the ranks, and ``in_features`` of pickled modules may disagree with the
+weights: shapes count. The attention of its own Llama (component/svd_llama.py) has
+LlamaRotaryEmbedding's default base.
 
 The method (arXiv 2403.07378): one ratio for all layers; the SVD of W·S with S the Cholesky factor
 of the inputs' second moments, so that a cut singular value is an error of the output.
@@ -20,7 +21,7 @@ from gacprof.compressors.compressor import Compressor
 from gacprof.compressors.low_rank import cholesky
 from gacprof.compressors.method import FactorNames, LowRank, Target
 
-_INNER = re.compile(r"(.*\.)(q|k|v|o|out|gate|up|down|fc1|fc2)_v_proj\.weight", re.DOTALL)
+_INNER = re.compile(r"(.*\.)(q|k|v|o|out|gate|up|down|fc1|fc2|w1|w2|w3)_v_proj\.weight", re.DOTALL)
 
 
 class SvdLlm(Compressor):
@@ -33,7 +34,7 @@ class SvdLlm(Compressor):
             if not match:
                 continue
             parent, stem = match.groups()
-            module = parent + (stem if stem.startswith("fc") else f"{stem}_proj")
+            module = parent + (stem if stem[-1].isdigit() else f"{stem}_proj")
             outer = f"{parent}{stem}_u_proj"
             if f"{outer}.weight" in contents.tensors:
                 biases = bias_of(contents, outer)
@@ -46,7 +47,7 @@ class SvdLlm(Compressor):
         )
 
 
-_STEM = re.compile(r"(.*\.)(?:(q|k|v|o|out|gate|up|down)_proj|(fc1|fc2))", re.DOTALL)
+_STEM = re.compile(r"(.*\.)(?:(q|k|v|o|out|gate|up|down)_proj|(fc1|fc2|w1|w2|w3))", re.DOTALL)
 
 
 def factor_names(target: Target) -> FactorNames | None:

@@ -133,21 +133,6 @@ def test_what_a_layout_cannot_name_stays_and_is_named(tmp_path, ids):
     assert "model.layers.0.mlp.gate_up_proj" not in every.left
 
 
-def test_experts_that_the_class_keeps_otherwise_are_refused_by_name(tmp_path, ids):
-    import transformers
-
-    config = transformers.Qwen2MoeConfig(
-        hidden_size=32, moe_intermediate_size=16, shared_expert_intermediate_size=24,
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, num_experts=4,
-        num_experts_per_tok=2, vocab_size=128,
-    )  # fmt: skip
-    transformers.Qwen2MoeForCausalLM(config).save_pretrained(tmp_path / "moe")
-    for method in ("svd", "svd-llm"):
-        match = "keeps model.layers.0.mlp.experts"
-        refused(match, tmp_path / "moe", tmp_path / "o", method=method, ratio=0.2, calib=ids)
-    assert not (tmp_path / "o").exists()
-
-
 @pytest.mark.slow
 def test_a_score_that_a_head_has_not_is_refused(dense, ids, tmp_path):
     refused(
