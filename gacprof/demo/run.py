@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +19,15 @@ from gacprof.demo.model import described, write_demo_checkpoint
 from gacprof.devices.worker import sweeper
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
-from gacprof.planning import Constraints, Plan
+from gacprof.planning import Plan
 from gacprof.report.page import Contents, write_page
 from gacprof.sweeping import run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 
 if TYPE_CHECKING:
     from gacprof.demo.trained import Trained
+    from gacprof.evaluation import Verification
+    from gacprof.resizing.result import RealignResult
 
 TOKENS = {1: 1.0, 256: 1.0}
 """One decode step and a prefill short enough for a laptop's CPU."""
@@ -69,7 +71,6 @@ def run_demo(
     """
     from gacprof.checkpoint import scan
     from gacprof.devices.device import open_device
-    from gacprof.evaluation import verify
 
     folder = _fresh(Path(folder))
     environment = open_device(device).environment
@@ -85,24 +86,14 @@ def run_demo(
     tell(f"checkpoint: {inventory.parameters:,} parameters in {inventory.main_dtype}, {subject}")
 
     cliff_map = _swept(inventory, environment, where, folder, tell, advance)
-    found, plan = _planned(checkpoint, cliff_map, folder, trained is None, tell)
-
-    realigned = resizing.realign(checkpoint, plan, folder / "planned")
-    padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
-    tell(f"realign: {realigned.parameters_before:,} → {realigned.parameters_after:,} parameters")
-
-    check = verify(checkpoint, folder / "planned")
-    write_json(folder / "verify.json", check.as_dict())
-    tell(f"verify: {'passed' if check.passed else 'failed'}, error {check.max_rel_error:.2g}")
-
-    notes = [
-        f"padded-to-8 is the baseline that needs no map: {padded.parameters_after:,} parameters."
-    ]
-    if trained is not None:
-        from gacprof.demo.trained import evaluated
-
-        notes.append(evaluated(trained, [folder / "planned"], where, folder, tell))
-    timed = _timed(checkpoint, folder, where, tell, advance)
+    found = _diagnosed(checkpoint, cliff_map, folder, tell)
+    if trained is None:
+        made = _realigned(checkpoint, cliff_map, folder, tell)
+    else:
+        made = _compressed_again(trained, cliff_map, where, tell)
+    made.plan.save(folder / "plan.json")
+    timed = _timed([checkpoint, folder / made.baseline, folder / "planned"], where, tell, advance)
+    write_json(folder / "bench.json", timed.as_dict())
     page = write_page(
         Contents(
             title=f"Realigning a model on {environment.name}",
@@ -110,16 +101,64 @@ def run_demo(
             example=None if found.misaligned else CliffMap.load(STAIRCASE[0]),
             subject=subject,
             diagnosis=found.as_dict(),
-            plan=plan.as_dict(),
-            realigned=realigned.as_dict(),
-            verification=check.as_dict(),
+            plan=made.plan.as_dict(),
+            realigned=None if made.realigned is None else made.realigned.as_dict(),
+            verification=None if made.check is None else made.check.as_dict(),
             bench=timed.as_dict(),
             commands=commands(trained),
-            notes=notes,
+            notes=made.notes,
         ),
         folder / "report",
     )
-    return Demo(folder, page, check.passed)
+    return Demo(folder, page, made.check is None or made.check.passed)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The ``plan`` of the model in ``planned``, and the folder of what needs no map beside it. A
+    model of the same function has a ``check``; one compressed anew has not."""
+
+    plan: Plan
+    baseline: str
+    notes: list[str]
+    realigned: RealignResult | None = None
+    check: Verification | None = None
+
+
+def _realigned(checkpoint: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> _Made:
+    """Padded by a plan, and to multiples of 8."""
+    from gacprof.evaluation import verify
+
+    plan = planning.plan(checkpoint, cliff_map, tokens=TOKENS)
+    tell(f"plan: {len(plan.changes)} dims change")
+    realigned = resizing.realign(checkpoint, plan, folder / "planned")
+    padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
+    tell(f"realign: {realigned.parameters_before:,} → {realigned.parameters_after:,} parameters")
+    check = verify(checkpoint, folder / "planned")
+    write_json(folder / "verify.json", check.as_dict())
+    tell(f"verify: {'passed' if check.passed else 'failed'}, error {check.max_rel_error:.2g}")
+    note = f"padded-to-8 is the baseline that needs no map: {padded.parameters_after:,} parameters."
+    return _Made(plan, "padded-to-8", [note], realigned, check)
+
+
+def _compressed_again(trained: Trained, cliff_map: CliffMap, where: str, tell: Tell) -> _Made:
+    """Compressed at ranks of the map, within the same parameters, and at multiples of 8."""
+    from gacprof.demo.trained import evaluated
+
+    ours = trained.again("planned", cliff_map=cliff_map, tokens=TOKENS)
+    rounded = trained.again("rounded-to-8", round_to=8)
+    assert ours.plan is not None
+    tell(
+        f"compress by the map: {len(ours.plan.changes)} ranks change, {ours.aligned} of "
+        f"{len(ours.plan.choices)} are safe, {ours.undecided} undecided; "
+        f"{ours.parameters_after:,} parameters"
+    )
+    note = (
+        "rounded-to-8 is the baseline that needs no map: the method's own ranks rounded down, "
+        f"{rounded.parameters_after:,} parameters. All three are factors of the original weights."
+    )
+    quality = evaluated(trained, ["rounded-to-8", "planned"], where, tell)
+    return _Made(ours.plan, "rounded-to-8", [note, quality])
 
 
 def _compressed(original: Path, folder: Path, tell: Tell) -> Trained | None:
@@ -166,11 +205,7 @@ def _swept(
     return cliff_map
 
 
-def _planned(
-    model: Path, cliff_map: CliffMap, folder: Path, fuse: bool, tell: Tell
-) -> tuple[Diagnosis, Plan]:
-    """``fuse``: whether a factor pair may become dense, which takes its compression back. Where it
-    may not, a dim that the map cannot tell a better size for stays."""
+def _diagnosed(model: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> Diagnosis:
     found = diagnosing.diagnose(model, cliff_map, tokens=TOKENS)
     write_json(folder / "diagnosis.json", found.as_dict())
     totals = found.totals()
@@ -179,11 +214,7 @@ def _planned(
     if not found.misaligned:
         for line in _flat(found, cliff_map):
             tell(line)
-    constraints = Constraints(fuse=fuse, untouched=not fuse)
-    plan = planning.plan(model, cliff_map, tokens=TOKENS, constraints=constraints)
-    plan.save(folder / "plan.json")
-    tell(f"plan: {len(plan.changes)} dims change")
-    return found, plan
+    return found
 
 
 def _flat(found: Diagnosis, cliff_map: CliffMap) -> list[str]:
@@ -205,10 +236,10 @@ def _flat(found: Diagnosis, cliff_map: CliffMap) -> list[str]:
     ]
 
 
-def _timed(model: Path, folder: Path, where: str, tell: Tell, advance: Advance) -> BenchResult:
+def _timed(models: Sequence[Path], where: str, tell: Tell, advance: Advance) -> BenchResult:
     tell("bench: three models and a hidden replicate, interleaved …")
     timed = bench(
-        [model, folder / "padded-to-8", folder / "planned"],
+        models,
         tokens=[count for count in TOKENS if count > 1],
         decode_steps=2,  # more rounds tell more than more steps a round
         device=where,
@@ -216,7 +247,6 @@ def _timed(model: Path, folder: Path, where: str, tell: Tell, advance: Advance) 
         time_cap_s=BENCH_BUDGET_S,
         progress=advance,
     )
-    write_json(folder / "bench.json", timed.as_dict())
     for timing in timed.timings:
         if timing.ratio is not None:
             low, ratio, high = (share - 1 for share in timing.ratio)
@@ -231,19 +261,22 @@ def _timed(model: Path, folder: Path, where: str, tell: Tell, advance: Advance) 
 def commands(trained: Trained | None = None) -> list[str]:
     """The same chain as verbs of the command line, in the demo's folder."""
     tokens = ",".join(str(count) for count in TOKENS)
-    before, after = ([], []) if trained is None else (trained.before, trained.after)
-    return [
-        *before,
+    measured = [
         f"gacprof sweep --for model --tokens {tokens} --out sweep",
         "gacprof map build sweep --out cliffmap.json",
         f"gacprof diagnose model --map cliffmap.json --tokens {tokens}",
-        f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json"
-        + ("" if trained is None else " --no-fuse --allow-untouched"),
+    ]
+    timed = "gacprof bench model {} planned --tokens 256"
+    if trained is not None:
+        after = trained.after(tokens)
+        return [*trained.before, *measured, *after, timed.format("rounded-to-8")]
+    return [
+        *measured,
+        f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json",
         "gacprof realign model --plan plan.json --out planned",
         "gacprof realign model --strategy minimal --out padded-to-8",
         "gacprof verify model planned",
-        *after,
-        "gacprof bench model padded-to-8 planned --tokens 256",
+        timed.format("padded-to-8"),
     ]
 
 

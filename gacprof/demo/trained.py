@@ -1,4 +1,4 @@
-"""The demo's model where a trained one is at hand: compressed here, and what that cost.
+"""The demo where a trained model is at hand: compressed, swept, compressed again by the map.
 
 SVD-LLM truncates every projection to one ratio, so its ranks are what they happen to be (244 of 576
 in SmolLM2). Calibration and evaluation text are this Python's own language reference, which is
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gacprof.checkpoint.scanning import scan
 from gacprof.compressing.outcome import CompressResult
@@ -26,43 +27,58 @@ EVALUATED = 6_000
 """Tokens of evaluation text."""
 WINDOW = 512
 
+CALIBRATION, EVALUATION = "calibration.txt", "evaluation.txt"
+
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """``model`` is the compressed checkpoint, ``original`` what it was made from."""
+    """A dense model ``original``, compressed in ``folder``: as ``model`` with the method's own
+    ranks, and what was worked out for that (``work``) serves other ranks."""
 
-    model: Path
     original: Path
-    text: Path
+    folder: Path
     described: str
+
+    def again(self, name: str, **sizes: Any) -> CompressResult:
+        """Compressed as before into ``folder``/``name``, with other sizes."""
+        return _compress(self.original, self.folder, name, **sizes)
+
+    @property
+    def _command(self) -> str:
+        return (
+            f"gacprof compress {self.original.name} --method {METHOD} --ratio {RATIO} "
+            f"--calib calibration.txt --windows {WINDOWS} --work work"
+        )
 
     @property
     def before(self) -> list[str]:
         """The compression as a command, in the demo's folder."""
-        return [
-            f"gacprof compress {self.original.name} --method {METHOD} --ratio {RATIO} "
-            f"--calib calibration.txt --windows {WINDOWS} --out model"
-        ]
+        return [f"{self._command} --out model"]
 
-    @property
-    def after(self) -> list[str]:
+    def after(self, tokens: str) -> list[str]:
         return [
-            f"gacprof eval model planned {self.original.name} --text evaluation.txt "
-            f"--window {WINDOW} --stride {WINDOW} --limit-tokens {EVALUATED}"
+            f"{self._command} --map cliffmap.json --tokens {tokens} --out planned",
+            f"{self._command} --round 8 --out rounded-to-8",
+            f"gacprof eval model rounded-to-8 planned {self.original.name} --text evaluation.txt "
+            f"--window {WINDOW} --stride {WINDOW} --limit-tokens {EVALUATED}",
         ]
 
 
 def compressed(original: Path, folder: Path, tell: Tell) -> Trained:
     """Compress ``original`` into ``folder``/model by 15 %."""
-    calibration, evaluation = write_texts(folder)
-    done = compress(
-        original, folder / "model", method=METHOD, ratio=RATIO, calib=calibration, windows=WINDOWS
-    )
-    described = _described(done)
+    write_texts(folder)
+    described = _described(_compress(original, folder, "model"))
     tell(f"compress: {described}")
-    return Trained(folder / "model", original, evaluation, described)
+    return Trained(original, folder, described)
+
+
+def _compress(original: Path, folder: Path, name: str, **sizes: Any) -> CompressResult:
+    return compress(
+        original, folder / name, method=METHOD, ratio=RATIO, calib=folder / CALIBRATION,
+        windows=WINDOWS, work=folder / "work", **sizes,
+    )  # fmt: skip
 
 
 def _described(done: CompressResult) -> str:
@@ -85,7 +101,7 @@ def write_texts(folder: Path) -> tuple[Path, Path]:
     """
     from pydoc_data.topics import topics
 
-    paths = folder / "calibration.txt", folder / "evaluation.txt"
+    paths = folder / CALIBRATION, folder / EVALUATION
     seen: set[str] = set()
     for first, path in enumerate(paths):
         topic = "\n\n".join(topics[name] for name in sorted(topics)[first::2])
@@ -95,14 +111,12 @@ def write_texts(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def evaluated(
-    trained: Trained, aligned: Sequence[Path], device: str, folder: Path, tell: Tell
-) -> str:
+def evaluated(trained: Trained, others: Sequence[str], device: str, tell: Tell) -> str:
     """Perplexity before and after, written to ``quality.json``; one sentence for the page."""
-    models = [trained.model, *aligned, trained.original]
+    folder = trained.folder
     found = evaluate(
-        models,
-        text=trained.text,
+        [*(folder / name for name in ("model", *others)), trained.original],
+        text=folder / EVALUATION,
         window=WINDOW,
         stride=WINDOW,
         limit_tokens=EVALUATED,
