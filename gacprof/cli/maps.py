@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gacprof.cli import map_choose, map_write
+from gacprof.cli import map_choose, map_rules, map_write
 from gacprof.cli.options import MapName, load_maps
 from gacprof.cli.printing import (
     Json,
@@ -58,7 +58,7 @@ def build(
 
     folder = samples if samples.is_dir() else samples.parent
     target = out or folder / "cliffmap.json"
-    refuse_to_replace(target, "cliff map", _is_map)
+    refuse_to_replace(target, "cliff map", is_map)
     built = gacprof.build_map(samples, name)
     built.save(target)
     if as_json:
@@ -74,7 +74,8 @@ def build(
         raise typer.Exit(1)
 
 
-def _is_map(path: Path) -> bool:
+def is_map(path: Path) -> bool:
+    """Whether a file begins as a map does."""
     with path.open("rb") as file:
         return b"gacprof.cliffmap/" in file.read(4096)
 
@@ -354,6 +355,6 @@ def _undecided(curve: Curve) -> str:
 
 for verb in (
     map_choose.candidates, map_choose.intersect, map_write.table, map_write.export,
-    map_write.figure,
+    map_write.figure, map_rules.rules, map_rules.agree,
 ):  # fmt: skip
     app.command()(verb)
