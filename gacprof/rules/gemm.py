@@ -43,10 +43,20 @@ SPLIT = Rule(
 )
 SPLIT_FROM, SPLIT_K = 1 << 21, 4096
 ONE_ROW = Rule(
-    "one token takes a gemv kernel; that its vector loads want the same multiples is not shown",
+    "one token takes a gemv kernel; that its loads want the same multiples is not shown",
     "PyTorch's dispatch of matrix times vector",
     "expected",
 )
+SIXTEEN = {
+    arch: Rule(
+        f"multiples of 8 that are none of 16 were up to {most} slower than those of 16 near 4000, "
+        "and no slower near 100",
+        "arXiv 2604.09595, figures 7, 8, 12 and 13",
+        "published",
+    )
+    for arch, most in (("sm80", "19 %"), ("sm90", "6 %"))
+}
+"""Seen when the rules were compared with the published maps: a doubt, no tier of its own."""
 
 OLD_TILES = (
     (64, 64),
@@ -81,6 +91,7 @@ def serve(point: Point, target: Target) -> Served:
     _demand(point)
     levels = _levels(target, dtype)
     rows = {"K": d["K"], "N": d["N"]}
+    one_row = d.get("M") == 1 and point.operator == "linear"
     offset = int(point.flag.get("offset", 0))
     if offset:
         rows["offset"] = offset
@@ -94,14 +105,16 @@ def serve(point: Point, target: Target) -> Served:
         worst = max(worst, at)
     level, rules = levels[worst], [levels[worst].rule]
     tier, mechanism = worst + 1, level.mechanism
-    doubts = (ONE_ROW,) if d.get("M") == 1 and point.operator == "linear" else ()
+    doubts = [ONE_ROW] if one_row else []
+    if point.dtype in HALVES and target.arch in SIXTEEN and not one_row:
+        doubts.append(SIXTEEN[target.arch])
     if _unsplit(point, target):
         tier, mechanism = tier + len(levels), f"{mechanism}; K not split"
         rules.append(SPLIT)
     relative = _relative(point, target, worst)
     if relative is not None:
         rules[0] = replace(rules[0], source=f"{rules[0].source}; cost: {PAPER}")
-    return Served(tier, mechanism, tuple(rules), relative, doubts)
+    return Served(tier, mechanism, tuple(rules), relative, tuple(doubts))
 
 
 def _demand(point: Point) -> None:
