@@ -368,6 +368,11 @@ def explain_dim(
     from gacprof.kernels.evidence_files import read_counters
 
     loaded = cliff_map if isinstance(cliff_map, CliffMap) else CliffMap.load(cliff_map)
+    if loaded.by_rules:
+        raise MapError(
+            f"the map '{loaded.name}' is by rules, nothing in it was measured: 'gacprof map show "
+            f"{cliff_map} --op {operator}' says which rules its dims follow"
+        )
     folder = None
     if samples is not None:
         folder = Path(samples)

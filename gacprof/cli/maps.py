@@ -160,6 +160,10 @@ def diff(
     from gacprof.cliffmap.compare import diff as compare
 
     old, new = load_maps(a, b)
+    if old.by_rules or new.by_rules:
+        raise MapError(
+            "a map by rules has no latencies to compare: gacprof map agree RULES MEASURED"
+        )
     found = compare(old, new)
     if not found.curves:
         raise MapError(
@@ -249,6 +253,7 @@ def _stack(stack: Mapping[str, str | None]) -> str:
 
 def _print_summary(loaded: CliffMap) -> None:
     from gacprof.cliffmap.catalogue import map_facts
+    from gacprof.cliffmap.schema import BASIS
 
     s = map_facts(loaded)
     noise = loaded.file.noise
@@ -264,7 +269,12 @@ def _print_summary(loaded: CliffMap) -> None:
     ):  # fmt: skip
         if text:
             say(f"{words}: {text}")
-    say(f"{s['curves']} curves, {s['points']} points, {s['cliffs']} cliffs; noise floor {floor}")
+    cliffs = "" if loaded.by_rules else f", {s['cliffs']} cliffs; noise floor {floor}"
+    say(f"{s['curves']} curves, {s['points']} points{cliffs}")
+    if loaded.by_rules:
+        say(f"dims, {BASIS}: {s['safe']} of the best tier, {s['misaligned']} of a worse one")
+        say_notes(loaded.file.provenance.notes[1:])
+        return
     tolerance = " or ".join(f"{100 * t:g} %" for t in s["tolerances"]) or "unknown"
     say(
         f"dims, by a tolerance of {tolerance}: {s['safe']} safe, {s['misaligned']} misaligned, "
@@ -282,6 +292,10 @@ def _print_summary(loaded: CliffMap) -> None:
 def _print_curves(loaded: CliffMap) -> None:
     """Every curve in one line, the largest penalty first."""
     from gacprof.cliffmap.detect import penalty
+
+    if loaded.by_rules:
+        map_rules.print_rules(loaded)
+        return
 
     curves = [(max(penalty(curve.points.median_us)), curve) for curve in loaded.curves]
     curves.sort(key=lambda entry: -entry[0])
@@ -317,10 +331,17 @@ def _settings_once(curves: Sequence[Curve]) -> tuple[list[str], list[str]]:
 
 
 def _print_curve(curve: Curve) -> None:
+    from gacprof.cliffmap.schema import BASIS
     from gacprof.report.terminal import staircase_text
 
     say()
     say(curve.identity)
+    if curve.by_rules:
+        say(f"  {BASIS}")
+        say(f"  frontier: {dims(curve.frontier)}")
+        say(f"  safe: {dims(curve.safe)}")
+        map_rules.print_curve(curve)
+        return
     say(staircase_text(curve, plot_width()))
     say(
         f"  safe up to a penalty of {percent(curve.tolerance)}; "
