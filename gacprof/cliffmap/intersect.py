@@ -19,11 +19,13 @@ _WORST_FIRST: tuple[Verdict, ...] = ("misaligned", "undecided")
 
 @dataclass(frozen=True)
 class SharedDim(JudgedDim):
-    """One dim on all maps. Of maps by rules ``tiers`` has the tier: they have no latency and no
-    penalty, and count for the verdict alone. ``worst_penalty`` is the largest of ``penalties``, at
-    most ``penalty_high`` (None where that is open on one); ``penalties`` and ``latencies_us`` are by
-    map name. Its ``verdict`` is ``safe`` where it is safe on every one, ``misaligned`` where it is
-    so on any, by the narrowest ``tolerance`` of the maps."""
+    """One dim on all maps.
+
+    ``worst_penalty`` is the largest of ``penalties``, at most ``penalty_high`` (None where that is
+    open on one); ``penalties`` and ``latencies_us`` are by map name. Its ``verdict`` is ``safe``
+    where it is safe on every one, ``misaligned`` where it is so on any, by the narrowest
+    ``tolerance`` of the maps. Maps by rules count for the verdict alone: ``tiers`` has theirs.
+    """
 
     d: int
     worst_penalty: float | None

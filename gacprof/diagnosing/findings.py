@@ -208,7 +208,7 @@ def by_rules(found: Diagnosis, basis: str) -> Diagnosis:
                 best_latency_us=None,
             )
             for dim in found.dims
-        ),  # fmt: skip
+        ),
         weights=tuple(replace(weight, latency_us=None) for weight in found.weights),
         notes=(f"{basis}: a misaligned size is of a worse tier than a larger one", *found.notes),
     )
