@@ -272,7 +272,10 @@ def _print_summary(loaded: CliffMap) -> None:
     cliffs = "" if loaded.by_rules else f", {s['cliffs']} cliffs; noise floor {floor}"
     say(f"{s['curves']} curves, {s['points']} points{cliffs}")
     if loaded.by_rules:
-        say(f"dims, {BASIS}: {s['safe']} of the best tier, {s['misaligned']} of a worse one")
+        say(
+            f"dims, {BASIS}: {s['safe']} of the best tier, {s['misaligned']} of a worse one, "
+            f"{s['undecided']} undecided"
+        )
         say_notes(loaded.file.provenance.notes[1:])
         return
     tolerance = " or ".join(f"{100 * t:g} %" for t in s["tolerances"]) or "unknown"
@@ -340,6 +343,8 @@ def _print_curve(curve: Curve) -> None:
         say(f"  {BASIS}")
         say(f"  frontier: {dims(curve.frontier)}")
         say(f"  safe: {dims(curve.safe)}")
+        if curve.undecided:
+            say(f"  undecided: {dims(curve.undecided)}")
         map_rules.print_curve(curve)
         return
     say(staircase_text(curve, plot_width()))

@@ -151,12 +151,11 @@ def agree(rules: CliffMap, measured: CliffMap) -> Agreement:
 
 
 def _target(rules: CliffMap, measured: CliffMap) -> Target:
-    if not rules.by_rules or measured.by_rules:
-        which = rules.name if not rules.by_rules else measured.name
-        raise MapError(
-            f"the map '{which}' is {'not ' if which == rules.name else ''}by rules: give a map by "
-            "rules first, then one that was measured or published"
-        )
+    wanted = "give a map by rules first, then one that was measured or published"
+    if not rules.by_rules:
+        raise MapError(f"the map '{rules.name}' is not by rules: {wanted}")
+    if measured.by_rules:
+        raise MapError(f"the map '{measured.name}' is by rules: {wanted}")
     here, there = rules.environment, measured.environment
     if here.arch != there.arch:
         raise MapError(

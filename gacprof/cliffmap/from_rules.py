@@ -1,7 +1,8 @@
 """A map for a GPU that is not at hand: every point of a suite, judged by rules.
 
 It is an ordinary map. In the place of latencies stand tiers (1, 2, 3 …), since nobody timed
-anything: a dim is safe if it is of tier 1 or nothing larger is of a better one.
+anything: a dim is safe if it is of tier 1 or nothing larger is of a better one, and undecided
+where its mechanism may have steps that nobody knows.
 """
 
 from __future__ import annotations
@@ -127,6 +128,7 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
         return None
     dims, tiers = [each.d for each in found], [float(each.served.tier) for each in found]
     penalty = [round(p, 6) for p in detect.penalty(tiers)]
+    undecided = {i for i, each in enumerate(found) if each.served.open and not penalty[i]}
     mechanisms = sorted({each.served.mechanism for each in found})
     asked = [*dims, *failed]
     fixed = {name: size for name, size in point.dims if name != axis}
@@ -144,14 +146,14 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
             high_us=list(tiers),
             count=[0] * len(dims),
             penalty_low=penalty,
-            penalty_high=list(penalty),
+            penalty_high=[None if i in undecided else p for i, p in enumerate(penalty)],
             mechanism=[mechanisms.index(each.served.mechanism) for each in found],
         ),
         mechanisms=mechanisms,
         tiers=_tiers(axis, found),
         rules=[*_notes(found), *_bounds(point, axis, target, dims)],
         frontier=_frontier(found),
-        safe=[d for d, p in zip(dims, penalty, strict=True) if p == 0],
+        safe=[d for i, d in enumerate(dims) if penalty[i] == 0 and i not in undecided],
         misaligned=[d for d, p in zip(dims, penalty, strict=True) if p > 0],
         floor=0.0,
         tolerance=TOLERANCE,
@@ -179,7 +181,8 @@ def _settling(found: Sequence[_Dim], point: Point, axis: str, target: Target) ->
 
 def _frontier(found: Sequence[_Dim]) -> list[int]:
     """The widest dim of tier 1 of every step."""
-    widest = {each.step: each.d for each in found if each.served.tier == 1}
+    best = [each for each in found if each.served.tier == 1 and not each.served.open]
+    widest = {each.step: each.d for each in best}
     return sorted(widest.values())
 
 

@@ -19,7 +19,9 @@ CODE = "PyTorch 2.6 to 2.13, sdp_utils.cpp and attention.cpp (gacprof/kernels/sd
 
 BACKENDS = ("flash", "efficient", "math", "cudnn")
 CLASSES = {
-    "cudnn": Rule("cuDNN serves multiples of 8; its own steps are not known", CODE, "code"),
+    "cudnn": Rule(
+        "cuDNN serves multiples of 8; its own steps are not known, but 128", CODE, "code"
+    ),
     "filled": Rule("head_dim is FlashAttention-2's template itself", "", "binary"),
     "unfilled": Rule(
         "the template's loops run with bounds checks: no faster than it", "", "binary"
@@ -35,6 +37,8 @@ CLASSES = {
 }
 """The unfilled efficient kernel was added when rules were compared with the published A100 map."""
 RANK = {name: rank for rank, name in enumerate(CLASSES)} | {"filled": 0}
+CUDNN_KERNEL = 128
+"""libtorch_cuda 2.13 carries the sources of two of cuDNN's kernels, both of this head_dim."""
 EFFICIENT_STEP = {"sm80": 32}
 """Multiples of it up to 128 fill the memory-efficient kernel; of other architectures nobody showed
 any."""
@@ -47,7 +51,8 @@ def serve(point: Point, target: Target) -> Served:
     rule = CLASSES[name]
     if not rule.source:
         rule = Rule(rule.says, f"libtorch_cuda.so, {target.templates.source}", rule.basis)
-    return Served(1 + met.index(RANK[name]), mechanism, (rule,))
+    unknown = name == "cudnn" and point.dim["head_dim"] != CUDNN_KERNEL
+    return Served(1 + met.index(RANK[name]), mechanism, (rule,), open=unknown)
 
 
 def step(point: Point, target: Target) -> Hashable:

@@ -44,13 +44,15 @@ class Rule:
 class Served:
     """``tier`` counts from 1, the best; ``mechanism`` is what serves; ``rules`` say why.
     ``relative`` is the published cost beside tier 1 on this very architecture, None where only the
-    order is known. ``doubts`` are rules that say what the tier leaves open."""
+    order is known. ``doubts`` are rules that say what the tier leaves open; ``open`` is whether
+    that is so much that the point is not to be called safe."""
 
     tier: int
     mechanism: str
     rules: tuple[Rule, ...]
     relative: float | None = None
     doubts: tuple[Rule, ...] = ()
+    open: bool = False
 
 
 @dataclass(frozen=True)
