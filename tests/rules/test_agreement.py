@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,29 @@ def found() -> dict[str, Agreement]:
         )
         for gpu in ("a100", "h100")
     }
+
+
+def test_the_table_of_the_document_is_the_agreement(
+    found: dict[str, Agreement], pytestconfig: pytest.Config
+) -> None:
+    text = (Path(pytestconfig.rootpath) / "docs" / "rules.md").read_text()
+    rows = re.findall(
+        r"^\| (A100|H100) (?:(row_sum) )?(\w+) \| (\d+) \| (.+) \|$", text, flags=re.M
+    )
+    axes = {gpu: agreement.by_axis() for gpu, agreement in found.items()}
+    assert len(rows) == sum(len(of_gpu) for of_gpu in axes.values())
+    for gpu, stream, axis, count, cells in rows:
+        operator = stream or ("attention" if axis == "head_dim" else "linear")
+        compared, safe, frontier = axes[gpu.lower()][operator, axis]
+        assert compared == int(count)
+        shares = [
+            (share.agreed, of)
+            for share in (safe, frontier)
+            for of in (share.by_rules, share.measured)
+        ]
+        said = re.findall(r"(\d+) % \((\d+)/(\d+)\)", cells)
+        assert [(int(a), int(b)) for _, a, b in said] == shares
+        assert [int(p) for p, *_ in said] == [round(100 * a / b) for a, b in shares]
 
 
 def test_every_head_dim_of_either_gpu_is_as_the_rules_say(found: dict[str, Agreement]) -> None:
