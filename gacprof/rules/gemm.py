@@ -59,15 +59,8 @@ SIXTEEN = {
 """Seen when the rules were compared with the published maps: a doubt, no tier of its own."""
 
 OLD_TILES = (
-    (64, 64),
-    (64, 128),
-    (128, 64),
-    (128, 128),
-    (64, 256),
-    (256, 64),
-    (128, 256),
-    (256, 128),
-)
+    (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
+)  # fmt: skip
 """Tiles of cuBLAS's 16-bit kernels for sm80, which sm86 and sm89 run too; either way round, since
 cuBLAS computes the transpose of a row-major product."""
 TILES_FROM = "tiles in the names of ampere_*16816gemm kernels in libcublasLt"
