@@ -293,6 +293,60 @@ def build_map(samples: str | Path, name: str | None = None) -> CliffMap:
     return build_explained(Path(samples), name)
 
 
+def map_by_rules(
+    gpu: str,
+    torch: str,
+    *,
+    suite: Suite | Mapping[str, Any] | str | Path | None = None,
+    model: Model | None = None,
+    ranks_of: Model | Sequence[tuple[int, int]] | None = None,
+    ranks: tuple[int, int] | None = None,
+    tokens: Tokens | None = None,
+    dtypes: Sequence[str] = (),
+    window: float = 0.25,
+    preset: str | None = None,
+    name: str | None = None,
+) -> CliffMap:
+    """A map for a GPU that is not at hand (``h100``), with a PyTorch release (``2.11``): tiers by
+    rules, no latencies. What it is of is asked as in :func:`sweep`; by default the suite ``full``.
+    ``ranks`` default to all up to where a pair is as large as its dense weight.
+
+    Raises :class:`MapError` for a GPU, a release or a data type without rules.
+    """
+    from gacprof.cliffmap.from_rules import map_by_rules as judge
+    from gacprof.rules import target
+
+    about = target(gpu, torch)
+    wanted = [about.dtype(dtype) for dtype in dtypes] or ["auto"]
+    if suite is model is ranks_of is None:
+        suite = "full"
+    if ranks_of is not None and ranks is None:
+        ranks = (1, _break_even(ranks_of))
+    chosen = [
+        make_suite(
+            suite, model=model, ranks_of=ranks_of, ranks=ranks, tokens=tokens,
+            dtype="auto", window=window, preset=preset,
+        ).in_dtype(dtype)
+        for dtype in wanted
+    ]  # fmt: skip
+    curves = {plan.key: (plan.axis, plan.points) for one in chosen for plan in one.curves("cuda")}
+    return judge(
+        curves.values(), about, name=name or f"{about.sheet.key}-rules", suite=chosen[0].name
+    )
+
+
+def _break_even(ranks_of: Model | Sequence[tuple[int, int]]) -> int:
+    """The largest rank at which a factor pair is no larger than its dense weight."""
+    from gacprof.checkpoint import inventory_for
+    from gacprof.sweeping.for_checkpoint import dense_shapes
+
+    if isinstance(ranks_of, list | tuple):
+        shapes = list(ranks_of)
+    else:
+        shapes = dense_shapes(inventory_for(ranks_of))  # type: ignore[arg-type]
+    return max(1, *(o * i // (o + i) for o, i in shapes))
+
+
 def explain_dim(
     cliff_map: CliffMap | str | Path,
     operator: str,
@@ -314,6 +368,11 @@ def explain_dim(
     from gacprof.kernels.evidence_files import read_counters
 
     loaded = cliff_map if isinstance(cliff_map, CliffMap) else CliffMap.load(cliff_map)
+    if loaded.by_rules:
+        raise MapError(
+            f"the map '{loaded.name}' is by rules, nothing in it was measured: 'gacprof map show "
+            f"{cliff_map} --op {operator}' says which rules its dims follow"
+        )
     folder = None
     if samples is not None:
         folder = Path(samples)

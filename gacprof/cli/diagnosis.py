@@ -28,21 +28,23 @@ def print_diagnosis(found: Diagnosis, every: bool) -> None:
     for verdict in SECTIONS:
         members = [d for d in found.dims if d.verdict == verdict]
         if members and (every or verdict != "safe"):
-            _print_section(verdict, members, every)
+            _print_section(verdict, members, every, found.basis)
     _print_totals(found)
-    _print_time(found)
+    if not found.basis:
+        _print_time(found)
     missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
     say_notes([*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())])
 
 
-def _print_section(verdict: str, dims: Sequence[DimFinding], every: bool) -> None:
+def _print_section(verdict: str, dims: Sequence[DimFinding], every: bool, basis: str) -> None:
     shown: Callable[[DimFinding], Hashable] = (lambda d: d.name) if every else _shown
     rows = group(dims, lambda d: d.name.removesuffix(f":{d.kind}"), shown)
     rows.sort(key=lambda row: -_lost(row))
-    columns, cells = _columns(verdict)
+    columns, cells = _columns_by_rules() if basis else _columns(verdict)
     few = rows if every else rows[:MOST_ROWS]
     table = [(row.name, *cells(row)) for row in few]
-    print_table(SECTIONS[verdict], ("dims", *columns), table)
+    title = f"{verdict} {basis}" if basis else SECTIONS[verdict]
+    print_table(title, ("dims", *columns), table)
     left = rows[len(few) :]
     if left:
         count = sum(len(row.members) for row in left)
@@ -77,6 +79,12 @@ def _columns(verdict: str) -> tuple[tuple[str, ...], Cells]:
     return ("size", "penalty", "at most", "takes"), lambda row: (
         _size(row), percent(row.first.penalty), at_most(row.first.penalty_high),
         microseconds(row.first.latency_us),
+    )  # fmt: skip
+
+
+def _columns_by_rules() -> tuple[tuple[str, ...], Cells]:
+    return ("size", "do", "largest product served by"), lambda row: (
+        _size(row), _todo(row.first), row.first.tier,
     )  # fmt: skip
 
 
@@ -117,7 +125,10 @@ def _print_totals(found: Diagnosis) -> None:
     if totals["weights"] and not totals["judged"]:
         counted = f"not known: this map knows none of the {totals['weights']} weights"
     odd = f"{totals['not_divisible_by_8']} ({percent(totals['not_divisible_by_8_share'])})"
-    say(f"misaligned by measurement: {counted}; not a multiple of 8: {odd}")
+    how = found.basis or "by measurement"
+    say(f"misaligned {how}: {counted}; not a multiple of 8: {odd}")
+    if found.basis:
+        return
     say(
         f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
         "surely above, undecided one that the map's errors leave open"

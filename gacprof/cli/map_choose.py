@@ -165,6 +165,8 @@ def _names(maps: Sequence[str] | None, more: Sequence[str] | None, least: int) -
 
 
 def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe: bool) -> None:
+    from gacprof.cliffmap.schema import BASIS
+
     if not found:
         say(f"no safe {words} within what was asked for: try --all, --unsafe or a wider --window")
         return
@@ -174,7 +176,12 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
     letters = [chr(ord("A") + i) for i in range(len(names))]
     for letter, name in zip(letters, names, strict=True):
         say(f"{letter}: {name}")
-    of_each = (f"{letter}, {what}" for letter in letters for what in ("µs", "%"))
+    ruled = set(found[0].tiers)
+    of_each = (
+        f"{letter}, {what}"
+        for letter, name in zip(letters, names, strict=True)
+        for what in (("tier",) if name in ruled else ("µs", "%"))
+    )
     columns = ["d", "verdict", "worst", "at most", *of_each]
     rows = [
         (
@@ -182,16 +189,34 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
             *(
                 cell
                 for name in names
-                for cell in (f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}")
+                for cell in _of_map(dim, name)
             ),
         )
         for dim in found
     ]  # fmt: skip
     print_table(words, columns, rows)
-    _say_tolerance(found)
+    for name in found[0].tiers:
+        say(f"{name}: {BASIS}")
+    if len(ruled) < len(names):
+        _say_tolerance(found)
+
+
+def _of_map(dim: SharedDim, name: str) -> tuple[str, ...]:
+    if name in dim.tiers:
+        return (f"{dim.tiers[name]:g}",)
+    return f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}"
 
 
 def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> None:
+    from gacprof.cliffmap.schema import BASIS
+
+    if found[0].by_rules:
+        by_rules = [
+            (c.d, f"{c.latency_us:g}", c.verdict, "yes" if c.on_frontier else "") for c in found
+        ]
+        title = f"{words if unsafe else f'safe {words}'}, {BASIS}"
+        print_table(title, ("d", "tier", "verdict", "frontier"), by_rules)
+        return
     rows = [
         (
             c.d, microseconds(c.latency_us), percent(c.penalty), at_most(c.penalty_high),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gacprof.cli import map_choose, map_write
+from gacprof.cli import map_choose, map_rules, map_write
 from gacprof.cli.options import MapName, load_maps
 from gacprof.cli.printing import (
     Json,
@@ -58,7 +58,7 @@ def build(
 
     folder = samples if samples.is_dir() else samples.parent
     target = out or folder / "cliffmap.json"
-    refuse_to_replace(target, "cliff map", _is_map)
+    refuse_to_replace(target, "cliff map", is_map)
     built = gacprof.build_map(samples, name)
     built.save(target)
     if as_json:
@@ -74,7 +74,8 @@ def build(
         raise typer.Exit(1)
 
 
-def _is_map(path: Path) -> bool:
+def is_map(path: Path) -> bool:
+    """Whether a file begins as a map does."""
     with path.open("rb") as file:
         return b"gacprof.cliffmap/" in file.read(4096)
 
@@ -159,6 +160,10 @@ def diff(
     from gacprof.cliffmap.compare import diff as compare
 
     old, new = load_maps(a, b)
+    if old.by_rules or new.by_rules:
+        raise MapError(
+            "a map by rules has no latencies to compare: gacprof map agree RULES MEASURED"
+        )
     found = compare(old, new)
     if not found.curves:
         raise MapError(
@@ -248,6 +253,7 @@ def _stack(stack: Mapping[str, str | None]) -> str:
 
 def _print_summary(loaded: CliffMap) -> None:
     from gacprof.cliffmap.catalogue import map_facts
+    from gacprof.cliffmap.schema import BASIS
 
     s = map_facts(loaded)
     noise = loaded.file.noise
@@ -263,7 +269,15 @@ def _print_summary(loaded: CliffMap) -> None:
     ):  # fmt: skip
         if text:
             say(f"{words}: {text}")
-    say(f"{s['curves']} curves, {s['points']} points, {s['cliffs']} cliffs; noise floor {floor}")
+    cliffs = "" if loaded.by_rules else f", {s['cliffs']} cliffs; noise floor {floor}"
+    say(f"{s['curves']} curves, {s['points']} points{cliffs}")
+    if loaded.by_rules:
+        say(
+            f"dims, {BASIS}: {s['safe']} of the best tier, {s['misaligned']} of a worse one, "
+            f"{s['undecided']} undecided"
+        )
+        say_notes(loaded.file.provenance.notes[1:])
+        return
     tolerance = " or ".join(f"{100 * t:g} %" for t in s["tolerances"]) or "unknown"
     say(
         f"dims, by a tolerance of {tolerance}: {s['safe']} safe, {s['misaligned']} misaligned, "
@@ -281,6 +295,10 @@ def _print_summary(loaded: CliffMap) -> None:
 def _print_curves(loaded: CliffMap) -> None:
     """Every curve in one line, the largest penalty first."""
     from gacprof.cliffmap.detect import penalty
+
+    if loaded.by_rules:
+        map_rules.print_rules(loaded)
+        return
 
     curves = [(max(penalty(curve.points.median_us)), curve) for curve in loaded.curves]
     curves.sort(key=lambda entry: -entry[0])
@@ -316,10 +334,19 @@ def _settings_once(curves: Sequence[Curve]) -> tuple[list[str], list[str]]:
 
 
 def _print_curve(curve: Curve) -> None:
+    from gacprof.cliffmap.schema import BASIS
     from gacprof.report.terminal import staircase_text
 
     say()
     say(curve.identity)
+    if curve.by_rules:
+        say(f"  {BASIS}")
+        say(f"  frontier: {dims(curve.frontier)}")
+        say(f"  safe: {dims(curve.safe)}")
+        if curve.undecided:
+            say(f"  undecided: {dims(curve.undecided)}")
+        map_rules.print_curve(curve)
+        return
     say(staircase_text(curve, plot_width()))
     say(
         f"  safe up to a penalty of {percent(curve.tolerance)}; "
@@ -354,6 +381,6 @@ def _undecided(curve: Curve) -> str:
 
 for verb in (
     map_choose.candidates, map_choose.intersect, map_write.table, map_write.export,
-    map_write.figure,
+    map_write.figure, map_rules.rules, map_rules.agree,
 ):  # fmt: skip
     app.command()(verb)

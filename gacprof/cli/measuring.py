@@ -99,7 +99,7 @@ def sweep(
     from gacprof import api
 
     chosen = api.make_suite(
-        suite, model=checkpoint, ranks_of=_shapes(ranks), ranks=_first_and_last(rank_range),
+        suite, model=checkpoint, ranks_of=shapes(ranks), ranks=first_and_last(rank_range),
         tokens=None if tokens is None else token_counts(tokens), dtype=dtype, window=window,
         preset=preset, begun=out if resume else None,
     )  # fmt: skip
@@ -126,7 +126,7 @@ def sweep(
     emit(done, as_json, _print_swept)
 
 
-def _shapes(dense: str | None) -> str | list[tuple[int, int]] | None:
+def shapes(dense: str | None) -> str | list[tuple[int, int]] | None:
     """``4096x4096,11008x4096`` as pairs; anything else is a checkpoint's name."""
     if dense is None:
         return None
@@ -136,7 +136,7 @@ def _shapes(dense: str | None) -> str | list[tuple[int, int]] | None:
     return [(int(o), int(i)) for o, i in shapes]
 
 
-def _first_and_last(ranks: str | None) -> tuple[int, int] | None:
+def first_and_last(ranks: str | None) -> tuple[int, int] | None:
     if ranks is None:
         return None
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", ranks.strip())

@@ -256,7 +256,10 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool) -> None:
         say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
     _print_preset(made)
     _print_costs(made)
-    _print_time(made)
+    if made.basis:
+        say(f"{made.basis}: what the plan gains is not known")
+    else:
+        _print_time(made)
     _print_quality(made)
     _print_windows(made)
     _print_certificate(made)

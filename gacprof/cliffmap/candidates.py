@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.judge import Verdict, judge
-from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.cliffmap.selection import check_whole, check_window
 from gacprof.core.points import Flag
 
@@ -33,7 +33,10 @@ class Candidate(JudgedDim):
     """A measured dim and what it costs. ``latency_us`` is summed over the uses where there are
     several; ``penalty`` is the fraction that padding to a larger dim would recover, between
     ``penalty_low`` and ``penalty_high`` (None where no larger dim settles it), judged by the
-    ``tolerance``. ``curve`` says what it was measured on."""
+    ``tolerance``. ``curve`` says what it was measured on.
+
+    ``by_rules``: nothing was measured, and ``latency_us`` is the number of the dim's tier (1: the
+    best), summed over the uses; :meth:`as_dict` then says ``tier`` and gives no latency."""
 
     d: int
     latency_us: float
@@ -44,6 +47,15 @@ class Candidate(JudgedDim):
     on_frontier: bool
     tolerance: float
     curve: str = ""
+    by_rules: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        if not self.by_rules:
+            found = super().as_dict()
+            del found["by_rules"]
+            return found
+        kept = {name: getattr(self, name) for name in ("d", "verdict", "on_frontier", "curve")}
+        return {**kept, "tier": self.latency_us, "safe": self.safe, "basis": BASIS}
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,7 @@ def of_curve(curve: Curve) -> list[Candidate]:
             d in frontier,
             curve.tolerance,
             identity,
+            curve.by_rules,
         )
         for d, latency, penalty, low, high in columns
     ]
@@ -97,6 +110,7 @@ def of_sums(
     tolerance: float,
     settled: Sequence[bool],
     curve: str = "",
+    by_rules: bool = False,
 ) -> list[Candidate]:
     """Dims judged on a latency that was summed over several uses. Ascending ``d``; ``error`` are
     relative standard errors of the sums; ``settled`` as for :func:`judge`."""
@@ -116,6 +130,7 @@ def of_sums(
             size in frontier,
             tolerance,
             curve,
+            by_rules,
         )
         for i, (size, t) in enumerate(zip(d, latency, strict=True))
     ]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import of_curve
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.core.errors import MapError
 
 LARGEST_MODULUS = 256
@@ -174,10 +174,16 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
                 "M": tokens,
                 "axes": sorted({curve.axis for curve in curves}),
                 "curves": [curve.identity for curve in curves],
-                "tools": tools,
+                "tools": [_untimed(tool) for tool in tools] if cliff_map.by_rules else tools,
             }
         )
     return found
+
+
+def _untimed(tool: dict[str, Any]) -> dict[str, Any]:
+    """By rules a value is known, not what it loses."""
+    lost = ("penalty", "loses", "default_penalty", "default_loses")
+    return {**tool, **dict.fromkeys(lost), "basis": BASIS}
 
 
 def settings_rows(cliff_map: CliffMap) -> list[dict[str, Any]]:
@@ -200,6 +206,7 @@ def export(cliff_map: CliffMap) -> dict[str, Any]:
         "citation": cliff_map.file.provenance.citation,
         "axes": [_axis(curve) for curve in cliff_map.curves],
         "settings": settings_of(cliff_map),
+        **({"basis": BASIS} if cliff_map.by_rules else {}),
     }
 
 
@@ -236,8 +243,15 @@ def _axis(curve: Curve) -> dict[str, Any]:
         "safe": curve.safe,
         "undecided": curve.undecided,
         "frontier": curve.frontier,
-        "best_modulus": asdict(_best([judged])) if judged else None,
+        "best_modulus": _modulus(curve, _best([judged])) if judged else None,
     }
+
+
+def _modulus(curve: Curve, best: Modulus) -> dict[str, Any]:
+    found = asdict(best)
+    if curve.by_rules:
+        found |= dict.fromkeys(("penalty", "worst_penalty", "loses"))
+    return found
 
 
 def _worst(several: Sequence[Modulus]) -> Modulus:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
 from gacprof.cliffmap.judge import Verdict
 from gacprof.cliffmap.map import CliffMap
+from gacprof.cliffmap.schema import BASIS
 from gacprof.cliffmap.selection import best
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
@@ -18,18 +19,29 @@ _WORST_FIRST: tuple[Verdict, ...] = ("misaligned", "undecided")
 
 @dataclass(frozen=True)
 class SharedDim(JudgedDim):
-    """One dim on all maps. ``worst_penalty`` is the largest of ``penalties``, at most
-    ``penalty_high`` (None where that is open on one); ``penalties`` and ``latencies_us`` are by
-    map name. Its ``verdict`` is ``safe`` where it is safe on every one, ``misaligned`` where it is
-    so on any, by the narrowest ``tolerance`` of the maps."""
+    """One dim on all maps.
+
+    ``worst_penalty`` is the largest of ``penalties``, at most ``penalty_high`` (None where that is
+    open on one); ``penalties`` and ``latencies_us`` are by map name. Its ``verdict`` is ``safe``
+    where it is safe on every one, ``misaligned`` where it is so on any, by the narrowest
+    ``tolerance`` of the maps. Maps by rules count for the verdict alone: ``tiers`` has theirs.
+    """
 
     d: int
-    worst_penalty: float
+    worst_penalty: float | None
     verdict: Verdict
     penalties: dict[str, float]
     latencies_us: dict[str, float]
     penalty_high: float | None
     tolerance: float
+    tiers: dict[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        found = super().as_dict()
+        if not self.tiers:
+            del found["tiers"]
+            return found
+        return {**found, "basis": f"{', '.join(self.tiers)}: {BASIS}"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +59,7 @@ class Intersection:
 
     def least_worst(self, count: int = 1) -> list[SharedDim]:
         """The dims with the smallest worst-case penalty, widest first among equals."""
-        return sorted(self.dims, key=lambda dim: (dim.worst_penalty, -dim.d))[:count]
+        return sorted(self.dims, key=lambda dim: (*_badness(dim), -dim.d))[:count]
 
     def near(self, d: int, below: int = 2, above: int = 2) -> list[SharedDim]:
         """Dims safe on all maps around ``d``; on a side without any, the least worst one."""
@@ -73,12 +85,17 @@ class Intersection:
         upper = [dim for dim in everything if dim.d > near]
         for most, dims in ((limits.get("below"), lower), (limits.get("above"), upper)):
             if most != 0 and not any(dim.safe for dim in dims):
-                found += sorted(dims, key=lambda dim: (dim.worst_penalty, abs(dim.d - near)))[:1]
+                found += sorted(dims, key=lambda dim: (*_badness(dim), abs(dim.d - near)))[:1]
         return sorted(found, key=lambda dim: dim.d)
 
     def as_dict(self) -> dict[str, Any]:
         dims = [dim.as_dict() for dim in self.dims]
         return {**vars(self), "dims": dims, "safe": self.safe}
+
+
+def _badness(dim: SharedDim) -> tuple[float, float]:
+    """Tiers by rules first: what a worse one costs is not known."""
+    return sum(dim.tiers.values()), dim.worst_penalty or 0.0
 
 
 def intersect(
@@ -148,14 +165,16 @@ def _together(
 def _shared(candidates: Mapping[str, Candidate]) -> SharedDim:
     """One dim by its candidate on each map."""
     here = list(candidates.values())
+    timed = {name: c for name, c in candidates.items() if not c.by_rules}
     verdicts = {c.verdict for c in here}
-    bounds = [c.penalty_high for c in here if c.penalty_high is not None]
+    bounds = [c.penalty_high for c in timed.values() if c.penalty_high is not None]
     return SharedDim(
         d=here[0].d,
-        worst_penalty=max(c.penalty for c in here),
+        worst_penalty=max((c.penalty for c in timed.values()), default=None),
         verdict=next((v for v in _WORST_FIRST if v in verdicts), "safe"),
-        penalties={name: c.penalty for name, c in candidates.items()},
-        latencies_us={name: c.latency_us for name, c in candidates.items()},
-        penalty_high=max(bounds) if len(bounds) == len(here) else None,
-        tolerance=min(c.tolerance for c in here),
+        penalties={name: c.penalty for name, c in timed.items()},
+        latencies_us={name: c.latency_us for name, c in timed.items()},
+        penalty_high=max(bounds) if bounds and len(bounds) == len(timed) else None,
+        tolerance=min((c.tolerance for c in timed.values()), default=0.0),
+        tiers={name: c.latency_us for name, c in candidates.items() if c.by_rules},
     )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from math import gcd, inf, log
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gacprof.cliffmap.detect import NORMAL_95, finest_step
 from gacprof.cliffmap.judge import WIDEST_GAP
@@ -29,7 +29,11 @@ from gacprof.cliffmap.selection import (
     dims_distance,
     flag_distance,
 )
+from gacprof.core.errors import GacprofError
 from gacprof.core.points import Flag
+
+if TYPE_CHECKING:
+    from gacprof.rules import Target
 
 WIDEST_HOLE = 2
 """On a curve without a period only single missing dims are filled in, this many of the sweep's
@@ -117,6 +121,26 @@ def between(curve: Curve, d: int) -> Lookup | None:
     )
 
 
+def _target(file: MapFile) -> Target:
+    """What the rules of a map by rules are about."""
+    from gacprof.rules import target
+
+    return target(file.device.name, file.provenance.stack.get("torch") or "")
+
+
+def _by_rules(query: _Query, target: Target) -> Lookup | None:
+    """The tier of any point, whether or not the map holds it: nothing is scaled."""
+    from gacprof import operators
+    from gacprof.rules import serve
+
+    try:
+        point = operators.point(query.operator, query.dims, query.dtype, query.flags)
+        tier = float(serve(point, target).tier)
+    except GacprofError:
+        return None
+    return Lookup(tier, tier, tier, "exact", "by rules")
+
+
 def _at(curve: Curve, d: int) -> Lookup | None:
     return measured(curve, d) or between(curve, d)
 
@@ -144,6 +168,7 @@ class Index:
     def __init__(self, file: MapFile) -> None:
         self._name = file.name
         self._measured = file.provenance.kind == "measured"
+        self._rules = _target(file) if file.provenance.kind == "rules" else None
         self._through: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         self._alike: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         for curve in file.curves:
@@ -163,11 +188,16 @@ class Index:
         """The latency at these dims. Raises :class:`MapLookupError` where the map cannot say."""
         query = _Query(operator, complete_dims(operator, dims), dtype, flags or {})
         curves = list(self._curves_through(query))
-        found = (
-            self._exact(query, curves)
-            or _nearest_flags((distance, between(c, query.dims[c.axis])) for distance, c in curves)
-            or self._scaled(query)
-        )
+        if self._rules is not None:
+            found = self._exact(query, curves) or _by_rules(query, self._rules)
+        else:
+            found = (
+                self._exact(query, curves)
+                or _nearest_flags(
+                    (distance, between(c, query.dims[c.axis])) for distance, c in curves
+                )
+                or self._scaled(query)
+            )
         if found is None:
             shape = " ".join(f"{name}={size}" for name, size in sorted(query.dims.items()))
             raise MapLookupError(

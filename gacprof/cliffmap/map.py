@@ -59,7 +59,7 @@ class CliffMap(Framed):
         return self.file.model_dump(mode="json", by_alias=True)
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
-        """Every measured dim of every curve, the axis as ``axis`` and ``d``."""
+        """Every dim of every curve, the axis as ``axis`` and ``d``."""
         for curve in self.curves:
             for row in curve.frame_rows():
                 yield {"curve": curve.identity, "axis": curve.axis, "d": row.pop(curve.axis), **row}
@@ -87,6 +87,11 @@ class CliffMap(Framed):
     def too_noisy(self) -> str:
         """Why the map is too noisy to judge by; empty where it is not."""
         return too_noisy(self.file)
+
+    @property
+    def by_rules(self) -> bool:
+        """Whether nothing was measured: tiers stand in the place of latencies."""
+        return self.file.provenance.kind == "rules"
 
     @property
     def curves(self) -> list[Curve]:
@@ -242,6 +247,7 @@ class CliffMap(Framed):
             min(curve.tolerance for curve in curves),
             [all(each) for each in zip(*(c.settled_among(d) for c in curves), strict=True)],
             " + ".join(dict.fromkeys(curve.identity for curve in curves)),
+            by_rules=self.by_rules,
         )
 
     def _nearest(self, use: Use) -> Curve:

@@ -55,7 +55,7 @@ def safe_ranks(
         for m, weight in weights.items()
         for axis, other, size in _products(shape)
     ]
-    command = _command(shapes, list(weights), dtype, within)
+    command = _command(cliff_map, shapes, list(weights), dtype, within)
     for use in uses:
         _check_measured(cliff_map, use, within, command)
     last = min(min(shape) for shape in shapes)
@@ -136,7 +136,11 @@ def _check_measured(
 
 
 def _command(
-    shapes: Iterable[Shape], tokens: Sequence[int], dtype: str, within: tuple[int, int] | None
+    cliff_map: CliffMap,
+    shapes: Iterable[Shape],
+    tokens: Sequence[int],
+    dtype: str,
+    within: tuple[int, int] | None,
 ) -> str:
     """``gacprof sweep --ranks 4096x4096 --range 512:2048 --tokens 1,1024 --dtype float16``.
 
@@ -147,7 +151,7 @@ def _command(
     first, last = within or (max(1, even // 4), max(1, even))
     listed = ",".join(f"{o}x{i}" for o, i in shapes)
     counts = ",".join(map(str, tokens))
-    return (
-        f"gacprof sweep --ranks {listed} --range {first}:{last} --tokens {counts} --dtype {dtype} "
-        "--out runs/ranks"
-    )
+    asked = f"--ranks {listed} --range {first}:{last} --tokens {counts} --dtype {dtype}"
+    if cliff_map.by_rules:
+        return f"gacprof map rules --gpu GPU --torch RELEASE {asked} --out MAP"
+    return f"gacprof sweep {asked} --out runs/ranks"

@@ -202,6 +202,12 @@ def _map_rows(
     penalties = [choice.penalty_high for choice in plan.choices]
     known = [penalty for penalty in penalties if penalty is not None]
     worst = at_most(max(known)) if len(known) == len(penalties) and known else "open"
+    if plan.basis:
+        return [
+            ("map", f"{plan.map} ({plan.device}), {plan.basis}"),
+            ("sizes of the best tier", f"{result.aligned} of {len(plan.choices)}"),
+            ("chosen by", request.objective),
+        ]
     return [
         ("map", f"{plan.map} ({plan.device})"),
         (

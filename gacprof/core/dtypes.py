@@ -95,6 +95,7 @@ ALIASES = {
     "fp8": "float8_e4m3",
     "fp8_e4m3": "float8_e4m3",
     "e4m3": "float8_e4m3",
+    "float8_e4m3fn": "float8_e4m3",
     "i8": "int8",
 }
 

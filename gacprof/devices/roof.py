@@ -1,7 +1,7 @@
 """A time as work done: TFLOPS, GB/s, and the share of what the chip could do at best.
 
-Peak rates and memory bandwidths are the makers' published figures, checked; rates given with
-sparsity are halved. A share of the roof is missing for other chips.
+Peak rates and memory bandwidths are published figures (:mod:`gacprof.devices.datasheet`). A share
+of the roof is missing for other chips.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from statistics import median
 
 from gacprof import operators
 from gacprof.core.points import Environment, Sample
+from gacprof.devices.datasheet import sheets
 
 
 @dataclass(frozen=True)
@@ -28,27 +29,13 @@ class Roof:
         return max(flops / self.tflops[dtype] / 1e6, moved_bytes / self.gb_s / 1e3)
 
 
-_A100 = {"float16": 312.0, "bfloat16": 312.0, "tf32": 156.0, "float32": 19.5, "int8": 624.0}
-_HOPPER = {
-    "float16": 989.4,
-    "bfloat16": 989.4,
-    "tf32": 494.7,
-    "float32": 66.9,
-    "int8": 1978.9,
-    "float8_e4m3": 1978.9,
-}
-
 ROOFS: Mapping[str, Roof] = {
-    # NVIDIA A100 data sheet (2021): 40 GB PCIe and SXM 1555, 80 GB PCIe 1935, 80 GB SXM 2039 GB/s.
-    "NVIDIA A100-PCIE-40GB": Roof(_A100, 1555),
-    "NVIDIA A100-SXM4-40GB": Roof(_A100, 1555),
-    "NVIDIA A100 80GB PCIe": Roof(_A100, 1935),
-    "NVIDIA A100-SXM4-80GB": Roof(_A100, 2039),
-    # NVIDIA H100 white paper, H200 data sheet (SXM5); dense rates.
-    "NVIDIA H100 80GB HBM3": Roof(_HOPPER, 3352),
-    "NVIDIA H200": Roof(_HOPPER, 4800),
+    driver: Roof(sheet.rates, sheet.values["gb_s"])
+    for sheet in sheets().values()
+    for driver in sheet.drivers
+    if "gb_s" in sheet.values
 }
-"""By the name that the driver gives the chip."""
+"""Where the data sheet has a bandwidth; by the name that the driver gives the chip."""
 
 
 def rates(sample: Sample, environment: Environment) -> dict[str, float | None]:

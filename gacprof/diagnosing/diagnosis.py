@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.schema import BASIS
 from gacprof.diagnosing.companions import Sizes, aligned_across, beside, companions
 from gacprof.diagnosing.findings import (
     Diagnosis,
     DimFinding,
     WeightFinding,
+    by_rules,
     highest_penalty,
 )
 from gacprof.diagnosing.latency_profile import around, latency_profile
@@ -67,7 +69,7 @@ def diagnose(
         )
     heads = list(_misaligned_heads(inventory, cliff_map, predictor.dtype))
     notes += _remarks(dims.values(), weights, predictor.tokens_note, blameless=not heads) + heads
-    return Diagnosis(
+    found = Diagnosis(
         inventory.path,
         inventory.layout,
         cliff_map.name,
@@ -80,6 +82,7 @@ def diagnose(
         tuple(dims.values()),
         tuple(notes),
     )
+    return by_rules(found, BASIS) if cliff_map.by_rules else found
 
 
 def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
@@ -280,6 +283,9 @@ def _misaligned_heads(inventory: Inventory, cliff_map: CliffMap, dtype: str) -> 
         for curve in curves:
             place = curve.points.place(head_dim)
             if place is None or head_dim not in curve.misaligned:
+                continue
+            if curve.by_rules:
+                yield f"attention's head_dim of {head_dim} is no size of tier 1 ({curve.shape})"
                 continue
             low, high = curve.points.penalty_low[place], curve.points.penalty_high[place]
             upper = "" if high is None else f" to {high:.1%}"

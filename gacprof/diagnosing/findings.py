@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gacprof.core.frames import Framed
@@ -78,6 +78,8 @@ class Diagnosis(Framed):
     weights: tuple[WeightFinding, ...]
     dims: tuple[DimFinding, ...]
     notes: tuple[str, ...]
+    basis: str = ""
+    """``by rules, not measured`` where that is so: there are verdicts then and no times."""
 
     def __repr__(self) -> str:
         return (
@@ -143,13 +145,18 @@ class Diagnosis(Framed):
 
     @property
     def lost_us(self) -> float | None:
-        """Time lost to penalties, over the dims that the map knows; None if it knows none."""
-        return sum(dim.lost_us for dim in self.judged) if self.judged else None
+        """Time lost to penalties, over the dims that the map knows; None if it knows none, or no
+        times."""
+        return sum(dim.lost_us for dim in self.judged) if self._timed else None
+
+    @property
+    def _timed(self) -> bool:
+        return bool(self.judged) and not self.basis
 
     @property
     def recoverable_us(self) -> float | None:
         """The part of it that exact padding recovers."""
-        if not self.judged:
+        if not self._timed:
             return None
         return sum(dim.lost_us for dim in self.judged if dim.advice.startswith("pad"))
 
@@ -188,7 +195,29 @@ class Diagnosis(Framed):
             "weights": [asdict(w) for w in self.weights],
             "dims": [asdict(d) | {"lost_us": d.lost_us} for d in self.dims],
             "notes": list(self.notes),
+            **({"basis": self.basis} if self.basis else {}),
         }
+
+
+def by_rules(found: Diagnosis, basis: str) -> Diagnosis:
+    """The same verdicts and advice without a time or a penalty: tiers are neither."""
+    return replace(
+        found,
+        basis=basis,
+        dims=tuple(
+            replace(
+                dim,
+                penalty=None,
+                penalty_low=None,
+                penalty_high=None,
+                latency_us=None,
+                best_latency_us=None,
+            )
+            for dim in found.dims
+        ),
+        weights=tuple(replace(weight, latency_us=None) for weight in found.weights),
+        notes=(f"{basis}: a misaligned size is of a worse tier than a larger one", *found.notes),
+    )
 
 
 def highest_penalty(dims: Sequence[DimFinding]) -> float | None:

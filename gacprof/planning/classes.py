@@ -251,6 +251,8 @@ def _fused(
             return []
         rank = dim.dense_size or min(module.out_features, module.in_features)
         slower = untouched.latency_us is not None and dense > untouched.latency_us
+        if predictor.map.by_rules:  # of times it knows nothing: only what is less work is offered
+            slower = module.out_features * module.in_features > untouched.cost
         return [
             Option(
                 max(rank, dim.size),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
+from gacprof.cliffmap.schema import BASIS
 from gacprof.core.error_budget import of_merging
 from gacprof.diagnosing.companions import companions
 from gacprof.diagnosing.latency_profile import latency_profile
@@ -45,7 +46,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     warnings = [*_warnings(problem, outcome), *problem.required.unmet, *problem.request.notes]
     if after.latency_us is None:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
-    return Plan(
+    made = Plan(
         checkpoint=inventory.path,
         fingerprint=inventory.fingerprint,
         layout=inventory.layout,
@@ -63,6 +64,25 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         predicted_after_us=after.latency_us,
         energy_kept=_mean([c.energy_kept for c in choices]),
         warnings=warnings,
+    )
+    return _by_rules(made) if predictor.map.by_rules else made
+
+
+def _by_rules(made: Plan) -> Plan:
+    """The plan without a time or a penalty: tiers are neither."""
+    none = {"latency_before_us": None, "latency_after_us": None, "penalty_high": None}
+    return made.model_copy(
+        update={
+            "basis": BASIS,
+            "tolerance": None,
+            "predicted_before_us": None,
+            "predicted_after_us": None,
+            "choices": [choice.model_copy(update=none) for choice in made.choices],
+            "warnings": [
+                f"{BASIS}: sizes are judged by tiers, what they gain is not known",
+                *made.warnings,
+            ],
+        }
     )
 
 
@@ -148,9 +168,10 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
     fused = [(g, o) for g, o in pairs if o.fused]
     if fused:
         faster = sum((g.untouched.latency_us or 0) - (o.latency_us or 0) for g, o in fused)
+        gain = f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower"
         warnings.append(
             f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
-            + (f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower")
+            + ("no larger" if predictor.map.by_rules else gain)
             + f"; rounding them may move a logit by {_rounding(problem, fused):.1e} of the largest"
         )
     unsafe = [g for g, o in pairs if not o.safe and g.bounds.pin is not None]

@@ -90,6 +90,11 @@ def pareto(
         raise PlanError("ask for at least one budget, and for a grid of at least 2 by 2, or none")
     if request.has_budget:
         raise PlanError("a pareto goes over budgets of its own: give none")
+    if cliff_map.by_rules:
+        raise PlanError(
+            f"the map '{cliff_map.name}' is by rules and knows no latency, so there is no front: "
+            "'gacprof plan' makes a plan for one budget"
+        )
     problem = pose(inventory, cliff_map, request, all_spectra=True)
     predictor, classes = problem.predictor, problem.classes()
     limits = problem.limits(request.quality_floor)

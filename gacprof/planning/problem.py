@@ -103,6 +103,11 @@ def pose(
     if not dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
     goal = objective(request.objective, request.scores)
+    if cliff_map.by_rules and (goal.name == "latency" or request.latency_limit_us is not None):
+        raise PlanError(
+            f"the map '{cliff_map.name}' is by rules and knows no latency: ask for the objective "
+            "pad, energy or gac, without a limit on latency"
+        )
     predictor = Predictor(cliff_map, inventory, request.tokens, request.dtype)
     free = [dim for dim in dims if dim.adjustable]
     if not free:

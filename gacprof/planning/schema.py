@@ -153,6 +153,8 @@ class Plan(_Strict, Framed):
     predicted_before_us: float | None = None
     predicted_after_us: float | None = None
     energy_kept: float | None = None
+    basis: str = ""
+    """``by rules, not measured`` where the map is by rules: no time is known then."""
     warnings: list[str] = Field(default_factory=list)
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.detect import label
-from gacprof.cliffmap.schema import Curve, Tier
+from gacprof.cliffmap.schema import BASIS, Curve, Tier
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag
@@ -53,7 +53,8 @@ def staircase(cliff_map: CliffMap, curve: Curve, width: float = 10.0) -> Figure:
     """Latency over the dim, with tiers as bands, the frontier and the tolerance drawn in."""
     figure, (axes,) = new_figure(width, 4.6)
     draw_staircase(axes, curve)
-    title(axes, f"{curve.operator}: latency over {curve.axis}", _conditions(cliff_map, curve))
+    what = "tier" if curve.by_rules else "latency"
+    title(axes, f"{curve.operator}: {what} over {curve.axis}", _conditions(cliff_map, curve))
     legend(axes)
     return figure
 
@@ -87,13 +88,13 @@ def side_by_side(
 
 def draw_staircase(axes: Axes, curve: Curve) -> None:
     """Draw one curve into existing axes."""
-    factor, unit = latency_unit(curve.points.median_us)
+    factor, unit = (1.0, "") if curve.by_rules else latency_unit(curve.points.median_us)
     _draw_classes(axes, curve, factor)
     _draw_undecided(axes, curve, factor)
     _draw_frontier(axes, curve, factor)
     _draw_bands(axes, curve)
     axes.set_xlabel(curve.axis, color=INK)
-    axes.set_ylabel(f"latency [{unit}]", color=INK)
+    axes.set_ylabel(f"tier, {BASIS}" if curve.by_rules else f"latency [{unit}]", color=INK)
     axes.set_ylim(0, HEADROOM * factor * max(curve.points.median_us))
     first, last = curve.points.d[0], curve.points.d[-1]
     right = 0.07 if curve.frontier[-1:] == [last] else 0.02  # room for the last one's label

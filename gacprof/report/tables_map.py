@@ -11,7 +11,7 @@ from statistics import median
 
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.detect import label
-from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.core.errors import ReportError
 from gacprof.kernels import Kernel, attach
 from gacprof.report.tables import Cell, Column, Table
@@ -53,9 +53,24 @@ TABLES: Mapping[str, Callable[[CliffMap, Sequence[Curve]], Table]] = {
 
 def map_table(cliff_map: CliffMap, name: str, curves: Sequence[Curve]) -> Table:
     """``constraints`` or ``classes`` of these curves. Raises :class:`ReportError` for another."""
+    if cliff_map.by_rules:
+        return _rules(cliff_map, curves)
     if name not in TABLES:
         raise ReportError(f"no table '{name}' (there are {', '.join(TABLES)})")
     return TABLES[name](cliff_map, curves)
+
+
+def _rules(cliff_map: CliffMap, curves: Sequence[Curve]) -> Table:
+    """A row a curve and rule, in the place of either table: costs are not known."""
+    rows = tuple(
+        (curve.identity, rule.tier, rule.says, rule.relative, rule.basis, rule.source)
+        for curve in curves for rule in curve.rules if rule.tier is not None
+    )  # fmt: skip
+    columns = (
+        Column("curve"), Column("tier", 0), Column("rule"), Column("published cost", 1),
+        Column("basis"), Column("source"),
+    )  # fmt: skip
+    return Table("", f"Tiers, {BASIS}: {_device(cliff_map)}", columns, rows, (BASIS,))
 
 
 def constraint_rows(curve: Curve) -> list[tuple[Cell, ...]]:

@@ -68,6 +68,11 @@ def _function(check: Mapping[str, Any]) -> str:
 def _dims(diagnosis: Mapping[str, Any]) -> str:
     totals = diagnosis["totals"]
     undecided = f", {totals['undecided']} undecided" if totals["undecided"] else ""
+    if diagnosis.get("basis"):
+        return (
+            f"{totals['misaligned']} of {totals['weights']} weights are misaligned "
+            f"{diagnosis['basis']}; what that costs is not known."
+        )
     return (
         f"{totals['misaligned']} of {totals['weights']} weights are misaligned by measurement "
         f"by a tolerance of {between(diagnosis['tolerances'])}{undecided} "

@@ -1,0 +1,85 @@
+"""What is published of GPUs that need not be at hand: SMs, L2, bandwidth, peak rates, with sources.
+
+The numbers stand in ``datasheet.toml``. What no source was found for is missing, not guessed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from gacprof.core.errors import MapError
+from gacprof.core.points import DTYPES
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One GPU. ``values`` are by key: ``sms``, ``l2_mib``, ``gb_s`` and dense TFLOPS by dtype;
+    ``sources`` says where each is from. ``drivers`` are the names that a driver gives the chip."""
+
+    key: str
+    name: str
+    arch: str
+    drivers: tuple[str, ...]
+    values: Mapping[str, float] = field(compare=False)
+    sources: Mapping[str, str] = field(compare=False)
+
+    @property
+    def sms(self) -> int | None:
+        """Streaming multiprocessors; None where no source agrees."""
+        return int(self.values["sms"]) if "sms" in self.values else None
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Dense TFLOPS (TOPS for int8) by compute dtype."""
+        return {name: rate for name, rate in self.values.items() if name in DTYPES}
+
+
+@cache
+def sheets() -> Mapping[str, Sheet]:
+    """Every GPU of the table, by its short name."""
+    text = (resources.files("gacprof.devices") / "datasheet.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    sources = data.pop("sources")
+    return {key: _sheet(key, _inherited(data, key), sources) for key in data}
+
+
+def sheet(name: str) -> Sheet:
+    """The GPU of that short name (``h100-pcie``; ``H100 PCIe`` and the driver's name do too).
+
+    Raises :class:`MapError` naming those that there are.
+    """
+    plain = _plain(name)
+    for known in sheets().values():
+        if plain in {_plain(each) for each in (known.key, known.name, *known.drivers)}:
+            return known
+    raise MapError(f"no GPU '{name}' is known: there are {', '.join(sheets())}")
+
+
+def _plain(name: str) -> str:
+    short = name.lower().removeprefix("nvidia").replace("geforce", "").removesuffix("sxm")
+    return "".join(c for c in short if c.isalnum()).removesuffix("sxm")
+
+
+def _inherited(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    own = dict(data[key])
+    like = own.pop("like", None)
+    return own if like is None else _inherited(data, like) | own
+
+
+def _sheet(key: str, table: dict[str, Any], sources: Mapping[str, str]) -> Sheet:
+    numbers = {
+        name: pair for name, pair in table.items() if name not in ("name", "arch", "drivers")
+    }
+    return Sheet(
+        key,
+        table["name"],
+        table["arch"],
+        tuple(table["drivers"]),
+        {name: value for name, (value, _) in numbers.items()},
+        {name: sources[source] for name, (_, source) in numbers.items()},
+    )
