@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gacprof.cliffmap import detect
+from gacprof.cliffmap.detect import label
 from gacprof.core import formatting
+from gacprof.report.figures import View, classes_of
+from gacprof.report.tables_map import penalties
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.schema import Curve
-    from gacprof.report.figures import View
     from gacprof.report.page import Contents
 
 MOST_FRONTIER = 8
@@ -52,19 +53,23 @@ def _device(contents: Contents) -> list[str]:
 def cliffs(view: View) -> str:
     """What a curve is like where it is shown: one sentence."""
     curve, (first, last) = view.curve, view.shown
-    within = [i for i, d in enumerate(curve.points.d) if first <= d <= last]
-    lost = {curve.points.d[i]: detect.penalty(curve.points.median_us)[i] for i in within}
+    lost = {d: share for d, share in penalties(curve).items() if first <= d <= last}
     slow = [d for d in curve.misaligned if d in lost]
+    left = [d for d in curve.undecided if d in lost]
+    if not slow and not left:
+        return f"measured and flat: all {len(lost)} sizes are safe."
     if not slow:
-        highs = [curve.points.penalty_high[i] for i in within]
-        known = [high for high in highs if high is not None]
-        bound = f", by at most {percent(max(known))}" if known and len(known) == len(highs) else ""
-        return f"measured and flat: of {len(within)} sizes none surely costs too much{bound}."
+        highs = dict(zip(curve.points.d, curve.points.penalty_high, strict=True))
+        known = [high for d in left if (high := highs[d]) is not None]
+        most = f", off by at most {percent(max(known))}" if len(known) == len(left) else ""
+        return f"of {len(lost)} sizes none is surely misaligned, {len(left)} are undecided{most}."
     worst = max(slow, key=lost.__getitem__)
     best = [d for d in curve.frontier if d in lost]
-    steps = f"its steps end at {_few(best)}; " if best else ""
+    modulus, remainders = classes_of(curve)[0]
+    steps = f"best where {label(curve.axis, modulus, remainders)}; " if modulus > 1 else ""
+    steps += f"its steps end at {_few(best)}; " if best else ""
     return (
-        f"{steps}{len(slow)} of {len(within)} sizes are misaligned, {curve.axis} = {worst} costs "
+        f"{steps}{len(slow)} of {len(lost)} sizes are misaligned, {curve.axis} = {worst} costs "
         f"most: {percent(lost[worst])} more than the best larger one."
     )
 
@@ -89,7 +94,7 @@ def caption(view: View) -> str:
 def point_words(curve: Curve) -> dict[int, str]:
     """Of each measured dim its latency with interval, verdict and kernel."""
     p, told = curve.points, {}
-    lost, cheapest = detect.penalty(p.median_us), len(p.d) - 1
+    lost, cheapest = penalties(curve), len(p.d) - 1
     verdicts = dict.fromkeys(curve.safe, "safe") | dict.fromkeys(curve.misaligned, "misaligned")
     for i in reversed(range(len(p.d))):
         if p.median_us[i] <= p.median_us[cheapest]:
@@ -97,8 +102,8 @@ def point_words(curve: Curve) -> dict[int, str]:
         low, high = microseconds(p.low_us[i]), microseconds(p.high_us[i])
         interval = "" if p.low_us[i] is None or p.high_us[i] is None else f" ({low} to {high})"
         verdict = verdicts.get(p.d[i], "undecided")
-        if lost[i] > 0:
-            verdict += f", {percent(lost[i])} more than {p.d[cheapest]}"
+        if lost[p.d[i]] > 0:
+            verdict += f", {percent(lost[p.d[i]])} more than {p.d[cheapest]}"
         by = p.mechanism[i] if p.mechanism else None
         kernel = "" if by is None else f"; {curve.mechanisms[by]}"
         told[p.d[i]] = f"{microseconds(p.median_us[i])}{interval}: {verdict}{kernel}"

@@ -127,8 +127,16 @@ def test_the_curves_are_the_models_own_and_cut_to_its_sizes():
 
 def test_measured_and_flat_is_said_as_such():
     cpu = CliffMap.load("cpu-example")
-    flat = next(c for c in cpu.curves if not c.misaligned and len(c.points.d) > 4)
-    assert cliffs(View(flat)).startswith(f"measured and flat: of {len(flat.points.d)} sizes none")
+    open_ = next(c for c in cpu.curves if not c.misaligned and c.undecided)
+    n = len(open_.points.d)
+    assert cliffs(View(open_)).startswith(f"of {n} sizes none is surely misaligned, ")
+    flat = open_.model_copy(update={"safe": open_.points.d})
+    assert cliffs(View(flat)) == f"measured and flat: all {n} sizes are safe."
+    stepped = CliffMap.load("h100-published").curve("attention", "head_dim")
+    assert cliffs(View(stepped)) == (
+        "best where head_dim % 8 = 0; its steps end at 64, 96, 128, 160, 192, 256; 139 of 145 "
+        "sizes are misaligned, head_dim = 119 costs most: 56.2 % more than the best larger one."
+    )
 
 
 def test_a_point_is_told_with_latency_interval_verdict_and_kernel():
