@@ -124,7 +124,7 @@ def _print_settings(loaded: CliffMap) -> None:
             for t in scope["tools"]
         ]  # fmt: skip
         words = f"{scope['dtype']}, M = {scope['M']}, over {' and '.join(scope['axes'])}"
-        columns = ("tool", "option", "value", "rounds", "still loses", "default", "default loses")
+        columns = ("tool", "option", "value", "rounds", "loses", "default", "it loses")
         print_table(words, columns, rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ WIDTH_UNSEEN = 2000
 """Columns where the output is no terminal and COLUMNS is not set: no cell is ever folded."""
 
 NEVER_FOLDED = 14
-"""Columns whose cells are at most this long are never folded: a wide one beside them is."""
+"""Columns whose cells are at most this long are never folded: a wide one beside them is. Nor are
+words of this length and a little more."""
 
 MOST_ROWS = 20
 """Rows of a table before the rest is summed up: with the lines below them they fill a screen."""
@@ -77,11 +79,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     for i, name in enumerate(columns):
         cells = [row[i] for row in rows]
         widest = max((len(str(cell)) for cell in cells), default=0)
+        word = max((len(word) for cell in (name, *cells) for word in str(cell).split()), default=0)
         table.add_column(
-            name,
+            escape(name),
             justify="right" if all(map(_is_number, cells)) else "left",
             overflow="fold",
-            min_width=widest if widest <= NEVER_FOLDED else None,
+            min_width=widest if widest <= NEVER_FOLDED else min(word, NEVER_FOLDED + 4),
         )
     for row in rows:
         table.add_row(*("–" if cell is None else escape(visible(str(cell))) for cell in row))
@@ -89,7 +92,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def _is_number(cell: Any) -> bool:
-    return cell is None or isinstance(cell, int | float) or str(cell)[:1] in "0123456789+-–"
+    if cell is None or isinstance(cell, int | float):
+        return True
+    return str(cell)[:1] in "0123456789+-–" and not re.search("[a-z]{3}", str(cell))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.report.terminal import staircase_text
 
 HIDDEN = ["--op", "attention", "--axis", "head_dim"]
@@ -51,11 +51,13 @@ def tables(text: str) -> list[str]:
         ["map", "list"],
         ["map", "show", "a100-published"],
         ["map", "diff", "a100-published", "h100-published"],
+        ["map", "export", "h100-published", "--format", "settings"],
         ["map", "candidates", "h100-published", *HIDDEN, "--near", 107],
         ["map", "intersect", "a100-published", "h100-published", *HIDDEN],
         ["explain", "h100-published", "--op", "attention", "--d", 107],
         ["diagnose", None, "--map", "cpu-example"],
         ["plan", None, "--map", "cpu-example"],
+        ["plan", None, "--map", "cpu-example", "--all"],
         ["pareto", None, "--map", "cpu-example", "--budgets", 3],
     ],
     ids=lambda verb: " ".join(map(str, verb[:2])),
@@ -97,6 +99,37 @@ def test_plan_shows_what_changes_and_all_on_demand(model, tmp_path):
 def test_the_version():
     shown = gacprof("--version")
     assert shown.returncode == 0 and shown.stdout.startswith("gacprof ")
+
+
+def test_the_command_that_an_error_names_can_be_pasted():
+    with pytest.raises(MapLookupError) as error:
+        CliffMap.load("cpu-example").latency("linear", {"M": 7, "N": 9, "K": 11}, "float32")
+    command = str(error.value).partition("to measure it: ")[2].split()
+    shown = gacprof(*command[1:], "--device", "cpu", "--dry-run", "--json")
+    found = json.loads(shown.stdout)
+    assert shown.returncode == 0 and found["points"] == 27 and found["curves"] == 1
+    assert all("M=7" in point and "N=9" in point for point in found["of"])
+    half = gacprof("sweep", "--op", "linear", "--axis", "K")
+    assert half.returncode == 2 and "--op linear --axis K --range 64:128" in half.stderr
+
+
+def test_show_draws_the_worst_curves_and_caps_what_it_lists():
+    asked = ("map", "show", "a100-published", "--op", "linear", "--axis", "N")
+    few, every = gacprof(*asked).stdout, gacprof(*asked, "--all").stdout
+    assert few.count("µs over N") == 2 and every.count("µs over N") == 4
+    assert few.count("  cliff ") <= 12 < every.count("  cliff ")
+    assert "… and 89 cliffs of at most 9.2 % (--all)" in few and "cliffs of at most" not in every
+    assert "… 884 in all (--all)" in few and "in all" not in every
+    (one,) = {line for line in few.splitlines() if line.startswith("  --fixed")}
+    narrowed = gacprof(*asked, "--fixed", one.split()[1].rstrip(")")).stdout
+    assert narrowed.count("µs over N") == 2  # the fine and the coarse sweep of one shape
+
+
+def test_a_map_does_not_differ_from_itself():
+    shown = gacprof("map", "diff", "cpu-example", "cpu-example")
+    assert (
+        shown.returncode == 0 and "33 of 33 curves in common have the same cliffs" in shown.stdout
+    )
 
 
 def test_an_error_is_json_too_where_json_was_asked_for(tmp_path):
