@@ -72,7 +72,7 @@ def build(
     built = gacprof.build_map(samples, name)
     built.save(target)
     if as_json:
-        print_json({"map": str(target)} | map_facts(built))
+        print_json({"map": str(target)} | map_facts(built), "map-facts")
     else:
         _print_summary(built)
         say(f"map: {target}")
@@ -167,7 +167,7 @@ def list_maps(
     names = dict.fromkeys([*shipped_maps(), *(files or ())])
     found = [map_facts(loaded) for loaded in load_maps(*names)]
     if as_json:
-        print_json(found)
+        print_json(found, "map-facts")
         return
     rows = [
         (
@@ -286,7 +286,7 @@ def check(
     here = open_device(device or ("cpu" if loaded.environment.kind == "cpu" else None)).environment
     found = fit(loaded, here)
     if as_json:
-        print_json({**found.as_dict(), "here": here.as_dict()})
+        print_json({**found.as_dict(), "here": here.as_dict()}, "compatibility")
     else:
         say(f"{found.map} ({found.provenance}): {loaded.environment.name}; here: {here.name}")
         for line in found.lines:

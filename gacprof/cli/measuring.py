@@ -128,7 +128,7 @@ def sweep(
     seconds = budget_seconds(budget)
     if dry_run:
         planned = api.estimate_sweep(chosen, device, seconds)
-        print_json(planned) if as_json else _print_estimate(planned)
+        print_json(planned, "sweep-estimate") if as_json else _print_estimate(planned)
         return
     how: dict[str, Any] = {
         "out": out, "resume": resume, "budget_s": seconds, "isolate": isolate,
@@ -231,7 +231,8 @@ def demo(
             out, device=device, model=model, tell=_silent if as_json else say, advance=advance
         )
     if as_json:
-        print_json({"folder": str(done.folder), "page": str(done.page), "verified": done.verified})
+        made = {"folder": str(done.folder), "page": str(done.page), "verified": done.verified}
+        print_json(made, "demo")
     else:
         say(f"report: {done.page}")
     if not done.verified:

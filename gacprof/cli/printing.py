@@ -57,18 +57,25 @@ def say_notes(notes: Iterable[str]) -> None:
         say(f"note: {note}")
 
 
-def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
+def print_json(data: Any, name: str = "") -> None:
+    """``data`` with the schema id ``gacprof.NAME/1``; a list has it in each entry. What brings an
+    id of its own keeps it."""
+    named = {"schema": f"gacprof.{name}/1"} if name else {}
+    whole = [named | entry for entry in data] if isinstance(data, list) else named | data
+    print(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def emit(found: Any, as_json: bool, show: Callable[..., None], *more: Any) -> None:
     """A result, or a list of them, as JSON or in the words of ``show(found, *more)``."""
+    several = isinstance(found, list | tuple)
     if not as_json:
         show(found, *more)
-    elif isinstance(found, list | tuple):
-        print_json([one.as_dict() for one in found])
+    elif several and not found:
+        print_json([])
     else:
-        print_json(found.as_dict())
+        first = type(found[0] if several else found).__name__
+        name = re.sub(r"(?<!^)(?=[A-Z])", "-", first).lower()  # MapDiff: map-diff
+        print_json([one.as_dict() for one in found] if several else found.as_dict(), name)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -381,7 +381,7 @@ def test_a_figure_is_written_as_svg_and_png(run, a, tmp_path, what):
 
 def test_two_devices_side_by_side(run, a, b, tmp_path):
     told = run("map", "figure", a, "--with", b, *K, "--out", tmp_path / "two.svg", "--json")
-    assert [Path(path).name for path in data(told)] == ["two.svg", "two.png"]
+    assert [Path(path).name for path in data(told)["files"]] == ["two.svg", "two.png"]
     drawn(told, tmp_path / "two")
 
 

@@ -140,6 +140,34 @@ def test_an_error_is_json_too_where_json_was_asked_for(tmp_path):
     assert gacprof("diagnose", tmp_path / "none", "--map", "a100-published").stdout == ""
 
 
+def test_a_usage_error_is_json_too():
+    error = json.loads(gacprof("map", "list", "--json", "--nope").stdout)
+    assert error["schema"] == "gacprof.error/1" and error["kind"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    ("verb", "schema"),
+    [
+        (["map", "list"], "map-facts"),
+        (["map", "show", "h100-published"], "cliffmap"),
+        (["map", "diff", "a100-published", "h100-published"], "map-diff"),
+        (["map", "candidates", "h100-published", *HIDDEN, "--near", 107], "candidate"),
+        (["map", "intersect", "a100-published", "h100-published", *HIDDEN], "intersection"),
+        (["map", "table", "h100-published"], "table"),
+        (["map", "export", "h100-published"], "safedims"),
+        (["doctor"], "component"),
+        (["explain", "h100-published", "--op", "attention", "--d", 107], "explanation"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_every_json_has_its_schema(run, verb, schema):
+    found = json.loads(run(*verb, "--json").out)
+    entries = found if isinstance(found, list) else [found]
+    assert entries and {entry["schema"].partition("/")[0] for entry in entries} == {
+        f"gacprof.{schema}"
+    }
+
+
 def test_a_usage_error_names_the_verbs_own_help():
     assert "see 'gacprof map list --help'" in gacprof("map", "list", "--nope").stderr
 
