@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError, first_line
 from gacprof.core.files import read_json
+from gacprof.core.frames import notebook_progress
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
     RunSummary,
@@ -128,6 +129,7 @@ def sweep(
     in processes of its own, one after another, unless ``isolate`` is false: then a point that
     crashes takes the caller with it, and noise between processes is not seen. 16 calls that
     take longer than ``timeout_s`` cost their worker process. ``budget_s`` ends the sweep.
+    In a notebook a bar shows the time left, unless ``progress`` is given.
 
     Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
     tokens that are none, :class:`PlanError`.
@@ -149,10 +151,14 @@ def sweep(
         )  # fmt: skip
         folder = Path(out or f"runs/{chosen.name}-{slug(opened.environment.name)}")
         _check_resume(resume, folder)
+        shown = progress or notebook_progress(f"sweep {chosen.name}")
         with _noted(folder):
-            return run_sweep(
-                chosen, opened, folder, resume=resume, budget_s=budget_s, progress=progress
+            summary = run_sweep(
+                chosen, opened, folder, resume=resume, budget_s=budget_s, progress=shown
             )
+        if shown:
+            shown(summary.seconds, summary.seconds, "")
+        return summary
 
 
 def sweep_all_gpus(

@@ -66,12 +66,8 @@ def main(verbs: typer.Typer = app) -> None:
     try:
         code = verbs(prog_name=verbs.info.name, standalone_mode=False)
     except GacprofError as error:
-        complain(str(error))
+        _failed(type(error).__name__, str(error))
         code = error.exit_code
-        if "--json" in sys.argv[1:]:
-            print_json(
-                {"schema": "gacprof.error/1", "kind": type(error).__name__, "message": str(error)}
-            )
     except KeyboardInterrupt:  # before typer is at work; later it gives 130 itself
         complain("interrupted")
         code = 130
@@ -79,7 +75,7 @@ def main(verbs: typer.Typer = app) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        _failed("OSError", f"{error.filename or 'the system'}: {error.strerror or error}")
         code = 2
     except Exception as error:
         code = _usage(error, verbs.info.name)
@@ -99,5 +95,12 @@ def _usage(error: Exception, name: object) -> int:
         return 0
     context = getattr(error, "ctx", None)
     verb = context.command_path if context is not None else name
-    complain(f"{message()} (see '{verb} --help')")
+    _failed("UsageError", f"{message()} (see '{verb} --help')")
     return 2
+
+
+def _failed(kind: str, message: str) -> None:
+    """A line on stderr; where JSON was asked for, that on stdout too."""
+    complain(message)
+    if "--json" in sys.argv[1:]:
+        print_json({"kind": kind, "message": message}, "error")

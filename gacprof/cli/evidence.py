@@ -61,7 +61,7 @@ def ncu(
         raise MeasurementError("give a sweep's folder, or --report FILE.ncu-rep, or both")
     if as_json:
         rows = [{"point": point or None} | launch.as_dict() for point, launch in launches]
-        print_json({"launches": rows, "problem": problem})
+        print_json({"launches": rows, "problem": problem}, "kernel-launches")
         return
     cells = [
         (point or " / ".join(launch.ranges), str(launch.kernel)[:72],
@@ -272,7 +272,7 @@ def tiers(
     if as_json:
         listed = [{"elements": tier.elements(dtype)} | asdict(tier) for tier in known]
         data = {"arch": chip.name, "dtype": dtype, "tiers": listed}
-        print_json(data | {"prediction": predicted.as_dict() if predicted else None})
+        print_json(data | {"prediction": predicted.as_dict() if predicted else None}, "tiers")
     elif predicted:
         say(f"{predicted.sentence} (by rules)")
     else:

@@ -135,7 +135,7 @@ def intersect(
     shown = _shown(both, near)
     if as_json:
         around = {} if near is None else {"near": near, "found": [s.as_dict() for s in shown]}
-        print_json({**both.as_dict(), **around})
+        print_json({**both.as_dict(), **around}, "intersection")
         return
     for name, curve in both.curves.items():
         say(f"{name}: {curve}")

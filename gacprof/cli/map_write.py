@@ -52,7 +52,7 @@ def table(
     if out is not None:
         _write(text, out, form)
     if as_json:
-        print_json(made.as_dict())
+        print_json(made.as_dict(), "table")
     elif out is not None:
         say(f"{form}: {out}")
     else:
@@ -124,7 +124,7 @@ def _print_settings(loaded: CliffMap) -> None:
             for t in scope["tools"]
         ]  # fmt: skip
         words = f"{scope['dtype']}, M = {scope['M']}, over {' and '.join(scope['axes'])}"
-        columns = ("tool", "option", "value", "rounds", "still loses", "default", "default loses")
+        columns = ("tool", "option", "value", "rounds", "loses", "default", "it loses")
         print_table(words, columns, rows)
 
 
@@ -157,7 +157,7 @@ def figure(
         out = out.with_suffix("")
     written = save(drawn, out)
     if as_json:
-        print_json([str(path) for path in written])
+        print_json({"files": [str(path) for path in written]}, "figures")
         return
     for path in written:
         say(str(path))

@@ -11,8 +11,9 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_rules, map_write
-from gacprof.cli.options import MapName, load_maps
+from gacprof.cli.options import Fixed, MapName, load_maps, sizes
 from gacprof.cli.printing import (
+    MOST_ROWS,
     Json,
     complain,
     emit,
@@ -28,7 +29,7 @@ from gacprof.core.formatting import at_most, dims, percent
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
-    from gacprof.cliffmap.compare import CliffChange, MapDiff
+    from gacprof.cliffmap.compare import CliffChange, CurveDiff, MapDiff
     from gacprof.cliffmap.schema import Curve
 
 MORE = "30m"
@@ -36,6 +37,15 @@ MORE = "30m"
 
 MOST_CURVES = 16
 """Curves listed before the rest is summed up; two lines each in a narrow terminal."""
+
+MOST_DRAWN, MOST_CLIFFS = 2, 6
+"""Curves drawn, and the largest cliffs told of each, before the rest is summed up."""
+
+MOST_LETTERS = 300
+"""Of a list of dims."""
+
+MOST_NAMED = 4
+"""Curves that a sentence names."""
 
 app = typer.Typer(help="Build, read and compare cliff maps.", no_args_is_help=True)
 
@@ -62,7 +72,7 @@ def build(
     built = gacprof.build_map(samples, name)
     built.save(target)
     if as_json:
-        print_json({"map": str(target)} | map_facts(built))
+        print_json({"map": str(target)} | map_facts(built), "map-facts")
     else:
         _print_summary(built)
         say(f"map: {target}")
@@ -98,25 +108,50 @@ def show(
     cliff_map: MapName,
     operator: Annotated[str | None, Option("--op", help="Only this operator.")] = None,
     axis: Annotated[str | None, Option(help="Only this axis.")] = None,
+    fixed: Fixed = None,
+    every: Annotated[bool, Option("--all", help="Every curve, dim and cliff.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Print a map: its provenance, and per axis its frontier, safe dims and cliffs."""
     (loaded,) = load_maps(cliff_map)
-    curves = [c for c in loaded.curves if operator in (None, c.operator) and axis in (None, c.axis)]
+    asked = sizes(fixed)
+    curves = [
+        curve for curve in loaded.curves
+        if operator in (None, curve.operator) and axis in (None, curve.axis)
+        and asked.items() <= curve.fixed.items()
+    ]  # fmt: skip
     if as_json:
         data = loaded.as_dict()
         wanted = {c.identity for c in curves}
         pairs = zip(loaded.curves, data["curves"], strict=True)
         print_json(data | {"curves": [d for c, d in pairs if c.identity in wanted]})
         return
-    _print_summary(loaded)
-    if operator is None and axis is None:
-        _print_curves(loaded)
+    narrowed = bool(operator or axis or asked)
+    _print_summary(loaded, brief=narrowed)
+    if not narrowed:
+        _print_curves(loaded, every)
     elif not curves:
         held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
         say(f"no such curve; the map has {', '.join(held)}")
-    for curve in curves if operator or axis else ():
-        _print_curve(curve)
+    curves = sorted(curves, key=_worst, reverse=True) if narrowed else []
+    for curve in curves if every else curves[:MOST_DRAWN]:
+        _print_curve(curve, every)
+    if len(curves) > MOST_DRAWN and not every:
+        say()
+        say(f"… and {len(curves) - MOST_DRAWN} curves with smaller penalties (--all; or narrow it:")
+        narrower = list(dict.fromkeys(map(_fixed, curves[MOST_DRAWN:])))
+        say(f"  {', '.join(narrower[:MOST_NAMED])}{' …' if narrower[MOST_NAMED:] else ''})")
+
+
+def _worst(curve: Curve) -> float:
+    """The largest penalty of a dim."""
+    from gacprof.cliffmap.detect import penalty
+
+    return max(penalty(curve.points.median_us))
+
+
+def _fixed(curve: Curve) -> str:
+    return "--fixed " + ",".join(f"{name}={size}" for name, size in curve.fixed.items())
 
 
 @app.command("list")
@@ -133,7 +168,7 @@ def list_maps(
     names = dict.fromkeys([*shipped_maps(), *(files or ())])
     found = [map_facts(loaded) for loaded in load_maps(*names)]
     if as_json:
-        print_json(found)
+        print_json(found, "map-facts")
         return
     rows = [
         (
@@ -176,30 +211,57 @@ def diff(
 
 
 def _print_diff(found: MapDiff) -> None:
-    a, b = (found.a, found.b) if found.a != found.b else ("A", "B")
+    say(f"A: {found.a}")
+    say(f"B: {found.b}")
+    said, names = _settings_once([_split(c.curve) for c in found.curves])
+    changed = [(name, c) for name, c in zip(names, found.curves, strict=True) if c.cliffs]
     rows = [
-        (c.curve, c.common, f"{c.ratio:.3f}", _counts(c.cliffs)) for c in found.curves if c.ratio
+        (name, c.common, None if c.ratio is None else f"{c.ratio:.3f}", _counts(c.cliffs))
+        for name, c in changed[:MOST_ROWS]
     ]
     if rows:
-        print_table(f"{a} → {b}", ("curve", "dims in common", "B / A", "cliffs"), rows)
-    changes = [
-        (
-            curve.curve, change.verdict, _place(change), percent(change.jump_a, signed=True),
-            percent(change.jump_b, signed=True), "yes" if change.significant else "no",
-        )
-        for curve in found.curves for change in curve.cliffs if change.verdict != "unknown"
-    ]  # fmt: skip
-    if changes:
-        columns = ("curve", "cliff", "at", f"in {a}", f"in {b}", "significant")
-        print_table("cliffs that differ", columns, changes)
-    for curve in found.curves:
+        print_table("", ("curve", "dims in common", "B / A", "cliffs"), rows)
+    if len(changed) > len(rows):
+        say(f"… and {len(changed) - len(rows)} more curves (--json has all)")
+    if alike := len(found.curves) - len(changed):
+        say(f"{alike} of {len(found.curves)} curves in common have the same cliffs")
+    _print_changes(changed)
+    for name, curve in zip(names, found.curves, strict=True):
         for words, listed in (("no longer safe", curve.safe_lost), ("now safe", curve.safe_gained)):
             if listed:
-                say(f"{curve.curve}: {words}: {dims(listed)}")
-    for name, only in ((a, found.only_a), (b, found.only_b)):
+                say(f"{name}: {words}: {_listed(listed)}")
+    for letter, only in (("A", found.only_a), ("B", found.only_b)):
         if only:
-            say(f"only in {name}: {'; '.join(only)}")
+            more = f"; … and {len(only) - MOST_NAMED} more" if len(only) > MOST_NAMED else ""
+            say(f"only in {letter}: {'; '.join(_split(c)[0] for c in only[:MOST_NAMED])}{more}")
+    for line in said:
+        say(line)
     say("significant differences" if found.differs else "no significant difference")
+
+
+def _print_changes(changed: Sequence[tuple[str, CurveDiff]]) -> None:
+    """The cliffs that surely differ, those that differ most first."""
+    known = [(n, c) for n, curve in changed for c in curve.cliffs if c.verdict != "unknown"]
+    sure = [(name, change) for name, change in known if change.significant]
+    sure.sort(key=lambda entry: -abs((entry[1].jump_b or 0) - (entry[1].jump_a or 0)))
+    rows = [
+        (
+            name, c.verdict, _place(c), percent(c.jump_a, signed=True),
+            percent(c.jump_b, signed=True),
+        )
+        for name, c in sure[:MOST_ROWS]
+    ]  # fmt: skip
+    if rows:
+        columns = ("curve", "cliff", "at", "in A", "in B")
+        print_table("cliffs that differ by more than both maps' noise", columns, rows)
+    if left := len(known) - len(rows):
+        say(f"… and {left} that are smaller or within the noise (--json has all)")
+
+
+def _split(identity: str) -> tuple[str, str]:
+    """A curve's (shape, settings)."""
+    shape, _, settings = identity.partition(") ")
+    return f"{shape})", settings
 
 
 def _counts(changes: list[CliffChange]) -> str:
@@ -229,7 +291,7 @@ def check(
     here = open_device(device or ("cpu" if loaded.environment.kind == "cpu" else None)).environment
     found = fit(loaded, here)
     if as_json:
-        print_json({**found.as_dict(), "here": here.as_dict()})
+        print_json({**found.as_dict(), "here": here.as_dict()}, "compatibility")
     else:
         say(f"{found.map} ({found.provenance}): {loaded.environment.name}; here: {here.name}")
         for line in found.lines:
@@ -251,7 +313,9 @@ def _stack(stack: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {version}" for name, version in stack.items() if version)
 
 
-def _print_summary(loaded: CliffMap) -> None:
+def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
+    """Where a map is from, what it holds; ``brief`` leaves out sources, notes and
+    checks that it passed."""
     from gacprof.cliffmap.catalogue import map_facts
     from gacprof.cliffmap.schema import BASIS
 
@@ -267,7 +331,7 @@ def _print_summary(loaded: CliffMap) -> None:
     for words, text in (
         ("source", s["source"]), ("citation", s["citation"]), ("stack", _stack(s["stack"])),
     ):  # fmt: skip
-        if text:
+        if text and not brief:
             say(f"{words}: {text}")
     cliffs = "" if loaded.by_rules else f", {s['cliffs']} cliffs; noise floor {floor}"
     say(f"{s['curves']} curves, {s['points']} points{cliffs}")
@@ -287,56 +351,56 @@ def _print_summary(loaded: CliffMap) -> None:
         say(f"incomplete: {_unmeasured(loaded.file.unmeasured)}")
     if s["too_noisy"]:
         say(f"too noisy to judge by: {s['too_noisy']}")
-    say_notes(loaded.file.provenance.notes)
+    if not brief:
+        say_notes(loaded.file.provenance.notes)
     for check in loaded.file.checks:
+        if brief and check.passed:
+            continue
         say(f"{'check' if check.passed else 'check failed'}: {check.name}: {check.told}")
 
 
-def _print_curves(loaded: CliffMap) -> None:
+def _print_curves(loaded: CliffMap, every: bool) -> None:
     """Every curve in one line, the largest penalty first."""
-    from gacprof.cliffmap.detect import penalty
-
     if loaded.by_rules:
         map_rules.print_rules(loaded)
         return
-
-    curves = [(max(penalty(curve.points.median_us)), curve) for curve in loaded.curves]
-    curves.sort(key=lambda entry: -entry[0])
-    said, names = _settings_once([curve for _, curve in curves])
+    curves = sorted(loaded.curves, key=_worst, reverse=True)
+    said, names = _settings_once([(curve.shape, curve.settings) for curve in curves])
+    shown = curves if every else curves[:MOST_CURVES]
     rows = [
         (
             name, f"{curve.coverage.first}–{curve.coverage.last}", len(curve.cliffs),
-            percent(worst), len(curve.safe), len(curve.misaligned), len(curve.undecided),
+            percent(_worst(curve)), len(curve.safe), len(curve.misaligned), len(curve.undecided),
         )
-        for name, (worst, curve) in zip(names, curves[:MOST_CURVES], strict=False)
+        for name, curve in zip(names, shown, strict=False)
     ]  # fmt: skip
     columns = ("curve", "dims", "cliffs", "worst", "safe", "misal.", "undec.")
     print_table("", columns, rows)
-    if len(curves) > MOST_CURVES:
-        say(f"… and {len(curves) - MOST_CURVES} curves with smaller penalties (--json has all)")
+    if len(curves) > len(shown):
+        say(f"… and {len(curves) - len(shown)} curves with smaller penalties (--all)")
     for line in said:
         say(line)
     say("worst: the largest penalty of a dim; a curve's frontier and cliffs: --op and --axis")
 
 
-def _settings_once(curves: Sequence[Curve]) -> tuple[list[str], list[str]]:
-    """(lines, names): dtype and flags that all of an operator's curves share are said in a line,
-    not in each name."""
+def _settings_once(curves: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """(lines, names) of (shape, settings): dtype and flags that all of an operator's curves share
+    are said in a line, not in each name."""
     settings: dict[str, set[str]] = {}
-    for curve in curves:
-        settings.setdefault(curve.operator, set()).add(curve.settings)
+    for shape, text in curves:
+        settings.setdefault(shape.partition(" ")[0], set()).add(text)
     shared = {operator: next(iter(s)) for operator, s in settings.items() if len(s) == 1}
     names = [
-        curve.shape if curve.operator in shared else f"{curve.shape} {curve.settings}"
-        for curve in curves
+        shape if shape.partition(" ")[0] in shared else f"{shape} {text}" for shape, text in curves
     ]
     return [f"{operator}: {text}" for operator, text in shared.items()], names
 
 
-def _print_curve(curve: Curve) -> None:
+def _print_curve(curve: Curve, every: bool) -> None:
     from gacprof.cliffmap.schema import BASIS
     from gacprof.report.terminal import staircase_text
 
+    most = None if every else MOST_LETTERS
     say()
     say(curve.identity)
     if curve.by_rules:
@@ -352,31 +416,44 @@ def _print_curve(curve: Curve) -> None:
         f"  safe up to a penalty of {percent(curve.tolerance)}; "
         f"no cliff below {percent(curve.floor)}"
     )
-    say(f"  frontier: {dims(curve.frontier)}")
-    say(f"  safe: {dims(curve.safe)}")
+    say(f"  frontier: {_listed(curve.frontier, most)}")
+    say(f"  safe: {_listed(curve.safe, most)}")
     if curve.misaligned:
-        say(f"  misaligned: {dims(curve.misaligned)}")
+        say(f"  misaligned: {_listed(curve.misaligned, most)}")
     if curve.undecided:
-        say(f"  undecided: {_undecided(curve)}")
+        say(f"  undecided: {_listed(curve.undecided, most)} ({_bounds(curve)})")
     if curve.period is not None:
         classes = " > ".join(f"{dims(c.remainders)} ({c.ratio:.2f}×)" for c in curve.period.classes)
         say(f"  period {curve.period.modulus}: d mod {curve.period.modulus} in {classes}")
     for d, why in curve.coverage.failed.items():
         say(f"  not measured: {d}: {why}")
-    for cliff in curve.cliffs:
+    largest = sorted(curve.cliffs, key=lambda cliff: -abs(cliff.jump))
+    matter = largest if every else largest[:MOST_CLIFFS]
+    for cliff in sorted(matter, key=lambda cliff: cliff.before):
         cause = f"  {cliff.cause}" if cliff.cause else ""
         say(f"  cliff {cliff.before} → {cliff.after}: {percent(cliff.jump, signed=True)}{cause}")
+    if len(matter) < len(largest):
+        most_left = percent(abs(largest[len(matter)].jump))
+        say(f"  … and {len(largest) - len(matter)} cliffs of at most {most_left} (--all)")
 
 
-def _undecided(curve: Curve) -> str:
-    """The undecided dims, and what their penalties may be."""
+def _listed(listed: Sequence[int], most: int | None = MOST_LETTERS) -> str:
+    """Dims; of more than ``most`` letters the first, and how many there are."""
+    text = dims(listed)
+    if most is None or len(text) <= most:
+        return text
+    return f"{text[: text.rindex(', ', 0, most)]}, … {len(listed)} in all (--all)"
+
+
+def _bounds(curve: Curve) -> str:
+    """What the penalties of the undecided dims may be."""
     bounds = dict(zip(curve.points.d, curve.points.penalty_high, strict=True))
     bounded = [b for d in curve.undecided if (b := bounds[d]) is not None]
     open_ones = len(curve.undecided) - len(bounded)
     parts = [f"penalties of at most {at_most(max(bounded))}"] if bounded else []
     if open_ones:
         parts.append(f"{open_ones} with nothing larger that would settle it")
-    return f"{dims(curve.undecided)} ({', '.join(parts)})"
+    return ", ".join(parts)
 
 
 for verb in (

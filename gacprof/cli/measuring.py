@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import OneDevice, budget_seconds, token_counts
+from gacprof.cli.options import (
+    Axis,
+    Fixed,
+    Flags,
+    OneDevice,
+    budget_seconds,
+    flags,
+    sizes,
+    token_counts,
+)
 from gacprof.cli.printing import Json, emit, print_json, print_table, progress, say
 from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.core.formatting import duration
@@ -57,15 +66,22 @@ def sweep(
         ),
     ] = None,
     rank_range: Annotated[
-        str | None, Option("--range", help="The ranks, with --ranks.", metavar="FIRST:LAST")
+        str | None,
+        Option("--range", help="Ranks with --ranks, dims with --op.", metavar="FIRST:LAST"),
     ] = None,
+    operator: Annotated[
+        str | None, Option("--op", help="Sweep one curve instead: this operator's, over --axis.")
+    ] = None,
+    axis: Axis = None,
+    fixed: Fixed = None,
+    flag: Flags = None,
     tokens: Annotated[
         str | None,
         Option(
             help="Token counts to serve, with --for and --ranks. Default: 1,1024.", metavar="M,M,…"
         ),
     ] = None,
-    dtype: Annotated[str, Option(help="Compute dtype, with --for and --ranks.")] = "auto",
+    dtype: Annotated[str, Option(help="Compute dtype, with --for, --ranks, --op.")] = "auto",
     window: Annotated[
         float, Option(min=0.0, max=4.0, help="Candidates within ± this share, with --for.")
     ] = 0.25,
@@ -98,8 +114,12 @@ def sweep(
     """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
     from gacprof import api
 
+    ends = first_and_last(rank_range)
+    own = None if operator is None else _one_curve(operator, axis, ends, fixed, dtype, flag)
+    if own and suite:
+        raise SuiteError(f"give one of a suite ('{suite}') and a curve of your own (--op)")
     chosen = api.make_suite(
-        suite, model=checkpoint, ranks_of=shapes(ranks), ranks=first_and_last(rank_range),
+        own or suite, model=checkpoint, ranks_of=shapes(ranks), ranks=None if own else ends,
         tokens=None if tokens is None else token_counts(tokens), dtype=dtype, window=window,
         preset=preset, begun=out if resume else None,
     )  # fmt: skip
@@ -108,7 +128,7 @@ def sweep(
     seconds = budget_seconds(budget)
     if dry_run:
         planned = api.estimate_sweep(chosen, device, seconds)
-        print_json(planned) if as_json else _print_estimate(planned)
+        print_json(planned, "sweep-estimate") if as_json else _print_estimate(planned)
         return
     how: dict[str, Any] = {
         "out": out, "resume": resume, "budget_s": seconds, "isolate": isolate,
@@ -124,6 +144,26 @@ def sweep(
         else:
             done = api.sweep_all_gpus(chosen, progress=advance, **how)
     emit(done, as_json, _print_swept)
+
+
+def _one_curve(
+    operator: str,
+    axis: str | None,
+    ends: tuple[int, int] | None,
+    fixed: Sequence[str] | None,
+    dtype: str,
+    flag: Sequence[str] | None,
+) -> dict[str, Any]:
+    """A suite of one curve."""
+    if axis is None or ends is None:
+        raise SuiteError("--op goes with --axis and --range: --op linear --axis K --range 64:128")
+    curve: dict[str, Any] = {
+        "operator": operator, "axis": axis, "values": [{"from": ends[0], "to": ends[1]}],
+        "dims": sizes(fixed), "flags": dict(flags(flag) or {}),
+    }  # fmt: skip
+    if dtype != "auto":
+        curve["dtype"] = dtype
+    return {"name": f"{operator}-{axis}", "sweep": [curve]}
 
 
 def shapes(dense: str | None) -> str | list[tuple[int, int]] | None:
@@ -191,7 +231,8 @@ def demo(
             out, device=device, model=model, tell=_silent if as_json else say, advance=advance
         )
     if as_json:
-        print_json({"folder": str(done.folder), "page": str(done.page), "verified": done.verified})
+        made = {"folder": str(done.folder), "page": str(done.page), "verified": done.verified}
+        print_json(made, "demo")
     else:
         say(f"report: {done.page}")
     if not done.verified:

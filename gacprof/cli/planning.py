@@ -302,22 +302,26 @@ def _change_shown(c: Choice) -> tuple[Any, ...]:
 
 
 def _print_choices(made: Plan) -> None:
+    """Every dim, then what each had on offer: one table of both is too wide for a terminal."""
+    names = [c.dim.removeprefix("model.layers.") for c in made.choices]
     rows = [
         (
-            c.dim.removeprefix("model.layers."), c.before,
-            "dense" if c.after is None else c.after, c.action,
+            name, c.before, "dense" if c.after is None else c.after,
             microseconds(c.latency_before_us), microseconds(c.latency_after_us), c.verdict,
             None if c.verdict is None else at_most(c.penalty_high),
-            f"{c.energy_kept:.4f}" if c.energy_kept is not None else None,
+        )
+        for name, c in zip(names, made.choices, strict=True)
+    ]  # fmt: skip
+    columns = ("dim", "size", "plan", "now", "planned", "verdict", "at most")
+    print_table(f"objective {made.objective}", columns, rows)
+    offers = [
+        (
+            name, c.action, f"{c.energy_kept:.4f}" if c.energy_kept is not None else None,
             window(c.candidates, c.after, c.fusable),
         )
-        for c in made.choices
+        for name, c in zip(names, made.choices, strict=True)
     ]  # fmt: skip
-    columns = (
-        "dim", "size", "plan", "action", "time now", "planned", "verdict", "at most", "kept",
-        "window [chosen]",
-    )  # fmt: skip
-    print_table(f"objective {made.objective}", columns, rows)
+    print_table("", ("dim", "action", "kept", "window [chosen]"), offers)
 
 
 def _print_preset(made: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ WIDTH_UNSEEN = 2000
 """Columns where the output is no terminal and COLUMNS is not set: no cell is ever folded."""
 
 NEVER_FOLDED = 14
-"""Columns whose cells are at most this long are never folded: a wide one beside them is."""
+"""Columns whose cells are at most this long are never folded: a wide one beside them is. Nor are
+words of this length and a little more."""
 
 MOST_ROWS = 20
 """Rows of a table before the rest is summed up: with the lines below them they fill a screen."""
@@ -55,18 +57,25 @@ def say_notes(notes: Iterable[str]) -> None:
         say(f"note: {note}")
 
 
-def print_json(data: Any) -> None:
-    print(json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False))
+def print_json(data: Any, name: str = "") -> None:
+    """``data`` with the schema id ``gacprof.NAME/1``; a list has it in each entry. What brings an
+    id of its own keeps it."""
+    named = {"schema": f"gacprof.{name}/1"} if name else {}
+    whole = [named | entry for entry in data] if isinstance(data, list) else named | data
+    print(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False))
 
 
 def emit(found: Any, as_json: bool, show: Callable[..., None], *more: Any) -> None:
     """A result, or a list of them, as JSON or in the words of ``show(found, *more)``."""
+    several = isinstance(found, list | tuple)
     if not as_json:
         show(found, *more)
-    elif isinstance(found, list | tuple):
-        print_json([one.as_dict() for one in found])
+    elif several and not found:
+        print_json([])
     else:
-        print_json(found.as_dict())
+        first = type(found[0] if several else found).__name__
+        name = re.sub(r"(?<!^)(?=[A-Z])", "-", first).lower()  # MapDiff: map-diff
+        print_json([one.as_dict() for one in found] if several else found.as_dict(), name)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -77,11 +86,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     for i, name in enumerate(columns):
         cells = [row[i] for row in rows]
         widest = max((len(str(cell)) for cell in cells), default=0)
+        word = max((len(word) for cell in (name, *cells) for word in str(cell).split()), default=0)
         table.add_column(
-            name,
+            escape(name),
             justify="right" if all(map(_is_number, cells)) else "left",
             overflow="fold",
-            min_width=widest if widest <= NEVER_FOLDED else None,
+            min_width=widest if widest <= NEVER_FOLDED else min(word, NEVER_FOLDED + 4),
         )
     for row in rows:
         table.add_row(*("–" if cell is None else escape(visible(str(cell))) for cell in row))
@@ -89,7 +99,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def _is_number(cell: Any) -> bool:
-    return cell is None or isinstance(cell, int | float) or str(cell)[:1] in "0123456789+-–"
+    if cell is None or isinstance(cell, int | float):
+        return True
+    return str(cell)[:1] in "0123456789+-–" and not re.search("[a-z]{3}", str(cell))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ the other map did not measure there is said to be unknown, not gone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import log1p
 from statistics import median
@@ -129,8 +129,9 @@ def _changes(a: Curve, b: Curve) -> list[CliffChange]:
     """Cliffs of either map that are not alike in the other; those that moved are paired up."""
     floor = a.floor + b.floor
     in_a, in_b = _latencies(a), _latencies(b)
-    kept = [(cliff, _change(cliff, in_b, floor)) for cliff in a.cliffs]
-    backwards = [(cliff, _change(cliff, in_a, floor)) for cliff in b.cliffs]
+    of_a, of_b = ({(c.before, c.after) for c in curve.cliffs} for curve in (a, b))
+    kept = [(cliff, _change(cliff, in_b, floor, of_b)) for cliff in a.cliffs]
+    backwards = [(cliff, _change(cliff, in_a, floor, of_a)) for cliff in b.cliffs]
     new = [(cliff, change) for cliff, change in backwards if change.verdict == "gone"]
     found = []
     for cliff, change in kept:
@@ -156,8 +157,11 @@ def _changes(a: Curve, b: Curve) -> list[CliffChange]:
     return sorted(found, key=lambda change: (change.before, change.after))
 
 
-def _change(cliff: Cliff, there: Mapping[int, _Bounds], floor: float) -> CliffChange:
-    """The cliff's own two dims in the other map. ``gone`` if there is no such jump there."""
+def _change(
+    cliff: Cliff, there: Mapping[int, _Bounds], floor: float, cliffs: Collection[tuple[int, int]]
+) -> CliffChange:
+    """The cliff's own two dims in the other map, whose ``cliffs`` are (before, after). ``gone`` if
+    there is no such jump there."""
     if cliff.before not in there or cliff.after not in there:
         return CliffChange("unknown", cliff.before, cliff.after, cliff.jump, None, False)
     (low_0, middle_0, high_0), (low_1, middle_1, high_1) = there[cliff.before], there[cliff.after]
@@ -165,7 +169,8 @@ def _change(cliff: Cliff, there: Mapping[int, _Bounds], floor: float) -> CliffCh
     low, high = low_1 / high_0 - 1, high_1 / low_0 - 1
     significant = low - floor > cliff.high or high + floor < cliff.low
     kind: ChangeKind = "larger" if abs(jump) > abs(cliff.jump) else "smaller"
-    if abs(log1p(jump)) <= log1p(floor / 2) or jump * cliff.jump < 0:
+    flat = abs(log1p(jump)) <= log1p(floor / 2) and (cliff.before, cliff.after) not in cliffs
+    if flat or jump * cliff.jump < 0:
         kind = "gone"
     return CliffChange(kind, cliff.before, cliff.after, cliff.jump, round(jump, 4), significant)
 

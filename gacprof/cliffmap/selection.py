@@ -15,9 +15,12 @@ from gacprof.core.points import Flag
 SHOWN = 6
 """Values that a message lists before it counts the rest."""
 
+AROUND, RANGE = 16, "64:256"
+"""What a message offers to sweep: dims on either side of the missing one; else these."""
+
 
 class MapLookupError(MapError):
-    """The map lacks what was asked; the message names the sweep that would fill it.
+    """The map lacks what was asked; the message ends with the command that measures it.
 
     The attributes are the ``reason`` and what was asked. ``axis`` is None where a single point was
     asked for; ``command`` is the one that measures it, where it is known.
@@ -41,8 +44,7 @@ class MapLookupError(MapError):
         self.flags = dict(flags or {})
         self.axis = axis
         self.command = command
-        fill = f"to measure it: {command}" if command else f"to fill it, sweep {self.sweep}"
-        super().__init__(f"{reason}; {fill}")
+        super().__init__(f"{reason}; to measure it: {command or self.sweep}")
 
     @classmethod
     def at(cls, curve: Curve, d: int, reason: str) -> MapLookupError:
@@ -52,13 +54,26 @@ class MapLookupError(MapError):
 
     @property
     def sweep(self) -> str:
-        """The missing sweep in words, as a suite would state it."""
-        dims = ", ".join(f"{name} = {size}" for name, size in sorted(self.dims.items()))
-        flags = "".join(f", {name} = {value}" for name, value in sorted(self.flags.items()))
-        over = f" over {self.axis}" if self.axis else ""
-        at = f" at {dims}" if dims else ""
-        dtype = f", dtype {self.dtype}" if self.dtype else ""
-        return f"operator '{self.operator}'{over}{at}{dtype}{flags} (gacprof sweep SUITE)"
+        """The command that measures the curve through what is missing; dims that were not asked for
+        are left as SIZE."""
+        from gacprof.operators import OPERATORS
+
+        known = OPERATORS.get(self.operator)
+        names = known.dims if known else ()
+        there = [name for name in names if name in self.dims]
+        axis = self.axis or (there[-1] if there else "AXIS")
+        d = self.dims.get(axis)
+        dims = ",".join(
+            f"{name}={size}" for name, size in sorted(self.dims.items()) if name != axis
+        )
+        parts = [
+            f"--op {self.operator} --axis {axis}",
+            f"--range {RANGE if d is None else f'{max(1, d - AROUND)}:{d + AROUND}'}",
+            f"--fixed {dims}" if dims else "",
+            f"--dtype {self.dtype}" if self.dtype else "",
+            *(f"--flag {name}={str(value).lower()}" for name, value in sorted(self.flags.items())),
+        ]
+        return f"gacprof sweep {' '.join(filter(None, parts))}"
 
 
 def flag_distance(

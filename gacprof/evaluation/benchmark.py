@@ -20,6 +20,7 @@ from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.skeleton import require_transformers
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError, first_line
+from gacprof.core.frames import notebook_progress
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
 from gacprof.devices.threads import bound_threads
@@ -82,7 +83,8 @@ def bench(
     # A GPU's host thread is left alone.
     threads = bound_threads() if clock.device.type == "cpu" else nullcontext(False)
     with threads as bound:
-        found = _measure(names, loaded, workloads, clock, rounds, time_cap_s, progress)
+        shown = progress or notebook_progress("bench")
+        found = _measure(names, loaded, workloads, clock, rounds, time_cap_s, shown)
     return BenchResult(
         models=names,
         sources=sources,

@@ -7,6 +7,7 @@ it as SVG and PNG.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from gacprof.report.figures_style import (
     new_figure,
     title,
 )
+from gacprof.report.tables_map import latencies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +40,9 @@ MOST_BANDS = 16
 
 WIDE_GAP = 4
 """Neighbours further apart than this many median distances are not joined by a line."""
+
+DENSE = 3
+"""Most of the dims within this part of the axis fill the picture alone."""
 
 BAND = 0.16
 """Opacity of a band."""
@@ -49,10 +54,28 @@ MOST_LABELS = 14
 """Frontier dims closer than half their share of the axis are not all labelled."""
 
 
-def staircase(cliff_map: CliffMap, curve: Curve, width: float = 10.0) -> Figure:
-    """Latency over the dim, with tiers as bands, the frontier and the tolerance drawn in."""
+@dataclass(frozen=True)
+class View:
+    """A curve as a picture shows it, for the sizes ``asked``."""
+
+    curve: Curve
+    asked: Sequence[int] = ()
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """The first and the last dim."""
+        return shown_range(self.curve, self.asked)
+
+
+def staircase(
+    cliff_map: CliffMap, curve: Curve, width: float = 10.0, asked: Sequence[int] = ()
+) -> Figure:
+    """Latency over the dim, with tiers as bands, the frontier and the tolerance drawn in.
+
+    The dims ``asked`` for are marked, and the axis is cut to them and what they could be padded to.
+    """
     figure, (axes,) = new_figure(width, 4.6)
-    draw_staircase(axes, curve)
+    draw_staircase(axes, curve, asked)
     what = "tier" if curve.by_rules else "latency"
     title(axes, f"{curve.operator}: {what} over {curve.axis}", _conditions(cliff_map, curve))
     legend(axes)
@@ -86,20 +109,46 @@ def side_by_side(
     return figure
 
 
-def draw_staircase(axes: Axes, curve: Curve) -> None:
+def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     """Draw one curve into existing axes."""
-    factor, unit = (1.0, "") if curve.by_rules else latency_unit(curve.points.median_us)
+    first, last = shown_range(curve, asked)
+    within = [us for d, us in latencies(curve).items() if first <= d <= last]
+    factor, unit = (1.0, "") if curve.by_rules else latency_unit(within)
     _draw_classes(axes, curve, factor)
     _draw_undecided(axes, curve, factor)
-    _draw_frontier(axes, curve, factor)
+    _draw_frontier(axes, curve, factor, (first, last))
     _draw_bands(axes, curve)
+    here = sorted({d for d in asked if first <= d <= last})
+    if here:
+        axes.plot(
+            here, [0] * len(here), linestyle="none", marker="^", markersize=7, color=INK,
+            clip_on=False, zorder=6, label="in this model",
+        )  # fmt: skip
     axes.set_xlabel(curve.axis, color=INK)
     axes.set_ylabel(f"tier, {BASIS}" if curve.by_rules else f"latency [{unit}]", color=INK)
-    axes.set_ylim(0, HEADROOM * factor * max(curve.points.median_us))
-    first, last = curve.points.d[0], curve.points.d[-1]
-    right = 0.07 if curve.frontier[-1:] == [last] else 0.02  # room for the last one's label
+    axes.set_ylim(0, HEADROOM * factor * max(within))
+    right = 0.07 if last in curve.frontier else 0.02  # room for the last one's label
     axes.set_xlim(first - 0.02 * (last - first), last + right * (last - first))
     dim_ticks(axes, first, last)
+
+
+def shown_range(curve: Curve, asked: Sequence[int] = ()) -> tuple[int, int]:
+    """The first and the last measured dim that a picture shows: those around ``asked``, up to the
+    next frontier above; else the stretch that holds most dims where it is a small part of the
+    axis; else all."""
+    dims = curve.points.d
+    within = [d for d in asked if dims[0] <= d <= dims[-1]]
+    if within:
+        margin = max(8, (max(within) - min(within)) // 4)
+        above = next((d for d in curve.frontier if d >= max(within)), dims[-1])
+        low, high = min(within) - margin, max(above, max(within) + margin)
+    else:
+        longest = max(runs(dims, dims), key=len)
+        low, high = longest[0], longest[-1]
+        if 2 * len(longest) < len(dims) or DENSE * (high - low) > dims[-1] - dims[0]:
+            return dims[0], dims[-1]
+    shown = [d for d in dims if low <= d <= high]
+    return (shown[0], shown[-1]) if len(shown) > 1 else (dims[0], dims[-1])
 
 
 def _draw_bands(axes: Axes, curve: Curve) -> None:
@@ -150,7 +199,7 @@ def _draw_classes(axes: Axes, curve: Curve, factor: float) -> None:
     """Each residue class in its colour and shape; its line breaks where a tier ends
     and across a wide gap."""
     size = 4.5 if len(curve.points.d) < 150 else 3.0 if len(curve.points.d) < 600 else 2.0
-    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    latency = latencies(curve)
     for i, (modulus, remainders) in enumerate(classes_of(curve)):
         colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
         members = [d for d in latency if d % modulus in remainders]
@@ -202,7 +251,7 @@ def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
     )  # fmt: skip
 
 
-def _draw_frontier(axes: Axes, curve: Curve, factor: float) -> None:
+def _draw_frontier(axes: Axes, curve: Curve, factor: float, shown: tuple[int, int]) -> None:
     """The envelope as far as it is settled, the tolerance above it, and the frontier's dims."""
     sure = sum(size <= curve.coverage.settled for size in curve.points.d)
     if not sure:
@@ -221,11 +270,12 @@ def _draw_frontier(axes: Axes, curve: Curve, factor: float) -> None:
         markersize=8, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=1.4, zorder=4,
         label="frontier",
     )  # fmt: skip
-    for x in _spread(curve.frontier, (d[-1] - d[0]) / MOST_LABELS / 2):
+    within = [x for x in curve.frontier if shown[0] <= x <= shown[1]]
+    for x in _spread(within, (shown[1] - shown[0]) / MOST_LABELS / 2):
         place: dict[str, Any] = {"xytext": (0, -6), "ha": "center", "va": "top"}
-        if x == curve.points.d[-1]:  # to the right, where no point is
+        if x == shown[1]:  # to the right, where no point is
             place = {"xytext": (8, 0), "ha": "left", "va": "center"}
-        elif at[x] < LOW * factor * max(curve.points.median_us):
+        elif at[x] < LOW * factor * max(us for y, us in latencies(curve).items() if y <= shown[1]):
             place = {"xytext": (0, 6), "ha": "center", "va": "bottom"}
         axes.annotate(
             str(x), (x, at[x]), textcoords="offset points", fontsize=9, color=INK,

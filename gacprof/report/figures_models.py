@@ -14,6 +14,7 @@ from gacprof.report.figures_style import (
     OKABE_ITO,
     QUIET,
     latency_unit,
+    legend,
     new_figure,
     title,
 )
@@ -34,14 +35,14 @@ MANY_CELLS = 8
 """A grid of more lines than this has no room for its numbers."""
 
 
-def bench_figure(bench: Mapping[str, Any]) -> Figure:
+def bench_figure(bench: Mapping[str, Any], width: float = 8.0) -> Figure:
     """One row a workload, one mark a model: the ratio to the first model, below 1 is faster.
 
     A grey band is as wide as the A/A spread: what the first model shows against itself.
     ``bench`` is a bench's ``as_dict()``.
     """
     rows = workloads(bench)
-    figure, (axes,) = new_figure(8.0, 1.5 + 0.62 * len(rows))
+    figure, (axes,) = new_figure(width, 1.9 + 0.62 * len(rows))
     axes.axvline(1.0, color=QUIET, linewidth=1.0)
     spreads = {replicate["workload"]: replicate["spread"] for replicate in bench["replicates"]}
     for i, (workload, timings) in enumerate(rows):
@@ -60,7 +61,7 @@ def bench_figure(bench: Mapping[str, Any]) -> Figure:
         f"{device} · {bench['dtype']} · batch {bench['batch']} · {bench['rounds']} rounds · "
         "95 % intervals for all together",
     )
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
+    legend(axes)
     return figure
 
 
@@ -130,11 +131,11 @@ def pareto_figure(found: Mapping[str, Any]) -> Figure:
     if grid:
         _draw_grid(panels[3], grid, factor, unit)
     shown = {method: handle for method, handle in handles.items() if handle is not None}
-    legend = figure.legend(
+    below = figure.legend(
         shown.values(), shown.keys(), loc="outside lower center", ncols=5,
         frameon=False, fontsize=9, title=_missing(found["variants"]), title_fontsize=8.5,
     )  # fmt: skip
-    legend.get_title().set_color(QUIET)
+    below.get_title().set_color(QUIET)
     return figure
 
 

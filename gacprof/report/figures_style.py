@@ -6,7 +6,10 @@ Matplotlib is used through its objects only; no global state is read or left beh
 from __future__ import annotations
 
 import io
+import re
+import textwrap
 from collections.abc import Sequence
+from html import escape
 from math import ceil, log2
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +33,20 @@ from the markers above them."""
 
 INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 PNG_DPI = 150
+
+IN_PAGE = {
+    INK: "var(--ink)",
+    QUIET: "var(--quiet)",
+    FAINT: "var(--line)",
+    "#ffffff": "var(--paper)",
+}
+"""What a page's light and dark modes draw in colours of their own."""
+
+TITLE = "title"
+"""The id of a panel's title and of the line below it."""
+
+LETTER = 4.4
+"""Points that a letter of this line takes on average, at its size."""
 
 HEADROOM = 1.06
 """An axis that begins at zero ends this much above its highest point, so that a flat curve is
@@ -64,20 +81,28 @@ def quieten(axes: Axes) -> None:
 
 def title(axes: Axes, main: str, sub: str = "") -> None:
     """What the panel shows, and below it under which conditions, both flush left."""
-    lift = 16 if sub else 6
-    axes.set_title(main, loc="left", fontsize=11, color=INK, fontweight="bold", pad=lift)
-    if sub:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    lines = textwrap.wrap(sub, int(0.86 * 72 * figure.get_figwidth() / LETTER))
+    lift = 6 + 11 * len(lines)
+    axes.set_title(main, loc="left", fontsize=11, color=INK, fontweight="bold", pad=lift, gid=TITLE)
+    if lines:
         axes.annotate(
-            sub, (0, 1), xycoords="axes fraction", xytext=(0, 4), textcoords="offset points",
-            fontsize=8.5, color=QUIET, va="bottom",
+            "\n".join(lines), (0, 1), xycoords="axes fraction", xytext=(0, 4),
+            textcoords="offset points", fontsize=8.5, color=QUIET, va="bottom", gid=TITLE,
         )  # fmt: skip
 
 
 def legend(axes: Axes) -> None:
-    """To the right of the axes, where no point is."""
+    """Below the axes, where no point is: beside them it would take a narrow screen's width."""
+    from matplotlib.transforms import offset_copy
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
     axes.legend(
-        loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9,
-        labelcolor=INK, handlelength=1.6, borderaxespad=0.0,
+        loc="upper left", bbox_to_anchor=(0.0, 0.0), frameon=False, fontsize=9, labelcolor=INK,
+        bbox_transform=offset_copy(axes.transAxes, figure, y=-36, units="points"),
+        ncols=2 if figure.get_figwidth() < 8 else 4, handlelength=1.6, borderaxespad=0.0,
     )  # fmt: skip
 
 
@@ -101,6 +126,28 @@ def to_svg(figure: Figure) -> str:
     with rc_context({"svg.hashsalt": "gacprof", "svg.fonttype": "path"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
+
+
+def as_element(figure: Figure, words: str) -> str:
+    """The figure as an element of a page, named by ``words`` for who cannot see it: its text is
+    text, its ink the page's own, and its title left to the page."""
+    from matplotlib import rc_context
+
+    titles = figure.findobj(lambda artist: artist.get_gid() == TITLE)
+    buffer = io.StringIO()
+    with rc_context({"svg.hashsalt": "gacprof", "svg.fonttype": "none"}):
+        for text in titles:
+            text.set_visible(False)
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        for text in titles:
+            text.set_visible(True)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.S)
+    svg = re.sub(r'font-family: [^;"]*', "font-family: inherit", svg)
+    svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)  # hundredths of a point are enough
+    svg = re.sub(r' id="[\w.]+_\d+"', "", svg[svg.index("<svg") :])  # every figure has the same
+    for drawn, named in IN_PAGE.items():
+        svg = svg.replace(drawn.lower(), named)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(words)}" ', 1)
 
 
 def save(figure: Figure, stem: str | Path) -> list[Path]:

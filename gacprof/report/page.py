@@ -7,20 +7,24 @@ has no section. Figures are inlined as SVG and written beside the page as SVG an
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.catalogue import map_facts
+from gacprof.cliffmap.detect import penalty
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_text
 from gacprof.operators import OPERATORS
-from gacprof.report.figures import staircase
+from gacprof.report.figures import View, staircase
 from gacprof.report.figures_models import bench_figure, workloads
-from gacprof.report.figures_style import save, to_svg
-from gacprof.report.wording import FILTERS, headline
+from gacprof.report.figures_style import as_element, latency_unit, save
+from gacprof.report.grouping import group
+from gacprof.report.tables import to_html
+from gacprof.report.tables_map import constraints, latencies
+from gacprof.report.wording import FILTERS, caption, point_words, summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,6 +32,23 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.schema import Curve
 
 MOST_CURVES = 6
+
+BENCH_CAPTION = (
+    "Each mark is a model's time over the first model's, with its interval; left of 1 is faster. "
+    "The grey band is what the first model shows against itself."
+)
+
+MANY_DIMS = 32
+"""A curve of fewer dims tells less."""
+
+PAGE_WIDTH = 5.6
+"""Inches of a figure, so narrow that a phone shows its text in a size that can be read."""
+
+DIM_SHOWN = ("size", "verdict", "penalty", "penalty_high", "latency_us", "advice")
+CHOICE_SHOWN = (
+    "before", "after", "action", "latency_before_us", "latency_after_us", "verdict", "penalty_high"
+)  # fmt: skip
+"""What a row shows besides its name: those alike in all of it are one row."""
 
 _AXIS = "|".join(f"{name}-(?:{'|'.join(op.dims)})" for name, op in OPERATORS.items())
 _OURS = re.compile(rf"(?:bench|example|\d+-(?:{_AXIS}))\.(?:svg|png)", re.ASCII)
@@ -52,6 +73,18 @@ class Contents:
     notes: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of the page. ``points`` are (dim, x, y, words), x and y in the SVG's own units."""
+
+    name: str
+    heading: str
+    caption: str
+    svg: str
+    axis: str = ""
+    points: Sequence[tuple[int, float, float, str]] = ()
+
+
 def write_page(contents: Contents, folder: str | Path) -> Path:
     """Write ``index.html`` and ``figures/`` into ``folder``; the page's path.
 
@@ -62,11 +95,6 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
     from jinja2 import Environment, PackageLoader
 
     folder = Path(folder)
-    figures = _figures(contents)
-    drawn = [
-        {"name": name, "caption": caption, "svg": _inline(to_svg(figure))}
-        for name, caption, figure in figures
-    ]
     environment = Environment(
         loader=PackageLoader("gacprof.report", "templates"),
         autoescape=True,
@@ -74,55 +102,102 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    curves = telling_curves(contents.cliff_map, contents.diagnosis) if contents.cliff_map else []
+    views = [View(curve, sizes_asked(curve, contents.diagnosis)) for curve in curves]
+    figures = list(_figures(contents, views))
     page = environment.get_template("page.html.j2").render(
         c=contents,
-        figures=drawn,
-        headline=headline(contents),
+        figures=[drawn for drawn, _ in figures],
+        summary=summary(contents, views),
+        dims=_alike(contents.diagnosis["dims"], "name", DIM_SHOWN) if contents.diagnosis else [],
+        choices=_alike(contents.plan["choices"], "dim", CHOICE_SHOWN) if contents.plan else [],
         bench_rows=workloads(contents.bench) if contents.bench else [],
         map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
-        noise=contents.cliff_map.file.noise if contents.cliff_map else None,
+        constraints=to_html(constraints(contents.cliff_map, curves)) if contents.cliff_map else "",
     )
     target = folder / "index.html"
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ReportError(f"cannot write to {folder}: {error.strerror}") from None
-    for name, _, figure in figures:
-        save(figure, folder / "figures" / name)
+    for drawn, figure in figures:
+        save(figure, folder / "figures" / drawn.name)
     try:
         write_text(target, page)
     except OSError as error:
         raise ReportError(f"cannot write {target}: {error.strerror}") from None
     try:
-        remove_old(folder / "figures", {name for name, _, _ in figures})
+        remove_old(folder / "figures", {drawn.name for drawn, _ in figures})
     except OSError as error:
         raise ReportError(f"cannot remove {error.filename}: {error.strerror}") from None
     return target
 
 
-def _figures(contents: Contents) -> list[tuple[str, str, Figure]]:
-    """(file name, caption, figure), the bench first: it is what the reader came for."""
-    made: list[tuple[str, str, Figure]] = []
+def _alike(
+    rows: Sequence[Mapping[str, Any]], name: str, shown: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Rows that differ in their names only as one, with their count ``n`` and joint ``lost_us``."""
+    return [
+        {**alike.first, "name": alike.name, "n": len(alike.members),
+         "lost_us": sum(row.get("lost_us") or 0.0 for row in alike.members)}
+        for alike in group(rows, lambda row: row[name], lambda row: tuple(row[k] for k in shown))
+    ]  # fmt: skip
+
+
+def _figures(contents: Contents, views: Sequence[View]) -> Iterator[tuple[Drawn, Figure]]:
+    """The bench first: it is what the reader came for."""
     if contents.bench and len(contents.bench["models"]) > 1:
-        caption = "Before and after, models interleaved. Grey: the first model against itself."
-        made.append(("bench", caption, bench_figure(contents.bench)))
+        figure = bench_figure(contents.bench, PAGE_WIDTH)
+        yield Drawn("bench", "", BENCH_CAPTION, as_element(figure, BENCH_CAPTION)), figure
     if contents.cliff_map is not None:
-        for i, curve in enumerate(telling_curves(contents.cliff_map)):
-            name = f"{i + 1}-{curve.operator}-{curve.axis}"
-            made.append((name, curve.identity, staircase(contents.cliff_map, curve)))
+        for i, view in enumerate(views):
+            name = f"{i + 1}-{view.curve.operator}-{view.curve.axis}"
+            yield _drawn(contents.cliff_map, view, name, view.curve.shape)
     if contents.example is not None:
-        curve = contents.example.curves[0]
-        device = contents.example.environment.name
-        caption = f"For comparison, not this device: {curve.operator} over {curve.axis}, {device}."
-        made.append(("example", caption, staircase(contents.example, curve)))
-    return made
+        heading = f"For comparison, not this device: {contents.example.environment.name}"
+        yield _drawn(contents.example, View(contents.example.curves[0]), "example", heading)
 
 
-def telling_curves(cliff_map: CliffMap, most: int = MOST_CURVES) -> list[Curve]:
-    """The curves worth a picture: many dims and steep penalties, at most two per operator axis."""
+def _drawn(cliff_map: CliffMap, view: View, name: str, heading: str) -> tuple[Drawn, Figure]:
+    figure = staircase(cliff_map, view.curve, PAGE_WIDTH, view.asked)
+    words = caption(view)
+    svg = as_element(figure, words)  # which also lays the axes out
+    first, last = view.shown
+    shown = {d: us for d, us in latencies(view.curve).items() if first <= d <= last}
+    factor, _ = latency_unit(list(shown.values()))
+    width, height = figure.bbox.size
+    scale = 72 * figure.get_figwidth() / width  # SVG counts points from above
+    told, points = point_words(view.curve), []
+    for d, us in shown.items():
+        x, y = figure.axes[0].transData.transform((d, factor * us))
+        points.append((d, round(x * scale, 1), round((height - y) * scale, 1), told[d]))
+    return Drawn(name, heading, words, svg, view.curve.axis, points), figure
 
-    def weight(curve: Curve) -> tuple[int, int]:
-        return len(curve.cliffs) + len(curve.points.d) // 8, len(curve.points.d)
+
+def sizes_asked(curve: Curve, diagnosis: Mapping[str, Any] | None) -> list[int]:
+    """Adjustable sizes of a diagnosed model on this curve's axis, beside its other dim."""
+    if diagnosis is None or curve.operator != "linear" or curve.axis not in ("N", "K"):
+        return []
+    sizes = {dim["name"]: dim["size"] for dim in diagnosis["dims"]}
+    other, found = "K" if curve.axis == "N" else "N", set()
+    for weight in diagnosis["weights"]:
+        for gemm in weight["gemms"]:
+            product = dict(zip("NK", map(int, gemm.split("×")), strict=True))
+            if product[other] == curve.fixed.get(other):
+                found |= {product[curve.axis]} & {sizes[name] for name in weight["dims"]}
+    return sorted(found)
+
+
+def telling_curves(
+    cliff_map: CliffMap, diagnosis: Mapping[str, Any] | None = None, most: int = MOST_CURVES
+) -> list[Curve]:
+    """The curves worth a picture, at most two per operator axis: those with most of the
+    diagnosed model's sizes, then those where a dim costs most on the average."""
+
+    def weight(curve: Curve) -> tuple[int, float]:
+        lost = penalty(curve.points.median_us)
+        return len(sizes_asked(curve, diagnosis)), sum(lost) / max(len(lost), MANY_DIMS)
 
     chosen: list[Curve] = []
     per_axis: dict[tuple[str, str], int] = {}
@@ -132,11 +207,6 @@ def telling_curves(cliff_map: CliffMap, most: int = MOST_CURVES) -> list[Curve]:
             per_axis[axis] = per_axis.get(axis, 0) + 1
             chosen.append(curve)
     return chosen[:most]
-
-
-def _inline(svg: str) -> str:
-    """The SVG element alone, without XML prologue, as HTML wants it."""
-    return svg[svg.index("<svg") :]
 
 
 def remove_old(folder: Path, drawn: Collection[str]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gacprof.cliffmap.schema import Curve
+from gacprof.report.figures import classes_of
 
 HEIGHT = 16
 """Lines of a plot, its axis among them."""
@@ -31,11 +32,14 @@ def staircase_text(curve: Curve, width: int, asked: int | None = None) -> str:
     ]
     if len(shown) < 2:
         return ""
-    dims, latency = zip(*shown, strict=True)
+    dims = [d for d, _ in shown]
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.plotsize(width, HEIGHT)
-    plotext.plot(dims, latency, marker="braille")
+    for modulus, remainders in classes_of(curve):  # a line through all would zigzag
+        members = [(d, t) for d, t in shown if d % modulus in remainders]
+        if members:
+            plotext.plot(*zip(*members, strict=True), marker="braille")
     plotext.xticks(_ticks(dims))
     for marker, marked in (("●", curve.frontier), ("✕", [asked])):
         some = [(d, t) for d, t in shown if d in marked]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.report.terminal import staircase_text
 
 HIDDEN = ["--op", "attention", "--axis", "head_dim"]
@@ -51,11 +51,13 @@ def tables(text: str) -> list[str]:
         ["map", "list"],
         ["map", "show", "a100-published"],
         ["map", "diff", "a100-published", "h100-published"],
+        ["map", "export", "h100-published", "--format", "settings"],
         ["map", "candidates", "h100-published", *HIDDEN, "--near", 107],
         ["map", "intersect", "a100-published", "h100-published", *HIDDEN],
         ["explain", "h100-published", "--op", "attention", "--d", 107],
         ["diagnose", None, "--map", "cpu-example"],
         ["plan", None, "--map", "cpu-example"],
+        ["plan", None, "--map", "cpu-example", "--all"],
         ["pareto", None, "--map", "cpu-example", "--budgets", 3],
     ],
     ids=lambda verb: " ".join(map(str, verb[:2])),
@@ -99,12 +101,71 @@ def test_the_version():
     assert shown.returncode == 0 and shown.stdout.startswith("gacprof ")
 
 
+def test_the_command_that_an_error_names_can_be_pasted():
+    with pytest.raises(MapLookupError) as error:
+        CliffMap.load("cpu-example").latency("linear", {"M": 7, "N": 9, "K": 11}, "float32")
+    command = str(error.value).partition("to measure it: ")[2].split()
+    shown = gacprof(*command[1:], "--device", "cpu", "--dry-run", "--json")
+    found = json.loads(shown.stdout)
+    assert shown.returncode == 0 and found["points"] == 27 and found["curves"] == 1
+    assert all("M=7" in point and "N=9" in point for point in found["of"])
+    half = gacprof("sweep", "--op", "linear", "--axis", "K")
+    assert half.returncode == 2 and "--op linear --axis K --range 64:128" in half.stderr
+
+
+def test_show_draws_the_worst_curves_and_caps_what_it_lists():
+    asked = ("map", "show", "a100-published", "--op", "linear", "--axis", "N")
+    few, every = gacprof(*asked).stdout, gacprof(*asked, "--all").stdout
+    assert few.count("µs over N") == 2 and every.count("µs over N") == 4
+    assert few.count("  cliff ") <= 12 < every.count("  cliff ")
+    assert "… and 89 cliffs of at most 9.2 % (--all)" in few and "cliffs of at most" not in every
+    assert "… 884 in all (--all)" in few and "in all" not in every
+    (one,) = {line for line in few.splitlines() if line.startswith("  --fixed")}
+    narrowed = gacprof(*asked, "--fixed", one.split()[1].rstrip(")")).stdout
+    assert narrowed.count("µs over N") == 2  # the fine and the coarse sweep of one shape
+
+
+def test_a_map_does_not_differ_from_itself():
+    shown = gacprof("map", "diff", "cpu-example", "cpu-example")
+    assert (
+        shown.returncode == 0 and "33 of 33 curves in common have the same cliffs" in shown.stdout
+    )
+
+
 def test_an_error_is_json_too_where_json_was_asked_for(tmp_path):
     shown = gacprof("diagnose", tmp_path / "none", "--map", "a100-published", "--json")
     error = json.loads(shown.stdout)
     assert shown.returncode == 2 and error["schema"] == "gacprof.error/1"
     assert error["kind"] == "CheckpointError" and error["message"] in shown.stderr
     assert gacprof("diagnose", tmp_path / "none", "--map", "a100-published").stdout == ""
+
+
+def test_a_usage_error_is_json_too():
+    error = json.loads(gacprof("map", "list", "--json", "--nope").stdout)
+    assert error["schema"] == "gacprof.error/1" and error["kind"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    ("verb", "schema"),
+    [
+        (["map", "list"], "map-facts"),
+        (["map", "show", "h100-published"], "cliffmap"),
+        (["map", "diff", "a100-published", "h100-published"], "map-diff"),
+        (["map", "candidates", "h100-published", *HIDDEN, "--near", 107], "candidate"),
+        (["map", "intersect", "a100-published", "h100-published", *HIDDEN], "intersection"),
+        (["map", "table", "h100-published"], "table"),
+        (["map", "export", "h100-published"], "safedims"),
+        (["doctor"], "component"),
+        (["explain", "h100-published", "--op", "attention", "--d", 107], "explanation"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_every_json_has_its_schema(run, verb, schema):
+    found = json.loads(run(*verb, "--json").out)
+    entries = found if isinstance(found, list) else [found]
+    assert entries and {entry["schema"].partition("/")[0] for entry in entries} == {
+        f"gacprof.{schema}"
+    }
 
 
 def test_a_usage_error_names_the_verbs_own_help():

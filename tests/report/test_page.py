@@ -1,14 +1,28 @@
 """The page says what was found, in words that follow the numbers, and stands alone."""
 
 import copy
+import json
 import re
+from pathlib import Path
 
 import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
-from gacprof.report.page import Contents, telling_curves, write_page
-from gacprof.report.wording import between, error, headline, microseconds
+from gacprof.core.formatting import dims
+from gacprof.report.figures import View
+from gacprof.report.page import Contents, sizes_asked, telling_curves, write_page
+from gacprof.report.wording import (
+    between,
+    caption,
+    cliffs,
+    error,
+    microseconds,
+    point_words,
+    summary,
+)
+
+ROOT = Path(__file__).parents[2]
 
 TIMING = {
     "workload": "prefill 256",
@@ -54,28 +68,92 @@ def bench(verdict: str, ratio: list[float]) -> dict:
     return changed
 
 
+def told(about: str, **parts) -> list[str]:
+    return dict(summary(Contents("t", **parts)))[about]
+
+
 def test_a_gain_is_told_with_its_interval():
-    (sentence,) = headline(Contents("t", bench=BENCH))
+    (sentence,) = told("Measured", bench=BENCH)
     assert "after is faster against before" in sentence
     assert "−10.0 % (−15.0 % to −5.0 %)" in sentence
 
 
 def test_no_gain_and_a_loss_are_told_as_such():
-    (none,) = headline(Contents("t", bench=bench("no difference shown", [0.95, 1.0, 1.05])))
+    (none,) = told("Measured", bench=bench("no difference shown", [0.95, 1.0, 1.05]))
     assert "gained nothing that can be shown" in none
-    (loss,) = headline(Contents("t", bench=bench("slower", [1.05, 1.1, 1.2])))
+    (loss,) = told("Measured", bench=bench("slower", [1.05, 1.1, 1.2]))
     assert "after is slower" in loss
-    (same,) = headline(Contents("t", bench=bench("identical", [0.95, 1.0, 1.05])))
+    (same,) = told("Measured", bench=bench("identical", [0.95, 1.0, 1.05]))
     assert same == "after is identical to before, byte for byte."
-    (open_,) = headline(Contents("t", bench=bench("undecided", [0.85, 0.9, 0.95])))
+    (open_,) = told("Measured", bench=bench("undecided", [0.85, 0.9, 0.95]))
     assert "undecided (−15.0 % to −5.0 %)" in open_
 
 
 def test_a_failed_comparison_is_told():
-    (failed,) = headline(Contents("t", verification=CHECK | {"passed": False}))
+    (failed,) = told("How sure", verification=CHECK | {"passed": False})
     assert "does not compute the same function" in failed
-    (broken,) = headline(Contents("t", verification=CHECK | {"max_rel_error": None}))
+    (broken,) = told("How sure", verification=CHECK | {"max_rel_error": None})
     assert "could not be compared" in broken
+
+
+def test_how_sure_names_the_noise_of_map_and_bench():
+    map_, bench_, check = told(
+        "How sure", cliff_map=CliffMap.load("cpu-example"), bench=BENCH, verification=CHECK
+    )
+    assert "176 points were measured twice" in map_ and "2.5 %" in map_
+    assert "below 1.0 %" in bench_ and "same function" in check
+    (unknown,) = told("How sure", cliff_map=CliffMap.load("a100-published"))
+    assert "not known: published without repeats" in unknown
+
+
+DIAGNOSED = json.loads((ROOT / "reports/cpu-example/diagnosis.json").read_text())
+
+
+def test_the_curves_are_the_models_own_and_cut_to_its_sizes():
+    cpu = CliffMap.load("cpu-example")
+    for curve in telling_curves(cpu, DIAGNOSED)[:4]:
+        asked = sizes_asked(curve, DIAGNOSED)
+        first, last = View(curve, asked).shown
+        assert len(asked) > 10 and asked[0] >= 82 and asked[-1] <= 113  # no width, no hidden size
+        assert asked[0] - 16 < first <= asked[0] and asked[-1] < last <= 192
+        assert f"Triangles mark the sizes of this model: {dims(asked)}." in caption(
+            View(curve, asked)
+        )
+    wide = cpu.curve("linear", "N", K=1024, M=256)
+    assert wide.points.d[-1] == 2816 and View(wide).shown == (72, 128)  # where most dims are
+    a100 = CliffMap.load("a100-published").curve("attention", "head_dim")
+    assert View(a100).shown == (64, 256)
+
+
+def test_measured_and_flat_is_said_as_such():
+    cpu = CliffMap.load("cpu-example")
+    open_ = next(c for c in cpu.curves if not c.misaligned and c.undecided)
+    n = len(open_.points.d)
+    assert cliffs(View(open_)).startswith(f"of {n} sizes none is surely misaligned, ")
+    flat = open_.model_copy(update={"safe": open_.points.d})
+    assert cliffs(View(flat)) == f"measured and flat: all {n} sizes are safe."
+    stepped = CliffMap.load("h100-published").curve("attention", "head_dim")
+    assert cliffs(View(stepped)) == (
+        "best where head_dim % 8 = 0; its steps end at 64, 96, 128, 160, 192, 256; 139 of 145 "
+        "sizes are misaligned, head_dim = 119 costs most: 56.2 % more than the best larger one."
+    )
+
+
+def test_a_point_is_told_with_latency_interval_verdict_and_kernel():
+    curve = CliffMap.load("cpu-example").curve("linear", "K", M=256, N=1024)
+    at, p = curve.points.place(111), curve.points
+    words = point_words(curve)[111]
+    low, high = (microseconds(us) for us in (p.low_us[at], p.high_us[at]))
+    assert words.startswith(f"{microseconds(p.median_us[at])} ({low} to {high}): misaligned, ")
+    assert words.endswith("more than 128")
+    kernels = curve.model_copy(
+        update={
+            "mechanisms": ["a kernel"],
+            "points": p.model_copy(update={"mechanism": [0] * len(p.d)}),
+        }
+    )
+    assert point_words(kernels)[111] == f"{words}; a kernel"
+    assert ": safe" in point_words(curve)[128]
 
 
 def test_the_page_has_a_section_for_what_there_is_and_none_for_what_there_is_not(tmp_path):
@@ -91,7 +169,7 @@ def test_the_page_stands_alone_and_takes_names_literally(tmp_path):
     a100 = CliffMap.load("a100-published")
     page = write_page(Contents(hostile, cliff_map=a100, notes=[hostile]), tmp_path / "p")
     text = page.read_text()
-    assert "<script" not in text and "&lt;script&gt;" in text
+    assert hostile not in text and "&lt;script&gt;" in text
     assert not re.search(
         r"(src|href)=[\"']https?://", re.sub(r"<svg.*?</svg>", "", text, flags=re.S)
     )
