@@ -28,7 +28,7 @@ def safe_ranks(
     layers: Linear | Shape | Iterable[Linear | Shape],
     cliff_map: CliffMap,
     *,
-    tokens: Mapping[int, float] | Sequence[int] | None = None,
+    tokens: Mapping[int, float] | Sequence[int] | int | None = None,
     within: tuple[int, int] | None = None,
     dtype: str | None = None,
     safe_only: bool = True,
@@ -46,6 +46,8 @@ def safe_ranks(
     shapes = _shapes(layers)
     dtype = dtype or _only_dtype(cliff_map)
     regime = _regime(cliff_map, dtype)
+    if isinstance(tokens, int):
+        tokens = (tokens,)
     if tokens is None or not len(tokens):
         tokens = _measured(cliff_map, shapes, dtype, regime) or DEFAULT_TOKENS
     weights = tokens if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)

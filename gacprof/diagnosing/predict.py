@@ -125,7 +125,7 @@ class Predictor:
         return (
             f"the map was measured at {_listed(measured)} tokens, not at {_listed(absent)}: ask "
             f"for those (--tokens {','.join(map(str, measured[:4]))}), or measure these with "
-            f"'gacprof sweep --for CHECKPOINT --tokens {','.join(map(str, asked))}'"
+            f"'gacprof sweep --for {self.inventory.path} --tokens {','.join(map(str, asked))}'"
         )
 
     def gemm(self, n: int, k: int, bias: bool) -> Estimate:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.cliffmap.judge import Verdict
+from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import Sizes, beside
 from gacprof.diagnosing.latency_profile import (
@@ -20,7 +20,7 @@ from gacprof.diagnosing.latency_profile import (
     around,
     latency_profile,
 )
-from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 from gacprof.planning.objectives import candidates, share_kept
 from gacprof.planning.request import Bounds
@@ -237,7 +237,7 @@ def _fused(
     predictor: Predictor, dim: Dim, untouched: Option, required: Requirements
 ) -> list[Option]:
     """The dense weight in place of the pair, where the rank is a module's only one. It suits an
-    objective that asks for safe sizes only where it is no slower than the pair as it is."""
+    objective that asks for safe sizes only where it is surely no slower than the pair as it is."""
     inventory = predictor.inventory
     if dim.kind != "rank" or dim.padding == "refused":
         return []
@@ -246,24 +246,34 @@ def _fused(
             continue
         ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
         bias = any(gemm.bias for gemm in module.gemms)
-        dense = predictor.gemm(module.out_features, module.in_features, bias).latency_us
-        if len(ranks) > 1 or dense is None or not required.allows_dense(module.name):
+        dense = predictor.gemm(module.out_features, module.in_features, bias)
+        if len(ranks) > 1 or dense.latency_us is None or not required.allows_dense(module.name):
             return []
         rank = dim.dense_size or min(module.out_features, module.in_features)
-        slower = untouched.latency_us is not None and dense > untouched.latency_us
         if predictor.map.by_rules:  # of times it knows nothing: only what is less work is offered
-            slower = module.out_features * module.in_features > untouched.cost
+            offered = module.out_features * module.in_features <= untouched.cost
+        else:
+            offered = _no_slower(dense, predictor.dim(dim, dim.size), predictor.tolerance)
         return [
             Option(
                 max(rank, dim.size),
                 module.out_features * module.in_features,
                 dense_bytes(inventory, module),
-                dense,
+                dense.latency_us,
                 "safe",
                 1.0,
                 fused=True,
-                offered=not slower,
+                offered=offered,
                 penalty_high=0.0,
             )
         ]
     return []
+
+
+def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:
+    """Whether the dense weight surely takes no longer than the factor pair, if that is known."""
+    if dense.latency_us is None or pair.latency_us is None:
+        return True
+    errors = [dense.error, pair.error]
+    known = None if None in errors else [error for error in errors if error is not None]
+    return judge([dense.latency_us, pair.latency_us], known, tolerance).verdict[0] == "safe"
