@@ -71,8 +71,8 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_every_tools_checkpoint_gives_its_own_models_logits(name, original_checkpoints):
-    folder = original_checkpoints / name
+def test_every_tools_checkpoint_gives_its_own_models_logits(name, tools_checkpoints):
+    folder = tools_checkpoints / name
     loaded = load(folder, "float32")
     truth = np.load(folder / "ground_truth.npz")
     logits = logits_of(loaded.model, truth["input_ids"])
@@ -80,15 +80,15 @@ def test_every_tools_checkpoint_gives_its_own_models_logits(name, original_check
     assert all(tensor.endswith("rotary_emb.inv_freq") for tensor in loaded.ignored)
 
 
-def test_palu_groups_become_one_module(original_checkpoints):
-    model = load_model(original_checkpoints / "palu_mha_gs4_block1")
+def test_palu_groups_become_one_module(tools_checkpoints):
+    model = load_model(tools_checkpoints / "palu_mha_gs4_block1")
     grouped = model.model.layers[1].self_attn.k_proj
     assert isinstance(grouped, GroupedFactors) and grouped.ranks == [57, 50]
     assert next(model.parameters()).dtype == torch.float16  # as stored
 
 
-def test_slicegpt_decodes_with_a_cache_as_it_reads(original_checkpoints):
-    model = load_model(original_checkpoints / "slicegpt_mha_s0.22_r1", "float32")
+def test_slicegpt_decodes_with_a_cache_as_it_reads(tools_checkpoints):
+    model = load_model(tools_checkpoints / "slicegpt_mha_s0.22_r1", "float32")
     ids = torch.randint(512, (1, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         whole = model(ids).logits
@@ -97,8 +97,8 @@ def test_slicegpt_decodes_with_a_cache_as_it_reads(original_checkpoints):
     torch.testing.assert_close(rest.logits, whole[:, 8:])
 
 
-def test_mixed_dtypes_load_as_the_widest(original_checkpoints):
-    loaded = load(original_checkpoints / "svdllm_mha_0.6")  # factors float32, the rest float16
+def test_mixed_dtypes_load_as_the_widest(tools_checkpoints):
+    loaded = load(tools_checkpoints / "svdllm_mha_0.6")  # factors float32, the rest float16
     assert loaded.dtype == torch.float32
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
 
@@ -251,11 +251,11 @@ def test_without_transformers_the_way_to_get_it_is_said(fixtures, monkeypatch):
         load_model(fixtures / "checkpoints" / "asvd_mha_r1")
 
 
-def test_what_a_pickled_models_modules_know_corrects_its_config(original_checkpoints):
+def test_what_a_pickled_models_modules_know_corrects_its_config(tools_checkpoints):
     """SVD-LLM's own rotary embedding ignores the config's base."""
     from dataclasses import replace
 
-    inventory = scan(original_checkpoints / "svdllm_mha_0.6")
+    inventory = scan(tools_checkpoints / "svdllm_mha_0.6")
     other = replace(inventory, config={**inventory.config, "rope_theta": 5e5, "rms_norm_eps": 1.0})
     config = effective_config(other)
     assert (config["rope_theta"], config["rms_norm_eps"]) == (10000.0, 1e-6)

@@ -5,13 +5,12 @@ import itertools
 from collections import defaultdict
 
 import pytest
-from planted import planted_device
+from planted import swept_map
 
 import gacprof
 from gacprof.cliffmap import Use
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.solver import InfeasibleBudget
-from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.suite import parse_suite
 
 Q, K = (4096, 4096), (1024, 4096)
@@ -29,8 +28,7 @@ def cliff_map(tmp_path_factory):
         for wide in (4096, 1024)
     ]
     folder = tmp_path_factory.mktemp("align") / "run"
-    run_sweep(parse_suite({"name": "ranks", "sweep": sweeps}, "ranks"), planted_device(), folder)
-    return build_map_of(folder, "planted")
+    return swept_map(parse_suite({"name": "ranks", "sweep": sweeps}, "ranks"), folder)
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,9 @@ from collections import defaultdict
 
 import pytest
 from llama import LLAMA_3_8B, inventory_of
-from planted import planted_device
+from planted import swept_map
 
 from gacprof.planning import Constraints, plan
-from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.suite import parse_suite
 
 SCORES = ("activation", "fisher", "gradient", "magnitude")
@@ -37,8 +36,7 @@ def cliff_map(tmp_path_factory):
     sweeps = [common | {"axis": "N", "dims": {"M": 1, "K": 4096}}]
     sweeps += [common | {"axis": "K", "dims": {"M": 1, "N": wide}} for wide in (4096, 1024)]
     folder = tmp_path_factory.mktemp("llama") / "run"
-    run_sweep(parse_suite({"name": "ranks", "sweep": sweeps}, "ranks"), planted_device(), folder)
-    return build_map_of(folder, "planted")
+    return swept_map(parse_suite({"name": "ranks", "sweep": sweeps}, "ranks"), folder)
 
 
 @pytest.mark.parametrize(("score", "ratio"), PAIRS)
