@@ -15,6 +15,10 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# Before torch and numpy are imported: on models this small, threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 os.environ.pop("COLUMNS", None)  # tables are as a pipe gets them, wherever the tests run
 
 HERE = Path(__file__).parent
