@@ -15,6 +15,8 @@ from gacprof.resizing import fuse, realign_by_strategy
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from tiny_models import tiny_model  # noqa: E402
+
 from gacprof.checkpoint.load import load_model  # noqa: E402
 from gacprof.evaluation import verify  # noqa: E402
 from gacprof.evaluation.verification import tolerance_of  # noqa: E402
@@ -165,14 +167,7 @@ def test_a_model_that_cannot_be_run_is_refused_in_one_line(asvd, monkeypatch):
 
 
 def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        vocab_size=700,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
+    tiny_model(vocab_size=700).save_pretrained(tmp_path / "other")
     with pytest.raises(CheckpointError, match="cannot be compared"):
         verify(asvd, tmp_path / "other")
     with pytest.raises(CheckpointError, match="knows 512 tokens"):
@@ -220,14 +215,7 @@ def test_perplexity_takes_the_tokenizer_that_is_named(asvd, tools_checkpoints, t
 
 
 def test_a_tokenizer_of_another_model_is_refused(tools_checkpoints, tmp_path):
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        vocab_size=64,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "small")
+    tiny_model(vocab_size=64).save_pretrained(tmp_path / "small")
     (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
     with pytest.raises(CheckpointError, match="knows 64 tokens, the text has"):
         verify(
