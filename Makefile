@@ -31,7 +31,8 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-# what takes half a minute and more, too
+# what takes half a minute and more, too, and the full set of the tools' own files where $GACPROF_SHARED
+# or ../shared has it
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
 
