@@ -43,6 +43,16 @@ def saved(folder: Path, config) -> torch.nn.Module:
     return model
 
 
+def cut(folder: Path, module: str, **parts: slice | tuple[slice, ...]) -> None:
+    """Keep only those parts of a module's weights."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for part, stays in parts.items():
+        name = f"{module}.{part}_proj.weight"
+        tensors[name] = np.ascontiguousarray(tensors[name][stays])
+    save_file(tensors, file, {"format": "pt"})
+
+
 @pytest.fixture
 def asvd(fixtures: Path, tmp_path: Path) -> Path:
     """A copy of the ASVD fixture that a test may spoil."""
@@ -126,13 +136,8 @@ def test_plain_models_of_many_kinds_load_as_they_were(kind, tmp_path):
 
 def test_widths_that_differ_between_layers_are_right(tmp_path):
     model = saved(tmp_path / "model", transformers.LlamaConfig(**SIZES))
-    file = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(file)
-    mlp = "model.layers.0.mlp.{}_proj.weight".format
-    for part in ("gate", "up"):
-        tensors[mlp(part)] = np.ascontiguousarray(tensors[mlp(part)][:50])
-    tensors[mlp("down")] = np.ascontiguousarray(tensors[mlp("down")][:, :50])
-    save_file(tensors, file, {"format": "pt"})
+    rows, columns = np.s_[:50], np.s_[:, :50]
+    cut(tmp_path / "model", "model.layers.0.mlp", gate=rows, up=rows, down=columns)
     ids = torch.arange(10)[None]
     pruned = load_model(tmp_path / "model")
     assert pruned.model.layers[0].mlp.gate_proj.out_features == 50
@@ -145,13 +150,8 @@ def test_widths_that_differ_between_layers_are_right(tmp_path):
 def test_a_layer_with_fewer_heads_is_right(tmp_path):
     """One of two key-value groups cut off in one layer, as LLM-Pruner does it."""
     model = saved(tmp_path / "model", transformers.LlamaConfig(**SIZES))
-    file = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(file)
-    name = "model.layers.1.self_attn.{}_proj.weight".format
-    for part, rows in (("q", 32), ("k", 16), ("v", 16)):
-        tensors[name(part)] = np.ascontiguousarray(tensors[name(part)][:rows])
-    tensors[name("o")] = np.ascontiguousarray(tensors[name("o")][:, :32])
-    save_file(tensors, file, {"format": "pt"})
+    parts = {"q": np.s_[:32], "k": np.s_[:16], "v": np.s_[:16], "o": np.s_[:, :32]}
+    cut(tmp_path / "model", "model.layers.1.self_attn", **parts)
     with torch.no_grad():
         model.model.layers[1].self_attn.o_proj.weight[:, 32:] = 0
     ids = torch.arange(10)[None]

@@ -15,7 +15,7 @@ from gacprof.resizing import fuse, realign_by_strategy
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tiny_models import tiny_model  # noqa: E402
+from tiny_models import write_llama  # noqa: E402
 
 from gacprof.checkpoint.load import load_model  # noqa: E402
 from gacprof.evaluation import verify  # noqa: E402
@@ -167,7 +167,7 @@ def test_a_model_that_cannot_be_run_is_refused_in_one_line(asvd, monkeypatch):
 
 
 def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
-    tiny_model(vocab_size=700).save_pretrained(tmp_path / "other")
+    write_llama(tmp_path / "other", vocab_size=700)
     with pytest.raises(CheckpointError, match="cannot be compared"):
         verify(asvd, tmp_path / "other")
     with pytest.raises(CheckpointError, match="knows 512 tokens"):
@@ -215,7 +215,7 @@ def test_perplexity_takes_the_tokenizer_that_is_named(asvd, tools_checkpoints, t
 
 
 def test_a_tokenizer_of_another_model_is_refused(tools_checkpoints, tmp_path):
-    tiny_model(vocab_size=64).save_pretrained(tmp_path / "small")
+    write_llama(tmp_path / "small", vocab_size=64)
     (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
     with pytest.raises(CheckpointError, match="knows 64 tokens, the text has"):
         verify(
