@@ -16,9 +16,9 @@ from gacprof.report.terminal import staircase_text
 HIDDEN = ["--op", "attention", "--axis", "head_dim"]
 
 
-def gacprof(*arguments, columns: int | None = None):
-    env = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
-    env |= {} if columns is None else {"COLUMNS": str(columns)}
+def gacprof(*arguments, columns: int):
+    """In a process of its own, which looks at COLUMNS when it starts."""
+    env = os.environ | {"COLUMNS": str(columns)}
     command = [sys.executable, "-m", "gacprof", *map(str, arguments)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
@@ -60,7 +60,7 @@ def tables(text: str) -> list[str]:
     ],
     ids=lambda verb: " ".join(map(str, verb[:2])),
 )
-def test_eighty_columns_hold_every_table_and_break_no_number(verb, model, tmp_path):
+def test_eighty_columns_hold_every_table_and_break_no_number(run, verb, model, tmp_path):
     arguments = [model if part is None else part for part in verb]
     if verb[0] == "plan":
         arguments += ["--out", tmp_path / "plan.json"]
@@ -68,47 +68,47 @@ def test_eighty_columns_hold_every_table_and_break_no_number(verb, model, tmp_pa
     assert shown.returncode in (0, 1), shown.stderr
     lines = tables(shown.stdout)
     assert lines and max(map(len, lines)) <= 80
-    whole = {cell for line in tables(gacprof(*arguments).stdout) for cell in line.split()}
+    whole = {cell for line in tables(run(*arguments).out) for cell in line.split()}
     numbers = {cell for line in lines for cell in line.split() if cell[:1].isdigit()}
     assert numbers <= whole | {cell.strip("().,") for cell in whole}
 
 
-def test_a_pipe_gets_whole_lines(model):
-    shown = gacprof("diagnose", model, "--map", "cpu-example").stdout
+def test_a_pipe_gets_whole_lines(run, model):
+    shown = run("diagnose", model, "--map", "cpu-example").out
     assert "layers 2–3 self_attn.k_proj   rank 102 ×2  pad to 112" in shown
 
 
-def test_diagnose_shows_alike_dims_once_and_all_on_demand(model):
-    few = gacprof("diagnose", model, "--map", "cpu-example").stdout
-    every = gacprof("diagnose", model, "--map", "cpu-example", "--all").stdout
+def test_diagnose_shows_alike_dims_once_and_all_on_demand(run, model):
+    few = run("diagnose", model, "--map", "cpu-example").out
+    every = run("diagnose", model, "--map", "cpu-example", "--all").out
     assert "… and" in few and "--all" in few
     assert "… and" not in every and every.count("self_attn.k_proj") == 4
 
 
-def test_plan_shows_what_changes_and_all_on_demand(model, tmp_path):
+def test_plan_shows_what_changes_and_all_on_demand(run, model, tmp_path):
     asked = ("plan", model, "--map", "cpu-example", "--out", tmp_path / "plan.json")
-    few, every = gacprof(*asked).stdout, gacprof(*asked, "--all").stdout
+    few, every = run(*asked).out, run(*asked, "--all").out
     choices = json.loads((tmp_path / "plan.json").read_text())["choices"]
     changed = sum(c["before"] != c["after"] for c in choices)
     assert f"{changed} of {len(choices)} dims change" in few
     assert "keep" not in few and every.count("[") >= len(choices)
 
 
-def test_the_version():
-    shown = gacprof("--version")
-    assert shown.returncode == 0 and shown.stdout.startswith("gacprof ")
+def test_the_version(run):
+    shown = run("--version")
+    assert shown.code == 0 and shown.out.startswith("gacprof ")
 
 
-def test_an_error_is_json_too_where_json_was_asked_for(tmp_path):
-    shown = gacprof("diagnose", tmp_path / "none", "--map", "a100-published", "--json")
-    error = json.loads(shown.stdout)
-    assert shown.returncode == 2 and error["schema"] == "gacprof.error/1"
-    assert error["kind"] == "CheckpointError" and error["message"] in shown.stderr
-    assert gacprof("diagnose", tmp_path / "none", "--map", "a100-published").stdout == ""
+def test_an_error_is_json_too_where_json_was_asked_for(run, tmp_path):
+    shown = run("diagnose", tmp_path / "none", "--map", "a100-published", "--json")
+    error = json.loads(shown.out)
+    assert shown.code == 2 and error["schema"] == "gacprof.error/1"
+    assert error["kind"] == "CheckpointError" and error["message"] in shown.err
+    assert run("diagnose", tmp_path / "none", "--map", "a100-published").out == ""
 
 
-def test_a_usage_error_names_the_verbs_own_help():
-    assert "see 'gacprof map list --help'" in gacprof("map", "list", "--nope").stderr
+def test_a_usage_error_names_the_verbs_own_help(run):
+    assert "see 'gacprof map list --help'" in run("map", "list", "--nope").err
 
 
 def test_the_staircase_marks_frontier_and_the_asked_dim():
