@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TRAINED := runs/smollm2/smollm2/config.json
 
-.PHONY: demo demo-trained test lint types unit test-all fuzz test-vllm setup clean
+.PHONY: demo demo-trained test lint types unit test-all fuzz test-browser test-vllm setup clean
 demo: $(READY)
 	@$(BIN)/gacprof demo --out runs/demo
 
@@ -31,13 +31,19 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-# what takes half a minute and more, too
+# what takes half a minute and more, too, and the full set of the tools' own files where $GACPROF_SHARED
+# or ../shared has it
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
 
 # 20,000 damaged files; the tests read a few hundred of them
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/fuzzer.py --count 20000
+
+# the page in Debian's Chromium
+test-browser: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest -q -m browser tests
 
 test-vllm: $(READY)
 	python=$$($(BIN)/python tools/vllm_cpu_env.py) && \

@@ -15,6 +15,10 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+# Before torch and numpy are imported: on models this small, threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 os.environ.pop("COLUMNS", None)  # tables are as a pipe gets them, wherever the tests run
 
 HERE = Path(__file__).parent
@@ -28,13 +32,42 @@ def fixtures() -> Path:
 
 
 @pytest.fixture(scope="session")
-def original_checkpoints() -> Path:
-    """The full set of checkpoints written by the original tools; skips where it is absent.
+def asvd(fixtures: Path) -> Path:
+    """A real checkpoint with its factors: hidden 256, 4 layers, ranks as ASVD chose them."""
+    return fixtures / "checkpoints" / "asvd_mha_r1"
 
-    Looked for in ``$GACPROF_SHARED`` and in a folder ``shared`` beside the checkout.
-    """
-    shared = Path(os.environ.get("GACPROF_SHARED", HERE.parent.parent / "shared"))
-    folder = shared / "fixtures" / "checkpoints"
-    if not folder.is_dir():
-        pytest.skip("the full fixture set is not at hand (set GACPROF_SHARED)")
-    return folder
+
+def of_shared(name: str) -> Path:
+    """A file of the full set, in ``$GACPROF_SHARED`` or a folder ``shared`` beside the checkout."""
+    path = Path(os.environ.get("GACPROF_SHARED", HERE.parent.parent / "shared")) / name
+    if not path.exists():
+        pytest.skip(f"{name} is not at hand (set GACPROF_SHARED)")
+    return path
+
+
+ORIGINAL = pytest.param("original", marks=pytest.mark.shared)
+
+
+@pytest.fixture(scope="session", params=["filled", ORIGINAL])
+def tools_checkpoints(
+    request: pytest.FixtureRequest, fixtures: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A checkpoint of each tool with its logits: what the tool wrote, filled with weights made
+    here (``support/tool_checkpoints.py``), or the whole original set (``-m shared``)."""
+    if request.param == "original":
+        return of_shared("fixtures/checkpoints")
+    from tool_checkpoints import write_all
+
+    return write_all(fixtures / "checkpoints", tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(scope="session", params=["made", ORIGINAL])
+def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An Nsight Compute report made by ``support/ncu_reports.py``, or a public one of three
+    kernels on an RTX 3070 (``-m shared``)."""
+    pytest.importorskip("ncu_report")
+    if request.param == "original":
+        return of_shared("fixtures/manual_nvtx.ncu-rep")
+    from ncu_reports import write_daxpy
+
+    return write_daxpy(tmp_path_factory.mktemp("ncu") / "daxpy.ncu-rep")

@@ -16,22 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import PLANTED, TOKENS
-from test_honest_sizes import LAYER, MLP, Q, gated, sliced
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "checkpoint"))
-
 from checkpoint_making import checkpoint
+from planted import TOKENS, planted_map_of
+from test_honest_sizes import LAYER, MLP, Q, gated, sliced
 
 from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap, Use
 from gacprof.core.points import Point
-from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.latency_profile import LEAST_REACH
 from gacprof.planning import Constraints, Plan, plan
-from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.for_checkpoint import suite_for
 
 TOLERANCE, WINDOW = 0.02, 0.25
 Products = Callable[[int], list[tuple[int, int]]]
@@ -138,9 +132,7 @@ class Made:
 def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Made:
     case, folder = CASES[request.param], tmp_path_factory.mktemp("brute")
     source = checkpoint(folder / "source", case.shapes, case.config)
-    suite = suite_for(scan(source), sorted(TOKENS), dtype="float16")
-    run_sweep(suite, RecordedDevice(latency, PLANTED), folder / "run")
-    cliff_map = build_map_of(folder / "run", "planted")
+    cliff_map = planted_map_of(source, folder / "run", latency=latency, dtype="float16")
     cliff_map.save(folder / "map.json")
     return Made(case, folder, cliff_map, right_of(case, cliff_map))
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from planted import PLANTED, TOKENS, planted_device
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "checkpoint"))
-
 from checkpoint_making import checkpoint
+from planted import TOKENS, planted_map_of
 
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
-from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.planning import Constraints, Plan, plan
 from gacprof.resizing import realign
-from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 
 MLP = "model.layers.0.mlp"
@@ -44,14 +38,7 @@ def coupled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Inventory, CliffM
     """Rank 131 and width 683, on a device where what is no multiple of 8 is 40 % slower."""
     folder = tmp_path_factory.mktemp("coupled")
     inventory = scan(checkpoint(folder / "source", factored(683, 131), {"intermediate_size": 683}))
-    return inventory, map_of(inventory, folder)
-
-
-def map_of(inventory: Inventory, folder: Path) -> CliffMap:
-    run_sweep(
-        suite_for(inventory, sorted(TOKENS), dtype="float32"), planted_device(), folder / "run"
-    )
-    return build_map_of(folder / "run", "planted")
+    return inventory, planted_map_of(inventory, folder / "run", dtype="float32")
 
 
 def test_a_width_that_only_odd_ranks_hide_is_misaligned(coupled):
@@ -76,7 +63,7 @@ def test_aligning_ones_own_output_again_changes_nothing(coupled, tmp_path):
     inventory, cliff_map = coupled
     realign(inventory, plan(*coupled, objective="pad", tokens=TOKENS), tmp_path / "out")
     out = scan(tmp_path / "out")
-    for by in (cliff_map, map_of(out, tmp_path)):
+    for by in (cliff_map, planted_map_of(out, tmp_path / "again", dtype="float32")):
         assert {d.verdict for d in diagnose(out, by, tokens=TOKENS).dims} == {"safe"}
         assert plan(out, by, objective="pad", tokens=TOKENS).changes == {}
 
@@ -91,9 +78,7 @@ def test_it_holds_on_a_device_of_another_period(period, tmp_path):
         return (2.0 + m * n * k / 1e6) * (1.4 if n % period or k % period else 1.0)
 
     def measured(inventory: Inventory, folder: Path) -> CliffMap:
-        suite = suite_for(inventory, sorted(TOKENS), dtype="float32")
-        run_sweep(suite, RecordedDevice(answer, PLANTED), folder)
-        return build_map_of(folder, "planted")
+        return planted_map_of(inventory, folder, latency=answer, dtype="float32")
 
     inventory = scan(checkpoint(tmp_path / "source", factored(683, 131), {}))
     cliff_map = measured(inventory, tmp_path / "first")
@@ -125,7 +110,9 @@ def test_a_width_is_judged_beside_the_ranks_that_are_held(coupled):
 
 def test_a_width_beside_aligned_ranks_is_judged_as_it_is(tmp_path):
     inventory = scan(checkpoint(tmp_path / "source", factored(683, 136)))
-    found = diagnose(inventory, map_of(inventory, tmp_path), tokens=TOKENS)
+    found = diagnose(
+        inventory, planted_map_of(inventory, tmp_path / "run", dtype="float32"), tokens=TOKENS
+    )
     verdicts = {d.name: d.verdict for d in found.dims}
     assert verdicts[WIDTH] == "misaligned"
     assert next(d for d in found.dims if d.name == WIDTH).advice == "pad to 688"
@@ -141,7 +128,7 @@ def test_groups_that_add_up_in_one_product_are_judged_beside_aligned_groups(tmp_
     }
     config = {"head_wise_ranks": {K_PROJ: [41, 43]}}
     inventory = scan(checkpoint(tmp_path / "source", shapes, config))
-    cliff_map = map_of(inventory, tmp_path)
+    cliff_map = planted_map_of(inventory, tmp_path / "run", dtype="float32")
     found = diagnose(inventory, cliff_map, tokens=TOKENS)
     made = plan(inventory, cliff_map, objective="pad", tokens=TOKENS)
     assert {d.best_size for d in found.dims} == {48}

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import PLANTED, TOKENS, planted_device
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "checkpoint"))
-
 from checkpoint_making import checkpoint
+from planted import TOKENS, planted_map_of, swept_map
 
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
-from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.diagnosing.latency_profile import LatencyProfile, SizeCost
 from gacprof.planning import plan
 from gacprof.resizing import realign
-from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.suite import parse_suite
 
 LAYER = "model.layers.0"
@@ -100,13 +93,7 @@ HONEST: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def odd(request: Any, tmp_path: Path) -> tuple[Inventory, CliffMap, str]:
     shapes, config, name = HONEST[request.param]
     inventory = scan(checkpoint(tmp_path / "source", shapes, config))
-    return inventory, map_of(inventory, tmp_path), name
-
-
-def map_of(inventory: Inventory, folder: Path) -> CliffMap:
-    """Of the planted device: what is no multiple of 8 is 40 % slower."""
-    run_sweep(suite_for(inventory, sorted(TOKENS), dtype="float32"), planted_device(), folder / "r")
-    return build_map_of(folder / "r", "planted")
+    return inventory, planted_map_of(inventory, tmp_path / "run", dtype="float32"), name
 
 
 def test_an_odd_size_is_misaligned_though_the_config_agrees_with_it(odd):
@@ -130,7 +117,7 @@ def test_the_plan_does_what_the_diagnosis_says_and_then_nothing_more(odd, tmp_pa
     padded = scan(tmp_path / "padded")
     found = diagnose(padded, cliff_map, tokens=TOKENS)
     assert next(d for d in found.dims if d.name == name).verdict in ("safe", "unknown")
-    again = plan(padded, map_of(padded, tmp_path / "again"), **settings)
+    again = plan(padded, planted_map_of(padded, tmp_path / "again", dtype="float32"), **settings)
     kept = next(c for c in again.choices if c.dim == name)
     assert kept.after is None or kept.after == kept.before
 
@@ -151,9 +138,7 @@ def test_a_rank_that_may_grow_no_further_is_not_safe_for_that(tmp_path):
         for axis, other in (("N", {"K": 256}), ("K", {"N": 131}))
     ]
     suite = parse_suite({"name": "by-hand", "sweep": tables}, "a test")
-    work = RecordedDevice(at_multiples_of_32, PLANTED)
-    run_sweep(suite, work, tmp_path / "run")
-    cliff_map = build_map_of(tmp_path / "run", "planted")
+    cliff_map = swept_map(suite, tmp_path / "run", at_multiples_of_32)
     (rank,) = diagnose(inventory, cliff_map, tokens={64: 1.0}).dims
     assert inventory.dims[0].most == 144
     assert rank.verdict == "misaligned" and rank.best_size == 130 and rank.lost_us == 0
@@ -172,7 +157,8 @@ def factor_pair(folder: Path, rank: int) -> Inventory:
 
 
 def test_a_size_that_the_map_has_not_measured_moves_to_a_safe_one_with_a_warning(tmp_path):
-    cliff_map = map_of(factor_pair(tmp_path / "measured", 131), tmp_path)
+    measured = factor_pair(tmp_path / "measured", 131)
+    cliff_map = planted_map_of(measured, tmp_path / "run", dtype="float32")
     made = plan(factor_pair(tmp_path / "other", 85), cliff_map, objective="pad", tokens=TOKENS)
     (choice,) = made.choices
     assert choice.verdict == "safe" and choice.after > 85 and choice.latency_before_us is None

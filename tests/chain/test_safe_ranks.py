@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from planted import PLANTED, TOKENS, planted_latency
+from planted import TOKENS, planted_latency, swept_map
 
 import gacprof
 from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.core.errors import MapError, SuiteError
 from gacprof.core.points import Point
-from gacprof.devices.recorded import RecordedDevice
-from gacprof.sweeping import build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for_ranks
 
 SHAPES = [(512, 256), (128, 256)]
@@ -47,10 +45,8 @@ def truly_safe(shapes: list[tuple[int, int]], first: int, last: int) -> list[int
 
 @pytest.fixture(scope="module")
 def ranks_map(tmp_path_factory: pytest.TempPathFactory) -> CliffMap:
-    folder = tmp_path_factory.mktemp("ranks")
     suite = suite_for_ranks(SHAPES, RANKS, sorted(TOKENS), dtype="float32")
-    run_sweep(suite, RecordedDevice(latency, PLANTED), folder / "run")
-    return build_map_of(folder / "run", "planted")
+    return swept_map(suite, tmp_path_factory.mktemp("ranks") / "run", latency)
 
 
 @pytest.mark.parametrize("shapes", [SHAPES[:1], SHAPES[1:], SHAPES])

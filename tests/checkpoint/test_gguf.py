@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
 
+from planted import planted_map_of  # noqa: E402
 from tiny_models import CHARACTERS, TEXT, tiny_model  # noqa: E402
 
 NAMES = {
@@ -125,17 +126,7 @@ def test_a_diagnosis_needs_no_more_than_the_header(plain, planted_gguf_map):
 
 @pytest.fixture
 def planted_gguf_map(plain):
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).parent.parent / "chain"))
-    from planted import planted_device
-
-    from gacprof.sweeping import build_map_of, run_sweep
-    from gacprof.sweeping.for_checkpoint import suite_for
-
-    folder = plain.parent / "sweep"
-    run_sweep(suite_for(scan(plain), [64], dtype="float32"), planted_device(), folder)
-    return build_map_of(folder, "planted")
+    return planted_map_of(plain, plain.parent / "sweep", [64], dtype="float32")
 
 
 def test_the_model_computes_what_was_written(plain):

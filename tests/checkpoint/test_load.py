@@ -43,6 +43,16 @@ def saved(folder: Path, config) -> torch.nn.Module:
     return model
 
 
+def cut(folder: Path, module: str, **parts: slice | tuple[slice, ...]) -> None:
+    """Keep only those parts of a module's weights."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for part, stays in parts.items():
+        name = f"{module}.{part}_proj.weight"
+        tensors[name] = np.ascontiguousarray(tensors[name][stays])
+    save_file(tensors, file, {"format": "pt"})
+
+
 @pytest.fixture
 def asvd(fixtures: Path, tmp_path: Path) -> Path:
     """A copy of the ASVD fixture that a test may spoil."""
@@ -71,8 +81,8 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_every_tools_checkpoint_gives_its_own_models_logits(name, original_checkpoints):
-    folder = original_checkpoints / name
+def test_every_tools_checkpoint_gives_its_own_models_logits(name, tools_checkpoints):
+    folder = tools_checkpoints / name
     loaded = load(folder, "float32")
     truth = np.load(folder / "ground_truth.npz")
     logits = logits_of(loaded.model, truth["input_ids"])
@@ -80,15 +90,15 @@ def test_every_tools_checkpoint_gives_its_own_models_logits(name, original_check
     assert all(tensor.endswith("rotary_emb.inv_freq") for tensor in loaded.ignored)
 
 
-def test_palu_groups_become_one_module(original_checkpoints):
-    model = load_model(original_checkpoints / "palu_mha_gs4_block1")
+def test_palu_groups_become_one_module(tools_checkpoints):
+    model = load_model(tools_checkpoints / "palu_mha_gs4_block1")
     grouped = model.model.layers[1].self_attn.k_proj
     assert isinstance(grouped, GroupedFactors) and grouped.ranks == [57, 50]
     assert next(model.parameters()).dtype == torch.float16  # as stored
 
 
-def test_slicegpt_decodes_with_a_cache_as_it_reads(original_checkpoints):
-    model = load_model(original_checkpoints / "slicegpt_mha_s0.22_r1", "float32")
+def test_slicegpt_decodes_with_a_cache_as_it_reads(tools_checkpoints):
+    model = load_model(tools_checkpoints / "slicegpt_mha_s0.22_r1", "float32")
     ids = torch.randint(512, (1, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         whole = model(ids).logits
@@ -97,8 +107,8 @@ def test_slicegpt_decodes_with_a_cache_as_it_reads(original_checkpoints):
     torch.testing.assert_close(rest.logits, whole[:, 8:])
 
 
-def test_mixed_dtypes_load_as_the_widest(original_checkpoints):
-    loaded = load(original_checkpoints / "svdllm_mha_0.6")  # factors float32, the rest float16
+def test_mixed_dtypes_load_as_the_widest(tools_checkpoints):
+    loaded = load(tools_checkpoints / "svdllm_mha_0.6")  # factors float32, the rest float16
     assert loaded.dtype == torch.float32
     assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
 
@@ -126,13 +136,8 @@ def test_plain_models_of_many_kinds_load_as_they_were(kind, tmp_path):
 
 def test_widths_that_differ_between_layers_are_right(tmp_path):
     model = saved(tmp_path / "model", transformers.LlamaConfig(**SIZES))
-    file = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(file)
-    mlp = "model.layers.0.mlp.{}_proj.weight".format
-    for part in ("gate", "up"):
-        tensors[mlp(part)] = np.ascontiguousarray(tensors[mlp(part)][:50])
-    tensors[mlp("down")] = np.ascontiguousarray(tensors[mlp("down")][:, :50])
-    save_file(tensors, file, {"format": "pt"})
+    rows, columns = np.s_[:50], np.s_[:, :50]
+    cut(tmp_path / "model", "model.layers.0.mlp", gate=rows, up=rows, down=columns)
     ids = torch.arange(10)[None]
     pruned = load_model(tmp_path / "model")
     assert pruned.model.layers[0].mlp.gate_proj.out_features == 50
@@ -145,13 +150,8 @@ def test_widths_that_differ_between_layers_are_right(tmp_path):
 def test_a_layer_with_fewer_heads_is_right(tmp_path):
     """One of two key-value groups cut off in one layer, as LLM-Pruner does it."""
     model = saved(tmp_path / "model", transformers.LlamaConfig(**SIZES))
-    file = tmp_path / "model" / "model.safetensors"
-    tensors = load_file(file)
-    name = "model.layers.1.self_attn.{}_proj.weight".format
-    for part, rows in (("q", 32), ("k", 16), ("v", 16)):
-        tensors[name(part)] = np.ascontiguousarray(tensors[name(part)][:rows])
-    tensors[name("o")] = np.ascontiguousarray(tensors[name("o")][:, :32])
-    save_file(tensors, file, {"format": "pt"})
+    parts = {"q": np.s_[:32], "k": np.s_[:16], "v": np.s_[:16], "o": np.s_[:, :32]}
+    cut(tmp_path / "model", "model.layers.1.self_attn", **parts)
     with torch.no_grad():
         model.model.layers[1].self_attn.o_proj.weight[:, 32:] = 0
     ids = torch.arange(10)[None]
@@ -251,11 +251,11 @@ def test_without_transformers_the_way_to_get_it_is_said(fixtures, monkeypatch):
         load_model(fixtures / "checkpoints" / "asvd_mha_r1")
 
 
-def test_what_a_pickled_models_modules_know_corrects_its_config(original_checkpoints):
+def test_what_a_pickled_models_modules_know_corrects_its_config(tools_checkpoints):
     """SVD-LLM's own rotary embedding ignores the config's base."""
     from dataclasses import replace
 
-    inventory = scan(original_checkpoints / "svdllm_mha_0.6")
+    inventory = scan(tools_checkpoints / "svdllm_mha_0.6")
     other = replace(inventory, config={**inventory.config, "rope_theta": 5e5, "rms_norm_eps": 1.0})
     config = effective_config(other)
     assert (config["rope_theta"], config["rms_norm_eps"]) == (10000.0, 1e-6)

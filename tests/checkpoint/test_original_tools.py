@@ -161,9 +161,9 @@ def test_slicegpt_residual_stream(inventory_of: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_files_themselves(original_checkpoints: Path, name: str) -> None:
+def test_the_files_themselves(tools_checkpoints: Path, name: str) -> None:
     """The whole set where it is at hand: the same from the real files."""
-    folder = original_checkpoints / name
+    folder = tools_checkpoints / name
     inventory = scan(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert inventory.layout == LAYOUTS[name]

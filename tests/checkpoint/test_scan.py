@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from checkpoint_making import PEAK_KIB, checkpoint, write_safetensors
+from checkpoint_making import PEAK_KIB, checkpoint, told_by, write_safetensors
 from test_layouts import attention, gated
 
 from gacprof.checkpoint import inventory_of_model, scan
@@ -54,10 +52,7 @@ def test_a_70b_checkpoint_is_scanned_from_headers_without_torch(tmp_path: Path) 
         "print(json.dumps([len(found.dims), found.parameters, peak_kib(), "
         "'torch' in sys.modules]))\n"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    dims, parameters, peak_kib, torch_imported = json.loads(out.stdout)
+    dims, parameters, peak_kib, torch_imported = json.loads(told_by(code, tmp_path))
     assert (dims, parameters) == (80, 70_553_706_496)
     assert peak_kib < 300 * 1024 and not torch_imported
 

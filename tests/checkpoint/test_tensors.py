@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from checkpoint_making import PEAK_KIB, write_safetensors
+from checkpoint_making import PEAK_KIB, told_by, write_safetensors
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
@@ -81,8 +79,5 @@ def test_reading_a_stream_of_tensors_keeps_none_of_them(tmp_path: Path) -> None:
         "total = sum(int(reader.read(name)[::4096].sum()) for name in reader)\n"
         "print(peak_kib() - base, total)\n"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    grown_kib, total = map(int, out.stdout.split())
+    grown_kib, total = map(int, told_by(code, tmp_path).split())
     assert total == 0 and grown_kib < 2 * (64 << 10)

@@ -11,8 +11,6 @@ import pytest
 
 from gacprof.cli.app import main
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "chain"))
-
 
 @dataclass(frozen=True)
 class Result:
@@ -40,20 +38,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture(scope="session")
-def asvd(fixtures: Path) -> Path:
-    return fixtures / "checkpoints" / "asvd_mha_r1"
-
-
-@pytest.fixture(scope="session")
 def planted_map(asvd: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A map file of the planted device at the fixture's shapes."""
-    from planted import TOKENS, planted_device
-
-    from gacprof.checkpoint import scan
-    from gacprof.sweeping import build_map_of, run_sweep
-    from gacprof.sweeping.for_checkpoint import suite_for
+    from planted import planted_map_of
 
     folder = tmp_path_factory.mktemp("planted")
-    run_sweep(suite_for(scan(asvd), sorted(TOKENS), dtype="float32"), planted_device(), folder)
-    build_map_of(folder, "planted").save(folder / "cliffmap.json")
+    planted_map_of(asvd, folder, dtype="float32").save(folder / "cliffmap.json")
     return folder / "cliffmap.json"

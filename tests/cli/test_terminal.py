@@ -16,9 +16,9 @@ from gacprof.report.terminal import staircase_text
 HIDDEN = ["--op", "attention", "--axis", "head_dim"]
 
 
-def gacprof(*arguments, columns: int | None = None):
-    env = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
-    env |= {} if columns is None else {"COLUMNS": str(columns)}
+def gacprof(*arguments, columns: int):
+    """In a process of its own, which looks at COLUMNS when it starts."""
+    env = os.environ | {"COLUMNS": str(columns)}
     command = [sys.executable, "-m", "gacprof", *map(str, arguments)]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
@@ -62,7 +62,7 @@ def tables(text: str) -> list[str]:
     ],
     ids=lambda verb: " ".join(map(str, verb[:2])),
 )
-def test_eighty_columns_hold_every_table_and_break_no_number(verb, model, tmp_path):
+def test_eighty_columns_hold_every_table_and_break_no_number(run, verb, model, tmp_path):
     arguments = [model if part is None else part for part in verb]
     if verb[0] == "plan":
         arguments += ["--out", tmp_path / "plan.json"]
@@ -70,78 +70,76 @@ def test_eighty_columns_hold_every_table_and_break_no_number(verb, model, tmp_pa
     assert shown.returncode in (0, 1), shown.stderr
     lines = tables(shown.stdout)
     assert lines and max(map(len, lines)) <= 80
-    whole = {cell for line in tables(gacprof(*arguments).stdout) for cell in line.split()}
+    whole = {cell for line in tables(run(*arguments).out) for cell in line.split()}
     numbers = {cell for line in lines for cell in line.split() if cell[:1].isdigit()}
     assert numbers <= whole | {cell.strip("().,") for cell in whole}
 
 
-def test_a_pipe_gets_whole_lines(model):
-    shown = gacprof("diagnose", model, "--map", "cpu-example").stdout
+def test_a_pipe_gets_whole_lines(run, model):
+    shown = run("diagnose", model, "--map", "cpu-example").out
     assert "layers 2–3 self_attn.k_proj   rank 102 ×2  pad to 112" in shown
 
 
-def test_diagnose_shows_alike_dims_once_and_all_on_demand(model):
-    few = gacprof("diagnose", model, "--map", "cpu-example").stdout
-    every = gacprof("diagnose", model, "--map", "cpu-example", "--all").stdout
+def test_diagnose_shows_alike_dims_once_and_all_on_demand(run, model):
+    few = run("diagnose", model, "--map", "cpu-example").out
+    every = run("diagnose", model, "--map", "cpu-example", "--all").out
     assert "… and" in few and "--all" in few
     assert "… and" not in every and every.count("self_attn.k_proj") == 4
 
 
-def test_plan_shows_what_changes_and_all_on_demand(model, tmp_path):
+def test_plan_shows_what_changes_and_all_on_demand(run, model, tmp_path):
     asked = ("plan", model, "--map", "cpu-example", "--out", tmp_path / "plan.json")
-    few, every = gacprof(*asked).stdout, gacprof(*asked, "--all").stdout
+    few, every = run(*asked).out, run(*asked, "--all").out
     choices = json.loads((tmp_path / "plan.json").read_text())["choices"]
     changed = sum(c["before"] != c["after"] for c in choices)
     assert f"{changed} of {len(choices)} dims change" in few
     assert "keep" not in few and every.count("[") >= len(choices)
 
 
-def test_the_version():
-    shown = gacprof("--version")
-    assert shown.returncode == 0 and shown.stdout.startswith("gacprof ")
+def test_the_version(run):
+    shown = run("--version")
+    assert shown.code == 0 and shown.out.startswith("gacprof ")
 
 
-def test_the_command_that_an_error_names_can_be_pasted():
+def test_the_command_that_an_error_names_can_be_pasted(run):
     with pytest.raises(MapLookupError) as error:
         CliffMap.load("cpu-example").latency("linear", {"M": 7, "N": 9, "K": 11}, "float32")
     command = str(error.value).partition("to measure it: ")[2].split()
-    shown = gacprof(*command[1:], "--device", "cpu", "--dry-run", "--json")
-    found = json.loads(shown.stdout)
-    assert shown.returncode == 0 and found["points"] == 27 and found["curves"] == 1
+    shown = run(*command[1:], "--device", "cpu", "--dry-run", "--json")
+    found = json.loads(shown.out)
+    assert shown.code == 0 and found["points"] == 27 and found["curves"] == 1
     assert all("M=7" in point and "N=9" in point for point in found["of"])
-    half = gacprof("sweep", "--op", "linear", "--axis", "K")
-    assert half.returncode == 2 and "--op linear --axis K --range 64:128" in half.stderr
+    half = run("sweep", "--op", "linear", "--axis", "K")
+    assert half.code == 2 and "--op linear --axis K --range 64:128" in half.err
 
 
-def test_show_draws_the_worst_curves_and_caps_what_it_lists():
+def test_show_draws_the_worst_curves_and_caps_what_it_lists(run):
     asked = ("map", "show", "a100-published", "--op", "linear", "--axis", "N")
-    few, every = gacprof(*asked).stdout, gacprof(*asked, "--all").stdout
+    few, every = run(*asked).out, run(*asked, "--all").out
     assert few.count("µs over N") == 2 and every.count("µs over N") == 4
     assert few.count("  cliff ") <= 12 < every.count("  cliff ")
     assert "… and 89 cliffs of at most 9.2 % (--all)" in few and "cliffs of at most" not in every
     assert "… 884 in all (--all)" in few and "in all" not in every
     (one,) = {line for line in few.splitlines() if line.startswith("  --fixed")}
-    narrowed = gacprof(*asked, "--fixed", one.split()[1].rstrip(")")).stdout
+    narrowed = run(*asked, "--fixed", one.split()[1].rstrip(")")).out
     assert narrowed.count("µs over N") == 2  # the fine and the coarse sweep of one shape
 
 
-def test_a_map_does_not_differ_from_itself():
-    shown = gacprof("map", "diff", "cpu-example", "cpu-example")
-    assert (
-        shown.returncode == 0 and "33 of 33 curves in common have the same cliffs" in shown.stdout
-    )
+def test_a_map_does_not_differ_from_itself(run):
+    shown = run("map", "diff", "cpu-example", "cpu-example")
+    assert shown.code == 0 and "33 of 33 curves in common have the same cliffs" in shown.out
 
 
-def test_an_error_is_json_too_where_json_was_asked_for(tmp_path):
-    shown = gacprof("diagnose", tmp_path / "none", "--map", "a100-published", "--json")
-    error = json.loads(shown.stdout)
-    assert shown.returncode == 2 and error["schema"] == "gacprof.error/1"
-    assert error["kind"] == "CheckpointError" and error["message"] in shown.stderr
-    assert gacprof("diagnose", tmp_path / "none", "--map", "a100-published").stdout == ""
+def test_an_error_is_json_too_where_json_was_asked_for(run, tmp_path):
+    shown = run("diagnose", tmp_path / "none", "--map", "a100-published", "--json")
+    error = json.loads(shown.out)
+    assert shown.code == 2 and error["schema"] == "gacprof.error/1"
+    assert error["kind"] == "CheckpointError" and error["message"] in shown.err
+    assert run("diagnose", tmp_path / "none", "--map", "a100-published").out == ""
 
 
-def test_a_usage_error_is_json_too():
-    error = json.loads(gacprof("map", "list", "--json", "--nope").stdout)
+def test_a_usage_error_is_json_too(run):
+    error = json.loads(run("map", "list", "--json", "--nope").out)
     assert error["schema"] == "gacprof.error/1" and error["kind"] == "UsageError"
 
 
@@ -168,8 +166,8 @@ def test_every_json_has_its_schema(run, verb, schema):
     }
 
 
-def test_a_usage_error_names_the_verbs_own_help():
-    assert "see 'gacprof map list --help'" in gacprof("map", "list", "--nope").stderr
+def test_a_usage_error_names_the_verbs_own_help(run):
+    assert "see 'gacprof map list --help'" in run("map", "list", "--nope").err
 
 
 def test_the_staircase_marks_frontier_and_the_asked_dim():

@@ -123,8 +123,8 @@ def test_verify_exits_1_where_the_function_differs(run, asvd, planted_map, tmp_p
     assert told.code == 1 and "failed" in told.out
 
 
-def test_verify_tells_perplexity_on_a_text(run, original_checkpoints, tmp_path):
-    base = original_checkpoints / "base_mha"
+def test_verify_tells_perplexity_on_a_text(run, tools_checkpoints, tmp_path):
+    base = tools_checkpoints / "base_mha"
     (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
     told = run("verify", base, base, "--text", tmp_path / "text.txt")
     assert told.code == 0 and "perplexity of base_mha (1)" in told.out
@@ -160,14 +160,14 @@ def test_bench_and_report(run, asvd, planted_map, tmp_path):
     assert kinds == {".svg", ".png"}
 
 
-def test_fuse_and_base_on_the_command_line(run, asvd, original_checkpoints, tmp_path):
+def test_fuse_and_base_on_the_command_line(run, asvd, tools_checkpoints, tmp_path):
     from gacprof.checkpoint import scan
 
     one = "model.layers.0.self_attn.v_proj"
     told = run("realign", asvd, "--fuse", "--module", one, "--out", tmp_path / "one")
     assert told.code == 0 and "1 modules fused" in told.out
     assert f"{one}.weight" in scan(tmp_path / "one").tensors
-    base = original_checkpoints / "base_mha"
+    base = tools_checkpoints / "base_mha"
     told = run(
         "realign", asvd, "--strategy", "optimal", "--base", base, "--out", tmp_path / "raised"
     )  # fmt: skip

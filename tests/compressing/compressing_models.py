@@ -39,6 +39,17 @@ def make_model(folder: Path, dtype: torch.dtype = torch.float32, **changed: obje
     return folder
 
 
+def make_phi3(folder: Path) -> Path:
+    """A small Phi-3, which stores gate and up as one weight, and q, k and v as another."""
+    torch.manual_seed(2)
+    config = transformers.Phi3Config(
+        hidden_size=64, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=128, pad_token_id=0,
+    )  # fmt: skip
+    transformers.Phi3ForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
 def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         found: torch.Tensor = gacprof.load_model(folder, dtype="float32")(ids).logits

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "chain"))
-
 from compressing_models import make_model
-from planted import TOKENS, planted_device
+from planted import planted_map_of
 
 import gacprof
-from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap
 from gacprof.compressing.outcome import CompressResult
-from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.for_checkpoint import suite_for
 
 MapOf = Callable[[Path], CliffMap]
 Compress = Callable[..., CompressResult]
@@ -45,8 +38,7 @@ def map_of(tmp_path_factory: pytest.TempPathFactory) -> MapOf:
     def make(checkpoint: Path) -> CliffMap:
         if checkpoint not in made:
             folder = tmp_path_factory.mktemp("map") / "run"
-            run_sweep(suite_for(scan(checkpoint), sorted(TOKENS)), planted_device(), folder)
-            made[checkpoint] = build_map_of(folder, "planted")
+            made[checkpoint] = planted_map_of(checkpoint, folder)
         return made[checkpoint]
 
     return make

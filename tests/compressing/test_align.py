@@ -1,18 +1,14 @@
 """``align``: wishes in, aligned dims within the budget out, for anybody's compressor."""
 
-import csv
 import itertools
-from collections import defaultdict
 
 import pytest
-from planted import planted_device
+from published_dims import ranks_map, rows_of
 
 import gacprof
 from gacprof.cliffmap import Use
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.solver import InfeasibleBudget
-from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.suite import parse_suite
 
 Q, K = (4096, 4096), (1024, 4096)
 SHAPES = {"q": Q, "k": K, "v": K, "o": Q}
@@ -20,28 +16,13 @@ SHAPES = {"q": Q, "k": K, "v": K, "o": Q}
 
 @pytest.fixture(scope="module")
 def cliff_map(tmp_path_factory):
-    """Ranks 1 to 208 of Llama-3-8B's projections on the planted device."""
-    common = {"operator": "linear", "dtype": "float16", "flags": {"bias": False}}
-    sizes = [{"from": 1, "to": 208}]
-    sweeps = [common | {"axis": "N", "dims": {"M": 1, "K": 4096}, "values": sizes}]
-    sweeps += [
-        common | {"axis": "K", "dims": {"M": 1, "N": wide}, "values": sizes}
-        for wide in (4096, 1024)
-    ]
-    folder = tmp_path_factory.mktemp("align") / "run"
-    run_sweep(parse_suite({"name": "ranks", "sweep": sweeps}, "ranks"), planted_device(), folder)
-    return build_map_of(folder, "planted")
+    return ranks_map(tmp_path_factory.mktemp("align") / "run", 208)
 
 
 @pytest.fixture(scope="module")
-def published(fixtures):
+def published():
     """(score, ratio) → [(projection, dim)] of Llama-3-8B."""
-    dims = defaultdict(list)
-    path = fixtures / "published_dims" / "llama3_8b_head_dims.csv"
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            dims[row["method"], row["retain_ratio"]].append((row["proj"], int(row["dim"])))
-    return dims
+    return rows_of(lambda row: (row["proj"], int(row["dim"])))
 
 
 def spent(dims, costs):

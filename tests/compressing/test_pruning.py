@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from compressing_models import logits_of, make_model
+from compressing_models import logits_of, make_model, make_phi3
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
@@ -124,14 +124,7 @@ def test_a_ratio_beyond_what_units_have_is_refused():
 
 
 def test_a_fused_mlp_is_pruned_in_both_halves(tmp_path, ids):
-    import transformers
-
-    torch.manual_seed(2)
-    config = transformers.Phi3Config(
-        hidden_size=64, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=128, pad_token_id=0,
-    )  # fmt: skip
-    transformers.Phi3ForCausalLM(config).save_pretrained(tmp_path / "phi")
+    make_phi3(tmp_path / "phi")
     result = gacprof.compress(
         tmp_path / "phi", tmp_path / "out", method="llm-pruner", ratio=0.2, calib=ids
     )

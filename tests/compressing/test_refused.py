@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from compressing_models import make_model
+from compressing_models import make_model, make_phi3
 from safetensors.torch import load_file, save_file
 
 import gacprof
@@ -116,14 +116,7 @@ def test_a_map_that_does_not_hold_the_shapes_names_the_sweep(dense, ids, tmp_pat
 
 @pytest.mark.slow
 def test_what_a_layout_cannot_name_stays_and_is_named(tmp_path, ids):
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.Phi3Config(
-        hidden_size=64, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=128, pad_token_id=0,
-    )  # fmt: skip
-    transformers.Phi3ForCausalLM(config).save_pretrained(tmp_path / "phi")
+    make_phi3(tmp_path / "phi")
     result = gacprof.compress(
         tmp_path / "phi", tmp_path / "o", method="svd-llm", ratio=0.2, calib=ids
     )

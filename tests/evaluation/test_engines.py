@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from decoders import write_decoder
+from tiny_models import write_llama
 
 from gacprof.core.errors import CheckpointError, MeasurementError
 
@@ -163,14 +164,11 @@ def test_greedy_tokens_come_back(model):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        vocab_size=64,
+    return write_llama(
+        tmp_path_factory.mktemp("tiny"), hidden_size=32, intermediate_size=48,
+        num_attention_heads=2, vocab_size=64, max_position_embeddings=2048,
+        initializer_range=0.02,
     )  # fmt: skip
-    folder = tmp_path_factory.mktemp("tiny")
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 def test_transformers_writes_what_generate_writes(tiny):

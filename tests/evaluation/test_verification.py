@@ -15,14 +15,11 @@ from gacprof.resizing import fuse, realign_by_strategy
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from tiny_models import write_llama  # noqa: E402
+
 from gacprof.checkpoint.load import load_model  # noqa: E402
 from gacprof.evaluation import verify  # noqa: E402
 from gacprof.evaluation.verification import tolerance_of  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def asvd(fixtures) -> Path:
-    return fixtures / "checkpoints" / "asvd_mha_r1"
 
 
 @pytest.fixture(scope="module")
@@ -170,14 +167,7 @@ def test_a_model_that_cannot_be_run_is_refused_in_one_line(asvd, monkeypatch):
 
 
 def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        vocab_size=700,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
+    write_llama(tmp_path / "other", vocab_size=700)
     with pytest.raises(CheckpointError, match="cannot be compared"):
         verify(asvd, tmp_path / "other")
     with pytest.raises(CheckpointError, match="knows 512 tokens"):
@@ -190,8 +180,8 @@ def test_models_that_cannot_be_compared_are_refused(asvd, tmp_path):
             verify(asvd, asvd, device=device)
 
 
-def test_perplexity_is_that_of_the_text(original_checkpoints, tmp_path):
-    folder = original_checkpoints / "base_mha"
+def test_perplexity_is_that_of_the_text(tools_checkpoints, tmp_path):
+    folder = tools_checkpoints / "base_mha"
     text = tmp_path / "text.txt"
     text.write_text("Return the number of items. Raises ValueError if there are none.\n" * 10)
     found = verify(folder, folder, text=text)
@@ -214,8 +204,8 @@ def test_perplexity_without_a_tokenizer_or_a_text_is_refused(asvd, tmp_path):
         verify(asvd, asvd, text=tmp_path / "text.txt")
 
 
-def test_perplexity_takes_the_tokenizer_that_is_named(asvd, original_checkpoints, tmp_path):
-    base = original_checkpoints / "base_mha"
+def test_perplexity_takes_the_tokenizer_that_is_named(asvd, tools_checkpoints, tmp_path):
+    base = tools_checkpoints / "base_mha"
     (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
     with pytest.raises(CheckpointError, match="needs a tokenizer"):
         verify(asvd, asvd, text=tmp_path / "text.txt")
@@ -224,22 +214,15 @@ def test_perplexity_takes_the_tokenizer_that_is_named(asvd, original_checkpoints
     assert named.perplexity_a.tokens == own.perplexity_a.tokens
 
 
-def test_a_tokenizer_of_another_model_is_refused(original_checkpoints, tmp_path):
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        vocab_size=64,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "small")
+def test_a_tokenizer_of_another_model_is_refused(tools_checkpoints, tmp_path):
+    write_llama(tmp_path / "small", vocab_size=64)
     (tmp_path / "text.txt").write_text("Return the number of items.\n" * 5)
     with pytest.raises(CheckpointError, match="knows 64 tokens, the text has"):
         verify(
             tmp_path / "small",
             tmp_path / "small",
             text=tmp_path / "text.txt",
-            tokenizer=original_checkpoints / "base_mha",
+            tokenizer=tools_checkpoints / "base_mha",
         )
 
 

@@ -6,10 +6,11 @@ import os
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
-from gacprof.evaluation.engines import bench_engine, greedy  # noqa: E402
+from tiny_models import write_llama
+
+from gacprof.evaluation.engines import bench_engine, greedy
 
 PYTHON = os.environ.get("GACPROF_VLLM_PYTHON")
 pytestmark = [
@@ -20,15 +21,10 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=128, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=512, max_position_embeddings=256,
-        initializer_range=0.1,
+    return write_llama(
+        tmp_path_factory.mktemp("tiny"), hidden_size=128, intermediate_size=160, vocab_size=512,
+        max_position_embeddings=256, initializer_range=0.1,
     )  # fmt: skip
-    folder = tmp_path_factory.mktemp("tiny")
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 def test_vllm_writes_the_same_tokens_as_transformers(tiny):

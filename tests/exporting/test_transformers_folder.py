@@ -123,15 +123,15 @@ TOOLS = ["palu_mha_gs4_block1", "svdllm_mha_0.6", "llmpruner_mha_global_mlp_0.3"
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_the_other_tools_checkpoints(name, original_checkpoints, tmp_path):
-    folder = original_checkpoints / name
+def test_the_other_tools_checkpoints(name, tools_checkpoints, tmp_path):
+    folder = tools_checkpoints / name
     gacprof.export(folder, "vllm", tmp_path / "tool", check="tensors")
     ours, theirs = gacprof.load_model(folder, "float32"), loaded(tmp_path / "tool")
     np.testing.assert_allclose(logits(theirs), logits(ours), atol=1e-5)
 
 
-def test_sliced_models_are_refused(original_checkpoints, tmp_path):
-    folder = original_checkpoints / "slicegpt_mha_s0.22_r1"
+def test_sliced_models_are_refused(tools_checkpoints, tmp_path):
+    folder = tools_checkpoints / "slicegpt_mha_s0.22_r1"
     with pytest.raises(CheckpointError, match="sliced hidden size"):
         gacprof.export(folder, "transformers", tmp_path / "out")
 

@@ -120,7 +120,8 @@ def test_a_script_sweeps_its_own_function_in_workers(tmp_path):
             def gelu_linear(x, w):
                 return torch.nn.functional.gelu(x @ w.T)
 
-            suite = gelu_linear.over("K", range(64, 72), M=16, N=32, budget_s=8)
+            suite = gelu_linear.over("K", range(64, 72), M=16, N=32)
+            suite["timing"] = {{"blocks": 6, "most_blocks": 6, "processes": 1}}
             gacprof.sweep(suite, device="cpu", out={str(tmp_path / "run")!r})
             curve = gacprof.build_map({str(tmp_path / "run")!r}).curve("gelu_linear", "K")
             print(curve.points.d, curve.fixed)

@@ -1,4 +1,4 @@
-"""A recorded GPU to survey, and one compute thread for the models."""
+"""A recorded GPU to survey."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ def suite(tmp_path_factory) -> str:
 @pytest.fixture
 def h200(monkeypatch, suite) -> Gpu:
     return Gpu(monkeypatch, suite)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from math import prod
 
 import pytest
 from checkpoint_making import checkpoint
-from planted import TOKENS, planted_device, planted_latency
+from planted import TOKENS, planted_latency, planted_map_of
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
@@ -20,8 +20,6 @@ from gacprof.planning import Constraints, plan
 from gacprof.planning.presets import BLOCK_TYPES, ENGINES, parse_preset
 from gacprof.planning.request import bounds_of
 from gacprof.planning.requirements import requirements
-from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.for_checkpoint import suite_for
 
 HIDDEN, HEADS = 256, 8
 LAYERS = (683, 700, 517)
@@ -71,9 +69,9 @@ def mapped(tmp_path_factory):
             inventory, out = scan(folder), tmp_path_factory.mktemp("map") / "run"
             asked = requirements(inventory, preset).by_dim
             multiples = {name: required.multiple for name, required in asked.items()}
-            suite = suite_for(inventory, sorted(TOKENS), dtype="float16", multiples=multiples)
-            run_sweep(suite, planted_device(), out)
-            made[folder, preset] = build_map_of(out, "planted")
+            made[folder, preset] = planted_map_of(
+                inventory, out, dtype="float16", multiples=multiples
+            )
         return made[folder, preset]
 
     return make

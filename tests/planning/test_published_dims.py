@@ -1,15 +1,10 @@
 """The published dims of Llama-3-8B, planned from end to end: aligned in full, within the budget."""
 
-import csv
-from collections import defaultdict
-
 import pytest
 from llama import LLAMA_3_8B, inventory_of
-from planted import planted_device
+from published_dims import ranks_map, rows_of
 
 from gacprof.planning import Constraints, plan
-from gacprof.sweeping import build_map_of, run_sweep
-from gacprof.sweeping.suite import parse_suite
 
 SCORES = ("activation", "fisher", "gradient", "magnitude")
 RATIOS = ("0.5", "0.6", "0.7", "0.8", "0.9")
@@ -18,27 +13,16 @@ PAIRS = [(s, r) for i, s in enumerate(SCORES) for j, r in enumerate(RATIOS) if (
 
 
 @pytest.fixture(scope="module")
-def published(fixtures):
+def published():
     """(score, ratio) → dims by name; a dim counts as the rank of its projection."""
-    dims = defaultdict(dict)
-    path = fixtures / "published_dims" / "llama3_8b_head_dims.csv"
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            name = f"model.layers.{row['layer']}.self_attn.{row['proj']}_proj:rank"
-            dims[row["method"], row["retain_ratio"]][name] = int(row["dim"])
-    return dims
+    named = "model.layers.{layer}.self_attn.{proj}_proj:rank".format_map
+    pairs = rows_of(lambda row: (named(row), int(row["dim"])))
+    return {key: dict(rows) for key, rows in pairs.items()}
 
 
 @pytest.fixture(scope="module")
 def cliff_map(tmp_path_factory):
-    """Every rank of these projections on the planted device, for one token."""
-    sizes = [{"from": 1, "to": 176}]
-    common = {"operator": "linear", "dtype": "float16", "flags": {"bias": False}, "values": sizes}
-    sweeps = [common | {"axis": "N", "dims": {"M": 1, "K": 4096}}]
-    sweeps += [common | {"axis": "K", "dims": {"M": 1, "N": wide}} for wide in (4096, 1024)]
-    folder = tmp_path_factory.mktemp("llama") / "run"
-    run_sweep(parse_suite({"name": "ranks", "sweep": sweeps}, "ranks"), planted_device(), folder)
-    return build_map_of(folder, "planted")
+    return ranks_map(tmp_path_factory.mktemp("llama") / "run", 176)
 
 
 @pytest.mark.parametrize(("score", "ratio"), PAIRS)

@@ -15,11 +15,11 @@ from gacprof.cliffmap import CliffMap
 from gacprof.demo.run import commands
 from gacprof.report.page import Contents, write_page
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
-axe_core = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core judges")
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt install chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt install chromium"),
+]
 
 MEASURED = Path(__file__).parents[2] / "reports/cpu-example"
 WIDTHS = (390, 800, 1440)
@@ -47,6 +47,8 @@ def pages(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    from playwright import sync_api  # the extra 'browser'
+
     with sync_api.sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield launched
@@ -105,7 +107,9 @@ def test_axe_finds_nothing(opened, scheme, width):
     page, _ = opened
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
-    found = axe_core.Axe().run(page).response["violations"]
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
     assert [(v["id"], [n["html"][:120] for n in v["nodes"]][:3]) for v in found] == []
 
 

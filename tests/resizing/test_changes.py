@@ -45,14 +45,14 @@ def test_fusing_and_padding_in_one_pass(make_factored, tmp_path):
 
 @pytest.mark.parametrize("folder", ["asvd_mha_r1", "palu_mha_gs4_block1", "svdllm_mha_0.6"])
 def test_a_fused_checkpoint_is_a_plain_model_with_its_own_models_logits(
-    folder, original_checkpoints, tmp_path
+    folder, tools_checkpoints, tmp_path
 ):
     """Grouped factors too. The tolerance is that of rounding each fused weight to float16."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from gacprof.checkpoint.load import load_model
 
-    source, out = original_checkpoints / folder, tmp_path / "out"
+    source, out = tools_checkpoints / folder, tmp_path / "out"
     fuse(source, out)
     assert {m.kind for m in scan(out).modules} <= {"dense", "embedding"}
     truth = np.load(source / "ground_truth.npz")
@@ -62,11 +62,11 @@ def test_a_fused_checkpoint_is_a_plain_model_with_its_own_models_logits(
     np.testing.assert_allclose(logits.numpy(), truth["logits"], atol=1e-3)
 
 
-def test_what_cannot_be_fused_is_refused(make_factored, original_checkpoints, tmp_path):
+def test_what_cannot_be_fused_is_refused(make_factored, tools_checkpoints, tmp_path):
     source = make_factored([13])
     with pytest.raises(PlanError, match="not a factored module"):
         fuse(source, tmp_path / "out", ["model.norm"])
-    palu = scan(original_checkpoints / "palu_mha_gs4_block1")
+    palu = scan(tools_checkpoints / "palu_mha_gs4_block1")
     half = {"model.layers.1.self_attn.k_proj:rank.0": None}
     with pytest.raises(PlanError, match="all its ranks or not at all"):
         realign(palu, half, tmp_path / "out")

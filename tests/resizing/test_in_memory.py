@@ -37,8 +37,8 @@ REAL = (*FACTORED, "llmpruner_mha_global_mlp_0.3", "slicegpt_mha_s0.22_r1")
 
 @pytest.mark.filterwarnings("ignore:the mlp widths")
 @pytest.mark.parametrize("folder", REAL)
-def test_a_padded_copy_computes_the_same_and_the_input_is_left_alone(folder, original_checkpoints):
-    model = load_model(original_checkpoints / folder, "float32")
+def test_a_padded_copy_computes_the_same_and_the_input_is_left_alone(folder, tools_checkpoints):
+    model = load_model(tools_checkpoints / folder, "float32")
     before, logits, config = state_of(model), logits_of(model), model.config.to_dict()
     padded = gacprof.realign(model, "optimal")
     assert padded is not model and type(padded) is type(model)
@@ -58,9 +58,9 @@ def test_a_padded_copy_computes_the_same_and_the_input_is_left_alone(folder, ori
 
 
 @pytest.mark.parametrize("folder", REAL)
-def test_dims_of_a_loaded_model_are_those_of_its_file(folder, original_checkpoints):
-    live = inventory_for(load_model(original_checkpoints / folder))
-    stored = scan(original_checkpoints / folder)
+def test_dims_of_a_loaded_model_are_those_of_its_file(folder, tools_checkpoints):
+    live = inventory_for(load_model(tools_checkpoints / folder))
+    stored = scan(tools_checkpoints / folder)
     assert {d.name: d.size for d in live.dims} == {d.name: d.size for d in stored.dims}
     assert live.attentions == stored.attentions
     assert [g for m in live.modules for g in (m.name, m.role, m.kind)] == [
@@ -68,10 +68,10 @@ def test_dims_of_a_loaded_model_are_those_of_its_file(folder, original_checkpoin
     ]
 
 
-def test_a_plan_made_from_the_file_fits_the_loaded_model(original_checkpoints, tmp_path):
+def test_a_plan_made_from_the_file_fits_the_loaded_model(tools_checkpoints, tmp_path):
     from test_resize_run import plan_for
 
-    source = original_checkpoints / "palu_mha_gs4_block1"
+    source = tools_checkpoints / "palu_mha_gs4_block1"
     k = "model.layers.1.self_attn.k_proj"
     plan = plan_for(source, {f"{k}:rank.0": 64, f"{k}:rank.1": 56})
     plan.save(tmp_path / "plan.json")
@@ -84,8 +84,8 @@ def test_a_plan_made_from_the_file_fits_the_loaded_model(original_checkpoints, t
         gacprof.realign(resized, plan)
 
 
-def test_files_and_memory_give_the_same_bits(original_checkpoints, tmp_path):
-    source = original_checkpoints / "asvd_mha_r1"
+def test_files_and_memory_give_the_same_bits(tools_checkpoints, tmp_path):
+    source = tools_checkpoints / "asvd_mha_r1"
     realign_by_strategy(source, "minimal", tmp_path / "out")
     stored = load_model(tmp_path / "out").state_dict()
     live = gacprof.realign(load_model(source), "minimal").state_dict()
@@ -94,8 +94,8 @@ def test_files_and_memory_give_the_same_bits(original_checkpoints, tmp_path):
         assert tensor.dtype == live[name].dtype and torch.equal(tensor, live[name])
 
 
-def test_in_place_the_model_itself_changes(original_checkpoints):
-    model = load_model(original_checkpoints / "svdllm_mha_0.6", torch.bfloat16)
+def test_in_place_the_model_itself_changes(tools_checkpoints):
+    model = load_model(tools_checkpoints / "svdllm_mha_0.6", torch.bfloat16)
     logits = logits_of(model)
     embedding = model.model.embed_tokens.weight
     assert gacprof.realign(model, "minimal", inplace=True) is model
@@ -105,8 +105,8 @@ def test_in_place_the_model_itself_changes(original_checkpoints):
     np.testing.assert_allclose(logits_of(model), logits, atol=0.1)
 
 
-def test_a_refused_change_changes_nothing(original_checkpoints):
-    model = load_model(original_checkpoints / "asvd_mha_r1")
+def test_a_refused_change_changes_nothing(tools_checkpoints):
+    model = load_model(tools_checkpoints / "asvd_mha_r1")
     before = state_of(model)
     for sizes, error in (
         ({"nowhere:rank": 8}, PlanError),
@@ -119,8 +119,8 @@ def test_a_refused_change_changes_nothing(original_checkpoints):
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
 
 
-def test_fusing_in_memory_gives_a_plain_model_that_saves_and_loads(original_checkpoints, tmp_path):
-    model = load_model(original_checkpoints / "palu_mha_gs4_block1", "float32")
+def test_fusing_in_memory_gives_a_plain_model_that_saves_and_loads(tools_checkpoints, tmp_path):
+    model = load_model(tools_checkpoints / "palu_mha_gs4_block1", "float32")
     sizes = {d.name: None for d in inventory_for(model).dims if d.kind == "rank"}
     fused = gacprof.realign(model, sizes)
     np.testing.assert_allclose(logits_of(fused), logits_of(model), atol=1e-4)
@@ -129,10 +129,10 @@ def test_fusing_in_memory_gives_a_plain_model_that_saves_and_loads(original_chec
     np.testing.assert_allclose(logits_of(plain), logits_of(fused), atol=1e-5)
 
 
-def test_original_weights_fill_ranks_in_memory_too(original_checkpoints):
-    path, dim = original_checkpoints / "base_mha", "model.layers.0.self_attn.q_proj:rank"
+def test_original_weights_fill_ranks_in_memory_too(tools_checkpoints):
+    path, dim = tools_checkpoints / "base_mha", "model.layers.0.self_attn.q_proj:rank"
     base = load_model(path, "float32")
-    model = load_model(original_checkpoints / "svdllm_mha_0.6", "float32")
+    model = load_model(tools_checkpoints / "svdllm_mha_0.6", "float32")
     q, original = dim.removesuffix(":rank"), base.model.layers[0].self_attn.q_proj.weight
     for given in (base, path):
         raised = gacprof.realign(model, {dim: 116}, base=given)
@@ -221,8 +221,8 @@ def test_a_file_with_widths_that_its_config_cannot_say_is_noted(tmp_path):
     assert gacprof.realign(tmp_path / "source", sizes, tmp_path / "uniform").notes == ()
 
 
-def test_diagnose_takes_a_model_in_memory(original_checkpoints):
-    source = original_checkpoints / "asvd_mha_r1"
+def test_diagnose_takes_a_model_in_memory(tools_checkpoints):
+    source = tools_checkpoints / "asvd_mha_r1"
     found = gacprof.diagnose(load_model(source), "a100-published")
     stored = gacprof.diagnose(source, "a100-published")
     assert found.checkpoint == "LlamaForCausalLM in memory"
@@ -230,7 +230,7 @@ def test_diagnose_takes_a_model_in_memory(original_checkpoints):
     json.dumps(found.as_dict())
 
 
-def test_what_has_no_data_or_no_place_is_refused(original_checkpoints):
+def test_what_has_no_data_or_no_place_is_refused(tools_checkpoints):
     with torch.device("meta"):
         config = transformers.LlamaConfig(
             hidden_size=32, intermediate_size=50, num_hidden_layers=1, num_attention_heads=2

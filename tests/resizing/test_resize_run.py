@@ -99,13 +99,13 @@ FOLDERS = {
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
-    folder, original_checkpoints, tmp_path
+    folder, tools_checkpoints, tmp_path
 ):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from gacprof.checkpoint.load import load_model
 
-    source, out = original_checkpoints / folder, tmp_path / "out"
+    source, out = tools_checkpoints / folder, tmp_path / "out"
     recorded, tolerance = FOLDERS[folder]
     realign_by_strategy(source, "minimal", out)
     before, after = scan(source), scan(out)
@@ -120,8 +120,8 @@ def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
     np.testing.assert_allclose(logits.numpy(), truth[recorded], atol=tolerance)
 
 
-def test_palu_groups_are_padded_at_their_own_offsets(original_checkpoints, tmp_path):
-    source, out = original_checkpoints / "palu_mha_gs4_block1", tmp_path / "out"
+def test_palu_groups_are_padded_at_their_own_offsets(tools_checkpoints, tmp_path):
+    source, out = tools_checkpoints / "palu_mha_gs4_block1", tmp_path / "out"
     module = "model.layers.1.self_attn.k_proj"  # ranks 57 and 50
     realign(scan(source), {f"{module}:rank.0": 64}, out)
     ranks = json.loads((out / "config.json").read_text())["head_wise_ranks"]
@@ -134,8 +134,8 @@ def test_palu_groups_are_padded_at_their_own_offsets(original_checkpoints, tmp_p
     assert not new.read(f"{module}.U.0.weight")[:, 57:].any()
 
 
-def test_slicegpts_json_follows_its_tensors(original_checkpoints, tmp_path):
-    source, out = original_checkpoints / "slicegpt_mha_s0.22_r1", tmp_path / "out"
+def test_slicegpts_json_follows_its_tensors(tools_checkpoints, tmp_path):
+    source, out = tools_checkpoints / "slicegpt_mha_s0.22_r1", tmp_path / "out"
     realign_by_strategy(source, "minimal", out)
     side = json.loads((out / "Llama-2-tiny-mha_0.22.json").read_text())
     assert side["embedding_dimensions"] == {"0": 200}

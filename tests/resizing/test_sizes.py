@@ -64,10 +64,10 @@ def test_a_strategy_leaves_refused_dims_and_names_them(make_factored, tmp_path):
         realign_by_strategy(inventory.path, "boldest", tmp_path / "out")
 
 
-def test_uniform_widths_make_a_plain_model_that_transformers_loads(original_checkpoints, tmp_path):
+def test_uniform_widths_make_a_plain_model_that_transformers_loads(tools_checkpoints, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    source, out = original_checkpoints / "llmpruner_mha_global_mlp_0.3", tmp_path / "out"
+    source, out = tools_checkpoints / "llmpruner_mha_global_mlp_0.3", tmp_path / "out"
     result = realign_uniform(source, out)
     assert {d.size for d in scan(out).dims} == {600}
     assert result.parameters_after - result.parameters_before == 3 * 256 * (152 + 2 * 161)

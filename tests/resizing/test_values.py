@@ -83,9 +83,9 @@ REAL = ("asvd_mha_r1", "palu_mha_gs4_block1", "svdllm_mha_0.6")
 
 
 @pytest.mark.parametrize("folder", REAL)
-def test_every_tools_factors_come_nearer_to_their_original(folder, original_checkpoints, tmp_path):
+def test_every_tools_factors_come_nearer_to_their_original(folder, tools_checkpoints, tmp_path):
     """Groups too, whose weights are rows of the original's; and each tensor on disk agrees."""
-    source, base = original_checkpoints / folder, original_checkpoints / "base_mha"
+    source, base = tools_checkpoints / folder, tools_checkpoints / "base_mha"
     found = scan(source)
     raised = {d.name: d.size + 9 for d in found.dims if d.kind == "rank" and d.layer == 1}
     result = realign(found, raised, tmp_path / "out", base=base)
@@ -111,11 +111,11 @@ def test_every_tools_factors_come_nearer_to_their_original(folder, original_chec
         assert error == pytest.approx(after, abs=1e-3)  # stored in float16
 
 
-def test_the_model_comes_nearer_to_the_original(original_checkpoints, tmp_path):
+def test_the_model_comes_nearer_to_the_original(tools_checkpoints, tmp_path):
     pytest.importorskip("transformers")
     from gacprof.evaluation import verify
 
-    base, source = original_checkpoints / "base_mha", original_checkpoints / "asvd_mha_r1"
+    base, source = tools_checkpoints / "base_mha", tools_checkpoints / "asvd_mha_r1"
     found = scan(source)
     raised = {d.name: d.size + 40 for d in found.dims if d.kind == "rank" and d.layer == 0}
     realign(found, raised, tmp_path / "out", base=base)
@@ -124,9 +124,9 @@ def test_the_model_comes_nearer_to_the_original(original_checkpoints, tmp_path):
     assert after.mean_kl < before.mean_kl
 
 
-def test_widths_beside_informed_ranks_are_padded_with_zeros(original_checkpoints, tmp_path):
+def test_widths_beside_informed_ranks_are_padded_with_zeros(tools_checkpoints, tmp_path):
     """gate's outer factor and down's inner one are resized along both axes at once."""
-    source, base = original_checkpoints / "svdllm_mha_0.6", original_checkpoints / "base_mha"
+    source, base = tools_checkpoints / "svdllm_mha_0.6", tools_checkpoints / "base_mha"
     inventory = scan(source)
     mlp = "model.layers.1.mlp"
     ranks = {f"{mlp}.{part}_proj:rank": 120 for part in ("gate", "down")}

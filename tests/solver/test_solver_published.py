@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
-
 import numpy as np
 import pytest
 from knapsack_reference import certify
+from published_dims import rows_of
 
 from gacprof.solver import solve, solve_gac
 
@@ -17,15 +15,9 @@ HEAD_DIM = 128
 
 
 @pytest.fixture(scope="module")
-def published(fixtures):
+def published():
     """(method, ratio) → the width per head of every projection, with its parameters per unit."""
-    dims = defaultdict(list)
-    path = fixtures / "published_dims" / "llama3_8b_head_dims.csv"
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            unit = HIDDEN * HEADS[row["proj"]]
-            dims[row["method"], row["retain_ratio"]].append((int(row["dim"]), unit))
-    return dims
+    return rows_of(lambda row: (int(row["dim"]), HIDDEN * HEADS[row["proj"]]))
 
 
 def _window(dim):

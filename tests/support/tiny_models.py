@@ -51,8 +51,14 @@ def tiny_tokenizer(characters: str = CHARACTERS, begins: bool = False) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<s>")
 
 
+def write_llama(folder: Path, **more: Any) -> Path:
+    """A folder with a model alone."""
+    tiny_model(**more).save_pretrained(folder)
+    return folder
+
+
 def write_tiny(folder: Path, seed: int = 0, begins: bool = False, **more: Any) -> Path:
     """A folder with model and tokenizer."""
-    tiny_model(seed, **more).save_pretrained(folder)
+    write_llama(folder, seed=seed, **more)
     tiny_tokenizer(begins=begins).save_pretrained(folder)
     return folder

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +21,13 @@ def peak_kib():
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 """
 """Source of a function for child processes: the most memory they have held, in KiB."""
+
+
+def told_by(code: str, folder: Path) -> str:
+    """What a Python process that runs ``code`` with that argument prints."""
+    command = [sys.executable, "-c", code, str(folder)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
 
 Shapes = Mapping[str, tuple[int, ...] | tuple[str, tuple[int, ...]]]
 

@@ -1,0 +1,53 @@
+"""A planted device: multiples of 8 are served well, everything else 40 % slower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from gacprof.checkpoint import Inventory, scan
+from gacprof.cliffmap import CliffMap
+from gacprof.core.points import Environment, Point
+from gacprof.devices.recorded import RecordedDevice
+from gacprof.sweeping import Suite, build_map_of, run_sweep
+from gacprof.sweeping.for_checkpoint import suite_for
+
+TOKENS = {1: 1.0, 64: 1.0}
+PLANTED = Environment("recorded", "planted device", "none", {}, {"planted": "1"})
+
+
+def planted_latency(point: Point) -> float:
+    """µs: work plus a launch, and 40 % more where a dim is no multiple of 8."""
+    if point.operator != "linear":
+        return 50.0
+    m, n, k = (point.dim[axis] for axis in "MNK")
+    slow = 1.4 if n % 8 or k % 8 else 1.0
+    return (2.0 + m * n * k / 1e6) * slow
+
+
+def planted_device() -> RecordedDevice:
+    return RecordedDevice(planted_latency, PLANTED)
+
+
+def planted_map_of(
+    checkpoint: Inventory | Path,
+    folder: Path,
+    tokens: Iterable[int] = TOKENS,
+    latency: Callable[[Point], float] = planted_latency,
+    **asked: Any,
+) -> CliffMap:
+    """The device's map around a checkpoint's own sizes, swept in ``folder``; ``asked`` goes to
+    ``suite_for``. The device is exact: few blocks are enough."""
+    inventory = checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
+    timing = {"blocks": 6, "most_blocks": 6}
+    suite = suite_for(inventory, sorted(tokens), timing=timing, **asked)
+    return swept_map(suite, folder, latency)
+
+
+def swept_map(
+    suite: Suite, folder: Path, latency: Callable[[Point], float] = planted_latency
+) -> CliffMap:
+    """The map of what a sweep of the device leaves in ``folder``."""
+    run_sweep(suite, RecordedDevice(latency, PLANTED), folder)
+    return build_map_of(folder, "planted")
