@@ -73,7 +73,11 @@ def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
         raise MeasurementError(
             f"{path} holds another suite: {'; '.join(found[:SHOWN])}{more}. Use another --out"
         )
-    _check_same_device(path, old, Environment.from_dict(header["environment"]))
+    _check_same_device(
+        path,
+        Environment.from_dict(old["environment"]),
+        Environment.from_dict(header["environment"]),
+    )
     if old["timer"] != header["timer"]:
         raise MeasurementError(
             f"{path} was timed by {old['timer']}, here it would be by {header['timer']}; "
@@ -81,17 +85,17 @@ def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
         )
 
 
-def _check_same_device(path: Path, header: dict[str, Any], here: Environment) -> None:
+def _check_same_device(path: Path, there: Environment, here: Environment) -> None:
     """Raises :class:`MeasurementError` where a run folder is of another device or stack."""
     for key in ("kind", "name", "arch", "stack"):
-        was, now = header["environment"][key], here.as_dict()[key]
+        was, now = getattr(there, key), getattr(here, key)
         if was != now:
             raise MeasurementError(
                 f"{path} was measured elsewhere: {key} was {was}, here it is {now}; "
                 "use another --out"
             )
     for key, what in CONDITIONS.items():
-        was, now = header["environment"]["facts"].get(key), here.facts.get(key)
+        was, now = there.facts.get(key), here.facts.get(key)
         if was != now:
             raise MeasurementError(
                 f"{path} was measured with {was} {what}, here there are {now}; "
