@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TRAINED := runs/smollm2/smollm2/config.json
 
-.PHONY: demo demo-trained test lint types unit test-all fuzz test-vllm setup clean
+.PHONY: demo demo-trained test lint types unit test-all fuzz torture test-vllm setup clean
 demo: $(READY)
 	@$(BIN)/gacprof demo --out runs/demo
 
@@ -38,6 +38,10 @@ test-all: $(READY)
 # 20,000 damaged files; the tests read a few hundred of them
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/fuzzer.py --count 20000
+
+# 100 kills and signals at random moments over each of five verbs, each run again: half an hour and more
+torture: $(READY)
+	$(BIN)/python tests/torture/torture.py --count 100
 
 test-vllm: $(READY)
 	python=$$($(BIN)/python tools/vllm_cpu_env.py) && \

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ COLUMNS = (
 point of the call before it (none at 0)."""
 
 
+MOST_BLOCKS = 1 << 31
+"""Of a run, and of processes: a number beyond is no count."""
 MOST_STATE = 1_000_000
 """No clock in MHz, temperature or power reaches it."""
 LONGEST_US = 1e10
@@ -325,10 +328,10 @@ def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
         kinds = {"throttled": (str,), "power_w": (int, float)}.get(name, (int,))
         if type(value) not in kinds or (type(value) is not str and not 0 <= value < MOST_STATE):
             raise ValueError(f"{name} is {str(value)[:40]}")
-    return Block(
-        int(row["number"]), int(row["process"]), axis, str(row["timer"]),
-        calls, float(row["taken_at"]), **state,
-    )  # fmt: skip
+    number, process, taken_at = int(row["number"]), int(row["process"]), float(row["taken_at"])
+    if not (0 <= number < MOST_BLOCKS and 0 <= process < MOST_BLOCKS and isfinite(taken_at)):
+        raise ValueError(f"block {str(number)[:40]} of process {str(process)[:40]} is none")
+    return Block(number, process, axis, str(row["timer"]), calls, taken_at, **state)
 
 
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
