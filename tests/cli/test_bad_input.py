@@ -179,6 +179,22 @@ def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("realign", "--strategy", "minimal"),
+        ("compress", "--method", "svd", "--ratio", "0.3", "--device", "cpu"),
+        ("export", "--to", "uniform"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_output_below_links_in_a_circle_is_refused(run, copy, tmp_path, arguments):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    verb, *options = arguments
+    refused(run(verb, copy, *options, "--out", tmp_path / "a" / "x"))
+
+
 CTRL_C_IN_AN_IMPORT = """
 import os, signal, sys, gacprof.cli
 

@@ -33,7 +33,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 INTERRUPTED = {signal.SIGKILL: (-9,), signal.SIGTERM: (-15,), signal.SIGINT: (130, -2)}
 """What a verb ends with that the signal reached. Python itself dies of a Ctrl-C (-2) that comes
 when it is starting or ending."""
-HANGS_S, LEAVING_S = 120.0, 15.0
+HANGS_S, LEAVING_S = 300.0, 60.0
 """For a whole run, and for a process to end once it was signalled."""
 FINE = ("interrupted", "done before")
 
