@@ -53,8 +53,14 @@ def _beside(path: Path) -> tuple[int, Path]:
         except OSError as error:
             error.filename = str(path)
             raise
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:  # not taken for abandoned before it was locked
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = not os.fstat(handle).st_nlink
+        except BlockingIOError:
+            taken = True
+        except OSError:  # a file system without locks: nothing is removed there either
+            taken = False
+        if not taken:  # for abandoned, before it was locked
             return handle, Path(name)
         os.close(handle)
 

@@ -141,6 +141,8 @@ class Torturer:
     """``folder`` is a scratch folder of the torturer's own."""
 
     def __init__(self, folder: Path) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of a shell's background jobs
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._given = make_input(folder / "given")
         self._before = digests(self._given)
         self._work = folder / "work"
