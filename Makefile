@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 TRAINED := runs/smollm2/smollm2/config.json
 
-.PHONY: demo demo-trained test lint types unit test-all fuzz test-browser test-vllm setup clean
+.PHONY: demo demo-trained test lint types unit test-all fuzz torture test-browser test-vllm setup clean
 demo: $(READY)
 	@$(BIN)/gacprof demo --out runs/demo
 
@@ -44,6 +44,10 @@ fuzz: $(READY)
 test-browser: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q -m browser tests
+
+# 100 kills and signals at random moments over each of five verbs, each run again: half an hour and more
+torture: $(READY)
+	$(BIN)/python tests/torture/torture.py --count 100
 
 test-vllm: $(READY)
 	python=$$($(BIN)/python tools/vllm_cpu_env.py) && \

@@ -39,7 +39,7 @@ from gacprof.diagnosing.workload import Tokens
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.request import WINDOW
-from gacprof.resizing.output import PROVENANCE, refuse_existing
+from gacprof.resizing.output import PROVENANCE, lies_in, refuse_existing
 
 if TYPE_CHECKING:
     import torch
@@ -267,9 +267,7 @@ def _loaded(cliff_map: CliffMap | str | Path | None) -> CliffMap | None:
 
 
 def _refuse_inside(out: Path, inventory: Inventory) -> None:
-    """A model's folder stays as it is: nothing is put into it."""
-    source = Path(inventory.path).resolve()
-    if source.is_dir() and out.resolve().is_relative_to(source):
+    if lies_in(out, inventory):
         raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CompressionError
-from gacprof.core.files import held, remove_unheld, replacing, write_json
+from gacprof.core.files import held, remove_unheld, replacing, write_json, write_tensors
 from gacprof.resizing.sizes import digest, source_identity
 
 if TYPE_CHECKING:
@@ -41,11 +41,8 @@ class State:
         self.path(name).unlink(missing_ok=True)
 
     def save(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        from safetensors.torch import save_file
-
         held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        with replacing(self.path(name)) as temporary:
-            save_file(held, temporary)
+        write_tensors(self.path(name), held)
 
     def load(self, name: str) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file

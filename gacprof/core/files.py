@@ -6,25 +6,30 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import ReportError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes ``path``'s place, durably.
 
-    On any exception, ``KeyboardInterrupt`` included, the temporary file is removed and
-    ``path`` is as it was. An ``OSError`` names ``path``, not the temporary file, nor nothing as
-    where a disk is full.
+    On any exception, ``KeyboardInterrupt`` included, the temporary file is removed and ``path``
+    is as it was; what a killed process left is removed by the next that writes ``path``. An
+    ``OSError`` names ``path``, not the temporary file, nor nothing as where a disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(path)
+    _remove_abandoned(path)
+    handle, temporary = _beside(path)
     try:
         yield temporary
         make_readable(temporary)
@@ -36,16 +41,54 @@ def replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)
         raise
+    finally:
+        os.close(handle)
 
 
-def _beside(path: Path) -> Path:
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    os.close(handle)
-    return Path(name)
+def _beside(path: Path) -> tuple[int, Path]:
+    """A new file for ``path``'s content, locked while the descriptor is open."""
+    while True:
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        except OSError as error:
+            error.filename = str(path)
+            raise
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = not os.fstat(handle).st_nlink
+        except BlockingIOError:
+            taken = True
+        except OSError:  # a file system without locks: nothing is removed there either
+            taken = False
+        if not taken:  # for abandoned, before it was locked
+            return handle, Path(name)
+        os.close(handle)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove temporary files for ``path`` that no process holds."""
+    ours = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}")
+    for found in path.parent.iterdir():
+        if ours.fullmatch(found.name):
+            with contextlib.suppress(OSError), held(found):
+                found.unlink()
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """A safetensors file. A disk that is full is an ``OSError`` here as anywhere."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    with replacing(path) as temporary:
+        try:
+            save_file(dict(tensors), temporary, metadata)
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))
+            if code is None:
+                raise
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,9 +114,10 @@ def read_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold a folder against other processes. Raises ``BlockingIOError`` where one holds it."""
-    handle = os.open(folder, os.O_RDONLY)
+def held(path: Path) -> Iterator[None]:
+    """Hold a folder or a file against other processes. Raises ``BlockingIOError`` where one holds
+    it."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -97,6 +141,8 @@ def copy(source: Path, target: Path) -> None:
 def refuse_to_replace(path: Path, what: str, is_ours: Callable[[Path], bool]) -> None:
     """Raise :class:`ReportError` where a file is there that is none of ours; an empty one is
     nobody's."""
+    if path.is_symlink() and not path.exists():
+        raise ReportError(f"{path} is a link that leads nowhere: name another file or remove it")
     if not path.exists():
         return
     if path.is_dir():

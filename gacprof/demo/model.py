@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gacprof.core.files import write_json
+from gacprof.core.files import write_json, write_tensors
 
 LAYERS = 4
 HIDDEN = 1024
@@ -54,7 +54,6 @@ def ranks() -> dict[str, int]:
 def write_demo_checkpoint(folder: Path, seed: int = 0, dtype: str = "float32") -> Path:
     """Write the checkpoint in ASVD's layout as safetensors. ``folder`` must not exist."""
     import torch
-    from safetensors.torch import save_file
 
     folder.mkdir(parents=True)
     draw = np.random.default_rng(seed)
@@ -76,7 +75,7 @@ def write_demo_checkpoint(folder: Path, seed: int = 0, dtype: str = "float32") -
             module = f"model.layers.{i}.{name}"
             random(f"{module}.ALinear.weight", wide, chosen[module])
             random(f"{module}.BLinear.weight", chosen[module], deep)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
     write_json(folder / "config.json", _config(chosen, dtype))
     return folder
 

@@ -25,7 +25,7 @@ from gacprof.diagnosing.findings import (
     highest_penalty,
 )
 from gacprof.diagnosing.latency_profile import around, latency_profile
-from gacprof.diagnosing.predict import NOTHING, Estimate, Predictor
+from gacprof.diagnosing.predict import Predictor
 from gacprof.diagnosing.workload import Tokens
 
 if TYPE_CHECKING:
@@ -214,9 +214,7 @@ def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
 def _judge_weight(
     predictor: Predictor, module: Module, dims: Mapping[str, DimFinding]
 ) -> WeightFinding:
-    total: Estimate = NOTHING
-    for gemm in module.gemms:
-        total += predictor.gemm(gemm.N, gemm.K, gemm.bias)
+    total = predictor.gemms(module.gemms)
     own = [dims[name] for name in module.dims]
     sizes = [s for gemm in module.gemms for s in (gemm.N, gemm.K)] + [d.size for d in own]
     verdicts = {d.verdict for d in own}

@@ -106,6 +106,7 @@ class Predictor:
             g.weight: g for module in inventory.modules for g in module.gemms
         }
         self._known: dict[tuple[int, int, bool], Estimate] = {}
+        self._sums: dict[tuple[tuple[int, int, bool], ...], Estimate] = {}
         self.memo: dict[object, Any] = {}  # what was derived for dims, by shape; copies share it
         curves = cliff_map.select("linear", dtype=self.dtype)
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
@@ -137,6 +138,13 @@ class Predictor:
                 total += self._one(m, n, k, bias).times(weight)
             self._known[key] = total
         return self._known[key]
+
+    def gemms(self, gemms: Sequence[Gemm]) -> Estimate:
+        """These products, one after another."""
+        key = tuple((gemm.N, gemm.K, gemm.bias) for gemm in gemms)
+        if key not in self._sums:
+            self._sums[key] = sum((self.gemm(*shape) for shape in key), NOTHING)
+        return self._sums[key]
 
     def _one(self, m: int, n: int, k: int, bias: bool) -> Estimate:
         dims = {"M": m, "N": n, "K": k}
@@ -205,10 +213,7 @@ class Predictor:
 
     def dim(self, dim: Dim, size: int) -> Estimate:
         """All GEMMs that ``dim`` feeds, were its size ``size`` and every other as it is."""
-        total = NOTHING
-        for gemm in self.resized(dim, size):
-            total += self.gemm(gemm.N, gemm.K, gemm.bias)
-        return total
+        return self.gemms(self.resized(dim, size))
 
     def product(self, weight: str) -> Estimate:
         """The GEMM of that weight, as it is."""
@@ -217,21 +222,28 @@ class Predictor:
 
     def resized(self, dim: Dim, size: int) -> list[Gemm]:
         """The GEMMs that ``dim`` feeds, as they would be at ``size``."""
-        extra: dict[str, dict[str, int]] = {}
+        more = size - dim.size
+        return [
+            Gemm(gemm.weight, gemm.N + more * n, gemm.K + more * k, gemm.bias)
+            for gemm, n, k in self._fed(dim)
+        ]
+
+    def _fed(self, dim: Dim) -> list[tuple[Gemm, int, int]]:
+        """The GEMMs that the dim feeds, and how often it counts on N and on K of each."""
+        times: dict[str, list[int]] = {}
         for feed in dim.feeds:
-            axes = extra.setdefault(feed.weight, {"N": 0, "K": 0})
-            axes[feed.axis] += size - dim.size
-        gemms = [(self._gemms[weight], grown) for weight, grown in extra.items()]
-        return [Gemm(g.weight, g.N + d["N"], g.K + d["K"], g.bias) for g, d in gemms]
+            times.setdefault(feed.weight, [0, 0])[feed.axis == "K"] += 1
+        return [(self._gemms[weight], n, k) for weight, (n, k) in times.items()]
 
     def curves_like(self, dim: Dim) -> object:
         """What the dim's latency at any size follows from: its products but for its own size."""
-        return tuple((g.N, g.K, g.bias) for more in (0, 1) for g in self.resized(dim, more))
+        size = dim.size
+        return tuple((g.N - n * size, g.K - k * size, g.bias, n, k) for g, n, k in self._fed(dim))
 
     def shape_of(self, dim: Dim) -> object:
         """What the dim's latencies follow from: the same for equal layers."""
-        grown = [gemm for more in (0, 1) for gemm in self.resized(dim, dim.size + more)]
-        return dim.size, dim.most, tuple((gemm.N, gemm.K, gemm.bias) for gemm in grown)
+        products = tuple((g.N, g.K, g.bias, n, k) for g, n, k in self._fed(dim))
+        return dim.size, dim.most, products
 
     def weights(self, changes: Mapping[str, int | None]) -> Estimate:
         """All products of the weights that have adjustable dims, with these dims resized.

@@ -15,7 +15,7 @@ from gacprof.core.errors import CheckpointError
 from gacprof.exporting import gguf, transformers, uniform, vllm
 from gacprof.exporting.engines import cannot_run
 from gacprof.exporting.format import Check, CheckWith, Prepare, Request
-from gacprof.resizing.output import refuse_existing, refuse_incomplete
+from gacprof.resizing.output import lies_in, refuse_existing, refuse_incomplete
 
 FORMATS: Mapping[str, Prepare] = MappingProxyType(
     {
@@ -110,6 +110,5 @@ def export(
 
 def _refuse_target(out: Path, inventory: Inventory) -> None:
     refuse_existing(out)
-    source = Path(inventory.path).resolve()
-    if source.is_dir() and out.resolve().is_relative_to(source):
+    if lies_in(out, inventory):
         raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")

@@ -105,16 +105,44 @@ def build_class(problem: Problem, members: Dims, bounds: Bounds, sizes: Sizes) -
     if bounds.pin is not None:
         option = _pinned(near, members, bounds.pin, problem.kept)
         return DimClass(members, (option,), untouched, bounds, candidates=(option,))
-    profiles = _profiles(predictor, members, _reach(members, request.window, bounds), sizes)
-    common = set.intersection(*(set(profile.costs) for profile in profiles))
-    allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
-    options = [_option(near, members, profiles, size, problem.kept) for size in allowed]
+    like = _likeness(problem, near, members, bounds)
+    if like is None or like not in predictor.memo:
+        offered = _options(problem, near, members, bounds, sizes)
+        if like is not None:
+            predictor.memo[like] = offered
+    else:
+        offered = predictor.memo[like]
+    options, missing = list(offered[0]), offered[1]
     if len(members) == 1 and request.constraints.fuse:
         dense = _fused(near, members[0], untouched, problem.required)
         options += [option for option in dense if bounds.within(option.size)]
-    missing = next((profile.missing for profile in profiles if profile.missing), "")
     group = DimClass(members, tuple(options), untouched, bounds, missing)
     return replace(group, candidates=candidates(problem.goal, group, request.constraints.untouched))
+
+
+def _likeness(
+    problem: Problem, near: Predictor, members: Dims, bounds: Bounds
+) -> tuple[object, ...] | None:
+    """What a dim's options follow from, the same for equal experts; None for several dims and for
+    one with a spectrum of its own."""
+    dim = members[0]
+    if len(members) > 1 or dim.name in problem.kept:
+        return None
+    of_dim = (dim.kind, dim.ordered, dim.padding, dim.why, dim.dense_size, dim.params_per_unit)
+    stored = bytes_per_unit(problem.inventory, dim)
+    return "options", near.shape_of(dim), of_dim, stored, bounds
+
+
+def _options(
+    problem: Problem, near: Predictor, members: Dims, bounds: Bounds, sizes: Sizes
+) -> tuple[tuple[Option, ...], str]:
+    """The sizes that the map and the bounds allow, and which product the map lacks, if any."""
+    reach = _reach(members, problem.request.window, bounds)
+    profiles = _profiles(problem.predictor, members, reach, sizes)
+    common = set.intersection(*(set(profile.costs) for profile in profiles))
+    allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
+    options = tuple(_option(near, members, profiles, size, problem.kept) for size in allowed)
+    return options, next((profile.missing for profile in profiles if profile.missing), "")
 
 
 def _profiles(

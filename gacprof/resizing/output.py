@@ -77,6 +77,12 @@ def refuse_existing(out: Path) -> None:
         raise CheckpointError(f"{out} exists already; name another folder or remove it first")
 
 
+def lies_in(out: Path, inventory: Inventory) -> bool:
+    """Whether an output would be put into the folder of a checkpoint, which stays as it is."""
+    source = Path(os.path.realpath(inventory.path))
+    return source.is_dir() and Path(os.path.realpath(out)).is_relative_to(source)
+
+
 def require_space(folder: Path, needed: int) -> None:
     """Raise :class:`CheckpointError` unless ``needed`` more bytes fit beside ``folder``."""
     free = shutil.disk_usage(folder).free

@@ -18,6 +18,7 @@ from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
 from gacprof.resizing.in_memory import realign_model
 from gacprof.resizing.output import (
     CUTS,
+    lies_in,
     notes_on,
     refuse_existing,
     refuse_incomplete,
@@ -188,9 +189,7 @@ def _write(
 
 
 def _refuse_inside(out: Path, inventory: Inventory) -> None:
-    """A checkpoint that is a folder stays as it is: nothing is put into it."""
-    source = Path(inventory.path).resolve()
-    if source.is_dir() and out.resolve().is_relative_to(source):
+    if lies_in(out, inventory):
         raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
 
 

@@ -114,9 +114,9 @@ def build_map_of(
             f"a map's name is of letters, digits, '.', '_' and '-', as a suite's: not {name!r}"
         )
     header = read_header(folder)
+    environment = Environment.from_dict(header["environment"])
     try:
-        environment = Environment.from_dict(header["environment"])
-        suite, suite_hash = str(header["suite"]["name"]), str(header["suite_hash"])
+        suite, suite_hash = str(header["suite"]["name"]), header["suite_hash"]
         tolerance = float(header["suite"].get("timing", {}).get("tolerance", TOLERANCE))
         if not 0 < tolerance < 1:
             raise ValueError(f"the tolerance is {tolerance}")

@@ -67,34 +67,38 @@ def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
         )
     old = read_header(path)
     if old["suite_hash"] != header["suite_hash"]:
-        found = list(_differences(old["suite"], header["suite"]))
+        found = [text.replace("\n", "\\n") for text in _differences(old["suite"], header["suite"])]
         found.sort(key=lambda text: not text.startswith("name "))
         more = f"; and {len(found) - SHOWN} more differences" if len(found) > SHOWN else ""
         raise MeasurementError(
             f"{path} holds another suite: {'; '.join(found[:SHOWN])}{more}. Use another --out"
         )
-    _check_same_device(path, old, Environment.from_dict(header["environment"]))
+    _check_same_device(
+        path,
+        Environment.from_dict(old["environment"]),
+        Environment.from_dict(header["environment"]),
+    )
     if old["timer"] != header["timer"]:
         raise MeasurementError(
-            f"{path} was timed by {old['timer']}, here it would be by {header['timer']}; "
+            f"{path} was timed by {_value(old['timer'])}, here it would be by {header['timer']}; "
             "use another --out, or the same --timer"
         )
 
 
-def _check_same_device(path: Path, header: dict[str, Any], here: Environment) -> None:
+def _check_same_device(path: Path, there: Environment, here: Environment) -> None:
     """Raises :class:`MeasurementError` where a run folder is of another device or stack."""
     for key in ("kind", "name", "arch", "stack"):
-        was, now = header["environment"][key], here.as_dict()[key]
+        was, now = getattr(there, key), getattr(here, key)
         if was != now:
             raise MeasurementError(
-                f"{path} was measured elsewhere: {key} was {was}, here it is {now}; "
-                "use another --out"
+                f"{path} was measured elsewhere: {key} was {_value(was)}, here it is "
+                f"{_value(now)}; use another --out"
             )
     for key, what in CONDITIONS.items():
-        was, now = header["environment"]["facts"].get(key), here.facts.get(key)
+        was, now = there.facts.get(key), here.facts.get(key)
         if was != now:
             raise MeasurementError(
-                f"{path} was measured with {was} {what}, here there are {now}; "
+                f"{path} was measured with {_value(was)} {what}, here there are {_value(now)}; "
                 "use the same number, or another --out"
             )
 
@@ -143,4 +147,4 @@ def _value(value: Any) -> str:
         return f"[{_listed(value)}]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{name} = {_value(v)}" for name, v in value.items()) + " }"
-    return f"'{value}'" if isinstance(value, str) else str(value)
+    return repr(value) if isinstance(value, str) else str(value)

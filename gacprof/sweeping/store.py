@@ -14,12 +14,13 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import read_json, replacing, sync, write_json
-from gacprof.core.points import Block, Call, Point, PointNote
+from gacprof.core.points import Block, Call, Environment, Point, PointNote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,10 @@ COLUMNS = (
 point of the call before it (none at 0)."""
 
 
+MOST_BLOCKS = 1 << 31
+"""Of a run, and of processes: a number beyond is no count."""
+MOST_STATE = 1_000_000
+"""No clock in MHz, temperature or power reaches it."""
 LONGEST_US = 1e10
 """No call takes three hours: a worker is stopped long before."""
 
@@ -167,6 +172,16 @@ def read_header(path: Path) -> dict[str, Any]:
         raise MeasurementError(
             f"{path / RUN} is not of schema {RUN_SCHEMA}; was it written by another version?"
         )
+    try:
+        Environment.from_dict(header["environment"])
+        if not isinstance(header["suite"], dict):
+            raise TypeError("suite is no table")
+        if not all(isinstance(header[name], str) for name in ("suite_hash", "timer")):
+            raise TypeError("suite_hash and timer are texts")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MeasurementError(
+            f"{path / RUN} lacks or garbles a field: {first_line(error)}"
+        ) from None
     return header
 
 
@@ -182,7 +197,7 @@ def read_blocks(path: Path) -> list[Block]:
         if "block" in entry:
             try:
                 block = block_of(entry["block"], points)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
                 raise MeasurementError(
                     f"{path / JOURNAL} holds a block that lacks or garbles a field: {error!r}"
                 ) from None
@@ -227,7 +242,8 @@ def _parquet_blocks(file: Path) -> Iterator[Block]:
         return
     try:
         yield from blocks_of_frame(pd.read_parquet(file, page_checksum_verification=True))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError,
+            OverflowError) as error:  # fmt: skip
         raise MeasurementError(
             f"{file} is not readable as samples ({first_line(error)}): "
             "restore it, or delete it to keep only what the journal holds"
@@ -298,7 +314,8 @@ def row_of(block: Block) -> dict[str, Any]:
 
 
 def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
-    """The block of a journal's line. Raises ``KeyError``, ``TypeError``, ``ValueError``."""
+    """The block of a journal's line. Raises ``KeyError``, ``TypeError``, ``ValueError``, or
+    ``OverflowError`` for an infinite number."""
     calls = tuple(
         Call(points[point], bool(replicate), _time(us), bool(disturbed))
         for point, replicate, us, disturbed in row["calls"]
@@ -307,10 +324,14 @@ def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
     if any(axis not in call.point.dim for call in calls):
         raise ValueError(f"'{axis}' is no dim of its points")
     state = {name: row[name] for name in STATE if name in row}
-    return Block(
-        int(row["number"]), int(row["process"]), axis, str(row["timer"]),
-        calls, float(row["taken_at"]), **state,
-    )  # fmt: skip
+    for name, value in state.items():
+        kinds = {"throttled": (str,), "power_w": (int, float)}.get(name, (int,))
+        if type(value) not in kinds or (type(value) is not str and not 0 <= value < MOST_STATE):
+            raise ValueError(f"{name} is {str(value)[:40]}")
+    number, process, taken_at = int(row["number"]), int(row["process"]), float(row["taken_at"])
+    if not (0 <= number < MOST_BLOCKS and 0 <= process < MOST_BLOCKS and isfinite(taken_at)):
+        raise ValueError(f"block {str(number)[:40]} of process {str(process)[:40]} is none")
+    return Block(number, process, axis, str(row["timer"]), calls, taken_at, **state)
 
 
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:

@@ -179,6 +179,45 @@ def test_usage_errors_are_one_line(run, arguments, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("realign", "--strategy", "minimal"),
+        ("compress", "--method", "svd", "--ratio", "0.3", "--device", "cpu"),
+        ("export", "--to", "uniform"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_output_below_links_in_a_circle_is_refused(run, copy, tmp_path, arguments):
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    verb, *options = arguments
+    refused(run(verb, copy, *options, "--out", tmp_path / "a" / "x"))
+
+
+CTRL_C_IN_AN_IMPORT = """
+import os, signal, sys, gacprof.cli
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:  # as a callback within an import loses it
+                pass
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["gacprof", "--version"]
+gacprof.cli.main()
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_ends_it_quietly():
+    command = [sys.executable, "-c", CTRL_C_IN_AN_IMPORT]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkeypatch):
     from gacprof.devices.worker import IsolatedDevice
     from gacprof.sweeping import read_blocks

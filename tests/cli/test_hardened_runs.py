@@ -184,3 +184,51 @@ def test_no_verb_replaces_a_file_that_is_not_its_own(run, tmp_path):
     for _ in range(2):  # its own it may
         assert run("map", "build", folder).code == 0
         assert run("map", "export", "a100-published", "--out", out).code == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"environment": {}},
+        {"environment": {"kind": "cpu\ncpu", "name": "a", "arch": "b"}},
+        {"suite": []},
+        {"suite_hash": 7},
+        {"timer": None},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_resume_by_a_garbled_header_is_refused_in_a_line(run, tmp_path, damage):
+    folder = swept(tmp_path / "run")
+    header = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(header | damage))
+    for told in (
+        run("sweep", "--resume", "--device", "cpu", "--out", folder),
+        run("evidence", "static", folder),
+        run("explain", "a100-published", "--samples", folder),
+    ):
+        assert told.code == 2 and told.err.count("\n") == 1, told
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"number": float("inf")},
+        {"number": 2**70},
+        {"taken_at": float("nan")},
+        {"power_w": "much"},
+        {"sm_clock_mhz": 10**30},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_garbled_block_is_refused_before_it_is_folded(tmp_path, damage):
+    folder = swept(tmp_path / "run", curves=1)
+    blocks, notes = read_blocks(folder), read_notes(folder)
+    header = json.loads((folder / "run.json").read_text())
+    write_run(folder, header, blocks[:-1], notes)
+    store = RunFolder(folder)
+    store.append(blocks[-1])
+    store.close()
+    entry = json.loads((folder / JOURNAL).read_text())
+    (folder / JOURNAL).write_text(json.dumps({"block": entry["block"] | damage}) + "\n")
+    with pytest.raises(MeasurementError, match="garbles a field"):
+        run_sweep(suite(1), RecordedDevice(lambda point: 10.0), folder, resume=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 ODD_VALUES: tuple[Any, ...] = (
@@ -102,12 +103,14 @@ def _somewhere(tree: Any, draw: random.Random) -> tuple[Any, Any]:
 def _change(holder: Any, key: Any, draw: random.Random) -> None:
     kind = draw.randrange(6)
     if kind <= 2:
-        holder[key] = draw.choice(ODD_VALUES)
+        holder[key] = deepcopy(draw.choice(ODD_VALUES))  # a later change may be within it
     elif kind == 3:
         holder[key] = PLACEHOLDER
     elif kind == 4:
         del holder[key]
     elif isinstance(holder, dict):
-        holder[draw.choice(("", "x" * 300, f"{key}\x1b[2J", str(key).upper()))] = holder[key]
+        holder[draw.choice(("", "x" * 300, f"{key}\x1b[2J", str(key).upper()))] = deepcopy(
+            holder[key]
+        )
     else:
-        holder.insert(draw.randrange(len(holder) + 1), holder[key])
+        holder.insert(draw.randrange(len(holder) + 1), deepcopy(holder[key]))

@@ -56,6 +56,8 @@ def targets(folder: Path) -> list[Target]:
         Target("diagnosis", chain, "diagnosis.json", structured, _report),
         Target("run.json", run, "run.json", structured, _build_map),
         Target("points.json", run, "points.json", structured, _build_map),
+        Target("resumed run.json", run, "run.json", structured, _resume),
+        Target("resumed journal", run, "journal.jsonl", of_json(damaged_lines), _resume),
         Target("samples", run, "samples.parquet", damaged_bytes, _build_map),
         Target("journal", run, "journal.jsonl", of_json(damaged_lines), _build_map),
         Target("suite", suite, "suite.toml", damaged_bytes, _use_suite),
@@ -122,7 +124,6 @@ def _evil(folder: Path) -> Path:
 
 def _run(folder: Path) -> Path:
     """A finished sweep, a part of it still in the journal."""
-    from gacprof.devices.recorded import RecordedDevice
     from gacprof.sweeping import read_blocks, run_sweep
     from gacprof.sweeping.store import RunFolder, read_header, read_notes, write_run
     from gacprof.sweeping.suite import parse_suite
@@ -135,7 +136,7 @@ def _run(folder: Path) -> Path:
     ]  # fmt: skip
     timing = {"blocks": 8, "most_blocks": 8}
     suite = parse_suite({"name": "small", "timing": timing, "sweep": tables}, "the fuzzer")
-    run_sweep(suite, RecordedDevice(lambda p: 5 + p.dim["K"] * 0.1 + (p.dim["N"] % 8 > 0)), folder)
+    run_sweep(suite, _device(), folder)
     blocks, notes = read_blocks(folder), read_notes(folder)
     write_run(folder, read_header(folder), blocks[:-5], notes)
     store = RunFolder(folder)
@@ -143,6 +144,12 @@ def _run(folder: Path) -> Path:
         store.append(block)
     store.close()
     return folder
+
+
+def _device() -> Any:
+    from gacprof.devices.recorded import RecordedDevice
+
+    return RecordedDevice(lambda p: 5 + p.dim["K"] * 0.1 + (p.dim["N"] % 8 > 0))
 
 
 def _chain(folder: Path, model: Path, run: Path) -> Path:
@@ -208,6 +215,18 @@ def _build_map(folder: Path, out: Path) -> None:
     import gacprof
 
     gacprof.build_map(folder).save(out / "map.json")
+
+
+def _resume(folder: Path, out: Path) -> None:
+    """Goes on in a copy: what a resume changes is its own."""
+    from gacprof.sweeping import run_sweep, suite_of
+
+    shutil.copytree(folder, out, dirs_exist_ok=True)
+    try:
+        run_sweep(suite_of(out), _device(), out, resume=True)
+    finally:
+        shutil.rmtree(out)
+        out.mkdir()
 
 
 def _use_suite(folder: Path, out: Path) -> None:

@@ -8,8 +8,9 @@ with its GEMMs, each factor pair a rank dim, each MLP one width dim that couples
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import (
@@ -76,14 +77,15 @@ class Layout:
         widths, width_notes = find_widths(contents, linears)
         own = self.dims(contents, linears)
         dims = sorted((*ranks, *widths, *own), key=lambda d: _order(d.layer, d.role, d.name))
-        modules = [*_embeddings(contents), *(_module(contents, linear) for linear in linears)]
-        modules.extend(_tied_head(contents, modules))
+        fed = _fed_by(dims)
+        modules = [*_embeddings(contents), *(_module(contents, x, fed) for x in linears)]
+        modules.extend(_tied_head(contents, modules, fed))
         modules.sort(key=lambda m: _order(m.layer, m.role, m.name))
         attentions, attention_notes = find_attentions(contents, linears)
         notes = [*self.notes(contents, found), *width_notes, *attention_notes]
         if dims and not any(dim.adjustable for dim in dims):
             notes.append(f"nothing to realign: {dims[0].why}")
-        return Findings(tuple(_with_dims(modules, dims)), tuple(dims), attentions, tuple(notes))
+        return Findings(tuple(modules), tuple(dims), attentions, tuple(notes))
 
     def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The JSON files that change with ``sizes``, by file name, unknown keys kept."""
@@ -103,12 +105,17 @@ _LAST = 1 << 30
 _NUMBERS = re.compile(r"([0-9]+)")
 
 
-def _order(layer: int | None, role: str, name: str) -> tuple[int, int, list[tuple[int, str]]]:
+def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
     """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
     first = -1 if layer is None and role == "embedding" else _LAST if layer is None else layer
     place = _ROLES.index(role) if role in _ROLES else len(_ROLES)
-    parts = _NUMBERS.split(name)  # numbers compare by length first: 9 before 10
-    return first, place, [(len(p) if p[:1].isdecimal() else 0, p) for p in parts]
+    return first, place, *map(_numbered, name.split("."))
+
+
+@lru_cache(1 << 12)
+def _numbered(part: str) -> tuple[tuple[int, str], ...]:
+    """Numbers compare by length first: 9 before 10."""
+    return tuple((len(p) if p[:1].isdecimal() else 0, p) for p in _NUMBERS.split(part))
 
 
 BEYOND = 4
@@ -149,7 +156,7 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
         start += size
 
 
-def _module(contents: Contents, linear: Linear) -> Module:
+def _module(contents: Contents, linear: Linear, fed: Mapping[str, Sequence[str]]) -> Module:
     n_out, n_in = linear.out_features(contents), linear.in_features(contents)
     biased = bool(linear.biases)
     if linear.packed or linear.inner is None:
@@ -161,6 +168,7 @@ def _module(contents: Contents, linear: Linear) -> Module:
             shape = contents.shape(outer)
             gemms.append(Gemm(outer, shape[out_axis], shape[in_axis], biased))
     grouped = len(linear.outer) > 1
+    names = [name for gemm in gemms for name in fed.get(gemm.weight, ())]
     return Module(
         name=linear.name,
         role=role_of(linear.name),
@@ -170,6 +178,7 @@ def _module(contents: Contents, linear: Linear) -> Module:
         out_features=n_out,
         dtype=linear.dtype(contents),
         gemms=tuple(gemms),
+        dims=tuple(dict.fromkeys(names)),
     )
 
 
@@ -189,7 +198,9 @@ def _embeddings(contents: Contents) -> Iterator[Module]:
         yield Module(module, "embedding", layer, "embedding", rows, width, info.dtype, ())
 
 
-def _tied_head(contents: Contents, modules: Sequence[Module]) -> Iterator[Module]:
+def _tied_head(
+    contents: Contents, modules: Sequence[Module], fed: Mapping[str, Sequence[str]]
+) -> Iterator[Module]:
     """The head GEMM that reads the embedding's weight, where the head has none of its own."""
     is_tied = contents.config.get("tie_word_embeddings", False)
     if not is_tied or any(m.role == "head" for m in modules):
@@ -199,16 +210,15 @@ def _tied_head(contents: Contents, modules: Sequence[Module]) -> Iterator[Module
         if table.kind == "embedding" and last in ("embed_tokens", "wte", "word_embeddings"):
             rows, width = table.in_features, table.out_features
             gemm = Gemm(f"{table.name}.weight", rows, width)
-            yield Module("lm_head", "head", None, "dense", width, rows, table.dtype, (gemm,))
+            dims = tuple(dict.fromkeys(fed.get(gemm.weight, ())))
+            yield Module("lm_head", "head", None, "dense", width, rows, table.dtype, (gemm,), dims)
             return
 
 
-def _with_dims(modules: Iterable[Module], dims: Iterable[Dim]) -> Iterator[Module]:
-    """Each module with the names of the dims that feed its GEMMs."""
-    by_weight: dict[str, dict[str, None]] = {}
+def _fed_by(dims: Iterable[Dim]) -> dict[str, list[str]]:
+    """The names of the dims that feed each weight's GEMM."""
+    fed: dict[str, list[str]] = {}
     for dim in dims:
         for feed in dim.feeds:
-            by_weight.setdefault(feed.weight, {})[dim.name] = None
-    for module in modules:
-        names = [n for gemm in module.gemms for n in by_weight.get(gemm.weight, ())]
-        yield replace(module, dims=tuple(dict.fromkeys(names))) if names else module
+            fed.setdefault(feed.weight, []).append(dim.name)
+    return fed

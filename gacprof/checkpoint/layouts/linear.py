@@ -17,6 +17,7 @@ from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 
 _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
+_QUANTISED = "its weight is quantised with scales, which are not resized"
 MAX_GROUPS = 1024
 """Outer factors of one layer. PaLU writes one per group of heads: 128 at most today."""
 
@@ -61,6 +62,8 @@ class Linear:
     def out_features(self, contents: Contents) -> int:
         if self.packed:
             return self.packed.out_features
+        if len(self.outer) == 1:
+            return contents.shape(self.outer[0])[self.axes[0]]
         return sum(contents.shape(t)[self.axes[0]] for t in self.outer)
 
     def in_features(self, contents: Contents) -> int:
@@ -113,19 +116,22 @@ def dense_linears(contents: Contents, taken: Iterable[Linear] = ()) -> Iterator[
     """Every two-dimensional ``X.weight`` that is not an embedding and not already ``taken``."""
     known = {tensor for linear in taken for tensor in linear.tensors}
     transposed = _has_conv1d(contents)
+    scaled = {
+        name[: -len(suffix)] for name in contents.tensors for suffix in _SCALES
+        if name.endswith(suffix)
+    }  # fmt: skip
     for name, info in contents.tensors.items():
         if name in known or not name.endswith(".weight") or len(info.shape) != 2 or not info.numel:
             continue
         module = name.removesuffix(".weight")
         if is_embedding(module) or info.dtype not in FLOATING:
             continue
-        scaled = any(f"{module}{suffix}" in contents.tensors for suffix in _SCALES)
         yield Linear(
             module,
             (name,),
             biases=bias_of(contents, module),
             axes=(1, 0) if transposed and may_be_conv1d(module) else (0, 1),
-            frozen="its weight is quantised with scales, which are not resized" if scaled else "",
+            frozen=_QUANTISED if module in scaled else "",
         )
 
 

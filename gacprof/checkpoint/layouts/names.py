@@ -77,7 +77,7 @@ def may_be_conv1d(module: str) -> bool:
 
 def in_tower(module: str) -> bool:
     """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
-    return any(part in module for part in ("vision", "visual", "audio"))
+    return "vision" in module or "visual" in module or "audio" in module
 
 
 def parent_of(module: str) -> str:
@@ -86,11 +86,16 @@ def parent_of(module: str) -> str:
 
 def names_below(paths: Collection[str], names: Iterable[str]) -> dict[str, list[str]]:
     """For each of the module ``paths`` that has any, the names below it; all are below ``""``."""
-    below: dict[str, list[str]] = {}
+    below: dict[str, list[str]] = {path: [] for path in paths}
+    above: dict[str, list[list[str]]] = {}  # the lists of each module and of its parents
+
+    def lists_above(path: str) -> list[list[str]]:
+        if path not in above:
+            own = [below[path]] if path in below else []
+            above[path] = own + (lists_above(parent_of(path)) if path else [])
+        return above[path]
+
     for name in names if paths else ():
-        parent = name
-        while parent:
-            parent = parent_of(parent)
-            if parent in paths:
-                below.setdefault(parent, []).append(name)
-    return below
+        for found in lists_above(parent_of(name)):
+            found.append(name)
+    return {path: found for path, found in below.items() if found}
