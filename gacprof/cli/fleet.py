@@ -1,0 +1,95 @@
+"""Verbs for many devices at once, on Ray: ``fleet sweep``, ``compare``, ``compress``, ``eval``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from gacprof.cli.measuring import print_fleet
+from gacprof.cli.options import budget_seconds
+from gacprof.cli.printing import Json, emit, err, interruptible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gacprof.fleet.driver import Member, Watch
+
+app = typer.Typer(no_args_is_help=True, help="Sweep, compare and compress on many devices (Ray).")
+
+SHOWN = 16
+"""Devices that the view of a sweep lists; of the others the kinds are summed up."""
+
+Address = Annotated[
+    str, Option(help="auto: this machine's cluster; local: this machine alone; ray://HOST:10001.")
+]
+
+
+@app.command()
+def sweep(
+    suite: Annotated[str, Argument(help="A suite's name (quick, full, paper …) or a TOML file.")],
+    out: Annotated[Path, Option(help="Folder for the samples: one in it a kind of device.")],
+    address: Address = "auto",
+    devices: Annotated[
+        str, Option(help="cuda, cpu (each node), all. Default: GPUs, without any the CPUs.")
+    ] = "auto",
+    resume: Annotated[bool, Option("--resume", help="Go on with the sweep in --out.")] = False,
+    budget: Annotated[
+        str | None, Option(help="End after this time; --resume takes the rest.", metavar="8m")
+    ] = None,
+    timeout: Annotated[
+        float, Option(min=0.1, help="Seconds for one block before a process is replaced.")
+    ] = 60.0,
+    wait: Annotated[
+        float, Option(min=0.0, help="Seconds to wait for devices that do not come up.")
+    ] = 120.0,
+    timer: Annotated[str, Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")] = "auto",
+    as_json: bool = Json,
+) -> None:
+    """Measure a suite on every kind of device of a Ray cluster; equal devices split its curves."""
+    from gacprof import api
+
+    with _view(f"fleet sweep {suite}") as watch:
+        done = api.sweep_fleet(
+            suite, out=out, address=address, devices=devices, resume=resume,
+            budget_s=budget_seconds(budget), timeout_s=timeout, wait_s=wait, timer=timer,
+            watch=watch,
+        )  # fmt: skip
+    emit(done, as_json, print_fleet)
+
+
+@contextmanager
+def _view(title: str) -> Iterator[Watch]:
+    """All workers on stderr, while it is a terminal."""
+    from rich.live import Live
+
+    live = Live(console=err, transient=True, refresh_per_second=2)
+
+    def watch(members: Sequence[Member]) -> None:
+        live.update(_table(title, members))
+
+    with interruptible():
+        if not err.is_terminal:
+            yield lambda members: None
+            return
+        with live:
+            yield watch
+
+
+def _table(title: str, members: Sequence[Member]) -> Table:
+    from rich.table import Table
+
+    table = Table("device", "is", "curves", "done", title=title, title_justify="left")
+    for m in members[:SHOWN]:
+        share = "" if not m.total else f"{m.done / m.total:.0%}"
+        curves = str(len(m.share.plans)) if m.share else ""
+        table.add_row(m.device or m.place.name, m.state, curves, share)
+    rest = Counter(m.state for m in members[SHOWN:])
+    for state, count in rest.items():
+        table.add_row(f"{count} more", state, "", "")
+    return table
