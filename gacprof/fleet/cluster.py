@@ -17,11 +17,13 @@ from gacprof.fleet.worker import Worker
 @dataclass(frozen=True)
 class Place:
     """Where a worker can be started: one device of a ``node``. ``device`` is its name there
-    (``cuda:0``), ``name`` the fleet's. ``resources`` are those of the node in Ray."""
+    (``cuda:0``), ``number`` tells those of a node apart, ``name`` is the fleet's. ``resources`` are
+    those of the node in Ray."""
 
-    name: str
+    name: str = field(compare=False)
     node: str
     device: str
+    number: int = 0
     resources: dict[str, float] = field(default_factory=dict, compare=False)
 
 

@@ -251,7 +251,7 @@ class Driver:
             except GoneError as gone:
                 self._lose(member, str(gone))
             except MeasurementError as error:
-                self._lose(member, first_line(error), for_good=True)
+                self._lose(member, first_line(error))
             else:
                 self._take(member, answer)
 

@@ -72,22 +72,19 @@ class RayCluster:
         self._actor = self._ray.remote(max_restarts=0, max_task_retries=0)(Worker)
 
     def places(self) -> list[Place]:
-        nodes = sorted(self._nodes(), key=lambda node: node["NodeID"])
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
         hosts = [node["NodeManagerHostname"] for node in nodes]
         gpus, cpus = [], []
-        for number, (node, host) in enumerate(zip(nodes, hosts, strict=True)):
-            resources = node["Resources"]
+        for node, host in zip(nodes, hosts, strict=True):
+            name, resources = node["NodeID"], node["Resources"]
             if hosts.count(host) > 1:  # several nodes on one machine
-                host = f"{host}-{hosts[:number].count(host)}"
+                host = f"{host}-{name[:6]}"
             for i in range(int(resources.get("GPU", 0))):
-                gpus.append(Place(f"{host}/gpu{i}", node["NodeID"], "cuda:0", resources))
+                gpus.append(Place(f"{host}/gpu{i}", name, "cuda:0", i, resources))
             if resources.get("CPU", 0) >= 1:
-                cpus.append(Place(f"{host}/cpu", node["NodeID"], "cpu", resources))
+                cpus.append(Place(f"{host}/cpu", name, "cpu", 0, resources))
         chosen = {"cuda": gpus, "cpu": cpus, "all": gpus + cpus, "auto": gpus or cpus}
         return chosen[self._kind]
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
 
     def start(self, place: Place, make: Making) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode

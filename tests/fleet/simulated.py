@@ -23,11 +23,30 @@ def latency(point, period=8, noise=0.0, slower=1.0, draw=None, pause_s=0.0):
     return us * slower * (draw.lognormvariate(0, noise) if noise else 1.0)
 
 
-def open_one(name="A", driver="550", seed=0, **how) -> RecordedDevice:
+class Logged(RecordedDevice):
+    """Writes a line to a file for every block that it makes."""
+
+    def __init__(self, log, *args) -> None:
+        super().__init__(*args)
+        self._log = log
+
+    def blocks(self, wanted):
+        made = super().blocks(wanted)
+        with open(self._log, "a") as log:  # noqa: PTH123 - appended whole
+            log.write("b\n" * len(made))
+        return made
+
+
+def open_one(name="A", driver="550", seed=0, log=None, **how) -> RecordedDevice:
     environment = Environment("recorded", name, "none", stack={**STACK, "driver": driver})
-    return RecordedDevice(
-        partial(latency, draw=Random(f"{seed}:{os.getpid()}"), **how), environment
-    )
+    answer = partial(latency, draw=Random(f"{seed}:{os.getpid()}"), **how)
+    return Logged(log, answer, environment) if log else RecordedDevice(answer, environment)
+
+
+def opener_on(place, **how):
+    """By the resource that a node of the test's cluster has: ``sim_A``."""
+    names = [key[4:] for key in place.resources if key.startswith("sim_")]
+    return partial(open_one, (names or ["A"])[0], **how)
 
 
 def suite(curves=6, first=64, last=96, name="t", **timing):
