@@ -1,4 +1,4 @@
-"""Verbs for many devices at once, on Ray: ``fleet sweep``, ``compare``, ``compress``, ``eval``."""
+"""Verbs for many devices at once: ``fleet sweep`` on Ray, and ``fleet compare``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gacprof.fleet.compare import Comparison
     from gacprof.fleet.driver import Member, Watch
 
-app = typer.Typer(no_args_is_help=True, help="Sweep, compare and compress on many devices (Ray).")
+app = typer.Typer(no_args_is_help=True, help="Many devices: sweep them (on Ray), compare kinds.")
 
 SHOWN = 16
 """Devices that the view of a sweep lists; of the others the kinds are summed up."""

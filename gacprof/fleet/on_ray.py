@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.fleet.cluster import GoneError, Making, Place
 from gacprof.fleet.worker import Worker
 
@@ -113,12 +113,14 @@ class RayCluster:
 
 
 def result_of(ray: Any, reference: Any) -> Any:
-    """Raises :class:`GoneError` for a process or node that died, what is gacprof's own error as
-    it is, and anything else as :class:`MeasurementError`."""
+    """Raises :class:`GoneError` for a process or node that died, gacprof's own errors as they are,
+    and anything else as :class:`MeasurementError`."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
+        if isinstance(cause, GacprofError) and not isinstance(cause, GoneError):
+            raise type(cause)(str(cause)) from None
         raise MeasurementError(first_line(cause)) from None
     except ray.exceptions.RayError as error:
         raise GoneError(_why(error)) from None
