@@ -173,7 +173,7 @@ def sweep_all_gpus(
     from gacprof.fleet.cluster import Threads
 
     cluster, folder = Threads(local_gpus()), Path(out or f"runs/{suite.name}-all")
-    return _sweep_on(cluster, suite, folder, timer, _summed(progress), wait_s=0.0, **how)
+    return _sweep_on(cluster, suite, folder, timer, _summed(progress), **how)
 
 
 def sweep_fleet(

@@ -36,7 +36,10 @@ Making = Callable[[], Worker]
 
 
 class Cluster(Protocol):
-    """Workers by handle; what a call returns is a reference, known by its value."""
+    """Workers by handle; what a call returns is a reference, known by its value. ``grows`` says
+    whether more places may come."""
+
+    grows: bool
 
     def places(self) -> list[Place]: ...
     def start(self, place: Place, make: Making) -> Any: ...
@@ -55,6 +58,8 @@ class Cluster(Protocol):
 
 class Threads:
     """The devices of this machine, a thread each; their sweeps run in processes of their own."""
+
+    grows = False
 
     def __init__(self, devices: Sequence[str]) -> None:
         host = platform.node() or "here"

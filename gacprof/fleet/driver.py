@@ -37,8 +37,8 @@ SHOW_S = 0.5
 LOOK_S = 5.0
 """How often new devices are looked for where there is work left for them."""
 TRIES = 3
-"""Workers lost one after the other without a block: with a share of curves, which are then tried
-one by one, or on a place, which is then left alone."""
+"""Workers lost one after the other without a block: with one share of curves, which are then tried
+one by one; or on one place, each with another share, which place is then left alone."""
 
 
 @dataclass
@@ -163,7 +163,8 @@ class Driver:
         self._members: list[Member] = []
         self._groups: dict[str, Group] = {}
         self._kinds: dict[Place, str] = {}
-        self._failures: dict[Place, int] = {}
+        self._failures: dict[Place, list[Share | None]] = {}
+        self._present: set[Place] = set()
         self._notes: list[str] = []
         self._lost, self._looked = 0, -LOOK_S
         self._alone_since: float | None = None
@@ -199,28 +200,47 @@ class Driver:
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
-        waiting = {group.kind for group in self._open_groups()}
+        waiting = {group.kind: group for group in self._open_groups()}
         taken = {member.place for member in self._members}
-        for place in self._cluster.places():
-            wanted = (
-                self._kinds[place] in waiting
-                if place in self._kinds
-                else (not self._groups or bool(waiting))
-            )
-            if wanted and place not in taken and self._failures.get(place, 0) < TRIES:
+        places = [p for p in self._cluster.places() if p not in taken and self._usable(p)]
+        self._present = {*places, *taken}
+        for place in places:
+            kind = self._kinds.get(place)
+            group = waiting.get(kind or "")
+            if kind is None:
+                wanted = bool(waiting) or not self._groups
+            else:
+                wanted = group is not None and (
+                    not group.is_split or self._next_share(group, place) is not None
+                )
+            if wanted:
                 self._start(place)
         if self._members or not waiting:
             self._alone_since = None
         else:
             self._give_up_waiting(sorted(waiting))
 
+    def _usable(self, place: Place) -> bool:
+        return len(self._failures.get(place, ())) < TRIES
+
+    def _next_share(self, group: Group, place: Place) -> Share | None:
+        """What a place may take: nothing that a worker there was lost with, unless there is no
+        other place for it."""
+        others = any(
+            self._kinds.get(other) == group.kind and self._usable(other) and other != place
+            for other in self._present
+        )
+        fresh = (s for s in group.queue if place not in s.tried or not others)
+        return next(fresh, None)
+
     def _give_up_waiting(self, waiting: list[str]) -> None:
         """Raise where no device has come for a while."""
         self._alone_since = self._alone_since or time.monotonic()
-        if time.monotonic() - self._alone_since >= self._wait_s:
+        wait_s = self._wait_s if self._cluster.grows else 0.0
+        if time.monotonic() - self._alone_since >= wait_s:
             raise MeasurementError(
                 f"no device of {', '.join(waiting)} is left ({'; '.join(self._notes[-1:])}), and "
-                f"none came within {self._wait_s:g} s; what was measured is in {self._out}: "
+                f"none came within {wait_s:g} s; what was measured is in {self._out}: "
                 "--resume goes on with it"
             )
 
@@ -320,7 +340,11 @@ class Driver:
 
     def _begin(self, group: Group, member: Member) -> None:
         """Give a worker a share, and the link curves once; let it go where nothing is left."""
-        share = group.queue.pop(0) if group.queue else Share([])
+        share = self._next_share(group, member.place)
+        if share is None:
+            share = Share([])
+        else:
+            group.queue.remove(share)
         links = [] if member.device in group.linked else group.links
         if not share.plans and not links:
             self._dismiss(member)
@@ -353,14 +377,25 @@ class Driver:
         """A worker is gone, or its device cannot be used."""
         self._lost += member.state != "starting"
         self._notes.append(f"{member.device or member.place.name}: {why}")
-        failures = 1 if member.blocks else self._failures.get(member.place, 0) + 1
-        self._failures[member.place] = TRIES if for_good else failures
+        group, share, place = member.group, member.share, member.place
+        failed = [] if member.blocks else self._failures.get(place, [])
+        if share is None or not any(one is share for one in failed):
+            failed = [*failed, share]
+        self._failures[place] = failed * TRIES if for_good else failed
         self._dismiss(member)
-        group, share = member.group, member.share
         self._looked = -LOOK_S  # another one at once, where its node still is
-        if group is None or share is None or not share.plans:
-            return
-        share.losses = 1 if member.blocks else share.losses + 1
+        if group is not None and share is not None and share.plans:
+            self._put_back(group, share, place, why, progressed=member.blocks > 0)
+
+    def _put_back(
+        self, group: Group, share: Share, place: Place, why: str, progressed: bool
+    ) -> None:
+        """A share whose worker was lost is for another one, unless that happens again and again:
+        then its curves are tried one by one, and the one that it is failed."""
+        if progressed:
+            share.losses, share.tried = 0, set()
+        else:
+            share.losses, share.tried = share.losses + 1, share.tried | {place}
         if share.losses < TRIES:
             group.queue.append(share)
         elif len(share.plans) > 1:

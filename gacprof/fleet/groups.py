@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 
 from gacprof.core.formatting import slug
 from gacprof.core.points import Environment
@@ -40,10 +40,11 @@ def kind_of(environment: Environment, timer: str) -> str:
 @dataclass
 class Share:
     """Curves that one device measures together. ``losses`` counts the workers that were lost with
-    it, one after the other, without a block."""
+    it, one after the other, without a block; ``tried`` are the places that they were on."""
 
     plans: list[CurvePlan]
     losses: int = 0
+    tried: set[Hashable] = field(default_factory=set)
 
 
 def link_curves(plans: Sequence[CurvePlan], devices: int, cost: Cost) -> list[CurvePlan]:

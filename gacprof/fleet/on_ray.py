@@ -65,6 +65,8 @@ class RayCluster:
     """The devices of the nodes of the Ray that is connected. ``kind`` chooses among them: GPUs,
     CPUs (one device a node), both, or GPUs if there are any, else CPUs."""
 
+    grows = True
+
     def __init__(self, kind: str = "auto") -> None:
         if kind not in KINDS:
             raise MeasurementError(f"'{kind}' is no kind of device: use {', '.join(KINDS)}")

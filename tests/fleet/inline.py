@@ -19,6 +19,8 @@ class Inline:
     started: list[str] = field(default_factory=list)
     stopped: int = 0
     replies: dict = field(default_factory=dict)
+    methods: dict = field(default_factory=dict)
+    grows: bool = True
 
     def places(self):
         return [Place(name, name.partition("/")[0], "cpu") for name in self.names]
@@ -31,6 +33,7 @@ class Inline:
         self.calls += 1
         reference = self.calls
         self.replies[reference] = handle, method, args
+        self.methods[reference] = method
         return reference
 
     def ready(self, references, timeout_s):
