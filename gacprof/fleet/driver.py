@@ -95,22 +95,28 @@ class Group:
         self.counts[key] = self.counts.get(key, 0) + 1
         self.calls += len(block.calls)
 
-    def keep(self, member: Member, step: Step) -> None:
-        """Append a worker's blocks and notes, under the folder's own numbers."""
-        self.store.note(step.notes)
-        fresh = []
-        for block in step.blocks:
-            if block.process not in member.processes:
-                member.processes[block.process] = self.process
-                self.process += 1
-            process = member.processes[block.process]
-            fresh.append(replace(block, number=self.number, process=process, device=member.device))
-            self.number += 1
-            self._count(fresh[-1])
+    def keep(self, measured: Iterable[tuple[Member, Step]]) -> None:
+        """Append the blocks and notes of workers, under the folder's own numbers, all at once."""
+        notes: list[PointNote] = []
+        fresh: list[Block] = []
+        for member, step in measured:
+            notes += step.notes
+            member.blocks += len(step.blocks)
+            fresh += [self._numbered(member, block) for block in step.blocks]
+        self.store.note(notes)
         if fresh:
             self.store.append(*fresh)
             self.held = None
-            member.blocks += len(fresh)
+
+    def _numbered(self, member: Member, block: Block) -> Block:
+        if block.process not in member.processes:
+            member.processes[block.process] = self.process
+            self.process += 1
+        process = member.processes[block.process]
+        made = replace(block, number=self.number, process=process, device=member.device)
+        self.number += 1
+        self._count(made)
+        return made
 
     def known(self, own: Iterable[CurvePlan], links: Iterable[CurvePlan], by: str) -> list[Block]:
         """What there is of these curves; of link curves only what that device measured."""
@@ -263,6 +269,7 @@ class Driver:
         if not heads:
             time.sleep(0.0 if self._members else SHOW_S)
             return
+        measured: dict[str, list[tuple[Member, Step]]] = {}
         for reference in self._cluster.ready(list(heads), SHOW_S):
             member = heads[reference]
             member.pending.popleft()
@@ -273,18 +280,22 @@ class Driver:
             except MeasurementError as error:
                 self._lose(member, first_line(error))
             else:
-                self._take(member, answer)
+                if isinstance(answer, Hello):
+                    self._admit(member, answer)
+                elif isinstance(answer, Step) and member.group is not None:
+                    measured.setdefault(member.group.kind, []).append((member, answer))
+        for kind, steps in measured.items():
+            self._groups[kind].keep(steps)
+            for member, step in steps:
+                self._go_on(member, step)
 
-    def _take(self, member: Member, answer: Any) -> None:
-        if isinstance(answer, Hello):
-            self._admit(member, answer)
-        elif isinstance(answer, Step) and member.group is not None:
-            member.group.keep(member, answer)
-            member.done, member.total = answer.done, answer.total
-            if answer.over:
-                self._finish(member, answer)
-            else:
-                member.pending.append(self._cluster.call(member.handle, "step"))
+    def _go_on(self, member: Member, step: Step) -> None:
+        """Ask for the next batch, now that the last one is on disk."""
+        member.done, member.total = step.done, step.total
+        if step.over:
+            self._finish(member, step)
+        else:
+            member.pending.append(self._cluster.call(member.handle, "step"))
 
     def _admit(self, member: Member, hello: Hello) -> None:
         """A worker has opened its device: it joins its equals."""

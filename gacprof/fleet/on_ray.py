@@ -50,7 +50,9 @@ def connected(address: str) -> Iterator[None]:
     more = {"object_store_memory": STORE, "include_dashboard": False} if local else {}
     try:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **more)
-    except (ConnectionError, ValueError, RuntimeError, ImportError, OSError) as error:
+    except (
+        ray.exceptions.RayError, ConnectionError, ValueError, RuntimeError, ImportError, OSError,
+    ) as error:  # fmt: skip
         raise MeasurementError(
             f"no Ray cluster at '{address}' ({first_line(error)}): start one with "
             "'ray start --head', or use --address local"
