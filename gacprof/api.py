@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from gacprof.diagnosing.workload import Tokens
     from gacprof.explain.causes import Explanation
     from gacprof.fleet.cluster import Cluster
-    from gacprof.fleet.driver import FleetRun, Member, Watch
+    from gacprof.fleet.driver import FleetRun, Watch
+    from gacprof.fleet.members import Member
     from gacprof.planning.pareto import Pareto
 
     Model = str | Path | Inventory | torch.nn.Module

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gacprof.fleet.compare import Comparison
-    from gacprof.fleet.driver import Member, Watch
+    from gacprof.fleet.driver import Watch
+    from gacprof.fleet.members import Member
 
 app = typer.Typer(no_args_is_help=True, help="Many devices: sweep them (on Ray), compare kinds.")
 

@@ -11,25 +11,26 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gacprof
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.points import Block, PointNote
+from gacprof.core.points import PointNote
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.fleet.cluster import Cluster, GoneError, OpenerOn, Place
 from gacprof.fleet.groups import Share, kind_of, link_curves, split
+from gacprof.fleet.members import Group, Member
 from gacprof.fleet.worker import THREADS, Hello, Step, Worker
 from gacprof.sweeping.engine import Outcome, RunSummary
 from gacprof.sweeping.estimate import guessed_s
 from gacprof.sweeping.resuming import header_of, opened
-from gacprof.sweeping.store import RunFolder, read_blocks, read_notes
-from gacprof.sweeping.suite import CurvePlan, Suite, curve_key
+from gacprof.sweeping.store import RunFolder, read_notes
+from gacprof.sweeping.suite import CurvePlan, Suite
 
 AHEAD = 2
 """Calls of a worker that are under way: one is measured, one waits."""
@@ -39,92 +40,6 @@ LOOK_S = 5.0
 TRIES = 3
 """Workers lost one after the other without a block: with one share of curves, which are then tried
 one by one; or on one place, each with another share, which place is then left alone."""
-
-
-@dataclass
-class Member:
-    """A worker and what it is at. ``device`` is its name in the run folder."""
-
-    place: Place
-    handle: Any
-    pending: deque[Any]
-    group: Group | None = None
-    device: str = ""
-    share: Share | None = None
-    processes: dict[int, int] = field(default_factory=dict)
-    blocks: int = 0
-    done: float = 0.0
-    total: float = 0.0
-    state: str = "starting"
-
-
-@dataclass
-class Group:
-    """Devices of one kind, their run folder, and the curves that none of them has yet."""
-
-    kind: str
-    hello: Hello
-    store: RunFolder
-    plans: list[CurvePlan]
-    queue: list[Share] = field(default_factory=list)
-    links: list[CurvePlan] = field(default_factory=list)
-    linked: set[str] = field(default_factory=set)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
-    number: int = 0
-    process: int = 0
-    calls: int = 0
-    is_split: bool = False
-    held: list[Block] | None = None
-    """The folder's blocks as read last, until more are appended."""
-
-    def replayed(self) -> None:
-        """Go on behind what the folder holds."""
-        for block in self.blocks():
-            self._count(block)
-            self.number = max(self.number, block.number + 1)
-            self.process = max(self.process, block.process + 1)
-
-    def blocks(self) -> list[Block]:
-        if self.held is None:
-            self.held = read_blocks(self.store.path)
-        return self.held
-
-    def _count(self, block: Block) -> None:
-        key = curve_key(block.calls[0].point, block.axis), block.device
-        self.counts[key] = self.counts.get(key, 0) + 1
-        self.calls += len(block.calls)
-
-    def keep(self, measured: Iterable[tuple[Member, Step]]) -> None:
-        """Append the blocks and notes of workers, under the folder's own numbers, all at once."""
-        notes: list[PointNote] = []
-        fresh: list[Block] = []
-        for member, step in measured:
-            notes += step.notes
-            member.blocks += len(step.blocks)
-            fresh += [self._numbered(member, block) for block in step.blocks]
-        self.store.note(notes)
-        if fresh:
-            self.store.append(*fresh)
-            self.held = None
-
-    def _numbered(self, member: Member, block: Block) -> Block:
-        if block.process not in member.processes:
-            member.processes[block.process] = self.process
-            self.process += 1
-        process = member.processes[block.process]
-        made = replace(block, number=self.number, process=process, device=member.device)
-        self.number += 1
-        self._count(made)
-        return made
-
-    def known(self, own: Iterable[CurvePlan], links: Iterable[CurvePlan], by: str) -> list[Block]:
-        """What there is of these curves; of link curves only what that device measured."""
-        ours, linked = {p.key for p in own}, {p.key for p in links}
-        if not any(key in ours or (key in linked and of == by) for key, of in self.counts):
-            return []
-        keys = ((block, curve_key(block.calls[0].point, block.axis)) for block in self.blocks())
-        return [b for b, key in keys if key in ours or (key in linked and b.device == by)]
 
 
 @dataclass(frozen=True)
@@ -174,6 +89,7 @@ class Driver:
         self._notes: list[str] = []
         self._lost, self._looked = 0, -LOOK_S
         self._alone_since: float | None = None
+        self._measuring_since: float | None = None  # starting workers comes on top of a budget
         self._stack = ExitStack()
 
     def run(self) -> FleetRun:
@@ -362,7 +278,8 @@ class Driver:
             return
         budget_s = self._budget_s or self._suite.timing.budget_s
         if budget_s is not None:
-            budget_s = max(0.001, budget_s - (time.monotonic() - self._started))
+            self._measuring_since = self._measuring_since or time.monotonic()
+            budget_s = max(0.001, budget_s - (time.monotonic() - self._measuring_since))
         known = group.known(share.plans, links, member.device)
         plans = [*share.plans, *links]
         salt = member.device if links else ""

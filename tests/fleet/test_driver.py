@@ -1,6 +1,7 @@
 """A suite dealt out over workers that answer in this process, and die when they are told to."""
 
 import json
+import time
 from collections import Counter
 from functools import partial
 from random import Random
@@ -272,3 +273,15 @@ def test_what_the_driver_does_grows_with_the_devices_not_with_their_square(tmp_p
         sweep_fleet(suite(2, 64, 66), cluster, sisters, tmp_path / f"{devices}", isolate=False)
         calls[devices] = cluster.calls
     assert calls[20] / calls[5] == pytest.approx(4, rel=0.1)
+
+
+def test_a_budget_counts_from_the_first_block_not_from_the_start_of_workers(tmp_path):
+    class Slow(Inline):
+        def start(self, place, make):
+            time.sleep(0.3)
+            return super().start(place, make)
+
+    run = one_run(fleet(Slow(FIRST[:1]), tmp_path / "out", budget_s=0.2))
+    assert run.blocks > 0 and run.unfinished
+    rest = one_run(fleet(Inline(FIRST[:1]), tmp_path / "out", resume=True))
+    assert rest.blocks > run.blocks and not rest.unfinished
