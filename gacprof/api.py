@@ -6,7 +6,6 @@ from there by :mod:`gacprof`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError, first_line
 from gacprof.core.files import read_json
+from gacprof.core.formatting import slug
 from gacprof.core.frames import notebook_progress
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from gacprof.devices.device import Device
     from gacprof.diagnosing.workload import Tokens
     from gacprof.explain.causes import Explanation
+    from gacprof.fleet.cluster import Cluster
+    from gacprof.fleet.driver import FleetRun, Watch
+    from gacprof.fleet.members import Member
     from gacprof.planning.pareto import Pareto
 
     Model = str | Path | Inventory | torch.nn.Module
@@ -165,35 +168,73 @@ def sweep_all_gpus(
     suite: Suite,
     *,
     out: str | Path | None = None,
-    resume: bool = False,
-    budget_s: float | None = None,
-    isolate: bool = True,
-    timeout_s: float = BLOCK_TIMEOUT_S,
-    timer: str = "auto",
     progress: Progress | None = None,
-) -> list[RunSummary]:
-    """:func:`sweep` a suite on every GPU at once, each into a folder of its own in ``out``."""
-    from gacprof.devices.device import local_gpus
-    from gacprof.sweeping.run import run_on_all
+    timer: str = "auto",
+    **how: Any,
+) -> FleetRun:
+    """:func:`sweep` a suite on all GPUs of this machine at once: equal ones split its curves.
 
-    names = local_gpus()
-    with ExitStack() as stack:
-        opened = {
-            name: stack.enter_context(
-                sweeper(
-                    name, timer=timer, isolate=isolate, timeout_s=timeout_s,
-                    processes=suite.timing.processes,
-                )
-            )
-            for name in names
-        }  # fmt: skip
-        folder = Path(out or f"runs/{suite.name}-all")
-        _check_resume(resume, *(folder / name.replace(":", "") for name in names))
-        with _noted(folder):
-            summaries = run_on_all(
-                suite, opened, folder, progress=progress, resume=resume, budget_s=budget_s
-            )
-    return list(summaries.values())
+    Each kind has its folder in ``out``. ``how`` is as for :func:`sweep_fleet`.
+    """
+    from gacprof.devices.device import local_gpus
+    from gacprof.fleet.cluster import Threads
+
+    cluster, folder = Threads(local_gpus()), Path(out or f"runs/{suite.name}-all")
+    return _sweep_on(cluster, suite, folder, timer, _summed(progress), **how)
+
+
+def sweep_fleet(
+    suite: Suite | Mapping[str, Any] | str | Path,
+    *,
+    out: str | Path | None = None,
+    address: str = "auto",
+    devices: str = "auto",
+    timer: str = "auto",
+    watch: Watch | None = None,
+    progress: Progress | None = None,
+    **how: Any,
+) -> FleetRun:
+    """:func:`sweep` a suite on the devices of a Ray cluster: equal ones split its curves.
+
+    ``address`` is ``auto`` (the cluster that this machine belongs to), ``local`` (this machine
+    alone) or ``ray://HOST:10001``. ``devices`` are ``cuda``, ``cpu``, ``all``, or by default GPUs
+    where there are any. Each kind of device has its run folder in ``out``, which only the caller
+    writes. ``how`` may be ``resume``, ``budget_s``, ``timeout_s``, ``isolate``, and ``wait_s``: how
+    long a device is waited for.
+
+    Raises :class:`SuiteError`, and :class:`MeasurementError` where Ray, a cluster or a device is
+    missing.
+    """
+    from gacprof.fleet.on_ray import RayCluster, connected
+
+    chosen = make_suite(suite)
+    folder = Path(out or f"runs/{chosen.name}-fleet")
+    with connected(address):
+        cluster = RayCluster(devices)
+        return _sweep_on(cluster, chosen, folder, timer, watch or _summed(progress), **how)
+
+
+def _sweep_on(
+    cluster: Cluster, suite: Suite, folder: Path, timer: str, watch: Watch, **how: Any
+) -> FleetRun:
+    from gacprof.fleet.cluster import opener_on
+    from gacprof.fleet.driver import sweep_fleet
+    from gacprof.operators.own import own_operators
+
+    _check_resume(how.get("resume", False), folder)
+    with _noted(folder):
+        opener = opener_on(own_operators(), timer)
+        return sweep_fleet(suite, cluster, opener, folder, watch=watch, **how)
+
+
+def _summed(progress: Progress | None) -> Watch:
+    """All workers' progress as one."""
+
+    def watch(members: Sequence[Member]) -> None:
+        if progress:
+            progress(sum(m.done for m in members), sum(m.total for m in members), None)
+
+    return watch
 
 
 def estimate_sweep(
@@ -243,15 +284,9 @@ def _kind(device: str | None) -> str:
     return "cuda" if device == "all" else device_name(device).partition(":")[0]
 
 
-def slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def _check_resume(resume: bool, *folders: Path) -> None:
-    """Of several GPUs one may have been stopped before it began; with none begun, the name of
-    the folder is wrong."""
-    if resume and not any(f.is_dir() and any(f.iterdir()) for f in folders):
-        folder = folders[0] if len(folders) == 1 else folders[0].parent
+def _check_resume(resume: bool, folder: Path) -> None:
+    """With nothing begun, the name of the folder is wrong."""
+    if resume and not (folder.is_dir() and any(folder.iterdir())):
         raise MeasurementError(
             f"nothing to resume in {folder}: name the sweep's folder with --out, or leave out "
             "--resume to begin one"

@@ -17,6 +17,7 @@ from gacprof.cli import (
     evidence,
     explaining,
     exporting,
+    fleet,
     maps,
     measuring,
     models,
@@ -41,6 +42,7 @@ for verb in (
 app.command("eval")(evaluating.evaluate)
 app.add_typer(maps.app, name="map")
 app.add_typer(evidence.app, name="evidence")
+app.add_typer(fleet.app, name="fleet")
 
 
 def _version(asked: bool) -> None:

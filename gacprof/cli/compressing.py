@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from gacprof.cli.options import EngineOption, OneDevice, Tokens, workload
+from gacprof.cli.options import EngineOption, Fleet, OneDevice, Tokens, workload
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
 from gacprof.core.formatting import microseconds, percent
 
@@ -59,6 +59,7 @@ def compress(
         Path | None,
         Option(help="Keep what is worked out here, for other ratios and maps of this method."),
     ] = None,
+    fleet: Fleet = None,
     as_json: bool = Json,
 ) -> None:
     """Compress a dense model by a published method, with every size one that the map knows to be
@@ -67,9 +68,10 @@ def compress(
     Without --map or --round the sizes are the method's own. After Ctrl-C the same command goes on.
     """
     import gacprof
+    from gacprof.fleet.models import tasks_on
 
     own = {"alpha": alpha, "group_size": group_size, "scope": scope}
-    with progress(method):
+    with progress(method), tasks_on(fleet, device) as tasks:
         result = gacprof.compress(
             model,
             out,
@@ -91,6 +93,7 @@ def compress(
             work=work,
             options={name: value for name, value in own.items() if value is not None},
             tell=_step,
+            tasks=tasks,
         )
     emit(result, as_json, print_compressed)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import OneDevice
+from gacprof.cli.options import Fleet, OneDevice
 from gacprof.cli.printing import Json, emit, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
 from gacprof.core.formatting import percent
@@ -47,6 +47,7 @@ def evaluate(
     limit: Annotated[int | None, Option(min=1, help="With --tasks: examples of each.")] = None,
     dtype: Annotated[str | None, Option(help="Computed in. Default: as stored.")] = None,
     device: OneDevice = None,
+    fleet: Fleet = None,
     as_json: bool = Json,
 ) -> None:
     """Perplexity on a text and accuracy on multiple choice, of several models side by side.
@@ -54,8 +55,11 @@ def evaluate(
     Exit code 1 if a model's numbers are not finite.
     """
     import gacprof
+    from gacprof.fleet.models import tasks_on
 
     if tasks is not None:
+        if fleet is not None:
+            raise CheckpointError("--tasks runs on this machine: leave out --fleet")
         if text is not None or choices is not None:
             raise CheckpointError("--tasks goes without --text and --choices")
         from gacprof.evaluation.harness import run_tasks
@@ -66,10 +70,11 @@ def evaluate(
         )  # fmt: skip
         emit(scores, as_json, print_task_scores)
         return
-    with progress("eval") as advance:
+    with progress("eval") as advance, tasks_on(fleet, device) as elsewhere:
         found = gacprof.evaluate(
             models, text=text, choices=choices, tokenizer=tokenizer, window=window, stride=stride,
             limit_tokens=limit_tokens, batch=batch, dtype=dtype, device=device, progress=advance,
+            tasks=elsewhere,
         )  # fmt: skip
     emit(found, as_json, print_quality)
     if not found.finite:

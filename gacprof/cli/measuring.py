@@ -21,12 +21,13 @@ from gacprof.cli.options import (
     sizes,
     token_counts,
 )
-from gacprof.cli.printing import Json, emit, print_json, print_table, progress, say
+from gacprof.cli.printing import Json, emit, print_json, print_table, progress, say, say_notes
 from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.core.formatting import duration
 
 if TYPE_CHECKING:
     from gacprof.devices.doctor import Component
+    from gacprof.fleet.driver import FleetRun
     from gacprof.sweeping import RunSummary
 
 
@@ -143,7 +144,7 @@ def sweep(
             raise MeasurementError("--lock-clocks goes with one device: name it with --device")
         else:
             done = api.sweep_all_gpus(chosen, progress=advance, **how)
-    emit(done, as_json, _print_swept)
+    emit(done, as_json, print_fleet if device == "all" else _print_swept)
 
 
 def _one_curve(
@@ -202,16 +203,22 @@ def _print_estimate(planned: dict[str, Any]) -> None:
             "undecided")  # fmt: skip
 
 
-def _print_swept(done: RunSummary | list[RunSummary]) -> None:
-    for summary in done if isinstance(done, list) else [done]:
-        say(
-            f"{summary.points} points on {summary.curves} curves, {summary.blocks} blocks, "
-            f"{summary.calls} calls, {summary.failed} failed, {summary.seconds:.1f} s"
-        )
-        if summary.undecided:
-            more = "; --resume goes on with them" if summary.unfinished else ""
-            say(f"{summary.undecided} curves have undecided dims{more}")
-        say(f"samples: {summary.folder}    next: gacprof map build {summary.folder}")
+def _print_swept(run: RunSummary) -> None:
+    say(
+        f"{run.points} points on {run.curves} curves, {run.blocks} blocks, "
+        f"{run.calls} calls, {run.failed} failed, {run.seconds:.1f} s"
+    )
+    if run.undecided:
+        more = "; --resume goes on with them" if run.unfinished else ""
+        say(f"{run.undecided} curves have undecided dims{more}")
+    say(f"samples: {run.folder}    next: gacprof map build {run.folder}")
+
+
+def print_fleet(done: FleetRun) -> None:
+    for kind, run in done.runs.items():
+        say(f"{kind}: {', '.join(done.devices[kind])}")
+        _print_swept(run)
+    say_notes(done.notes)
 
 
 def demo(

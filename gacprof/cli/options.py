@@ -37,6 +37,14 @@ EngineOption = Annotated[
         "trt-llm, sglang.",
     ),
 ]
+Fleet = Annotated[
+    str | None,
+    Option(
+        help="Spread the work over a Ray cluster: auto, local or ray://HOST:10001. "
+        "The result is the same.",
+        metavar="ADDRESS",
+    ),
+]
 DIGITS = 24
 """Of a size on the command line."""
 

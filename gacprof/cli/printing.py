@@ -105,7 +105,7 @@ def _is_number(cell: Any) -> bool:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """An interrupt is reported with its notes here: typer turns it into an exit code, silently."""
     try:
         yield
@@ -127,7 +127,7 @@ def progress(title: str) -> Iterator[Progress]:
         bar.TimeRemainingColumn(),
     )
     bars = bar.Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-    with _interruptible(), bars:
+    with interruptible(), bars:
         task = bars.add_task(title, total=None)
 
         def advance(done: float, total: float, what: object = "") -> None:
@@ -146,7 +146,7 @@ def search_line(objective: str) -> Iterator[Progress]:
     live = Live(
         spinner, console=err, transient=True, refresh_per_second=8, auto_refresh=err.is_terminal
     )
-    with _interruptible(), live:
+    with interruptible(), live:
         if not err.is_terminal:
             live.stop()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import inf
+from math import hypot, inf
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -14,7 +14,14 @@ from pydantic import ValidationError
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.noise import Column, CurveBlocks, checks, noise_of
+from gacprof.cliffmap.noise import (
+    Column,
+    CurveBlocks,
+    checks,
+    device_variance,
+    noise_of,
+    units_of,
+)
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
 from gacprof.core.errors import MapError
 from gacprof.core.fit import block_row, fit_blocks, log_matrix
@@ -69,9 +76,11 @@ def build_map(
         )
     noise = noise_of(list(curves.values()))
     failed = _failed_by_curve(about, curves)
+    across = device_variance(list(curves.values())) ** 0.5
     made, lone = [], []
     for key, curve in sorted(curves.items(), key=lambda item: str(item[0])):
-        measured = _measured(curve, key.axis, noise.inflation, about, mechanism_of)
+        unseen = across if len(curve.devices) < 2 else 0.0
+        measured = _measured(curve, key.axis, noise.inflation, unseen, about, mechanism_of)
         if len(measured) < 2:
             lone += [_lone(m, key, timer) for m in measured]
             continue
@@ -167,7 +176,7 @@ def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
     ]
     matrix = log_matrix(rows, len(place))
     flags = [disturbed for row in rows for _, disturbed in row.values()]
-    fit = fit_blocks(matrix, [block.process for block in blocks])
+    fit = fit_blocks(matrix, units_of(blocks))
     return CurveBlocks(blocks, list(place), matrix, sum(flags) / len(flags), fit)
 
 
@@ -185,10 +194,12 @@ def _measured(
     curve: CurveBlocks,
     axis: str,
     inflation: float,
+    across: float,
     notes: Mapping[Point, PointNote],
     mechanism_of: MechanismOf,
 ) -> list[Measured]:
-    """Each point's latency: of its slot and its replicate, weighed by their errors."""
+    """Each point's latency: of its slot and its replicate, weighed by their errors. ``across`` is
+    the error that other devices of the kind would add."""
     by_point: dict[Point, list[int]] = defaultdict(list)
     for column, (point, _) in enumerate(curve.slots):
         by_point[point].append(column)
@@ -200,7 +211,7 @@ def _measured(
             Measured(
                 point.dim[axis],
                 float(np.exp(effect)),
-                inf if curve.contended else inflation * error,
+                inf if curve.contended else hypot(inflation * error, across),
                 int(curve.fit.counts[columns].sum()),
                 mechanism_of(Sample(point, (), (), "", kernels=kernels)),
                 kernels,

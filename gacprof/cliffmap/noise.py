@@ -18,6 +18,8 @@ LEAST_PAIRS = 12
 DRIFT_BOUND = 0.25
 """A level that moves by more within a sweep was not one machine state."""
 CARRY_OVER_BOUND = 0.01
+DEVICES_BOUND = 0.01
+"""Equal devices whose levels differ by less pass for equally fast."""
 CONTENDED = 0.5
 """The share of calls that lost a core although they were made several times over, from which a
 curve's times are those of the scheduler: all dims then look alike, and nothing looks noisy."""
@@ -48,19 +50,42 @@ class CurveBlocks:
         return self.disturbed > CONTENDED
 
     @property
-    def process(self) -> list[int]:
-        return [block.process for block in self.blocks]
+    def devices(self) -> list[str]:
+        """The devices that measured it, of several equal ones."""
+        return sorted({block.device for block in self.blocks})
+
+    @property
+    def units(self) -> list[int]:
+        """By block, what its times may depend on as a whole: see :func:`units_of`."""
+        return units_of(self.blocks)
+
+
+def units_of(blocks: Sequence[Block]) -> list[int]:
+    """The number of each block's process; of its device, where several measured the curve: what
+    processes of one device have in common would pass for certain otherwise."""
+    names = sorted({block.device for block in blocks})
+    if len(names) < 2:
+        return [block.process for block in blocks]
+    return [names.index(block.device) for block in blocks]
 
 
 def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
-    """The A/A floor over all pairs of these curves; null with the reason where there is none."""
+    """The A/A floor over all pairs of these curves; null with the reason where there is none.
+
+    Of several devices, what another one of them would differ by is in it, from the curves that
+    more than one has measured.
+    """
     differences: list[float] = []
+    across: list[float] = []
     standard: list[float] = []
     for curve in curves:
         pairs = curve.pairs
         if not pairs:
             continue
-        differences += half_sample_differences(curve.log_us, curve.process, pairs).tolist()
+        several = len(curve.devices) > 1
+        found = half_sample_differences(curve.log_us, curve.units, pairs, 1 if several else None)
+        differences += found.tolist()
+        across += found.tolist() if several else []
         for i, j in pairs:
             spread = float(np.hypot(curve.fit.error[i], curve.fit.error[j]))
             if 0 < spread < np.inf:
@@ -68,19 +93,21 @@ def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
     number = sum(len(curve.pairs) for curve in curves)
     if not differences:
         return Noise(floor=None, reason="no hidden A/A replicate was measured often enough")
+    floor = max(aa_floor(differences), aa_floor(across) if len(across) >= LEAST_PAIRS else 0.0)
     off = aa_floor(standard) / 1.96 if len(standard) >= LEAST_PAIRS else 1.0
     return Noise(
-        floor=float(f"{np.expm1(aa_floor(differences)):.4g}"),
+        floor=float(f"{np.expm1(floor):.4g}"),
         quantile=FLOOR_QUANTILE,
         pairs=number,
-        processes=len({p for curve in curves for p in curve.process}),
+        processes=len({block.process for curve in curves for block in curve.blocks}),
         inflation=round(max(1.0, off), 3),
     )
 
 
 def checks(curves: Sequence[CurveBlocks]) -> list[Check]:
-    """Carry-over from the predecessor, drift of the level, and contention, each tested."""
-    found = [_carry_over(curves), _drift(curves), _contention(curves)]
+    """Carry-over from the predecessor, drift of the level, contention, and whether equal devices
+    are equally fast, each tested."""
+    found = [_carry_over(curves), _drift(curves), _contention(curves), _devices(curves)]
     return [check for check in found if check is not None]
 
 
@@ -149,3 +176,50 @@ def _contention(curves: Sequence[CurveBlocks]) -> Check:
         told=f"{share:.1%} of the calls lost a core to other work, however often they were made; "
         + (f"{contended} curves are undecided for it" if contended else "the others count"),
     )
+
+
+def device_variance(curves: Sequence[CurveBlocks]) -> float:
+    """The variance of a dim's log latency between equal devices, from the curves that several of
+    them measured; 0 where none did."""
+    found = [curve.fit.between for curve in curves if len(curve.devices) > 1]
+    return float(np.median(np.concatenate(found))) if found else 0.0
+
+
+def _devices(curves: Sequence[CurveBlocks]) -> Check | None:
+    """Which of several equal devices is slower or faster than its sisters, by link curves."""
+    levels: dict[str, list[float]] = {}
+    spreads: list[float] = []
+    for curve in curves:
+        if len(curve.devices) < 2:
+            continue
+        by_row = np.nanmedian(curve.log_us - curve.fit.effect, axis=1)
+        own = {name: _levels(curve, by_row, name) for name in curve.devices}
+        middle = float(np.median([np.mean(each) for each in own.values()]))
+        for name, each in own.items():
+            levels.setdefault(name, []).append(float(np.mean(each)) - middle)
+            spreads += [float(np.var(each, ddof=1) / len(each))] if len(each) > 1 else []
+    if not levels:
+        return None
+    off = {name: float(np.expm1(np.mean(each))) for name, each in levels.items()}
+    chance = 4 * float(np.sqrt(np.mean(spreads))) if spreads else 0.0
+    bound = max(chance, DEVICES_BOUND)
+    odd = sorted((n for n in off if abs(off[n]) > bound), key=lambda n: -abs(off[n]))
+    worst = max(off, key=lambda name: abs(off[name]))
+    told = ", ".join(f"{name} takes {off[name]:+.1%}" for name in (odd or [worst])[:3])
+    more = f" and {len(odd) - 3} more differ" if len(odd) > 3 else ""
+    return Check(
+        name="devices",
+        effect=round(off[worst], 5),
+        bound=round(bound, 5),
+        passed=not odd,
+        told=f"of {len(off)} equal devices {told}{more} against the median (chance: {chance:.1%})",
+    )
+
+
+def _levels(curve: CurveBlocks, by_row: Floats, device: str) -> list[float]:
+    """The level of a curve on a device, by process."""
+    rows: dict[int, list[float]] = {}
+    for block, level in zip(curve.blocks, by_row, strict=True):
+        if block.device == device:
+            rows.setdefault(block.process, []).append(float(level))
+    return [float(np.median(each)) for each in rows.values()]

@@ -6,7 +6,8 @@ weight is enough for every ratio and every map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.tensors import TensorReader
@@ -16,6 +17,7 @@ from gacprof.compressing.state import State
 from gacprof.compressors.low_rank import decompose
 from gacprof.compressors.method import LowRank, Target
 from gacprof.core.errors import CompressionError
+from gacprof.core.tasks import Tasks
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +49,11 @@ class Decompositions:
         device: str,
         score: str | None,
         tell: Tell,
+        tasks: Tasks,
     ) -> None:
         self.reader, self.method, self.targets, self.state = reader, method, targets, state
+        self._tasks = tasks
+        self._pending: deque[tuple[str, Callable[[], dict[str, torch.Tensor]], str]] = deque()
         self._calibration, self._device, self._tell = calibration, device, tell
         self._score = score
         self._latest: tuple[str, dict[str, Any]] = ("", {})
@@ -87,6 +92,7 @@ class Decompositions:
         model = LayeredModel(self.reader, self._device)  # refuses what could not be loaded again
         for index in [*range(len(model.layers)), None]:
             self._decompose_layer(index, {})
+        self._save(all_of_them=True)
 
     def _is_done(self, file: str) -> bool:
         return self.state.has(file)
@@ -116,15 +122,14 @@ class Decompositions:
                 paths = self._paths(name, index)
                 watched = {target: layer.get_submodule(path) for target, path in paths.items()}
                 seen = pass_on(model, self.state, index, layer, watched, moments)
-            self._decompose_layer(index, seen)
-            if not keep:
-                self.state.drop(hidden(index))
+            self._decompose_layer(index, seen, done_with="" if keep else hidden(index))
         last = hidden(len(model.layers))
         heads = {t.name: model.model.get_submodule(t.name) for t in self._in_layer(None)}
         if heads:
             with watching(heads, moments) as seen:
                 _through_head(model, self.state, last, calibration)
             self._decompose_layer(None, seen)
+        self._save(all_of_them=True)
         self.state.save_json(FORWARD, {})
         if not keep:
             self.state.drop(last)
@@ -136,50 +141,44 @@ class Decompositions:
         """The layer's targets, and where they are in it."""
         return {t.name: t.name.removeprefix(f"{layer}.") for t in self._in_layer(index)}
 
-    def _decompose_layer(self, layer: int | None, seen: Mapping[str, Seen]) -> None:
+    def _decompose_layer(
+        self, layer: int | None, seen: Mapping[str, Seen], done_with: str = ""
+    ) -> None:
+        """Submit a layer; its factors are saved, and ``done_with`` is dropped, when they come."""
         targets, file = self._in_layer(layer), FACTORS.format("head" if layer is None else layer)
-        if self.state.has(file) or not targets:
-            if layer is not None and not self.state.has(file):
-                self.state.save(file, {})
-            return
-        found: dict[str, torch.Tensor] = {}
-        scalings: dict[int, Any] = {}
-        for target in targets:
-            facts = seen[target.name].as_mapping(target.name) if target.name in seen else {}
-            shared = id(seen.get(target.name))
-            if shared not in scalings or not facts:
-                # An expert that no token was sent to has seen nothing: its plain SVD.
-                scalings[shared] = self.method.scaling(target, facts) if facts else None
-            found |= self._decompose(target, scalings[shared], facts)
-        self.state.save(file, found)
+        if not self.state.has(file) and (targets or layer is not None):
+            numbers: dict[int, int] = {}
+            facts: list[Mapping[str, torch.Tensor]] = []
+            pieces: list[tuple[Target, torch.Tensor, int | None]] = []
+            for target in targets:
+                one = seen.get(target.name)
+                if one is not None and id(one) not in numbers:
+                    numbers[id(one)] = len(facts)
+                    facts.append(one.as_mapping(target.name))
+                stored = self._finite(target)
+                pieces.append((target, stored, None if one is None else numbers[id(one)]))
+            wanted = self._tasks.submit(decomposed, self.method, pieces, facts, self._device)
+            self._pending.append((file, wanted, done_with))
+        elif done_with:
+            self.state.drop(done_with)
+        self._save()
 
-    def _decompose(
-        self, target: Target, scaling: Any, facts: Mapping[str, Any]
-    ) -> dict[str, torch.Tensor]:
+    def _save(self, all_of_them: bool = False) -> None:
+        while len(self._pending) > (0 if all_of_them else self._tasks.ahead):
+            file, wanted, done_with = self._pending.popleft()
+            self.state.save(file, wanted())
+            if done_with:
+                self.state.drop(done_with)
+
+    def _finite(self, target: Target) -> torch.Tensor:
         import torch
 
         stored = self.reader.torch(target.weight)
-        weight = stored.to(self._device, torch.float64)
-        if not torch.isfinite(weight).all():
+        if not torch.isfinite(stored.to(torch.float32)).all():
             raise CompressionError(
                 f"{self.reader.inventory.path}: '{target.weight}' holds NaN or infinity; mend it"
             )
-        found = {f"{target.name}/magnitude": weight.square().sum(1).float()}
-        if self._calibration is not None:
-            norm = facts.get("norm", torch.zeros(1))
-            found[f"{target.name}/activation"] = norm.square().reshape(1).float()
-        for i in range(target.groups):
-            part = weight[i * target.rows : (i + 1) * target.rows]
-            made = decompose(part, scaling, entries_kept(target))
-            for what, value in (("u", made.u), ("v", made.v)):
-                narrow = value.to(stored.dtype)
-                if not torch.isfinite(narrow).all():
-                    raise CompressionError(
-                        f"the factors of '{target.name}' do not fit {target.dtype}: they overflow"
-                    )
-                found[f"{target.name}/{i}/{what}"] = narrow
-            found[f"{target.name}/{i}/sigma"] = made.sigma
-        return found
+        return stored
 
     def of(self, target: Target) -> dict[str, torch.Tensor]:
         """What was worked out for the target's layer: ``name/group/u``, ``/v``, ``/sigma``, and
@@ -212,6 +211,53 @@ class Decompositions:
                 f"the score {score} is not known of '{target.name}': take magnitude or activation"
             )
         return self.state.load(FILE.format(target.layer))[f"{target.name}/{score}_rows"]
+
+
+def decomposed(
+    method: LowRank,
+    pieces: Sequence[tuple[Target, torch.Tensor, int | None]],
+    facts: Sequence[Mapping[str, torch.Tensor]],
+    device: str,
+) -> dict[str, torch.Tensor]:
+    """The factors of a layer's targets, each with its stored weight and, by their place in
+    ``facts``, what is known of its inputs. Needs nothing but its arguments."""
+    import torch
+
+    found: dict[str, torch.Tensor] = {}
+    scalings: dict[int, Any] = {}
+    for target, stored, place in pieces:
+        known = {} if place is None else facts[place]
+        if place is not None and place not in scalings:
+            scalings[place] = method.scaling(target, known)
+        # An expert that no token was sent to has seen nothing: its plain SVD.
+        scaling = None if place is None else scalings[place]
+        if place is None and facts:
+            found[f"{target.name}/activation"] = torch.zeros(1)
+        found |= _decompose(target, stored, scaling, known, device)
+    return found
+
+
+def _decompose(
+    target: Target, stored: torch.Tensor, scaling: Any, facts: Mapping[str, Any], device: str
+) -> dict[str, torch.Tensor]:
+    import torch
+
+    weight = stored.to(device, torch.float64)
+    found = {f"{target.name}/magnitude": weight.square().sum(1).float()}
+    if "norm" in facts:
+        found[f"{target.name}/activation"] = facts["norm"].square().reshape(1).float()
+    for i in range(target.groups):
+        part = weight[i * target.rows : (i + 1) * target.rows]
+        made = decompose(part, scaling, entries_kept(target))
+        for what, value in (("u", made.u), ("v", made.v)):
+            narrow = value.to(stored.dtype)
+            if not torch.isfinite(narrow).all():
+                raise CompressionError(
+                    f"the factors of '{target.name}' do not fit {target.dtype}: they overflow"
+                )
+            found[f"{target.name}/{i}/{what}"] = narrow
+        found[f"{target.name}/{i}/sigma"] = made.sigma
+    return found
 
 
 def entries_kept(target: Target) -> int:

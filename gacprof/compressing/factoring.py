@@ -18,6 +18,7 @@ from gacprof.compressing.scores import scores_of
 from gacprof.compressing.state import State
 from gacprof.compressing.writing import NewTensor
 from gacprof.compressors.method import Evidence, LowRank, Target, uniform_rank
+from gacprof.core.tasks import Tasks
 from gacprof.planning.memory import NewSizes
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ class Factoring:
         device: str,
         score: str | None,
         tell: Tell,
+        tasks: Tasks,
     ) -> None:
         self.reader, self.method, self.score = reader, method, score
         self.targets, self.left = choice.targets, choice.left
         self._work = Decompositions(
-            reader, method, choice.targets, state, calibration, device, score, tell
+            reader, method, choice.targets, state, calibration, device, score, tell, tasks
         )
 
     def prepare(self) -> None:

@@ -34,6 +34,7 @@ from gacprof.compressing.writing import (
 from gacprof.compressors.llmpruner import TaylorPruning
 from gacprof.compressors.methods import method_named
 from gacprof.core.errors import CompressionError
+from gacprof.core.tasks import Tasks
 from gacprof.devices.device import device_name
 from gacprof.diagnosing.workload import Tokens
 from gacprof.planning import Plan
@@ -94,6 +95,7 @@ def compress(
     options: dict[str, Any] | None = None,
     preset: str | None = None,
     tell: Tell = lambda line: None,
+    tasks: Tasks | None = None,
 ) -> CompressResult:
     """Compress the dense ``model`` by ``ratio`` with a published method, and write it to ``out``.
 
@@ -106,6 +108,8 @@ def compress(
     ``out`` appears whole or not at all. What is worked out on the way lies beside it until then, so
     that the same call goes on after an interrupt; in a folder ``work`` of your own it stays, for
     other ratios and maps. ``device`` is ``cpu`` or ``cuda`` (default: a GPU if there is one).
+    ``tasks`` decompose the layers elsewhere, as :mod:`gacprof.fleet.models` does; the result is the
+    same to the last bit.
 
     Raises :class:`CompressionError`, :class:`CheckpointError`, :class:`MapError`,
     :class:`PlanError` or :class:`SolverError`.
@@ -131,7 +135,7 @@ def compress(
             calib, reader.inventory, windows=windows, length=length, tokenizer=tokenizer
         )
     where = device_name(device)
-    job = _job(reader, request, calibration)
+    job = _job(reader, request, calibration, tasks or Tasks())
     key = _key(reader.inventory, request, job, where)
     with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
         family = job.start(state, where, tell)
@@ -219,7 +223,9 @@ class _Job:
     start: Callable[[State, str, Tell], Family]
 
 
-def _job(reader: TensorReader, request: CompressRequest, calibration: Calibration | None) -> _Job:
+def _job(
+    reader: TensorReader, request: CompressRequest, calibration: Calibration | None, tasks: Tasks
+) -> _Job:
     """The method on the model. Raises :class:`CompressionError` where it lacks a text."""
     method = method_named(request.method, request.options)
     if isinstance(method, TaylorPruning):
@@ -241,7 +247,7 @@ def _job(reader: TensorReader, request: CompressRequest, calibration: Calibratio
         if isinstance(method, TaylorPruning):
             return Pruning(reader, method, state, calibration, device, score, tell)
         choice = targets_of(reader, method)
-        return Factoring(reader, method, choice, state, calibration, device, follows, tell)
+        return Factoring(reader, method, choice, state, calibration, device, follows, tell, tasks)
 
     return _Job(passes, calibration, start)
 

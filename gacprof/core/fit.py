@@ -179,14 +179,18 @@ def aa_floor(differences: Sequence[float] | Floats, weights: Floats | None = Non
 
 
 def half_sample_differences(
-    log_us: Floats, process: Sequence[int] | Ints, pairs: Sequence[tuple[int, int]]
+    log_us: Floats,
+    process: Sequence[int] | Ints,
+    pairs: Sequence[tuple[int, int]],
+    size: int | None = None,
 ) -> Floats:
     """A/A differences across processes, as two independent sweeps of this length would differ.
 
     ``pairs`` are columns (slot, replicate). The slot is taken from one half of the processes, the
-    replicate from the other, both ways round, and the difference scaled from the halves to the
-    whole (a variance is inversely proportional to the number of processes). With one process the
-    halves are of its blocks. Empty where no pair was called in both halves.
+    replicate from the other, both ways round, and the difference scaled from the halves to sweeps
+    of ``size`` processes, by default as many as there are (a variance is inversely proportional to
+    their number). With one process the halves are of its blocks. Empty where no pair was called in
+    both halves.
     """
     processes = np.asarray(process)
     numbers = np.unique(processes)
@@ -195,7 +199,7 @@ def half_sample_differences(
     else:
         first = np.arange(len(processes)) % 2 == 0
     share = (len(numbers[::2]), len(numbers[1::2])) if len(numbers) > 1 else (1, 1)
-    whole = share[0] + share[1]
+    whole = size or share[0] + share[1]
     scale = np.sqrt((2 / whole) / (1 / share[0] + 1 / share[1]))
     effect, block = two_way(log_us)
     residual = log_us - effect - block[:, None]

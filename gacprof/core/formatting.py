@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -15,6 +16,11 @@ def visible(text: str) -> str:
         repr(c)[1:-1] if unicodedata.category(c).startswith("C") and c not in "\n\t" else c
         for c in text
     )
+
+
+def slug(name: str) -> str:
+    """``NVIDIA H100 80GB`` as ``nvidia-h100-80gb``: a name for a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def microseconds(value: float | None) -> str | None:

@@ -100,7 +100,8 @@ class Block:
     ``number`` counts the run's blocks, ``process`` the fresh processes that they ran in.
     ``axis`` is the swept axis of the curve that the block belongs to. Clocks, temperature and
     power are read at the block's end; None where they cannot be read. ``throttled`` says why
-    the device ran below its clock; empty if it did not.
+    the device ran below its clock; empty if it did not. ``device`` names one of several equal
+    devices; empty where there is one only.
     """
 
     number: int
@@ -114,6 +115,7 @@ class Block:
     mem_clock_mhz: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
+    device: str = ""
 
 
 @dataclass(frozen=True)

@@ -284,12 +284,12 @@ def sweeper(
         with open_device(name, timer) as device:
             yield device
         return
-    opener = partial(_open_away, own_operators(), name, timer)
+    opener = partial(open_away, own_operators(), name, timer)
     with IsolatedDevice(opener, timeout_s, spares) as isolated:
         yield isolated
 
 
-def _open_away(own: bytes, name: str, timer: str) -> Device:
+def open_away(own: bytes, name: str, timer: str) -> Device:
     """Open the device in a worker, which has to know the caller's own operators too."""
     take_over(own)
     return open_device(name, timer)

@@ -107,18 +107,42 @@ def score_choices(
     """Answer all questions, at most ``most_tokens`` tokens in one forward pass (one request may
     have more). ``progress`` is called with the number of requests that were scored."""
     flat = [request for choices in asked for request in choices]
-    sums = torch.zeros(len(flat), dtype=torch.float64)
-    for group in _groups(flat, most_tokens):
-        sums[group] = _sums(scorer, [flat[i] for i in group])
+    groups = [[flat[i] for i in group] for group in groups_of(asked, most_tokens)]
+    return picked(questions, asked, most_tokens, score_requests(scorer, groups, progress))
+
+
+def score_requests(
+    scorer: Scorer,
+    groups: Sequence[Sequence[Request]],
+    progress: Callable[[int], object] = lambda requests: None,
+) -> list[float]:
+    """The log-likelihood of each request's continuation, a forward pass a group."""
+    found: list[float] = []
+    for group in groups:
+        found += _sums(scorer, group).tolist()
         progress(len(group))
-    picked: list[int | None] = []
+    return found
+
+
+def picked(
+    questions: Sequence[Question],
+    asked: Sequence[Sequence[Request]],
+    most_tokens: int,
+    scored: Sequence[float],
+) -> ChoiceScore:
+    """The choices by the log-likelihoods of the requests in the order of :func:`groups_of`."""
+    sums = torch.zeros(len(scored), dtype=torch.float64)
+    sums[[i for group in groups_of(asked, most_tokens) for i in group]] = torch.tensor(
+        scored, dtype=torch.float64
+    )
+    by_sum: list[int | None] = []
     normalised: list[int | None] = []
     for question, own in zip(questions, sums.split([len(c) for c in asked]), strict=True):
         lengths = torch.tensor([float(len(choice)) for choice in question.choices])
         finite = bool(own.isfinite().all())
-        picked.append(int(own.argmax()) if finite else None)
+        by_sum.append(int(own.argmax()) if finite else None)
         normalised.append(int((own / lengths).argmax()) if finite else None)
-    return ChoiceScore(tuple(picked), tuple(normalised))
+    return ChoiceScore(tuple(by_sum), tuple(normalised))
 
 
 def _sums(scorer: Scorer, group: Sequence[Request]) -> torch.Tensor:
@@ -135,9 +159,10 @@ def _sums(scorer: Scorer, group: Sequence[Request]) -> torch.Tensor:
     return torch.stack([part.sum() for part in found])
 
 
-def _groups(flat: Sequence[Request], most_tokens: int) -> Iterator[list[int]]:
-    """Indices of requests of similar length, so that little is padded; the longest first, so that
-    memory runs out at once or never."""
+def groups_of(asked: Sequence[Sequence[Request]], most_tokens: int) -> Iterator[list[int]]:
+    """The numbers of requests of similar length, so that little is padded; the longest first, so
+    that memory runs out at once or never."""
+    flat = [request for choices in asked for request in choices]
     order = sorted(range(len(flat)), key=lambda i: -len(flat[i].ids))
     first = 0
     while first < len(order):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -20,7 +21,16 @@ from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError, first_line
-from gacprof.evaluation.choices import Question, Request, read_questions, requests, score_choices
+from gacprof.core.tasks import Tasks
+from gacprof.evaluation.choices import (
+    Question,
+    Request,
+    groups_of,
+    picked,
+    read_questions,
+    requests,
+    score_requests,
+)
 from gacprof.evaluation.comparison import LEVEL
 from gacprof.evaluation.likelihood import Scorer
 from gacprof.evaluation.models import (
@@ -32,7 +42,7 @@ from gacprof.evaluation.models import (
     ready,
     text_config,
 )
-from gacprof.evaluation.perplexity import score_text, windows
+from gacprof.evaluation.perplexity import TextScore, Window, score_windows, windows
 from gacprof.evaluation.quality import (
     ModelQuality,
     Quality,
@@ -70,6 +80,34 @@ class _Task:
         predictions = 0 if self.ids is None else len(self.ids) - 1
         return predictions + sum(map(len, self.asked))
 
+    @property
+    def windows(self) -> list[Window]:
+        return [] if self.ids is None else windows(len(self.ids), self.window, self.stride)
+
+    @property
+    def most_tokens(self) -> int:
+        """Of requests in one forward pass."""
+        return self.window * self.batch
+
+    def pieces(self, count: int) -> list[_Piece]:
+        """At most so many parts of nearly equal size, of whole batches: which windows and requests
+        run together does not depend on ``count``, and so nor does any result."""
+        flat = [request for choices in self.asked for request in choices]
+        groups = [[flat[i] for i in group] for group in groups_of(self.asked, self.most_tokens)]
+        batches = -(-len(self.windows) // self.batch)
+        count = max(1, min(count, max(batches, len(groups))))
+        parts = [(i / count, (i + 1) / count) for i in range(count)]
+        return [
+            _Piece(
+                self.batch,
+                self.ids,
+                self.windows[int(a * batches) * self.batch : int(b * batches) * self.batch],
+                groups[int(a * len(groups)) : int(b * len(groups))],
+                self.largest_id,
+            )
+            for a, b in parts
+        ]
+
 
 def evaluate(
     models: Sequence[Model] | Model,
@@ -84,13 +122,15 @@ def evaluate(
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     progress: Progress = lambda done, total, what: None,
+    tasks: Tasks | None = None,
 ) -> Quality:
     """The perplexity of the file ``text`` and the accuracy on the questions of ``choices``.
 
     ``window`` is how many tokens a model sees at once, by default 1024 or what it has positions
     for; ``stride`` how far windows are apart, by default half a window. ``limit_tokens`` cuts
     the text. ``batch`` windows run at once. ``tokenizer`` is a folder; by default the one that
-    the models bring. ``dtype`` defaults to the stored one, the widest of all models.
+    the models bring. ``dtype`` defaults to the stored one, the widest of all models. ``tasks``
+    score parts of it elsewhere, as :mod:`gacprof.fleet.models` does; every number stays the same.
 
     Raises :class:`CheckpointError` for a model, text or file of questions that cannot be used,
     :class:`MeasurementError` for a device that is not there or too small.
@@ -103,9 +143,10 @@ def evaluate(
     size, step = _window(given, window, stride, batch)
     task = _task(given, text, choices, tokenizer, size, step, limit_tokens, batch)
     names = distinct_names([name_of(model) for model in given])
+    shares = [_share(progress, i, len(given), task, name) for i, name in enumerate(names)]
     found = [
-        _scored(model, name, numbers, where, task, _share(progress, i, len(given), task, name))
-        for i, (model, name) in enumerate(zip(given, names, strict=True))
+        _scored(model, name, numbers, where, task, advance, tasks or Tasks())
+        for model, name, advance in zip(given, names, shares, strict=True)
     ]
     level = LEVEL / max(1, len(given) - 1)
     counts = () if task.ids is None else [w.predictions for w in windows(len(task.ids), size, step)]
@@ -194,6 +235,27 @@ def _share(
     return advance
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A part of what a model is asked: windows of the text, groups of requests."""
+
+    batch: int
+    ids: torch.Tensor | None
+    windows: Sequence[Window]
+    groups: Sequence[Sequence[Request]]
+    largest_id: int
+
+    @property
+    def work(self) -> int:
+        return sum(w.predictions for w in self.windows) + sum(map(len, self.groups))
+
+
+class _Scored(NamedTuple):
+    parameters: int
+    nll: list[float]
+    requests: list[float]
+
+
 def _scored(
     model: Model,
     name: str,
@@ -201,10 +263,43 @@ def _scored(
     device: torch.device,
     task: _Task,
     advance: Callable[[int], None],
+    tasks: Tasks,
 ) -> ModelQuality:
-    """One model's scores; a model that was loaded for them is let go."""
+    """One model's scores, a piece of them a task."""
+    if isinstance(model, nn.Module):
+        tasks = Tasks()  # what is in memory here stays here
+    pieces = task.pieces(max(1, tasks.ahead))
+    if tasks.ahead:
+        wanted = [tasks.submit(_answer, model, name, dtype, device, piece) for piece in pieces]
+    else:
+        wanted = [tasks.submit(_answer, model, name, dtype, device, pieces[0], advance)]
+    found: list[_Scored] = []
+    for piece, result in zip(pieces, wanted, strict=True):
+        found.append(result())
+        if tasks.ahead:
+            advance(piece.work)
+    quality = ModelQuality(name, name_of(model), found[0].parameters)
+    if task.ids is not None:
+        nll = tuple(x for one in found for x in one.nll)
+        quality = with_text(quality, TextScore(nll, tuple(w.predictions for w in task.windows)))
+    if task.questions:
+        scores = [x for one in found for x in one.requests]
+        answers = picked(task.questions, task.asked, task.most_tokens, scores)
+        quality = with_choices(quality, answers, task.questions)
+    return quality
+
+
+def _answer(
+    model: Model,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    piece: _Piece,
+    advance: Callable[[int], object] = lambda more: None,
+) -> _Scored:
+    """Score a piece; a model that was loaded for it is let go."""
     try:
-        return _run(ready(model, dtype, device), ModelQuality(name, name_of(model)), task, advance)
+        return _run(ready(model, dtype, device), name_of(model), piece, advance)
     except torch.OutOfMemoryError as error:
         raise MeasurementError(
             f"{name}: out of memory: {first_line(error)}; take a smaller window, batch or dtype"
@@ -214,24 +309,18 @@ def _scored(
             gc.collect()  # the next model needs the memory
 
 
-def _run(
-    model: nn.Module, found: ModelQuality, task: _Task, advance: Callable[[int], None]
-) -> ModelQuality:
-    found = replace(found, parameters=sum(p.numel() for p in model.parameters()))
+def _run(model: nn.Module, source: str, piece: _Piece, advance: Callable[[int], object]) -> _Scored:
     scorer = Scorer(model)
-    if task.largest_id >= scorer.vocabulary:
+    if piece.largest_id >= scorer.vocabulary:
         raise CheckpointError(
-            f"{found.source} knows {scorer.vocabulary} tokens, the text has {task.largest_id}: "
+            f"{source} knows {scorer.vocabulary} tokens, the text has {piece.largest_id}: "
             "that is another model's tokenizer"
         )
-    if task.ids is not None:
-        text = score_text(scorer, task.ids, task.window, task.stride, task.batch, advance)
-        found = with_text(found, text)
-    if task.questions:
-        most = task.window * task.batch
-        answers = score_choices(scorer, task.questions, task.asked, most, advance)
-        found = with_choices(found, answers, task.questions)
-    return found
+    nll: list[float] = []
+    if piece.ids is not None:
+        nll = score_windows(scorer, piece.ids, piece.windows, piece.batch, advance)
+    requests = score_requests(scorer, piece.groups, advance)
+    return _Scored(sum(p.numel() for p in model.parameters()), nll, requests)
 
 
 def _notes(models: Sequence[Model], task: _Task) -> list[str]:

@@ -9,7 +9,7 @@ most generous choice. The first token of the text has no context at all and is n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,19 +75,18 @@ class TextScore:
         return Perplexity(math.exp(mean) if finite else None, sum(self.tokens))
 
 
-def score_text(
+def score_windows(
     scorer: Scorer,
     ids: torch.Tensor,
-    window: int,
-    stride: int,
+    plan: Sequence[Window],
     batch: int = 1,
     progress: Callable[[int], object] = lambda predictions: None,
-) -> TextScore:
-    """Score the text of token ids [tokens], ``batch`` windows at once. ``progress`` is called
-    with the number of predictions that were made."""
-    plan = windows(len(ids), window, stride)
+) -> list[float]:
+    """The negative log-likelihood of each window of the text of token ids [tokens], ``batch``
+    windows at once. ``progress`` is called with the number of predictions that were made."""
     sums: list[float] = []
-    for group in _groups(plan, batch):
+    for first in range(0, len(plan), batch):
+        group = plan[first : first + batch]
         longest = max(w.end - w.start for w in group)
         inputs = torch.zeros(len(group), longest, dtype=torch.long)
         targets, wanted = torch.zeros_like(inputs), torch.zeros_like(inputs, dtype=torch.bool)
@@ -99,9 +98,18 @@ def score_text(
         counts = [w.predictions for w in group]
         sums += [-float(part.sum()) for part in scorer(inputs, targets, wanted).split(counts)]
         progress(sum(counts))
-    return TextScore(tuple(sums), tuple(w.predictions for w in plan))
+    return sums
 
 
-def _groups(plan: Sequence[Window], batch: int) -> Iterator[Sequence[Window]]:
-    for first in range(0, len(plan), batch):
-        yield plan[first : first + batch]
+def score_text(
+    scorer: Scorer,
+    ids: torch.Tensor,
+    window: int,
+    stride: int,
+    batch: int = 1,
+    progress: Callable[[int], object] = lambda predictions: None,
+) -> TextScore:
+    """:func:`score_windows` of the whole text."""
+    plan = windows(len(ids), window, stride)
+    nll = score_windows(scorer, ids, plan, batch, progress)
+    return TextScore(tuple(nll), tuple(w.predictions for w in plan))

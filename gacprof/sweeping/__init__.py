@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gacprof.devices.worker import sweeper
+from gacprof.sweeping.engine import RunSummary
 from gacprof.sweeping.results import (
     build_map_of,
     environment_of,
@@ -10,7 +11,7 @@ from gacprof.sweeping.results import (
     read_samples,
     suite_of,
 )
-from gacprof.sweeping.run import RunSummary, run_sweep
+from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import read_blocks
 from gacprof.sweeping.suite import Suite, load_suite, shipped_suites
 

@@ -46,9 +46,10 @@ class Decision:
 
 
 class CurveState:
-    """The slots and calls of a curve so far."""
+    """The slots and calls of a curve so far. With a ``salt`` the orders of its blocks are others,
+    its replicates the same."""
 
-    def __init__(self, plan: CurvePlan, timing: Schedule) -> None:
+    def __init__(self, plan: CurvePlan, timing: Schedule, salt: str = "") -> None:
         self.plan, self._timing = plan, timing
         first = [d for d in plan.dims if d not in plan.refined]
         self._rounds: Refinement | None = None
@@ -63,6 +64,8 @@ class CurveState:
         self.counts: list[int] = []
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._add(first)
+        if salt:
+            self._draw = random.Random(f"{timing.seed}:{plan.key}:{salt}")
         self.looked_at = self.losses = 0
         self.noise: float | None = None
         """The standard error (log) that one block would leave, by the last look."""
@@ -209,6 +212,11 @@ class CurveState:
         if self._rounds is not None:
             return False
         return not self.decision.open_share or self.decision.half_width <= self._timing.finest
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a dim was neither safe nor misaligned at the last look."""
+        return bool(self.decision.open_share)
 
     @property
     def finished(self) -> bool:

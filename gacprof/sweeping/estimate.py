@@ -88,6 +88,13 @@ def estimate(
     return TimeEstimate(start + min(sums[0], budget), start + min(sums[1], budget), calls)
 
 
+def guessed_s(plan: CurvePlan, timing: Schedule, kind: str, name: str = "") -> float:
+    """What a curve's blocks may take on a device, by its points' work alone."""
+    roof = ROOFS.get(name) or ASSUMED.get(kind) or ASSUMED["cpu"]
+    block_us = BLOCK_US + _slots(plan, timing) * (CALL_US + _guess_us(plan, roof))
+    return block_us / 1e6 * _blocks(GUESSED_ERROR, timing)
+
+
 def _slots(plan: CurvePlan, timing: Schedule) -> int:
     """Dims of a curve with their replicates; a refined axis has a share of them."""
     dims = len(plan.points)

@@ -11,11 +11,22 @@ from typing import Any
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
 from gacprof.sweeping.store import JOURNAL, PARQUET, RUN, RunFolder, read_header
+from gacprof.sweeping.suite import Suite
 
 SHOWN = 5
 """Differences that a message lists; the others are counted."""
 CONDITIONS = {"threads": "threads", "cores_allowed": "cores that it may use"}
 """Facts of an environment that change what is measured, and what they count."""
+
+
+def header_of(suite: Suite, environment: Environment, timer: str) -> dict[str, Any]:
+    """What a run folder says of itself."""
+    return {
+        "suite": suite.plain(),
+        "suite_hash": suite.hash,
+        "environment": environment.as_dict(),
+        "timer": timer,
+    }
 
 
 @contextmanager

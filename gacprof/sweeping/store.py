@@ -31,8 +31,8 @@ RUN, JOURNAL, PARQUET, POINTS, LOCK = (
 )  # fmt: skip
 FOLD_AT_LEAST = 500
 """Blocks in the journal before it is folded."""
-STATE = ("throttled", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
-"""Columns of a block's state."""
+STATE = ("throttled", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "device")
+"""Columns of a block's state; the last is not in tables of earlier versions."""
 POINT = ("operator", "dims", "dtype", "flags")
 """Columns of a point."""
 COLUMNS = (
@@ -89,10 +89,10 @@ class RunFolder:
     def write_header(self, header: dict[str, Any]) -> None:
         write_json(self.path / RUN, {"schema": RUN_SCHEMA} | header)
 
-    def append(self, block: Block) -> None:
-        """Keep a block; on return it is on disk."""
-        self._write({"block": row_of(block)})
-        self._unfolded += 1
+    def append(self, *blocks: Block) -> None:
+        """Keep blocks; on return they are on disk."""
+        self._write([{"block": row_of(block)} for block in blocks])
+        self._unfolded += len(blocks)
         if self._unfolded >= max(FOLD_AT_LEAST, self._folded // 2):
             self.fold()
 
@@ -100,14 +100,14 @@ class RunFolder:
         """Keep what is known of points beside their times."""
         rows = [_note_row(note) for note in notes]
         if rows:
-            self._write({"points": rows})
+            self._write([{"points": rows}])
 
-    def _write(self, entry: dict[str, Any]) -> None:
+    def _write(self, entries: Sequence[dict[str, Any]]) -> None:
         if self._journal is None:
             _cut_torn_line(self.path / JOURNAL)
             self._journal = (self.path / JOURNAL).open("a", encoding="utf-8")
             sync(self.path)  # a new file's name is not on disk before its folder is
-        self._journal.write(json.dumps(entry) + "\n")
+        self._journal.writelines(json.dumps(entry) + "\n" for entry in entries)
         self._journal.flush()
         os.fsync(self._journal.fileno())
 
@@ -363,6 +363,8 @@ def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
 
 def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
     """The blocks of :func:`frame_of`. Raises ``KeyError``, ``ValueError`` for another table."""
+    if "device" not in frame:
+        frame = frame.assign(device="")
     columns = {name: frame[name].tolist() for name in COLUMNS}
     points: dict[str, Point] = {}
 
@@ -377,13 +379,15 @@ def blocks_of_frame(frame: pd.DataFrame) -> Iterator[Block]:
 
     for number, group in groupby(range(len(frame)), key=columns["block"].__getitem__):
         rows = list(group)
-        process, axis, timer, taken_at, throttled = (
-            columns[name][rows[0]] for name in ("process", "axis", "timer", "taken_at", "throttled")
+        process, axis, timer, taken_at, throttled, device = (
+            columns[name][rows[0]]
+            for name in ("process", "axis", "timer", "taken_at", "throttled", "device")
         )
         yield Block(
             int(number), int(process), str(axis), str(timer), tuple(map(call, rows)),
             float(taken_at), str(throttled),
-            **{name: _present(columns[name][rows[0]]) for name in STATE[1:]},
+            **{name: _present(columns[name][rows[0]]) for name in STATE[1:-1]},
+            device=str(device),
         )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,10 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.device import local_gpus, open_device
-from gacprof.devices.recorded import RecordedDevice
 from gacprof.devices.worker import IsolatedDevice, sweeper
 from gacprof.sweeping import read_blocks
 from gacprof.sweeping.results import read_samples
-from gacprof.sweeping.run import run_on_all, run_sweep
+from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.suite import parse_suite
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -190,47 +188,6 @@ def test_an_interrupt_leaves_no_worker_and_a_folder_to_resume(tmp_path):
     with IsolatedDevice(faulty.open_faulty, timeout_s=1.0) as device:
         run_sweep(suite([*range(1, 6), faulty.HANGS]), device, tmp_path / "run", resume=True)
     assert {k for k, (s, _) in outcome(tmp_path / "run").items() if s == "ok"} == {*range(1, 6)}
-
-
-def test_several_devices_sweep_at_once_each_into_its_folder(tmp_path):
-    opened = {f"cuda:{i}": IsolatedDevice(faulty.open_healthy) for i in range(2)}
-    seen = []
-    summaries = run_on_all(
-        suite([*range(1, 7)]),
-        opened,
-        tmp_path,
-        progress=lambda done, total, point: seen.append(total),
-    )
-    for device in opened.values():
-        device.close()
-    assert {name: s.folder.name for name, s in summaries.items()} == {
-        "cuda:0": "cuda0",
-        "cuda:1": "cuda1",
-    }
-    workers = [
-        {c.us for b in read_blocks(tmp_path / n) for c in b.calls} for n in ("cuda0", "cuda1")
-    ]
-    assert len(workers[0]) == len(workers[1]) == 1 and workers[0] != workers[1]
-    assert max(seen) >= 12
-
-
-def test_one_device_failing_stops_the_others_and_is_told(tmp_path):
-    begun = threading.Event()
-
-    class Broken(RecordedDevice):
-        def burn_in(self):
-            begun.wait(10)
-            raise MeasurementError("it fell off the bus")
-
-    def slow(point):
-        begun.set()
-        time.sleep(0.005)
-        return 5.0
-
-    devices = {"a": Broken(lambda p: 1.0), "b": RecordedDevice(slow)}
-    with pytest.raises(MeasurementError, match="it fell off the bus"):
-        run_on_all(suite([*range(1, 20)], blocks=300), devices, tmp_path)
-    assert len(read_blocks(tmp_path / "b")) < 299
 
 
 def test_all_devices_of_a_machine_without_gpus_is_refused():

@@ -1,0 +1,312 @@
+"""The engine of a sweep: blocks are measured until every curve is decided."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from gacprof.core import Progress
+from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.points import Block, Point, PointNote
+from gacprof.devices.device import BlockTimes, Device
+from gacprof.devices.worker import WorkerLostError
+from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, batches, calls_of, shares
+from gacprof.sweeping.suite import CurvePlan, Schedule, curve_key
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a sweep measured. ``seconds`` counts this call only, not what it resumed."""
+
+    folder: Path
+    curves: int
+    points: int
+    blocks: int
+    calls: int
+    failed: int
+    seconds: float
+    undecided: int = 0
+    """Curves with dims that were neither safe nor misaligned when the sweep ended."""
+    unfinished: int = 0
+    """Curves that the budget ended before that; a resume goes on with them."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"folder": str(self.folder), "seconds": round(self.seconds, 3)}
+
+
+class Outcome(NamedTuple):
+    """Whether a curve has dims that are neither safe nor misaligned, and whether it was cut short
+    by the budget."""
+
+    undecided: bool
+    unfinished: bool
+
+
+class Sink(Protocol):
+    """Where an engine leaves what it measures; what it left is safe on return."""
+
+    def append(self, block: Block) -> None: ...
+
+    def note(self, notes: Iterable[PointNote]) -> None: ...
+
+
+class Engine:
+    """Measures ``curves`` on ``device`` and leaves blocks in ``sink``; goes on from the ``blocks``
+    and ``notes`` of an earlier engine. ``budget_s`` ends it after so many seconds. Engines of
+    another ``salt`` draw other orders."""
+
+    def __init__(
+        self,
+        timing: Schedule,
+        device: Device,
+        curves: Sequence[CurvePlan],
+        sink: Sink,
+        *,
+        blocks: Iterable[Block] = (),
+        notes: Mapping[Point, PointNote] | None = None,
+        progress: Progress | None = None,
+        budget_s: float | None = None,
+        salt: str = "",
+    ) -> None:
+        self._timing, self._device, self._sink = timing, device, sink
+        self._progress, self._budget_s = progress, budget_s
+        self._states = [CurveState(plan, timing, salt) for plan in curves]
+        self._started = time.monotonic()
+        self._draw = random.Random(timing.seed)
+        self._sessions: dict[str, PartSession] = {}
+        self._noted: dict[Point, PointNote] = dict(notes or {})
+        self._calls = self._blocks = self._next = self._process = 0
+        self._replay(blocks)
+
+    def _replay(self, blocks: Iterable[Block]) -> None:
+        """Start from what an earlier engine measured."""
+        by_key = {state.plan.key: state for state in self._states}
+        for block in blocks:
+            state = by_key.get(curve_key(block.calls[0].point, block.axis)) if block.calls else None
+            if state is not None:
+                state.replay(block)
+            self._next, self._process = block.number + 1, max(self._process, block.process + 1)
+            self._blocks += 1
+            self._calls += len(block.calls)
+        for state in self._states:
+            state.catch_up()
+
+    def steps(self) -> Iterator[None]:
+        """Measure; yields after each batch of blocks (:data:`.curve.BATCH_MS`).
+
+        Each process in turn has its share of the time or of the blocks.
+        """
+        parts = self._timing.processes
+        for part in range(1, parts + 1):
+            if all(state.finished for state in self._states):
+                return
+            if part > 1:
+                self._renew()
+            self._device.burn_in()
+            yield from self._part(part, parts)
+            self._process += 1
+
+    def _part(self, part: int, parts: int) -> Iterator[None]:
+        """Blocks of the curves, interleaved, until the part's time is up or no curve needs one."""
+        until = None if self._budget_s is None else self._started + part / parts * self._budget_s
+        credit = dict.fromkeys((s.plan.key for s in self._states), 1.0)
+        while True:
+            todo = [s for s in self._states if not self._enough(s, part, parts)]
+            if not todo:
+                return
+            for state, share in zip(todo, shares(todo), strict=True):
+                credit[state.plan.key] += share
+            due = [state for state in todo if credit[state.plan.key] >= 1]
+            for state in due:
+                credit[state.plan.key] -= 1
+            self._draw.shuffle(due)
+            for batch in batches(due):
+                if until is not None and time.monotonic() >= until:
+                    return
+                self._interleaved(batch)
+                for state in batch:
+                    self._look(state, last=part == parts)
+                yield
+
+    def _enough(self, state: CurveState, part: int, parts: int) -> bool:
+        """Whether a curve needs no more blocks in this process.
+
+        Each process measures its share of the fewest blocks, even where earlier ones decided
+        everything: they may all have had the same quirk. Of an undecided curve it measures its
+        share of the most blocks; with a budget, what fits into its share of the time.
+        """
+        if state.finished:
+            return True
+        if part == parts or state.blocks_in(self._process) < state.share:
+            return False
+        if state.decided:
+            return True
+        share = part / parts * self._timing.most_blocks
+        return self._budget_s is None and state.blocks >= share
+
+    def _interleaved(self, states: Sequence[CurveState]) -> None:
+        """A block of each curve, one right after the other; one at a time where the worker does
+        not survive it, to find the culprit."""
+        if self._progress:
+            self._progress(*self.progress(), next(iter(states[0].plan.points.values())))
+        try:
+            self._measure(states)
+        except WorkerLostError as lost:
+            self._sessions.clear()
+            self._process += 1  # what follows runs in another one
+            if len(states) > 1:
+                for state in states:
+                    self._interleaved([state])
+                return
+            self._find_culprit(states[0], str(lost))
+        for state in states:
+            if state.refined():
+                self._close(state)
+
+    def _measure(self, states: Sequence[CurveState]) -> None:
+        sessions = [(state, self._session(state), state.order()) for state in states]
+        wanted = [(state, session, order) for state, session, order in sessions if order]
+        times = self._device.blocks([(s.session, s.order(order)) for _, s, order in wanted])
+        for (state, session, _), taken in zip(wanted, times, strict=True):
+            self._keep(state, session.by_place(taken))
+
+    def _look(self, state: CurveState, last: bool) -> None:
+        """Judge the curve when that is due, and once the last process has added its share."""
+        added = last and state.judged_in != self._process
+        if added and state.blocks_in(self._process) >= state.share:
+            state.judged_in = self._process
+            state.look()
+        elif state.due:
+            state.look()
+
+    def _keep(self, state: CurveState, times: BlockTimes) -> None:
+        state.record(self._process, times)
+        self._note_failures(state, times.failed)
+        if not times.calls:
+            return
+        block = Block(
+            self._next,
+            self._process,
+            state.plan.axis,
+            self._device.timer,
+            calls_of(state, times),
+            time.time(),
+            times.throttled,
+            times.sm_clock_mhz,
+            times.mem_clock_mhz,
+            times.temperature_c,
+            times.power_w,
+        )
+        self._sink.append(block)
+        self._next += 1
+        self._blocks += 1
+        self._calls += len(block.calls)
+
+    def _session(self, state: CurveState) -> PartSession:
+        """The curve's session, opened now if it is not. Slots that were given up are left out:
+        they may have cost a process."""
+        key = state.plan.key
+        if key not in self._sessions:
+            self._note([PointNote(slot.point) for slot in state.slots])
+            live = state.callable_slots
+            reuse = self._timing.reuse_mib << 20
+            opened = self._device.session([state.slots[place] for place in live], reuse)
+            session = self._sessions[key] = PartSession(opened, live)
+            for place in session.failed:
+                state.fail(place, for_good=True)
+            self._note_failures(state, session.failed)
+            named = {state.slots[i].point: names for i, names in session.kernels().items()}
+            state.kernels = {**state.kernels, **named}
+            remarks = {state.slots[i].point: text for i, text in session.remarks().items()}
+            self._note(
+                PointNote(p, named.get(p, ()), remark=remarks.get(p, ""))
+                for p in {**named, **remarks}
+            )
+        return self._sessions[key]
+
+    def _find_culprit(self, state: CurveState, why: str) -> None:
+        """A block killed the worker: call its slots one by one, and leave out one that does so
+        again."""
+        for place in state.callable_slots:
+            slot = state.slots[place]
+            try:
+                session = self._device.session([slot], self._timing.reuse_mib << 20)
+                if not session.failed:
+                    session.block([0])
+                session.close()
+            except MeasurementError as error:
+                state.fail(place, for_good=True)
+                self._note([PointNote(slot.point, failed=first_line(error))])
+                return
+        # None does so alone: the machine was short of something, or it takes all of them.
+        state.losses += 1
+        if state.losses >= GIVE_UP:
+            for place in state.callable_slots:
+                state.fail(place, for_good=True)
+                self._note([PointNote(state.slots[place].point, failed=why)])
+
+    def _note_failures(self, state: CurveState, failed: Mapping[int, str]) -> None:
+        self._note([PointNote(state.slots[i].point, failed=why) for i, why in failed.items()])
+
+    def _note(self, notes: Iterable[PointNote]) -> None:
+        """Keep what is new. Blocks of the journal refer to points by the ids noted before."""
+        fresh = []
+        for note in notes:
+            known = self._noted.get(note.point)
+            if known is None or any(
+                getattr(note, name) not in ("", (), getattr(known, name))
+                for name in ("kernels", "failed", "remark")
+            ):
+                self._noted[note.point] = note
+                fresh.append(note)
+        self._sink.note(fresh)
+
+    def _renew(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+        self._device.renew()
+
+    def _close(self, state: CurveState) -> None:
+        session = self._sessions.pop(state.plan.key, None)
+        if session:
+            session.close()
+
+    def progress(self) -> tuple[float, float]:
+        """Seconds of the budget, or blocks: done, and in all."""
+        if self._budget_s is not None:
+            return min(time.monotonic() - self._started, self._budget_s), self._budget_s
+        done = sum(s.blocks for s in self._states)
+        still = sum(0 if s.finished else max(1, self._timing.blocks - s.blocks)
+                    for s in self._states)  # fmt: skip
+        return done, done + still
+
+    def summary(self, folder: Path) -> RunSummary:
+        return RunSummary(
+            folder,
+            len(self._states),
+            len(self._measured),
+            self._blocks,
+            self._calls,
+            sum(bool(n.failed) and p not in self._measured for p, n in self._noted.items()),
+            time.monotonic() - self._started,
+            sum(state.undecided for state in self._states),
+            sum(not s.finished for s in self._states),
+        )
+
+    @property
+    def _measured(self) -> set[Point]:
+        return {
+            slot.point
+            for state in self._states
+            for slot, count in zip(state.slots, state.counts, strict=True)
+            if count
+        }
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """By curve, how its sweep ended."""
+        return {s.plan.key: Outcome(s.undecided, not s.finished) for s in self._states}

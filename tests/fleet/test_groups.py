@@ -1,0 +1,97 @@
+"""Which devices are equal, which curves all of them measure, and how the rest is split."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated import suite
+
+from gacprof.core.points import Environment
+from gacprof.fleet.groups import LINKED, kind_of, link_curves, split
+from gacprof.sweeping.suite import parse_suite
+
+GPU = Environment(
+    "cuda", "NVIDIA H100 80GB HBM3", "sm90",
+    {"sm_count": 132, "memory_bytes": 85 << 30}, {"driver": "550.54", "torch": "2.8.0"},
+)  # fmt: skip
+
+
+def test_equal_devices_have_the_same_kind_and_its_name_tells_the_model():
+    assert kind_of(GPU, "cuda-graph") == kind_of(replace(GPU), "cuda-graph")
+    assert kind_of(GPU, "cuda-graph").startswith("nvidia-h100-80gb-hbm3-")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(GPU, name="NVIDIA H100 PCIe"),
+        replace(GPU, arch="sm90a"),
+        replace(GPU, stack={**GPU.stack, "driver": "560.1"}),
+        replace(GPU, stack={**GPU.stack, "cublas": "12.9"}),
+        replace(GPU, facts={**GPU.facts, "sm_count": 66}),
+        replace(GPU, facts={**GPU.facts, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
+    ],
+)
+def test_another_model_driver_library_or_setting_is_another_kind(other):
+    assert kind_of(other, "cuda-graph") != kind_of(GPU, "cuda-graph")
+
+
+def test_what_two_equal_cards_may_differ_by_makes_no_kind():
+    other = replace(GPU, facts={**GPU.facts, "memory_bytes": (85 << 30) - 4096})
+    assert kind_of(other, "cuda-graph") == kind_of(GPU, "cuda-graph")
+    assert kind_of(GPU, "cuda-events") != kind_of(GPU, "cuda-graph")
+
+
+def cost(plan):
+    return float(next(iter(plan.points.values())).dim["M"])
+
+
+@given(st.integers(1, 40), st.integers(1, 50))
+def test_a_split_holds_every_curve_once_and_no_share_is_far_above_the_mean(curves, devices):
+    plans = suite(curves, 64, 66).curves("recorded")
+    shares = split(plans, devices, cost)
+    assert sorted(p.key for s in shares for p in s.plans) == sorted(p.key for p in plans)
+    assert len(shares) == min(devices, curves) and all(s.plans for s in shares)
+    loads = [sum(map(cost, s.plans)) for s in shares]
+    least = max(max(map(cost, plans)), sum(map(cost, plans)) / len(shares))
+    assert max(loads) <= (4 / 3) * least + 1e-9
+
+
+def test_a_single_device_needs_no_links():
+    assert link_curves(suite(5).curves("recorded"), 1, cost) == []
+
+
+def test_the_cheapest_curve_of_each_operator_and_dtype_links_devices_within_a_share_of_the_time():
+    tables = [
+        {
+            "operator": "linear", "axis": "K", "values": [{"from": 64, "to": 96}], "dtype": dtype,
+            "dims": {"M": list(range(1, 40)), "N": 64},
+        }
+        for dtype in ("float32", "bfloat16", "float16")
+    ]  # fmt: skip
+    plans = parse_suite({"name": "t", "sweep": tables}, "t").curves("recorded")
+    links = link_curves(plans, 4, cost)
+    dtypes = [next(iter(plan.points.values())).dtype for plan in links]
+    assert sorted(dtypes) == ["bfloat16", "float16", "float32"]
+    assert {cost(plan) for plan in links} == {1.0}
+    assert sum(map(cost, links)) <= LINKED * sum(map(cost, plans)) / 4
+    few = link_curves(plans, 10_000, cost)
+    assert len(few) == 1, "one there always is"
+
+
+def test_short_and_refined_axes_link_only_where_there_is_no_other():
+    def table(values, strategy, m):
+        return {"operator": "linear", "axis": "K", "values": [values], "strategy": strategy,
+                "dims": {"M": m, "N": 64}, "dtype": "float32"}  # fmt: skip
+
+    short, fine = {"from": 64, "to": 66}, {"from": 64, "to": 96}
+    tables = [
+        table(short, "exhaustive", 1),
+        table(fine, "adaptive", 2),
+        table(fine, "exhaustive", 9),
+    ]
+    (link,) = link_curves(
+        parse_suite({"name": "t", "sweep": tables}, "t").curves("recorded"), 2, cost
+    )
+    assert cost(link) == 9
