@@ -13,12 +13,12 @@ MOST_LETTERS = 2000
 
 
 class GacprofError(Exception):
-    """Base of all errors that are the user's to mend. Exit code 2."""
+    """Base of all errors that are the user's to mend. Exit code 2. The message is one line."""
 
     exit_code = 2
 
     def __init__(self, message: str = "") -> None:
-        text = visible(message)
+        text = visible(message).replace("\n", "\\n")
         super().__init__(text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} …")
 
 

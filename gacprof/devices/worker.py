@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -181,7 +182,7 @@ class IsolatedDevice(Device):
         process = context.Process(
             target=_serve, args=(theirs, self._opener, os.getpid()), daemon=True
         )
-        with _without_main():
+        with _without_main(), _ctrl_c_held_back():
             process.start()
         theirs.close()
         return process, ours
@@ -293,6 +294,18 @@ def open_away(own: bytes, name: str, timer: str) -> Device:
     """Open the device in a worker, which has to know the caller's own operators too."""
     take_over(own)
     return open_device(name, timer)
+
+
+@contextlib.contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Ctrl-C reaches this process afterwards and those begun meanwhile, which are in its terminal's
+    group, never: while they import, it would be printed with a traceback."""
+    resource_tracker.ensure_running()  # unblocks the signal when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
         )
     old = read_header(path)
     if old["suite_hash"] != header["suite_hash"]:
-        found = [text.replace("\n", "\\n") for text in _differences(old["suite"], header["suite"])]
+        found = list(_differences(old["suite"], header["suite"]))
         found.sort(key=lambda text: not text.startswith("name "))
         more = f"; and {len(found) - SHOWN} more differences" if len(found) > SHOWN else ""
         raise MeasurementError(

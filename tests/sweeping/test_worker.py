@@ -197,3 +197,12 @@ def test_all_devices_of_a_machine_without_gpus_is_refused():
         pytest.skip("there is a GPU here")
     with pytest.raises(MeasurementError, match="there is none"):
         local_gpus()
+
+
+def test_a_worker_never_sees_the_terminals_ctrl_c():
+    """Blocked from its first instruction on: an interrupt while it imports would be printed."""
+    with IsolatedDevice(partial(open_device, "cpu")) as device:
+        status = Path(f"/proc/{device.pid}/status").read_text()
+        blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+        assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
