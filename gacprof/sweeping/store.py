@@ -325,7 +325,7 @@ def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
         raise ValueError(f"'{axis}' is no dim of its points")
     state = {name: row[name] for name in STATE if name in row}
     for name, value in state.items():
-        kinds = {"throttled": (str,), "power_w": (int, float)}.get(name, (int,))
+        kinds = {"throttled": (str,), "device": (str,), "power_w": (int, float)}.get(name, (int,))
         if type(value) not in kinds or (type(value) is not str and not 0 <= value < MOST_STATE):
             raise ValueError(f"{name} is {str(value)[:40]}")
     number, process, taken_at = int(row["number"]), int(row["process"]), float(row["taken_at"])

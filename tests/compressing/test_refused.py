@@ -9,8 +9,7 @@ from compressing_models import make_model, make_phi3
 from safetensors.torch import load_file, save_file
 
 import gacprof
-from gacprof.compressing import gradients, sensitivity
-from gacprof.compressing.decomposing import Decompositions
+from gacprof.compressing import decomposing, gradients, sensitivity
 from gacprof.compressing.layered import LayeredModel
 from gacprof.core.errors import GacprofError
 
@@ -154,7 +153,7 @@ def files_of(folder):
 
 
 STOPS = {
-    "svd-llm": [(LayeredModel, "run", 2), (Decompositions, "_decompose", 9)],
+    "svd-llm": [(LayeredModel, "run", 2), (decomposing, "_decompose", 9)],
     "asvd": [(LayeredModel, "run", 2), (sensitivity, "_branch", 2), (sensitivity, "_losses", 1)],
     "palu": [(gradients, "_loss", 1), (gradients, "_layer_back", 2)],
     "llm-pruner": [(gradients, "_layer_back", 3), (LayeredModel, "run", 2)],
@@ -199,7 +198,7 @@ def test_a_finished_layer_is_not_worked_out_again(dense, ids, tmp_path, monkeypa
     def never(*args, **kwargs):
         raise AssertionError("decomposed again")
 
-    monkeypatch.setattr(Decompositions, "_decompose", never)
+    monkeypatch.setattr(decomposing, "_decompose", never)
     gacprof.compress(dense, tmp_path / "b", ratio=0.2, **common)
     gacprof.compress(dense, tmp_path / "c", ratio=0.3, **common)
     assert files_of(tmp_path / "c") == files_of(tmp_path / "a") != files_of(tmp_path / "b")
