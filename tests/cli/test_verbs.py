@@ -8,7 +8,7 @@ import pytest
 TINY = """
 name = "tiny"
 [timing]
-processes = 2
+processes = 1
 blocks = 6
 most_blocks = 6
 [[sweep]]
