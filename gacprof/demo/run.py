@@ -12,14 +12,14 @@ from gacprof import diagnosing, planning, resizing
 from gacprof.api import build_map
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
-from gacprof.core.errors import GacprofError
+from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.core.files import write_json
 from gacprof.core.points import Environment
 from gacprof.demo.model import described, write_demo_checkpoint
 from gacprof.devices.worker import sweeper
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
-from gacprof.planning import Plan
+from gacprof.planning import Constraints, Plan
 from gacprof.report.page import Contents, write_page
 from gacprof.sweeping import run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
@@ -90,7 +90,13 @@ def run_demo(
     if trained is None:
         made = _realigned(checkpoint, cliff_map, folder, tell)
     else:
-        made = _compressed_again(trained, cliff_map, where, tell)
+        try:
+            made = _compressed_again(trained, cliff_map, where, tell)
+        except CompressionError as error:  # the map decides too little
+            tell(f"compress by the map: {error}")
+            tell("the model is realigned instead, as far as the map can tell")
+            kept = Constraints(fuse=False, untouched=True)
+            made = _realigned(checkpoint, cliff_map, folder, tell, kept)
     made.plan.save(folder / "plan.json")
     timed = _timed([checkpoint, folder / made.baseline, folder / "planned"], where, tell, advance)
     write_json(folder / "bench.json", timed.as_dict())
@@ -125,11 +131,17 @@ class _Made:
     check: Verification | None = None
 
 
-def _realigned(checkpoint: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> _Made:
+def _realigned(
+    checkpoint: Path,
+    cliff_map: CliffMap,
+    folder: Path,
+    tell: Tell,
+    constraints: Constraints | None = None,
+) -> _Made:
     """Padded by a plan, and to multiples of 8."""
     from gacprof.evaluation import verify
 
-    plan = planning.plan(checkpoint, cliff_map, tokens=TOKENS)
+    plan = planning.plan(checkpoint, cliff_map, tokens=TOKENS, constraints=constraints)
     tell(f"plan: {len(plan.changes)} dims change")
     realigned = resizing.realign(checkpoint, plan, folder / "planned")
     padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
