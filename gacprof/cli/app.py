@@ -5,6 +5,7 @@ Exit codes: 0 fine, 1 findings (misaligned, verify failed), 2 bad input, 130 int
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Annotated
@@ -105,4 +106,5 @@ def _failed(kind: str, message: str) -> None:
     """A line on stderr; where JSON was asked for, that on stdout too."""
     complain(message)
     if "--json" in sys.argv[1:]:
-        print_json({"kind": kind, "message": message}, "error")
+        with contextlib.suppress(OSError):  # stdout itself may be what failed
+            print_json({"kind": kind, "message": message}, "error")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
+from numbers import Real
 from typing import Any, TypedDict, TypeVar
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.cliffmap.selection import check_whole, check_window
+from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
 
 
@@ -73,6 +75,10 @@ class Use:
     flags: Mapping[str, Flag] = field(default_factory=dict)
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.weight, Real) or not 0 < self.weight < inf:
+            raise MapError(f"a use's weight must be a number above 0, not {self.weight!r}")
+
     @property
     def fixed(self) -> dict[str, int]:
         """The operator's other dims."""
@@ -127,7 +133,7 @@ def of_sums(
             float(judged.low[i]),
             float(judged.high[i]) if isfinite(judged.high[i]) else None,
             judged.verdict[i],
-            size in frontier,
+            size in frontier and judged.verdict[i] != "misaligned",
             tolerance,
             curve,
             by_rules,

@@ -72,6 +72,8 @@ def make_curve(
     sure = [i for i, yes in enumerate(settled) if yes]
     last = dims[sure[-1]] if sure else 0
     judged = judge(latency, errors, tolerance, settled)
+    misaligned = [d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"]
+    edges = detect.frontier([dims[i] for i in sure], [latency[i] for i in sure], floor)
     points, mechanisms, kernels = _columns(measured, judged)
     asked = [*dims, *failed]
     return Curve(
@@ -91,9 +93,9 @@ def make_curve(
             for tier in _tiers(axis.axis, c, cliffs)
         ],
         cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
-        frontier=detect.frontier([dims[i] for i in sure], [latency[i] for i in sure], floor),
+        frontier=[d for d in edges if d not in misaligned],
         safe=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "safe"],
-        misaligned=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"],
+        misaligned=misaligned,
         floor=floor,
         tolerance=tolerance,
         coverage=Coverage(

@@ -89,6 +89,8 @@ def judge(
 
 WIDEST_GAP = 1.25
 """Between dims further apart than this ratio a sweep says nothing of what lies between them."""
+NEAR = 1.1
+"""Over a larger ratio of dims the growth of the work could hide a cliff."""
 ALIGNMENT = 32
 """The widest step of alignment known: AMX takes K in steps of 32 in bf16, GPUs at most 16 elements
 (fp8) to a vector load."""
@@ -103,35 +105,34 @@ def settled_dims(
     """Which dims have beside them what they could be padded to; ``d`` ascends.
 
     Dims run out at the end of a curve and before a gap (of more than :data:`WIDEST_GAP` and
-    :data:`ALIGNMENT`): there a dim has none,
-    or too few, larger ones to be compared with. Up to the end it is settled where the last dim of
+    :data:`ALIGNMENT`): there a dim has none, or too few, larger ones to be compared with. Up to the end it is settled where the last dim of
     the period's best class still follows. Where no period is known, one must follow that costs no
-    more for its size than any within :data:`ALIGNMENT` below it: the dims just above a step do.
+    more for its size than those near below it (:data:`NEAR`, :data:`ALIGNMENT`), as the dims just
+    above a step do. A dim by itself, far from all others, is never settled.
     """
     found: list[bool] = []
     for end in range(1, len(d) + 1):
         if end < len(d) and d[end] <= max(WIDEST_GAP * d[end - 1], d[end - 1] + ALIGNMENT):
             continue
         first = len(found)
-        last = next(
-            (
-                i
-                for i in reversed(range(first, end))
-                if _settles(i, d, latency_us, period, tolerance)
-            ),
-            first - 1,
-        )
-        found += [i <= last for i in range(first, end)]
+        here = (d[first:end], latency_us[first:end])
+        ends = [i for i in range(end - first) if _settles(i, *here, period, tolerance)]
+        found += [bool(ends) and i <= ends[-1] for i in range(end - first)]
     return found
 
 
 def _settles(
     i: int, d: Sequence[int], us: Sequence[float], period: Period | None, tolerance: float
 ) -> bool:
+    """Whether the ``i``-th dim of a stretch without gaps vouches for those up to it."""
     if period is not None:
         return d[i] % period.modulus in period.classes[0].remainders
-    beside = min(bisect_left(d, d[i] - ALIGNMENT), i - 1)  # at least the one before it
-    return i > 0 and all(us[i] * d[j] <= us[j] * d[i] * (1 + tolerance) for j in range(beside, i))
+    beside = bisect_left(d, max(d[i] / NEAR, d[i] - ALIGNMENT))
+    if beside == i and i > 0 and d[i] <= max(NEAR * d[i - 1], d[i - 1] + ALIGNMENT):
+        beside = i - 1
+    return beside < i and all(
+        us[i] <= us[j] * min(d[i] / d[j], NEAR) * (1 + tolerance) for j in range(beside, i)
+    )
 
 
 class _Frontier:

@@ -228,7 +228,9 @@ class CliffMap(Framed):
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
         curves = [self._nearest(use) for use in uses]
-        sizes = sorted({d for curve in curves for d in curve.points.d})
+        first = max(curve.points.d[0] for curve in curves)
+        last = min(curve.points.d[-1] for curve in curves)
+        sizes = sorted({d for c in curves for d in c.points.d if first <= d <= last})
         known = [(d, *total) for d in sizes if (total := self._total(uses, d)) is not None]
         if not known:
             raise MapLookupError(

@@ -56,4 +56,5 @@ class ReportError(GacprofError):
 
 def first_line(error: BaseException) -> str:
     """The first line of what an exception says; its type where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return line.partition("\\n")[0] if isinstance(error, GacprofError) else line

@@ -386,7 +386,7 @@ CPU = Environment("cpu", "a CPU", "x86_64", {"threads": 2, "cores_allowed": 2}, 
 @pytest.mark.parametrize(
     ("here", "told"),
     [
-        (replace(CPU, name="another"), "name was a CPU, here it is another"),
+        (replace(CPU, name="another"), "name was 'a CPU', here it is 'another'"),
         (replace(CPU, stack={"torch": "2.14.0"}), "stack was .*2.13.0.*, here it is .*2.14.0"),
         (
             replace(CPU, facts={"threads": 1, "cores_allowed": 2}),
@@ -408,7 +408,7 @@ def test_resuming_with_another_timer_is_refused(tmp_path):
     run_sweep(suite(), device(), tmp_path / "run")
     other = device()
     other.timer = "cuda-events"
-    with pytest.raises(MeasurementError, match="timed by recorded, here it would be by cuda-ev"):
+    with pytest.raises(MeasurementError, match="timed by 'recorded', here it would be by cuda-ev"):
         run_sweep(suite(), other, tmp_path / "run", resume=True)
 
 
