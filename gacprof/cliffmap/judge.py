@@ -105,10 +105,11 @@ def settled_dims(
     """Which dims have beside them what they could be padded to; ``d`` ascends.
 
     Dims run out at the end of a curve and before a gap (of more than :data:`WIDEST_GAP` and
-    :data:`ALIGNMENT`): there a dim has none, or too few, larger ones to be compared with. Up to the end it is settled where the last dim of
-    the period's best class still follows. Where no period is known, one must follow that costs no
-    more for its size than those near below it (:data:`NEAR`, :data:`ALIGNMENT`), as the dims just
-    above a step do. A dim by itself, far from all others, is never settled.
+    :data:`ALIGNMENT`): there a dim has none, or too few, larger ones to be compared with. Up to
+    the end it is settled where the last dim of the period's best class still follows. Where no
+    period is known, one must follow that costs no more for its size than those near below it
+    (:data:`NEAR`, :data:`ALIGNMENT`), as the dims just above a step do. A dim by itself, far from
+    all others, is never settled.
     """
     found: list[bool] = []
     for end in range(1, len(d) + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from gacprof.cliffmap.candidates import Candidate, Use
@@ -26,7 +27,7 @@ class Linear(Protocol):
 
 def safe_ranks(
     layers: Linear | Shape | Iterable[Linear | Shape],
-    cliff_map: CliffMap,
+    cliff_map: CliffMap | str | Path,
     *,
     tokens: Mapping[int, float] | Sequence[int] | int | None = None,
     within: tuple[int, int] | None = None,
@@ -44,6 +45,8 @@ def safe_ranks(
     :class:`MapError` for shapes that are none.
     """
     shapes = _shapes(layers)
+    if not isinstance(cliff_map, CliffMap):
+        cliff_map = CliffMap.load(cliff_map)
     dtype = dtype or _only_dtype(cliff_map)
     regime = _regime(cliff_map, dtype)
     if isinstance(tokens, int):

@@ -81,16 +81,20 @@ def calibration_of(
             )
         ids = torch.tensor(found[: count * length]).reshape(count, length)
     else:
-        ids, source = torch.as_tensor(text).long().cpu(), "token ids"
+        given, source = torch.as_tensor(text), "token ids"
+        if given.is_floating_point():
+            raise CompressionError(f"calibration ids are whole numbers, not {given.dtype}")
+        ids = given.long().cpu()
         if ids.dim() != 2 or ids.shape[1] < 2 or not len(ids):
             raise CompressionError(
                 f"calibration ids are [windows, tokens], of two tokens at least, not "
                 f"{list(ids.shape)}"
             )
     known = inventory.config.get("vocab_size")
-    if int(ids.min()) < 0 or (isinstance(known, int) and int(ids.max()) >= known):
+    strange = ids[(ids < 0) | (ids >= (known if isinstance(known, int) else ids.max() + 1))]
+    if len(strange):
         raise CompressionError(
-            f"the calibration text has the token {int(ids.max())}, the model knows {known}"
+            f"the calibration text has the token {int(strange[0])}, the model knows {known}"
         )
     return Calibration(ids.contiguous(), source)
 

@@ -35,7 +35,7 @@ from gacprof.compressors.llmpruner import TaylorPruning
 from gacprof.compressors.methods import method_named
 from gacprof.core.errors import CompressionError
 from gacprof.core.tasks import Tasks
-from gacprof.devices.device import device_name
+from gacprof.devices.device import device_name, open_device
 from gacprof.diagnosing.workload import Tokens
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
@@ -134,7 +134,7 @@ def compress(
         calibration = calibration_of(
             calib, reader.inventory, windows=windows, length=length, tokenizer=tokenizer
         )
-    where = device_name(device)
+    where = _device(device)
     job = _job(reader, request, calibration, tasks or Tasks())
     key = _key(reader.inventory, request, job, where)
     with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
@@ -250,6 +250,13 @@ def _job(
         return Factoring(reader, method, choice, state, calibration, device, follows, tell, tasks)
 
     return _Job(passes, calibration, start)
+
+
+def _device(name: str | None) -> str:
+    """The device's name. Raises :class:`MeasurementError` for one that is not there."""
+    found = device_name(name)
+    open_device(found).close()
+    return found
 
 
 def _key(inventory: Inventory, request: CompressRequest, job: _Job, device: str) -> str:

@@ -7,6 +7,7 @@ import json
 import pytest
 from planted_blocks import linear, numbered, planted
 
+import gacprof
 from gacprof.cliffmap import CliffMap, MapLookupError, Use
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.intersect import intersect
@@ -204,3 +205,21 @@ def test_maps_that_end_elsewhere_are_not_asked_together_either():
     both = intersect(maps, "attention", "head_dim")
     with pytest.raises(MapError, match="in common from 64 to 256, not near 9999"):
         both.near(9999)
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf")])
+def test_a_use_that_counts_for_nothing_is_refused(weight):
+    with pytest.raises(MapError, match="above 0"):
+        Use("linear", {"M": 512, "K": 4096}, "N", "float16", weight=weight)
+
+
+def test_nothing_is_safe_by_extrapolation(a100):
+    """The curves at M = 512 begin at 4000: what lies below was not measured there."""
+    uses = [
+        Use("linear", {"M": m, other: 4096}, axis, "float16")
+        for m in (1, 512)
+        for axis, other in (("N", "K"), ("K", "N"))
+    ]
+    assert min(c.d for c in a100.judge_jointly(uses)) >= 4000
+    found = gacprof.safe_ranks((4096, 4096), "a100-published", tokens=[1, 512], dtype="float16")
+    assert found and min(c.d for c in found) >= 4000

@@ -223,3 +223,14 @@ def test_the_model_is_read_only(dense, ids, tmp_path):
     for method in ("svd-llm", "llm-pruner"):
         gacprof.compress(dense, tmp_path / method, method=method, ratio=0.3, calib=ids)
     assert files_of(dense) == before
+
+
+def test_devices_that_are_not_there_and_ids_that_are_none(dense, ids, tmp_path):
+    common = {"method": "svd-llm", "ratio": 0.3}
+    for device in ("tpu", "cuda:7"):
+        with pytest.raises(GacprofError):
+            gacprof.compress(dense, tmp_path / "o", device=device, calib=ids, **common)
+    with pytest.raises(CompressionError, match="whole numbers"):
+        gacprof.compress(dense, tmp_path / "o", calib=ids + 0.5, **common)
+    with pytest.raises(CompressionError, match="has the token -"):
+        gacprof.compress(dense, tmp_path / "o", calib=ids - 500, **common)
