@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 import gacprof
 from gacprof.compressing import decomposing, gradients, sensitivity
 from gacprof.compressing.layered import LayeredModel
-from gacprof.core.errors import GacprofError
+from gacprof.core.errors import CompressionError, GacprofError
 
 
 def refused(match, *args, **kwargs):
