@@ -28,9 +28,6 @@ LARGEST_MODULUS = 256
 REPEATS = 3
 """A modulus must fit this often into the axis before anything is said of it."""
 
-FEWEST_BESIDE = 0.45
-"""The share of a period's dims around one that must be known: the mean of fewer says nothing."""
-
 LEAST_EXPLAINED = 0.2
 """The published curves with a period have 0.4–0.96. Of pure noise 0.11 is explained by chance at
 a hundred dims, and up to 0.37 at twenty, where classes that differ by more than the floor are
@@ -63,26 +60,20 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
         for modulus, share in explained.items()
         if share >= best - TIE
     ]
-    repeated = [period for period in found if period and _repeats(period, d, logs, step)]
+    repeated = [period for period in found if _repeats(period, d)]
     period = max(repeated, key=lambda p: (len(p.classes), -p.modulus), default=None)
     return period if period and len(period.classes) > 1 else None
 
 
-def _repeats(period: Period, d: Sequence[int], logs: Array, step: int) -> bool:
-    """Each class has a residue that was met twice, among dims with others beside them."""
-    relative = _against_period(logs, max(2, period.modulus // step)).ravel()[: len(logs)]
-    measured = Counter(
-        size % period.modulus for size in d if not np.isnan(relative[(size - d[0]) // step])
-    )
+def _repeats(period: Period, d: Sequence[int]) -> bool:
+    measured = Counter(size % period.modulus for size in d)
     return all(any(measured[r] > 1 for r in c.remainders) for c in period.classes)
 
 
 def _period(
     logs: Array, modulus: int, first: int, step: int, floor: float, explained: float
-) -> Period | None:
+) -> Period:
     effects = _effects(logs, modulus)
-    if not effects:
-        return None
     groups = _grouped(effects, floor)
     levels = [median(effects[place] for place in group) for group in groups]
     classes = [
@@ -100,8 +91,7 @@ def _against_period(logs: Array, modulus: int) -> Array:
     """Each log latency minus the mean over one period centred on it; by rows of a period.
 
     An even period has no middle: its two ends count half each. Missing dims are left out of
-    the mean, a dim with too few beside it is left out itself, and the result is padded with NaN to
-    whole rows.
+    the mean, and the result is padded with NaN to whole rows.
     """
     half = modulus // 2
     weights = np.ones(2 * half + 1)
@@ -111,7 +101,6 @@ def _against_period(logs: Array, modulus: int) -> Array:
     total = np.convolve(np.where(known, logs, 0.0), weights)[half : half + len(logs)]
     count = np.convolve(known.astype(float), weights)[half : half + len(logs)]
     relative = logs - total / np.maximum(count, 0.5)
-    relative[count < FEWEST_BESIDE * modulus] = np.nan
     padded = np.full(-(-len(logs) // modulus) * modulus, np.nan)
     padded[: len(logs)] = relative
     return padded.reshape(-1, modulus)

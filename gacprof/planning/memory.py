@@ -185,7 +185,7 @@ def _of_all(limit: int, now: int, weights: int, summed: int, unit: str) -> Ceili
     return Ceiling(
         limit - rest + shared,
         unit,
-        f"{amount(limit)} {noun} in all; it has {amount(now)}",
+        f"{amount(limit)} {noun} in all ({amount(now)} as it is)",
         lambda cost: f"{amount(cost - shared + rest)} {noun} in all",
         shared,
     )

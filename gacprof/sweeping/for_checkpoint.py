@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.checkpoint.inventory import ALIGNED, BESIDE, Gemm
+from gacprof.cliffmap.judge import ALIGNMENT
 from gacprof.core.dtypes import AUTO, BY_NAME
 from gacprof.core.errors import SuiteError
 from gacprof.core.points import MAX_DIM
@@ -155,7 +156,9 @@ def _around(
     sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
     if multiple > 1:
         steps = (dim.size // multiple + more for more in (-1, 0, 1, 2))
-        sizes |= {step * multiple for step in steps if step > 0}
+        demanded = {step * multiple for step in steps if step > 0}
+        sizes |= demanded  # and what tells whether such a size, far from others, is a good one
+        sizes |= {s + side for s in demanded for side in (-ALIGNMENT, ALIGNMENT) if s + side > 0}
     for feed in dict.fromkeys(dim.feeds):
         times = dim.feeds.count(feed)
         for gemm in _beside(inventory, dim, feed):
