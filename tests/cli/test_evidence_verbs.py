@@ -219,6 +219,7 @@ def test_garbled_evidence_stops_the_map_with_a_line(run, tmp_path):
 # evidence static and names -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_static_table_tells_loads_by_divisibility(run):
     told = run("evidence", "static", "--probe", "row_copy", "--arch", "sm90", "--json")

@@ -61,6 +61,7 @@ def test_a_diagnosis_by_an_unfinished_map_says_so(tmp_path):
     assert any("the map is incomplete: 1 curves" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_the_samples_is_found_or_harmless(tmp_path):
     folder = swept(tmp_path / "run", curves=1)
     file, good = folder / PARQUET, (folder / PARQUET).read_bytes()

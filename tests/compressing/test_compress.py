@@ -10,7 +10,8 @@ import gacprof
 from gacprof.checkpoint import scan
 from gacprof.compressing.choosing import weighted
 
-METHODS = ["svd", "svd-llm", "asvd", "palu", "llm-pruner"]
+ASVD = pytest.param("asvd", marks=pytest.mark.slow)  # its search takes long
+METHODS = ["svd", "svd-llm", ASVD, "palu", "llm-pruner"]
 LAYOUTS = {"svd": "svd-llm", "svd-llm": "svd-llm", "asvd": "asvd", "palu": "palu"}
 
 
@@ -49,7 +50,7 @@ def test_with_a_map_every_size_is_safe_and_within_the_same_budget(
     assert torch.isfinite(logits_of(out, ids[:1])).all()
 
 
-@pytest.mark.parametrize("method", ["svd-llm", "asvd"])
+@pytest.mark.parametrize("method", ["svd-llm", ASVD])
 def test_a_size_rounded_up_holds_more_of_the_original_weight(compress, unaligned, tmp_path, method):
     """Cut to the old ranks again, the factors are those of the method's own sizes."""
     compress(method, tmp_path / "up", ratio=0.28)
@@ -129,7 +130,7 @@ def test_more_energy_is_kept_than_by_rounding_within_the_same_ratio(compress, ow
     assert rounded.removed >= 0.3
 
 
-@pytest.mark.parametrize("method", ["asvd", "palu", "llm-pruner"])
+@pytest.mark.parametrize("method", [ASVD, "palu", "llm-pruner"])
 def test_rounding_is_the_tools_own(compress, tmp_path, method):
     result = compress(method, tmp_path / "8", round_to=8)
     for name, size in result.wish.items():

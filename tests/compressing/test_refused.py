@@ -30,7 +30,7 @@ def test_ratios_that_are_none(dense, tmp_path, ratio):
     ("method", "ratio", "match"),
     [
         ("svd", 0.999, "the ratio 0.999 cannot be met: 'model.layers.0.self_attn.q_proj'"),
-        ("asvd", 0.9, "ASVD keeps at least 0.4"),
+        pytest.param("asvd", 0.9, "ASVD keeps at least 0.4", marks=pytest.mark.slow),
         ("llm-pruner", 0.99, "cannot be met"),
     ],
 )

@@ -40,6 +40,7 @@ def test_a_ratio_is_found_through_drift_and_hold_ups():
     assert np.all(found.low_us <= found.latency_us) and np.all(found.latency_us <= found.high_us)
 
 
+@pytest.mark.slow
 def test_equal_models_are_rarely_told_apart_even_without_the_replicate():
     """At a level of 5 %: 20 comparisons, so 1 expected; 5 or more has a chance of 0.3 %."""
     false = 0

@@ -107,7 +107,7 @@ def test_unlike_devices_are_never_in_one_run(tmp_path):
         assert len(read_samples(run.folder)) == 6 * 33
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_workers_lost_at_random_cost_their_batch_and_nothing_else(tmp_path, alone, seed):
     deadly = set(Random(seed).sample(range(3, 25), 4))
     kept = []
@@ -249,6 +249,7 @@ def test_a_suite_that_holds_nothing_for_a_device_is_refused(tmp_path):
                     tmp_path / "out", isolate=False)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_devices_of_one_machine_run_in_threads_with_processes_of_their_own(tmp_path, alone):
     run = one_run(fleet(Threads(["cpu", "cpu:1"]), tmp_path / "out", isolate=True, wait_s=60))
     assert run.unfinished == 0 and findings(run.folder) == alone

@@ -350,6 +350,7 @@ def test_the_experiment_on_sectors_withholds_tritons_knowledge() -> None:
 # the script ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_script_says_what_is_settled_and_what_the_rest_need(
     run, monkeypatch, tmp_path: Path
 ) -> None:

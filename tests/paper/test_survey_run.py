@@ -72,6 +72,7 @@ def blocks_of(folder):
     return {name.name: read_blocks(name) for name in (folder / "sweeps").iterdir()}
 
 
+@pytest.mark.slow
 def test_one_call_fills_every_row_of_a_gpu(h200, tmp_path, no_ncu):
     out = tmp_path / "out"
     assert h200.survey(out).run()

@@ -53,6 +53,7 @@ def test_a_fault_fails_its_own_point_and_no_other(tmp_path, culprit, reason):
     assert (summary.points, summary.failed) == (3, 1)
 
 
+@pytest.mark.slow
 def test_each_of_many_faults_is_found(tmp_path):
     with IsolatedDevice(faulty.open_faulty, timeout_s=1.0) as device:
         summary = run_sweep(suite([*range(100, 110)]), device, tmp_path / "run")
