@@ -3,11 +3,19 @@
     python benchmarks/prediction.py            # about 4 minutes
 
 The demo's model dense, as compressed and realigned by a plan; prefill of 256 tokens and a decode
-step. Each checkpoint's own shapes are swept for ``--seconds``; the map's sum over the matrix
-products (*predicted*) stands beside the time of the same products inside the running model (*in
-the model*, by hooks around each linear layer) and the whole step (*measured*). What is neither is
-attention, norms, activations, the cache and Python: no dim of a weight changes it, and no map of
-products foretells it.
+step. Each checkpoint's own shapes are swept for ``--seconds``. Then all models take turns for
+``--rounds`` rounds, and in each round three things are timed one after the other: the whole step,
+the step with hooks around each linear layer (*in the model*), and those layers alone on the inputs
+that they had, back to back (*alone*). What a map foretells (*predicted*) is the sum of these
+products. So
+
+- predicted beside alone is what the map is off by, the machine's level between the sweep and the
+  rounds included;
+- alone beside in the model is what their neighbours cost them, at the same level;
+- the rest of the step is attention, norms, activations, the cache and Python: no dim of a weight
+  changes it, and no map of products foretells it.
+
+The second table is free of the machine's level: each model beside the dense one.
 """
 
 from __future__ import annotations
@@ -17,6 +25,9 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,7 +41,6 @@ from gacprof.evaluation.workloads import BenchWorkload, Clock, Runner, runner
 from gacprof.sweeping.for_checkpoint import suite_for
 
 PREFILL = 256
-ROUNDS = 40
 
 
 class LinearClock:
@@ -77,39 +87,86 @@ def swept(name: str, checkpoint: Path, folder: Path, seconds: float, dtype: str)
     return str(out / "cliffmap.json")
 
 
-def predicted(checkpoint: Path, map_path: str, tokens: int, dtype: str) -> float | None:
+def predicted(checkpoint: Path, map_path: str, tokens: int, dtype: str) -> float:
+    """µs of all linear layers. A sweep's own shapes are all in its map, if its time sufficed."""
     found = gacprof.diagnose(checkpoint, map_path, tokens={tokens: 1.0}, dtype=dtype)
-    return found.totals()["predicted_us"]
+    missing = [weight.name for weight in found.weights if weight.latency_us is None]
+    if missing:
+        raise SystemExit(f"{len(missing)} products were not swept ({missing[0]}): more --seconds")
+    return sum(weight.latency_us or 0.0 for weight in found.weights)
 
 
-def measured(models: dict[str, nn.Module]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(whole, in linear layers) of each model and workload: medians of interleaved rounds, µs."""
+Key = tuple[str, str]
+"""Model and kind of step."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """µs: of the whole step, of the linear layers in it, and of these alone."""
+
+    whole: float
+    inside: float
+    alone: float
+
+
+def measured(models: dict[str, nn.Module], rounds: int) -> dict[Key, Measured]:
+    """Medians of interleaved rounds."""
     clock = Clock(torch.device("cpu"))
     ids = torch.randint(0, 100, (1, PREFILL), generator=torch.Generator().manual_seed(0))
     workloads = [BenchWorkload(kind, PREFILL, 1) for kind in ("prefill", "decode")]
-    runners: dict[tuple[str, str], Runner] = {
+    runners: dict[Key, Runner] = {
         (name, w.kind): runner(model, w, ids) for name, model in models.items() for w in workloads
     }
-    times: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in runners}
+    layers = {key: Layers(models[key[0]], partial(r.time, clock)) for key, r in runners.items()}
+    times: dict[Key, list[tuple[float, float, float]]] = {key: [] for key in runners}
     keys = list(runners)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         random.shuffle(keys)
         for key in keys:
             runners[key].time(clock)
             whole = runners[key].time(clock).us
             with LinearClock(models[key[0]]) as inside:
                 runners[key].time(clock)
-            times[key].append((whole, inside.us))
+            layers[key].time()
+            times[key].append((whole, inside.us, layers[key].time()))
     return {
-        key: (statistics.median(w for w, _ in of), statistics.median(p for _, p in of))
+        key: Measured(*(statistics.median(column) for column in zip(*of, strict=True)))
         for key, of in times.items()
     }
+
+
+class Layers:
+    """A model's linear layers with the inputs that they are given in a step."""
+
+    def __init__(self, model: nn.Module, step: Callable[[], object]) -> None:
+        self._calls: list[tuple[nn.Module, torch.Tensor]] = []
+        step()  # the first decode step reads a prompt
+        layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+        hooks = [m.register_forward_pre_hook(self._keep) for m in layers]
+        step()
+        for hook in hooks:
+            hook.remove()
+
+    def _keep(self, layer: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        self._calls.append((layer, given[0].detach().clone()))
+
+    def time(self) -> float:
+        """µs of all of them, one after another."""
+        us = 0.0
+        with torch.inference_mode():
+            for layer, given in self._calls:
+                start = time.perf_counter_ns()
+                layer(given)
+                us += (time.perf_counter_ns() - start) / 1e3
+        return us
 
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ask.add_argument("--seconds", type=float, default=45.0, help="of each checkpoint's sweep")
-    seconds = ask.parse_args().seconds
+    ask.add_argument("--rounds", type=int, default=60)
+    given = ask.parse_args()
+    seconds = given.seconds
     short_waits()
     dtype = "bfloat16" if native_bfloat16() else "float32"
     with tempfile.TemporaryDirectory() as temporary:
@@ -126,19 +183,40 @@ def main() -> None:
         models = {
             name: gacprof.load_model(path, dtype=dtype).eval() for name, path in checkpoints.items()
         }
-        found = measured(models)
-        print(f"{cpu_name()}, {dtype}, sweeps of {seconds:g} s, {ROUNDS} rounds\n")
-        print("| model | step | measured | in linear layers | share | predicted | error |")
-        print("|---|---|---|---|---|---|---|")
-        for (name, kind), (whole, inside) in sorted(found.items(), key=lambda f: f[0][::-1]):
-            tokens = PREFILL if kind == "prefill" else 1
-            told = predicted(checkpoints[name], maps[name], tokens, dtype)
-            error = "–" if told is None else f"{told / inside - 1:+.1%}"
-            shown = "–" if told is None else f"{told / 1e3:.2f} ms"
-            print(
-                f"| {name} | {kind} | {whole / 1e3:.2f} ms | {inside / 1e3:.2f} ms | "
-                f"{inside / whole:.0%} | {shown} | {error} |"
+        found = measured(models, given.rounds)
+        told = {
+            (name, kind): predicted(
+                checkpoints[name], maps[name], PREFILL if kind == "prefill" else 1, dtype
             )
+            for name, kind in found
+        }
+    print(f"{cpu_name()}, {dtype}, sweeps of {seconds:g} s, {given.rounds} rounds\n")
+    print(
+        "| model | step | whole | in the model | alone | predicted | predicted / alone "
+        "| alone / in the model |\n|---|---|---|---|---|---|---|---|"
+    )
+    order = sorted(found, key=lambda key: key[::-1])
+    for key in order:
+        m, us = found[key], told[key]
+        print(
+            f"| {key[0]} | {key[1]} | {_ms(m.whole)} | {_ms(m.inside)} | {_ms(m.alone)} | "
+            f"{_ms(us)} | {us / m.alone - 1:+.1%} | {m.alone / m.inside - 1:+.1%} |"
+        )
+    print(
+        "\n| beside dense | step | whole | in the model | alone | predicted |\n"
+        "|---|---|---|---|---|---|"
+    )
+    for name, kind in (key for key in order if key[0] != "dense"):
+        m, dense = found[name, kind], found["dense", kind]
+        print(
+            f"| {name} | {kind} | {m.whole / dense.whole - 1:+.1%} | "
+            f"{m.inside / dense.inside - 1:+.1%} | {m.alone / dense.alone - 1:+.1%} | "
+            f"{told[name, kind] / told['dense', kind] - 1:+.1%} |"
+        )
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.2f} ms"
 
 
 if __name__ == "__main__":

@@ -379,13 +379,14 @@ def map_by_rules(
 def _break_even(ranks_of: Model | Sequence[tuple[int, int]]) -> int:
     """The largest rank at which a factor pair is no larger than its dense weight."""
     from gacprof.checkpoint import inventory_for
+    from gacprof.cliffmap.ranks import break_even_rank
     from gacprof.sweeping.for_checkpoint import dense_shapes
 
     if isinstance(ranks_of, list | tuple):
         shapes = list(ranks_of)
     else:
         shapes = dense_shapes(inventory_for(ranks_of))  # type: ignore[arg-type]
-    return max(1, *(o * i // (o + i) for o, i in shapes))
+    return max(1, *(break_even_rank(*shape) for shape in shapes))
 
 
 def explain_dim(
@@ -408,7 +409,7 @@ def explain_dim(
     from gacprof.explain.causes import explain_map
     from gacprof.kernels.evidence_files import read_counters
 
-    loaded = cliff_map if isinstance(cliff_map, CliffMap) else CliffMap.load(cliff_map)
+    loaded = CliffMap.load(cliff_map)
     if loaded.by_rules:
         raise MapError(
             f"the map '{loaded.name}' is by rules, nothing in it was measured: 'gacprof map show "
@@ -463,7 +464,7 @@ def pareto(
     from gacprof.planning.pareto import pareto as weigh
 
     inventory = inventory_for(checkpoint)
-    loaded = cliff_map if isinstance(cliff_map, CliffMap) else CliffMap.load(cliff_map)
+    loaded = CliffMap.load(cliff_map)
     request = PlanRequest(objective, **limits)
     return weigh(inventory, loaded, request, budgets=budgets, grid=grid, progress=progress)
 

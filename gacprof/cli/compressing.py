@@ -41,7 +41,9 @@ def compress(
     ] = None,
     tokens: Tokens = None,
     engine: EngineOption = None,
-    window: Annotated[float, Option(min=0.0, max=4.0, help="± share that a size may move.")] = 0.25,
+    window: Annotated[
+        float, Option(min=0.0, max=4.0, help="± share that a size may move, and 32 at least.")
+    ] = 0.25,
     windows: Annotated[int, Option(min=1, help="Windows read of the text.")] = 32,
     length: Annotated[int, Option(min=2, help="Tokens in a window.")] = 512,
     alpha: Annotated[

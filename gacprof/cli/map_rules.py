@@ -72,7 +72,7 @@ def rules(
     )  # fmt: skip
     made.save(out)
     if as_json:
-        print_json({"map": str(out)} | map_facts(made))
+        print_json({"map": str(out)} | map_facts(made), "map-facts")
         return
     print_rules(made)
     say(f"map: {out}")
@@ -80,6 +80,8 @@ def rules(
 
 def print_rules(made: CliffMap) -> None:
     """The rules that the map's curves follow, each once with the axes that follow it."""
+    from gacprof.cliffmap.schema import BASIS
+
     follow: dict[str, dict[str, None]] = {}
     for curve in sorted(made.curves, key=lambda curve: curve.operator):
         for rule in curve.rules:
@@ -89,7 +91,7 @@ def print_rules(made: CliffMap) -> None:
     for told, axes in sorted(follow.items(), key=lambda entry: next(iter(entry[1]))):
         first, *more = axes
         say(f"{first}{f' and {len(more)} more' if more else ''}: {told}")
-    say("by rules, not measured. ×: cost beside tier 1, where published for this architecture")
+    say(f"{BASIS}. ×: cost beside tier 1, where published for this architecture")
 
 
 def _told(rule: RuleNote) -> str:
@@ -126,12 +128,14 @@ def agree(
 
 
 def _print_agreement(found: Agreement) -> None:
+    from gacprof.cliffmap.schema import BASIS
+
     rows = [
         (f"{operator} {axis}", count, *_shares(safe), *_shares(frontier))
         for (operator, axis), (count, safe, frontier) in found.by_axis().items()
     ]
     columns = ("axis", "dims", "safe: precision", "recall", "frontier: precision", "recall")
-    print_table(f"{found.rules} (by rules, not measured) beside {found.measured}", columns, rows)
+    print_table(f"{found.rules} ({BASIS}) beside {found.measured}", columns, rows)
     for curve in found.curves:
         _print_counter_examples(curve)
     if found.without:

@@ -193,11 +193,10 @@ def _staircase(
 
 def _write(text: str, out: Path, form: str) -> None:
     """Another table or export may be there already, of the same form and the same first line."""
-    from gacprof.core.files import refuse_to_replace, write_text
+    from gacprof.core.files import beginning, refuse_to_replace, write_text
 
     def alike(path: Path) -> bool:
-        with path.open("rb") as file:
-            return file.read(4096).splitlines()[:1] == text.encode().splitlines()[:1]
+        return beginning(path).splitlines()[:1] == text.encode().splitlines()[:1]
 
     refuse_to_replace(out, f"{form} of a map", alike)
     try:

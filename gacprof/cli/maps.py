@@ -24,7 +24,7 @@ from gacprof.cli.printing import (
     say_notes,
 )
 from gacprof.core.errors import MapError
-from gacprof.core.files import refuse_to_replace
+from gacprof.core.files import beginning, refuse_to_replace
 from gacprof.core.formatting import at_most, dims, percent
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def build(
 
 def is_map(path: Path) -> bool:
     """Whether a file begins as a map does."""
-    with path.open("rb") as file:
-        return b"gacprof.cliffmap/" in file.read(4096)
+    return b"gacprof.cliffmap/" in beginning(path)
 
 
 def _unmeasured(curves: Sequence[str]) -> str:

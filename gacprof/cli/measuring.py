@@ -84,7 +84,7 @@ def sweep(
     ] = None,
     dtype: Annotated[str, Option(help="Compute dtype, with --for, --ranks, --op.")] = "auto",
     window: Annotated[
-        float, Option(min=0.0, max=4.0, help="Candidates within ± this share, with --for.")
+        float, Option(min=0.0, max=4.0, help="Candidates within ± this share (and 32), with --for.")
     ] = 0.25,
     preset: Annotated[
         str | None,

@@ -46,7 +46,7 @@ AROUND = 2
 
 Aim = Annotated[str, Option(help="pad, energy, gac or latency.")]
 Dtype = Annotated[str | None, Option(help="Default: the checkpoint's.")]
-Window = Annotated[float, Option(min=0.0, max=4.0, help="± share of a dim.")]
+Window = Annotated[float, Option(min=0.0, max=4.0, help="± share of a dim, and 32 at least.")]
 Scores = Annotated[Path | None, Option(help="JSON of importance by dim name, for gac.")]
 Floor = Annotated[float | None, Option(min=0.0, max=1.0, help="Least mean share of energy kept.")]
 LatencyLimit = Annotated[

@@ -121,10 +121,7 @@ def of_sums(
     """Dims judged on a latency that was summed over several uses. Ascending ``d``; ``error`` are
     relative standard errors of the sums; ``settled`` as for :func:`judge`."""
     judged = judge(latency, error, tolerance, settled)
-    sure = [i for i, yes in enumerate(settled) if yes]
-    frontier = set(
-        detect.frontier([d[i] for i in sure], [latency[i] for i in sure], detect.cliff_floor(error))
-    )
+    frontier = detect.frontier_of(d, latency, settled, judged.verdict, detect.cliff_floor(error))
     return [
         Candidate(
             size,
@@ -133,7 +130,7 @@ def of_sums(
             float(judged.low[i]),
             float(judged.high[i]) if isfinite(judged.high[i]) else None,
             judged.verdict[i],
-            size in frontier and judged.verdict[i] != "misaligned",
+            size in frontier,
             tolerance,
             curve,
             by_rules,

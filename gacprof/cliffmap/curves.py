@@ -69,11 +69,9 @@ def make_curve(
     classes = _classes(measured, period)
     cliffs_by_class = [_cliffs(c, len(measured) - 1) for c in classes]
     settled = settled_dims(dims, latency, period, tolerance)
-    sure = [i for i, yes in enumerate(settled) if yes]
-    last = dims[sure[-1]] if sure else 0
+    last = max((d for d, yes in zip(dims, settled, strict=True) if yes), default=0)
     judged = judge(latency, errors, tolerance, settled)
     misaligned = [d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"]
-    edges = detect.frontier([dims[i] for i in sure], [latency[i] for i in sure], floor)
     points, mechanisms, kernels = _columns(measured, judged)
     asked = [*dims, *failed]
     return Curve(
@@ -93,7 +91,7 @@ def make_curve(
             for tier in _tiers(axis.axis, c, cliffs)
         ],
         cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
-        frontier=[d for d in edges if d not in misaligned],
+        frontier=detect.frontier_of(dims, latency, settled, judged.verdict, floor),
         safe=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "safe"],
         misaligned=misaligned,
         floor=floor,

@@ -41,11 +41,13 @@ class CliffMap(Framed):
         self.file = file
 
     @classmethod
-    def load(cls, name_or_path: str | Path) -> CliffMap:
-        """A shipped map by name (``gacprof map list``) or a file by path.
+    def load(cls, name_or_path: CliffMap | str | Path) -> CliffMap:
+        """A shipped map by name (``gacprof map list``) or a file by path; a map as it is.
 
         Raises :class:`MapError` with the place and the reason for anything malformed.
         """
+        if isinstance(name_or_path, CliffMap):
+            return name_or_path
         return cls(read_map(name_or_path))
 
     def save(self, path: str | Path) -> None:

@@ -4,6 +4,9 @@ No modulus is preferred for being a power of two. For each one, a dim's latency 
 with the mean of one whole period around it, and that ratio is predicted from the *other*
 dims of the same residue. What is predicted is explained; noise cannot be predicted, a ramp is
 its own mean, and a cliff happens once, so none of them passes for a period.
+
+Where many dims are missing, the mean depends on which residues were measured nearby. There the
+mean and the residues' effects are fitted in turn, to one half of the dims, and predict the other.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from math import exp, log1p
+from math import exp, hypot, log1p
 from statistics import median
 
 import numpy as np
@@ -26,7 +29,13 @@ LARGEST_MODULUS = 256
 """The largest tile edge among the kernels of cuBLAS and FlashAttention-2."""
 
 REPEATS = 3
-"""A modulus must fit this often into the axis before anything is said of it."""
+"""A modulus must fit this often into the number of dims before anything is said of it."""
+
+DENSE = 0.7
+"""From this share of its dims on, a curve has each residue around nearly every dim."""
+
+FITS = 8
+"""How often the mean and the residues' effects are fitted in turn, where many dims are missing."""
 
 LEAST_EXPLAINED = 0.2
 """The published curves with a period have 0.4–0.96. Of pure noise 0.11 is explained by chance at
@@ -35,6 +44,17 @@ the stricter demand."""
 
 TIE = 0.01
 """Moduli that explain the curve this nearly as well tie: the one with more classes is taken."""
+
+RIVAL = 0.1
+"""Where many dims are missing, a modulus that explains the curve this nearly as well, and is neither a
+multiple nor a divisor of the best, leaves open which of them it is."""
+
+CERTAIN = 3.0
+"""Classes differ by so many standard errors of their residues at least."""
+
+MAD = 1.86
+"""From the median absolute deviation of normal values to √n times the standard error of their
+median: 1.4826 · 1.2533."""
 
 
 def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Period | None:
@@ -50,7 +70,7 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
         return None
     logs = np.full(int(places[-1]) + 1, np.nan)
     logs[places] = np.log(latency)
-    moduli = range(2, min(LARGEST_MODULUS // step, len(logs) // REPEATS) + 1)
+    moduli = range(2, min(LARGEST_MODULUS // step, len(d) // REPEATS) + 1)
     explained = {modulus: _explained(logs, modulus) for modulus in moduli}
     best = max(explained.values(), default=0.0)
     if best < LEAST_EXPLAINED:
@@ -62,7 +82,11 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
     ]
     repeated = [period for period in found if _repeats(period, d)]
     period = max(repeated, key=lambda p: (len(p.classes), -p.modulus), default=None)
-    return period if period and len(period.classes) > 1 else None
+    if period is None or len(period.classes) < 2:
+        return None
+    rivals = [m * step for m, share in explained.items() if share >= best - RIVAL]
+    unsure = _sparse(logs) and any(m % period.modulus and period.modulus % m for m in rivals)
+    return None if unsure else period
 
 
 def _repeats(period: Period, d: Sequence[int]) -> bool:
@@ -75,7 +99,7 @@ def _period(
 ) -> Period:
     effects = _effects(logs, modulus)
     groups = _grouped(effects, floor)
-    levels = [median(effects[place] for place in group) for group in groups]
+    levels = [median(effects[place][0] for place in group) for group in groups]
     classes = [
         ResidueClass(
             remainders=sorted((first + place * step) % (modulus * step) for place in group),
@@ -90,8 +114,19 @@ def _period(
 def _against_period(logs: Array, modulus: int) -> Array:
     """Each log latency minus the mean over one period centred on it; by rows of a period.
 
-    An even period has no middle: its two ends count half each. Missing dims are left out of
-    the mean, and the result is padded with NaN to whole rows.
+    The mean is that of all residues alike, whichever were measured; NaN for a dim that is alone.
+    """
+    relative = logs - _mean_around(logs, modulus, fewest=2)
+    for _ in range(FITS if _sparse(logs) else 0):
+        others = logs - _by_residue(relative, modulus)
+        relative = logs - _mean_around(others, modulus, fewest=2)
+    return _rows(relative, modulus)
+
+
+def _mean_around(logs: Array, modulus: int, fewest: int = 1) -> Array:
+    """The mean over one period centred on each place; NaN where ``fewest`` were not measured.
+
+    An even period has no middle: its two ends count half each.
     """
     half = modulus // 2
     weights = np.ones(2 * half + 1)
@@ -100,19 +135,56 @@ def _against_period(logs: Array, modulus: int) -> Array:
     known = ~np.isnan(logs)
     total = np.convolve(np.where(known, logs, 0.0), weights)[half : half + len(logs)]
     count = np.convolve(known.astype(float), weights)[half : half + len(logs)]
-    relative = logs - total / np.maximum(count, 0.5)
-    padded = np.full(-(-len(logs) // modulus) * modulus, np.nan)
-    padded[: len(logs)] = relative
+    number = np.convolve(known.astype(float), np.ones(2 * half + 1))[half : half + len(logs)]
+    return np.where(number > fewest - 0.5, total / np.maximum(count, 0.5), np.nan)
+
+
+def _sparse(logs: Array) -> bool:
+    return bool(np.mean(~np.isnan(logs)) < DENSE)
+
+
+def _by_residue(relative: Array, modulus: int) -> Array:
+    """At each place the median of its residue, 0 where that was not measured; 0 on average."""
+    rows = _rows(relative, modulus)
+    absent = np.isnan(rows).all(axis=0)
+    each = np.resize(np.nanmedian(np.where(absent, 0.0, rows), axis=0), len(relative))
+    known = ~np.isnan(relative)
+    return np.asarray(each - each[known].mean()) if known.any() else each
+
+
+def _rows(values: Array, modulus: int) -> Array:
+    padded = np.full(-(-len(values) // modulus) * modulus, np.nan)
+    padded[: len(values)] = values
     return padded.reshape(-1, modulus)
 
 
 def _explained(logs: Array, modulus: int) -> float:
     """1 − Σ|relative − median of the others of its residue| / Σ|relative|."""
+    if _sparse(logs):
+        return _foretold(logs, modulus)
     relative = _against_period(logs, modulus)
     total = np.nansum(np.abs(relative))
     if total == 0:
         return 0.0
     return float(1 - np.nansum(np.abs(relative - _median_of_others(relative))) / total)
+
+
+def _foretold(logs: Array, modulus: int) -> float:
+    """The same where many dims are missing: the period fitted to every other dim of each residue tells
+    the rest better than the mean of those dims around it does, by this share of its error."""
+    measured = _rows(~np.isnan(logs) * 1.0, modulus)
+    turn = (np.cumsum(np.nan_to_num(measured), axis=0) % 2).ravel()[: len(logs)]
+    plain = fitted = 0.0
+    for half in (0, 1):
+        known, asked = (np.where(turn == part, logs, np.nan) for part in (half, 1 - half))
+        if np.isnan(known).all():
+            continue
+        mean = _mean_around(known, modulus)
+        effects = _by_residue(_against_period(known, modulus).ravel()[: len(logs)], modulus)
+        better = _mean_around(known - effects, modulus) + effects
+        plain += float(np.nansum(np.abs(asked - mean)))
+        fitted += float(np.nansum(np.abs(asked - better)))
+    return float(1 - fitted / plain) if plain else 0.0
 
 
 def _median_of_others(table: Array) -> Array:
@@ -132,19 +204,27 @@ def _median_of_others(table: Array) -> Array:
     return np.where(others > 0, (picked[0] + picked[1]) / 2, 0.0)
 
 
-def _effects(logs: Array, modulus: int) -> dict[int, float]:
-    """Place on the axis (mod the period) → median log effect; places never measured are absent."""
+def _effects(logs: Array, modulus: int) -> dict[int, tuple[float, float]]:
+    """Place on the axis (mod the period) → median log effect and its standard error; places never
+    measured are absent."""
     relative = _against_period(logs, modulus)
+    apart = relative.ravel() - _by_residue(relative.ravel(), modulus)
+    spread = MAD * float(np.nanmedian(np.abs(apart - np.nanmedian(apart))))
     columns = {i: column[~np.isnan(column)] for i, column in enumerate(relative.T)}
-    return {i: float(np.median(column)) for i, column in columns.items() if len(column)}
+    return {
+        i: (float(np.median(column)), spread / len(column) ** 0.5)
+        for i, column in columns.items()
+        if len(column)
+    }
 
 
-def _grouped(effects: dict[int, float], floor: float) -> list[list[int]]:
+def _grouped(effects: dict[int, tuple[float, float]], floor: float) -> list[list[int]]:
     """Places in groups whose effects follow one another within the floor, fastest first."""
     ordered = sorted(effects, key=lambda place: effects[place])
     groups = [[ordered[0]]]
     for before, place in pairwise(ordered):
-        if effects[place] - effects[before] > log1p(floor):
+        (a, error_a), (b, error_b) = effects[before], effects[place]
+        if b - a > max(log1p(floor), CERTAIN * hypot(error_a, error_b)):
             groups.append([])
         groups[-1].append(place)
     return groups

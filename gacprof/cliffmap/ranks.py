@@ -45,8 +45,7 @@ def safe_ranks(
     :class:`MapError` for shapes that are none.
     """
     shapes = _shapes(layers)
-    if not isinstance(cliff_map, CliffMap):
-        cliff_map = CliffMap.load(cliff_map)
+    cliff_map = CliffMap.load(cliff_map)
     dtype = dtype or _only_dtype(cliff_map)
     regime = _regime(cliff_map, dtype)
     if isinstance(tokens, int):
@@ -140,6 +139,11 @@ def _check_measured(
     )  # fmt: skip
 
 
+def break_even_rank(out_features: int, in_features: int) -> int:
+    """The largest rank at which two factors are no larger than the dense weight."""
+    return out_features * in_features // (out_features + in_features)
+
+
 def _command(
     cliff_map: CliffMap,
     shapes: Iterable[Shape],
@@ -152,7 +156,7 @@ def _command(
     By default up to the rank at which a pair is as large as the dense weight.
     """
     shapes = list(dict.fromkeys(shapes))
-    even = max(o * i // (o + i) for o, i in shapes)
+    even = max(break_even_rank(*shape) for shape in shapes)
     first, last = within or (max(1, even // 4), max(1, even))
     listed = ",".join(f"{o}x{i}" for o, i in shapes)
     counts = ",".join(map(str, tokens))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.candidates import Candidate, Use, choose
 from gacprof.core.errors import CompressionError
 from gacprof.diagnosing.latency_profile import LEAST_REACH
@@ -14,9 +15,6 @@ from gacprof.diagnosing.workload import is_number
 from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE
 from gacprof.planning.request import WINDOW
 from gacprof.solver import InfeasibleBudget, solve
-
-if TYPE_CHECKING:
-    from gacprof.cliffmap import CliffMap
 
 Shape = tuple[int, int]
 Score = float | Sequence[float]
@@ -55,7 +53,7 @@ def align(
     :class:`SolverError` naming the nearest budget where none fits.
     """
     _check(dims, scores, costs, uses, most)
-    loaded = _loaded(cliff_map)
+    loaded = CliffMap.load(cliff_map)
     units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
     limits: Sequence[int | None] = most or [None] * len(dims)
     known: dict[Any, list[Candidate]] = {}
@@ -118,12 +116,6 @@ def _check(
                 )
         elif len(cost) != 2 or min(cost) < 1:  # type: ignore[arg-type]
             raise CompressionError(f"the cost of dim {i} is {cost!r}, no shape (out, in)")
-
-
-def _loaded(cliff_map: CliffMap | str | Path) -> CliffMap:
-    from gacprof.cliffmap import CliffMap
-
-    return cliff_map if isinstance(cliff_map, CliffMap) else CliffMap.load(cliff_map)
 
 
 def _judged(

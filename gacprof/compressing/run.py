@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
+from gacprof.cliffmap import CliffMap
 from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibration_of
 from gacprof.compressing.choosing import choose, only, weighted
 from gacprof.compressing.dense import open_dense, targets_of
@@ -35,7 +36,7 @@ from gacprof.compressors.llmpruner import TaylorPruning
 from gacprof.compressors.methods import method_named
 from gacprof.core.errors import CompressionError
 from gacprof.core.tasks import Tasks
-from gacprof.devices.device import device_name, open_device
+from gacprof.devices.device import present_device
 from gacprof.diagnosing.workload import Tokens
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
@@ -45,7 +46,6 @@ from gacprof.resizing.output import PROVENANCE, lies_in, refuse_existing
 if TYPE_CHECKING:
     import torch
 
-    from gacprof.cliffmap import CliffMap
 
 Tell = Callable[[str], None]
 
@@ -128,13 +128,13 @@ def compress(
     refuse_existing(out)
     reader = open_dense(model)
     _refuse_inside(out, reader.inventory)
-    loaded = _loaded(cliff_map)
+    loaded = None if cliff_map is None else CliffMap.load(cliff_map)
     calibration = None
     if calib is not None:
         calibration = calibration_of(
             calib, reader.inventory, windows=windows, length=length, tokenizer=tokenizer
         )
-    where = _device(device)
+    where = present_device(device)
     job = _job(reader, request, calibration, tasks or Tasks())
     key = _key(reader.inventory, request, job, where)
     with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
@@ -252,13 +252,6 @@ def _job(
     return _Job(passes, calibration, start)
 
 
-def _device(name: str | None) -> str:
-    """The device's name. Raises :class:`MeasurementError` for one that is not there."""
-    found = device_name(name)
-    open_device(found).close()
-    return found
-
-
 def _key(inventory: Inventory, request: CompressRequest, job: _Job, device: str) -> str:
     """What the work depends on; the ratio and the map are no part of it."""
     facts = {
@@ -269,14 +262,6 @@ def _key(inventory: Inventory, request: CompressRequest, job: _Job, device: str)
         "device": device.partition(":")[0],
     }
     return f"{request.method}-{key_of(inventory, facts)}"
-
-
-def _loaded(cliff_map: CliffMap | str | Path | None) -> CliffMap | None:
-    from gacprof.cliffmap import CliffMap
-
-    if cliff_map is None or isinstance(cliff_map, CliffMap):
-        return cliff_map
-    return CliffMap.load(cliff_map)
 
 
 def _refuse_inside(out: Path, inventory: Inventory) -> None:

@@ -100,6 +100,12 @@ def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def beginning(path: Path) -> bytes:
+    """The first 4096 bytes of a file: what kind of file it is shows there."""
+    with path.open("rb") as file:
+        return file.read(4096)
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises ``OSError``, or ``ValueError`` for what is no JSON: nested too
     deep and text that is no Unicode included."""

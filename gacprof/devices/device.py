@@ -144,6 +144,13 @@ def local_gpus() -> list[str]:
     return [f"cuda:{index}" for index in range(count)]
 
 
+def present_device(name: str | None = None) -> str:
+    """:func:`device_name`. Raises :class:`MeasurementError` for a device that is not there."""
+    found = device_name(name)
+    open_device(found).close()
+    return found
+
+
 def open_device(name: str | None = None, timer: str = "auto") -> Device:
     """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
 

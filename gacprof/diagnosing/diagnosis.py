@@ -49,8 +49,7 @@ def diagnose(
     decode step and one prefill of 1024.
     Raises :class:`CheckpointError`, :class:`MapError` or :class:`PlanError`.
     """
-    if not isinstance(cliff_map, CliffMap):
-        cliff_map = CliffMap.load(cliff_map)
+    cliff_map = CliffMap.load(cliff_map)
     inventory = inventory_for(checkpoint)
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     dims = _judge_dims(predictor)
@@ -68,7 +67,8 @@ def diagnose(
             "measured; go on with that sweep (gacprof sweep --resume --out FOLDER) and build again"
         )
     heads = list(_misaligned_heads(inventory, cliff_map, predictor.dtype))
-    notes += _remarks(dims.values(), weights, predictor.tokens_note, blameless=not heads) + heads
+    tokens_note, ruled = predictor.tokens_note, cliff_map.by_rules
+    notes += _remarks(dims.values(), weights, tokens_note, not heads, ruled) + heads
     found = Diagnosis(
         inventory.path,
         inventory.layout,
@@ -241,12 +241,14 @@ def _remarks(
     weights: Sequence[WeightFinding],
     tokens_note: str,
     blameless: bool,
+    by_rules: bool,
 ) -> list[str]:
-    """What a user should know besides the numbers. ``blameless``: no head_dim is misaligned."""
+    """What a user should know besides the numbers. ``blameless``: no head_dim is misaligned;
+    ``by_rules``: the map was not measured."""
     judged = [d for d in dims if d.verdict != "unknown"]
     remarks = []
     if judged and all(d.verdict == "safe" for d in judged):
-        remarks.append(_all_safe(judged, blameless and len(judged) == len(dims)))
+        remarks.append(_all_safe(judged, blameless and len(judged) == len(dims), by_rules))
     undecided = [d for d in judged if d.verdict == "undecided"]
     if undecided:
         bound = highest_penalty(undecided)
@@ -294,10 +296,10 @@ def _misaligned_heads(inventory: Inventory, cliff_map: CliffMap, dtype: str) -> 
             )
 
 
-def _all_safe(judged: Sequence[DimFinding], blameless: bool) -> str:
+def _all_safe(judged: Sequence[DimFinding], blameless: bool, by_rules: bool) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
     most = max(d.tolerance for d in judged)
-    if most < 0.001:  # of tiers by rules: no time is known
+    if by_rules:  # no time is known
         return "every dim that can be changed and that the map knows is of the best tier"
     safe = (
         "every dim that can be changed and that the map knows is safe, none loses more than "

@@ -16,7 +16,7 @@ from torch import nn
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.load import load, stored_dtype
 from gacprof.core.errors import CheckpointError, MeasurementError
-from gacprof.devices.device import device_name, open_device
+from gacprof.devices.device import present_device
 from gacprof.devices.environment import free_bytes
 
 Model = str | Path | nn.Module
@@ -119,9 +119,7 @@ def device_of(name: torch.device | str | None) -> torch.device:
 
     Raises :class:`MeasurementError` for a device that is not there.
     """
-    name = device_name(None if name is None else str(name))
-    open_device(name).close()
-    kind, _, index = name.partition(":")
+    kind, _, index = present_device(None if name is None else str(name)).partition(":")
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, int(index or 0))
 
 

@@ -51,8 +51,7 @@ def plan(
         objective, budget, budget_parameters, memory, tokens, dtype, window,
         constraints or Constraints(), scores, quality_floor, latency_limit_us, time_limit,
     )  # fmt: skip
-    if not isinstance(cliff_map, CliffMap):
-        cliff_map = CliffMap.load(cliff_map)
+    cliff_map = CliffMap.load(cliff_map)
     reader = None
     if isinstance(checkpoint, Inventory):
         inventory = checkpoint

@@ -151,8 +151,9 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
     stuck = [group for group in outcome.classes if not group.candidates]
     if stuck:
-        reason = stuck[0].missing or "the map knows no safe size near it"
-        warnings.append(f"{len(stuck)} dims stay as they are, {stuck[0].name}: {reason}")
+        count = "1 dim stays as it is" if len(stuck) == 1 else f"{len(stuck)} dims stay as they are"
+        first = "" if len(stuck) == 1 else "the first is "
+        warnings.append(f"{count}, {first}{stuck[0].name}: {_why_stuck(stuck[0])}")
     pairs = [(group, option) for group, option in outcome.pairs if option is not None]
     blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None]
     blind = [(g, o) for g, o in blind if o.size != g.untouched.size]
@@ -185,6 +186,17 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         dims = "1 dim is" if cut == 1 else f"{cut} dims are"
         warnings.append(f"{dims} cut: the model's function changes")
     return warnings
+
+
+def _why_stuck(group: DimClass) -> str:
+    """What leaves a class without a size to choose."""
+    if group.missing:
+        return group.missing
+    verdicts = Counter(option.verdict for option in group.options if not option.fused)
+    if not verdicts:
+        return "the map knows no size near it"
+    counted = ", ".join(f"{count} {verdict or 'unknown'}" for verdict, count in verdicts.items())
+    return f"of the sizes near it that the map knows none is safe ({counted})"
 
 
 def _rounding(problem: Problem, merged: Sequence[tuple[DimClass, Option]]) -> float:

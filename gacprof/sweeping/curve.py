@@ -13,6 +13,7 @@ from gacprof.cliffmap.judge import LOOKS, judge
 from gacprof.core.fit import BlockRow, Fit, block_row, fit_blocks, log_matrix
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
+from gacprof.sweeping.estimate import GUESSED, Width
 from gacprof.sweeping.refine import Refinement, Seen, refine
 from gacprof.sweeping.suite import CurvePlan, Schedule
 
@@ -229,6 +230,17 @@ class CurveState:
         processes = {process for process, _ in self._rows}
         whole = sum(self.blocks_in(process) >= self.share for process in processes)
         return whole >= self._timing.processes
+
+    @property
+    def blocks_left(self) -> float:
+        """How many more blocks it is likely to have."""
+        if self.finished:
+            return 0.0
+        if self.decided:  # what later processes add
+            return max(1.0, self.share * self._timing.processes - self.blocks)
+        likely = Width(self.decision.half_width, self.blocks) if self.looked_at else GUESSED
+        next_look = min(self._timing.blocks << self.looked_at, self._timing.most_blocks)
+        return max(1.0, max(likely.blocks(self._timing), next_look) - self.blocks)
 
     @property
     def share(self) -> float:

@@ -94,6 +94,7 @@ class Engine:
             self._calls += len(block.calls)
         for state in self._states:
             state.catch_up()
+        self._replayed = sum(state.blocks for state in self._states)
 
     def steps(self) -> Iterator[None]:
         """Measure; yields after each batch of blocks (:data:`.curve.BATCH_MS`).
@@ -277,13 +278,14 @@ class Engine:
             session.close()
 
     def progress(self) -> tuple[float, float]:
-        """Seconds of the budget, or blocks: done, and in all."""
-        if self._budget_s is not None:
-            return min(time.monotonic() - self._started, self._budget_s), self._budget_s
-        done = sum(s.blocks for s in self._states)
-        still = sum(0 if s.finished else max(1, self._timing.blocks - s.blocks)
-                    for s in self._states)  # fmt: skip
-        return done, done + still
+        """Blocks, or seconds where there is a budget: done, and as many as are likely in all."""
+        done, left = sum(s.blocks for s in self._states), sum(s.blocks_left for s in self._states)
+        if self._budget_s is None:
+            return done, done + left
+        seconds = min(time.monotonic() - self._started, self._budget_s)
+        here = done - self._replayed
+        likely = seconds * (1 + left / here) if here else self._budget_s
+        return seconds, min(likely, self._budget_s)
 
     def summary(self, folder: Path) -> RunSummary:
         return RunSummary(

@@ -27,8 +27,8 @@ CALL_US, BLOCK_US = 60.0, 1_500.0
 PROBE_S, PROBED_SLOTS, PROBED_BLOCKS = 3.0, 6, 6
 INTERVAL = 4.5
 """The half-width of a penalty's interval in standard errors of a dim (cliffmap/judge.py)."""
-GUESSED_ERROR = 0.004
-"""The standard error of a dim after :data:`PROBED_BLOCKS` blocks, where nothing was called."""
+GUESSED_ERROR, GUESSED_BLOCKS = 0.004, 6
+"""The standard error of a dim after so many blocks, where nothing was measured."""
 REACHED = 0.4
 """The share of the roof that a call is taken to reach."""
 ASSUMED = {
@@ -36,6 +36,35 @@ ASSUMED = {
     "cpu": Roof({"float32": 0.05, "bfloat16": 0.05, "float16": 0.01, "int8": 0.05}, 10.0),
 }
 """Where the device is not known: an H100, and a CPU of two slow cores."""
+
+
+@dataclass(frozen=True)
+class Width:
+    """Half the width of the penalties' intervals, as it is after ``after`` blocks."""
+
+    half: float
+    after: int
+
+    @classmethod
+    def of(cls, error: float, after: int) -> Width:
+        """Of a dim's standard error."""
+        return cls(INTERVAL * error, after)
+
+    def blocks(self, timing: Schedule) -> int:
+        """Blocks until the curve is decided, and the share that each further process adds.
+
+        Where all dims are alike that is when the interval of penalties is about the tolerance,
+        where some lie near it when it is ``finest``: the geometric mean is at most off by the same
+        factor either way.
+        """
+        wanted = self.after * (self.half / sqrt(timing.finest * timing.tolerance / 2)) ** 2
+        looks = (timing.blocks << n for n in range(LOOKS))
+        decided = next((n for n in looks if n >= wanted), timing.most_blocks)
+        added = (timing.processes - 1) * timing.blocks // timing.processes
+        return min(timing.most_blocks, decided + added)
+
+
+GUESSED = Width.of(GUESSED_ERROR, GUESSED_BLOCKS)
 
 
 @dataclass(frozen=True)
@@ -80,7 +109,7 @@ def estimate(
         probe = probes.get(number, guess)
         slots = _slots(plan, timing)
         block_s = (BLOCK_US + slots * (CALL_US + probe.call_us)) / 1e6
-        sums[0] += block_s * _blocks(probe.error, timing)
+        sums[0] += block_s * Width.of(probe.error, PROBED_BLOCKS).blocks(timing)
         sums[1] += block_s * timing.most_blocks
     start = START_S.get(device_kind, 0.0) * timing.processes
     budget = budget_s or timing.budget_s or inf
@@ -92,7 +121,7 @@ def guessed_s(plan: CurvePlan, timing: Schedule, kind: str, name: str = "") -> f
     """What a curve's blocks may take on a device, by its points' work alone."""
     roof = ROOFS.get(name) or ASSUMED.get(kind) or ASSUMED["cpu"]
     block_us = BLOCK_US + _slots(plan, timing) * (CALL_US + _guess_us(plan, roof))
-    return block_us / 1e6 * _blocks(GUESSED_ERROR, timing)
+    return block_us / 1e6 * GUESSED.blocks(timing)
 
 
 def _slots(plan: CurvePlan, timing: Schedule) -> int:
@@ -101,21 +130,6 @@ def _slots(plan: CurvePlan, timing: Schedule) -> int:
     if len(plan.refined) >= MEASURE_ALL_BELOW:
         dims -= len(plan.refined) - len(plan.refined) // LARGEST_SHARE
     return dims + min(dims, max(timing.least_replicates, round(timing.replicates * dims)))
-
-
-def _blocks(error: float, timing: Schedule) -> int:
-    """Blocks until a curve is decided, and the share that each further process adds.
-
-    Where all dims are alike that is when the interval of penalties is about the tolerance, where
-    some lie near it when it is ``finest``: the geometric mean is at most off by the same factor
-    either way.
-    """
-    wanted_width = sqrt(timing.finest * timing.tolerance / 2)
-    wanted = PROBED_BLOCKS * (INTERVAL * error / wanted_width) ** 2
-    looks = [timing.blocks << n for n in range(LOOKS)]
-    decided = next((n for n in looks if n >= wanted), timing.most_blocks)
-    added = (timing.processes - 1) * timing.blocks // timing.processes
-    return min(timing.most_blocks, decided + added)
 
 
 def _probed(

@@ -27,7 +27,8 @@ def run_sweep(
     ``resume`` is true, and then only continued with the same suite on the same device, stack and
     threads. ``KeyboardInterrupt`` passes through after the blocks are safe. ``budget_s`` ends the
     sweep after so many seconds (by default the suite's own); a resume continues what is undecided
-    then. ``progress`` is called before each block with seconds of the budget, or blocks.
+    then. ``progress`` is called before each block with the blocks (with a budget the
+    seconds) so far, and those likely in all.
 
     Raises :class:`SuiteError` for an unusable suite, :class:`MeasurementError` for an
     unusable folder. A point that fails is recorded with its reason and the sweep goes on.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.detect import finest_step, label
 from gacprof.cliffmap.periods import find_period
+from gacprof.sweeping.for_checkpoint import PERIODS
 
 DIMS = list(range(64, 320))
 
@@ -187,3 +188,25 @@ def test_a_residue_measured_once_makes_no_period():
     latency = [69.353, 71.547, 82.468, 92.333, 85.167, 96.944, 118.927, 100.615, 110.094, 112.723,
                248.17]  # fmt: skip
     assert find_period(d, latency, 0.05302) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_dims_measured_here_and_there_feign_no_period(seed):
+    """As 'sweep --for' visits them: around several sizes, multiples of powers of two beside them.
+    Multiples of 8 are served well, all else is 40 % slower."""
+    rng = np.random.default_rng(seed)
+    d = sorted(
+        {
+            size // step * step + step * n
+            for size in rng.integers(60, 900, 3).tolist()
+            for step, count in PERIODS.items()
+            for n in range(-count, count + 2)
+            if size // step * step + step * n > 0
+        }
+    )
+    latency = [(2 + size / 10) * (1.4 if size % 8 else 1.0) for size in d]
+    period = find_period(d, noisy(np.array(latency), 0.003, seed), 0.01)
+    best = {size for size in d if size % 8 == 0}
+    assert period is None or best == {
+        size for size in d if size % period.modulus in period.classes[0].remainders
+    }

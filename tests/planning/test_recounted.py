@@ -77,7 +77,8 @@ def timed(inventory, cliff_map, plan):
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_budget_and_time_are_what_the_plan_says(planted, name, aim, tmp_path):
     inventory, cliff_map = planted(name)
-    budget = inventory.parameters if aim == "gac" else None
+    # A hundredth more than there are: sizes in no order (SliceGPT's) can only be padded.
+    budget = inventory.parameters * 101 // 100 if aim == "gac" else None
     made = plan(
         inventory,
         cliff_map,
