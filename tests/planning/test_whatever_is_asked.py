@@ -89,3 +89,18 @@ def test_a_plan_is_the_same_each_time(planted):
     first, again = (plan(inventory, cliff_map, **settings) for _ in range(2))
     assert first == again
     assert first.certificate.value == pytest.approx(sum(c.energy_kept for c in first.choices))
+
+
+def test_a_dim_without_a_safe_size_stays_and_the_plan_says_why(planted):
+    inventory, cliff_map = planted("asvd_mha_r1")
+    rank = next(dim for dim in inventory.dims if dim.kind == "rank" and dim.size % 8 > 2)
+    only = {"least": {rank.name: rank.size - 1}, "most": {rank.name: rank.size + 1}}
+    made = plan(
+        inventory, cliff_map, objective="pad", tokens=TOKENS,
+        constraints=Constraints(fuse=False, **only),
+    )  # fmt: skip
+    assert {c.dim: c.after for c in made.choices}[rank.name] == rank.size
+    assert made.warnings[-1] == (
+        f"1 dim stays as it is, {rank.name}: of the sizes near it that the map knows none is safe "
+        "(3 misaligned)"
+    )
