@@ -69,6 +69,7 @@ class Setting:
     windows: int = 32
     only: tuple[str, ...] = PHASES
     dtype: str = field(default="bfloat16")
+    quality_dtype: str = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def made(setting: Setting, cell: Cell) -> bool:
 def quality(setting: Setting, model: Path) -> dict[str, Any]:
     found = gacprof.evaluate(
         model, text=setting.text, choices=setting.choices, tokenizer=setting.model,
-        limit_tokens=setting.limit_tokens, dtype="float32", device=setting.device,
+        limit_tokens=setting.limit_tokens, dtype=setting.quality_dtype, device=setting.device,
     )  # fmt: skip
     return found.as_dict()
 
@@ -266,6 +267,7 @@ def _parsed() -> Setting:
     parser.add_argument("--sweep-s", type=float, default=600.0)
     parser.add_argument("--bench-s", type=float, default=300.0)
     parser.add_argument("--dtype", default="bfloat16", help="that is swept and timed")
+    parser.add_argument("--quality-dtype", default="bfloat16", help="perplexity is computed in")
     parser.add_argument("--device")
     asked = vars(parser.parse_args())
     asked["only"] = tuple(asked["only"].split(",")) if asked["only"] else PHASES

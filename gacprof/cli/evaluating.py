@@ -10,9 +10,9 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli.options import Fleet, OneDevice
-from gacprof.cli.printing import Json, emit, print_table, progress, say, say_notes
+from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
-from gacprof.core.formatting import percent
+from gacprof.core.formatting import interval, percent
 
 if TYPE_CHECKING:
     from gacprof.evaluation import Change, ModelQuality, Quality
@@ -82,7 +82,11 @@ def evaluate(
 
 
 def print_quality(found: Quality) -> None:
-    print_table("", *_table(found))
+    label = labelled([model.model for model in found.models])
+    if found.tokens:
+        print_table("", *_perplexities(found, label))
+    if found.questions:
+        print_table("", *_answers(found, label))
     if found.tokens:
         windows = len(found.window_tokens)
         say(
@@ -103,30 +107,34 @@ def print_quality(found: Quality) -> None:
     say_notes(found.notes)
 
 
-def _table(found: Quality) -> tuple[list[str], list[list[str | int | None]]]:
-    """Columns and rows; only what was asked for."""
-    several = len(found.models) > 1
-    columns = ["model", "parameters"]
-    rows: list[list[str | int | None]] = [[m.model, f"{m.parameters:,}"] for m in found.models]
+Table = tuple[list[str], list[list[str | None]]]
+"""Columns and rows."""
 
-    def column(title: str, cells: Sequence[str | None]) -> None:
-        columns.append(title)
-        for row, cell in zip(rows, cells, strict=True):
-            row.append(cell)
 
-    if found.tokens:
-        column("perplexity", [_perplexity(m) for m in found.models])
-        if several:
-            column("difference", [_change(m.perplexity_change) for m in found.models])
-            column("finding", [_finding(m.perplexity_change) for m in found.models])
-    if found.questions:
-        answered = [m.accuracy for m in found.models if m.accuracy is not None]
-        column("right", [_share(accuracy.value) for accuracy in answered])
-        if several:
-            column("difference", [_change(m.accuracy_change) for m in found.models])
-        column("normalised", [_share(accuracy.normalised) for accuracy in answered])
-        if several:
-            column("difference", [_change(m.accuracy_normalised_change) for m in found.models])
+def _perplexities(found: Quality, label: Sequence[str]) -> Table:
+    rows: list[list[str | None]] = [
+        [name, f"{m.parameters:,}", _perplexity(m)]
+        for name, m in zip(label, found.models, strict=True)
+    ]
+    if len(rows) == 1:
+        return ["model", "parameters", "perplexity"], rows
+    for row, m in zip(rows, found.models, strict=True):
+        row += [_change(m.perplexity_change), _finding(m.perplexity_change)]
+    return ["model", "parameters", "perplexity", "against first (95 %)", "finding"], rows
+
+
+def _answers(found: Quality, label: Sequence[str]) -> Table:
+    answered = [(name, m) for name, m in zip(label, found.models, strict=True) if m.accuracy]
+    columns, rows = ["model"], [[name] for name, _ in answered]
+    several = len(rows) > 1
+    for row, (_, m) in zip(rows, answered, strict=True):
+        assert m.accuracy is not None
+        row.append(_share(m.accuracy.value))
+        row += [_change(m.accuracy_change)] * several
+        row.append(_share(m.accuracy.normalised))
+        row += [_change(m.accuracy_normalised_change)] * several
+    for title in ("right", "normalised"):
+        columns += [title, "against first (95 %)"] if several else [title]
     return columns, rows
 
 
@@ -142,8 +150,7 @@ def _share(value: float | None) -> str:
 def _change(change: Change | None) -> str | None:
     if change is None:
         return None
-    low, value, high = (percent(v, True, 2) for v in (change.low, change.value, change.high))
-    return f"{value} ({low} to {high})"
+    return interval(change.low, change.value, change.high, decimals=2)
 
 
 def _finding(change: Change | None) -> str | None:
@@ -151,8 +158,16 @@ def _finding(change: Change | None) -> str | None:
 
 
 def print_task_scores(found: TaskScores) -> None:
+    names = list(dict.fromkeys(s.model for s in found.scores))
+    label = dict(zip(names, labelled(names), strict=True))
     rows = [
-        (s.model, s.task, s.metric, f"{s.value:.4f}", None if s.error is None else f"{s.error:.4f}")
+        (
+            label[s.model],
+            s.task,
+            s.metric,
+            f"{s.value:.4f}",
+            None if s.error is None else f"{s.error:.4f}",
+        )
         for s in found.scores
     ]
     print_table("", ("model", "task", "metric", "value", "standard error"), rows)

@@ -10,9 +10,9 @@ from typer import Argument, Option
 
 from gacprof.cli.diagnosis import print_diagnosis
 from gacprof.cli.options import Checkpoint, MapOption, Tokens, token_counts, workload
-from gacprof.cli.printing import Json, emit, print_table, progress, say, say_notes
+from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import MeasurementError, PlanError
-from gacprof.core.formatting import microseconds, percent
+from gacprof.core.formatting import interval, microseconds, percent
 
 if TYPE_CHECKING:
     from gacprof.evaluation import BenchResult, Verification
@@ -212,24 +212,21 @@ def _verdict(check: Verification, a: str, b: str) -> str:
 
 
 def print_timings(timed: BenchResult) -> None:
+    label = dict(zip(timed.models, labelled(timed.models), strict=True))
     rows = [
         (
-            t.workload, t.model, microseconds(t.latency_us), _rate(timed.tokens_per_s(t)),
-            *(_change(t.ratio) if t.ratio else (None, None)), t.verdict,
+            t.workload, label[t.model], microseconds(t.latency_us), _rate(timed.tokens_per_s(t)[1]),
+            _change(t.ratio) if t.ratio else None, t.verdict,
         )
         for t in sorted(timed.timings, key=lambda t: (t.kind, t.tokens))
     ]  # fmt: skip
-    columns = (
-        "workload", "model", "latency", "tokens/s (95 %)", "against first", "95 % interval",
-        "verdict",
-    )  # fmt: skip
+    columns = ("workload", "model", "latency", "tokens/s", "against first (95 %)", "verdict")
     print_table("", columns, rows)
     first = timed.models[0]
     for replicate in timed.replicates:
-        middle, interval = _change(replicate.ratio)
         say(
             f"A/A spread of {replicate.workload}: {percent(replicate.spread)} ({first} against "
-            f"itself {middle}, {interval}); no smaller difference is claimed"
+            f"itself: {_change(replicate.ratio)}); no smaller difference is claimed"
         )
     for name, share in timed.busy.items():
         say(f"the GPU computes {percent(share)} of a decode step of {name}")
@@ -242,13 +239,11 @@ def print_timings(timed: BenchResult) -> None:
     say_notes(timed.notes)
 
 
-def _rate(tokens_per_s: tuple[float, float, float]) -> str:
-    """``512 (498 to 530)``; one decimal below a hundred."""
-    low, middle, high = (f"{rate:,.{0 if rate >= 100 else 1}f}" for rate in tokens_per_s)
-    return f"{middle} ({low} to {high})"
+def _rate(tokens_per_s: float) -> str:
+    """One decimal below a hundred."""
+    return f"{tokens_per_s:,.{0 if tokens_per_s >= 100 else 1}f}"
 
 
-def _change(ratio: tuple[float, float, float]) -> tuple[str | None, str]:
-    """(difference, interval) in percent."""
-    low, middle, high = (percent(value - 1, signed=True) for value in ratio)
-    return middle, f"{low} to {high}"
+def _change(ratio: tuple[float, float, float]) -> str:
+    """``-2.7 % (-4.2 to -1.1)``, of (low, ratio, high)."""
+    return interval(*(value - 1 for value in ratio))

@@ -26,6 +26,12 @@ NEVER_FOLDED = 14
 """Columns whose cells are at most this long are never folded: a wide one beside them is. Nor are
 words of this length and a little more."""
 
+LONGEST_NUMBER = 28
+"""Nor are numbers with their intervals of at most this length."""
+
+LONGEST_NAME = 16
+"""Of a model in a table beside its numbers; longer ones are numbered above it."""
+
 MOST_ROWS = 20
 """Rows of a table before the rest is summed up: with the lines below them they fill a screen."""
 
@@ -87,15 +93,27 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
         cells = [row[i] for row in rows]
         widest = max((len(str(cell)) for cell in cells), default=0)
         word = max((len(word) for cell in (name, *cells) for word in str(cell).split()), default=0)
+        numbers = all(map(_is_number, cells))
+        whole = LONGEST_NUMBER if numbers else NEVER_FOLDED
         table.add_column(
             escape(name),
-            justify="right" if all(map(_is_number, cells)) else "left",
+            justify="right" if numbers else "left",
             overflow="fold",
-            min_width=widest if widest <= NEVER_FOLDED else min(word, NEVER_FOLDED + 4),
+            no_wrap=widest <= whole,  # else rich narrows it, widens it again, and cuts the table
+            min_width=widest if widest <= whole else min(word, NEVER_FOLDED + 4),
         )
     for row in rows:
         table.add_row(*("–" if cell is None else escape(visible(str(cell))) for cell in row))
     out.print(table)
+
+
+def labelled(names: Sequence[str]) -> list[str]:
+    """What stands for these names in a table: themselves, or numbers that are explained here."""
+    if all(len(name) <= LONGEST_NAME for name in names):
+        return list(names)
+    for number, name in enumerate(names, 1):
+        say(f"{number}: {name}")
+    return [str(number) for number in range(1, len(names) + 1)]
 
 
 def _is_number(cell: Any) -> bool:

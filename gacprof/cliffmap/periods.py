@@ -46,8 +46,8 @@ TIE = 0.01
 """Moduli that explain the curve this nearly as well tie: the one with more classes is taken."""
 
 RIVAL = 0.1
-"""Where many dims are missing, a modulus that explains the curve this nearly as well, and is neither a
-multiple nor a divisor of the best, leaves open which of them it is."""
+"""Where many dims are missing, a modulus that explains the curve this nearly as well, and is
+neither a multiple nor a divisor of the best, leaves open which of them it is."""
 
 CERTAIN = 3.0
 """Classes differ by so many standard errors of their residues at least."""
@@ -170,8 +170,8 @@ def _explained(logs: Array, modulus: int) -> float:
 
 
 def _foretold(logs: Array, modulus: int) -> float:
-    """The same where many dims are missing: the period fitted to every other dim of each residue tells
-    the rest better than the mean of those dims around it does, by this share of its error."""
+    """The same where many dims are missing: a period that is fitted to every other dim of each
+    residue foretells the rest better than the mean of those around does, by this share."""
     measured = _rows(~np.isnan(logs) * 1.0, modulus)
     turn = (np.cumsum(np.nan_to_num(measured), axis=0) % 2).ravel()[: len(logs)]
     plain = fitted = 0.0

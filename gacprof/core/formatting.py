@@ -46,6 +46,12 @@ def percent(
     return f"{value * 100:{'+' if signed else ''}.{decimals}f}{gap}%"
 
 
+def interval(low: float, value: float, high: float, decimals: int = 1) -> str:
+    """A share with its bounds: ``-2.7 % (-4.2 to -1.1)``."""
+    ends = (f"{100 * end:+.{decimals}f}" for end in (low, high))
+    return f"{percent(value, True, decimals)} ({' to '.join(ends)})"
+
+
 def at_most(bound: float | None) -> str:
     """The upper bound of a penalty; *open* where nothing larger settles it."""
     return percent(bound) or "open"

@@ -75,6 +75,36 @@ def test_eighty_columns_hold_every_table_and_break_no_number(run, verb, model, t
     assert numbers <= whole | {cell.strip("().,") for cell in whole}
 
 
+@pytest.mark.parametrize("columns", range(76, 100))
+def test_a_table_cuts_no_cell(columns, monkeypatch, capsys):
+    """Whatever the width: what does not fit goes on in the next line, numbers stay whole."""
+    from rich.console import Console
+
+    from gacprof.cli import printing
+
+    titles = ("workload", "model", "latency", "tokens/s", "against first (95 %)", "verdict")
+    rows = [
+        ("decode 16", "1", "1.05 ms", "957", None, "reference"),
+        ("prefill 512", "2", "101.42 ms", "111,270", "-4.6 % (-34.8 to +39.5)",
+         "no difference shown"),
+    ]  # fmt: skip
+    monkeypatch.setattr(printing, "out", Console(width=columns))
+    printing.print_table("", titles, rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "-4.6 % (-34.8 to +39.5)" in lines[3] and "111,270" in lines[3]
+    assert {"no", "difference", "shown"} <= {word for line in lines for word in line.split()}
+
+
+def test_long_names_are_numbered_above_the_table(capsys):
+    from gacprof.cli.printing import labelled
+
+    assert labelled(["small", "dense"]) == ["small", "dense"]
+    assert capsys.readouterr().out == ""
+    assert labelled(["small", "SmolLM2-135M-svd-llm-15"]) == ["1", "2"]
+    assert capsys.readouterr().out.splitlines() == ["1: small", "2: SmolLM2-135M-svd-llm-15"]
+
+
 def test_a_pipe_gets_whole_lines(run, model):
     shown = run("diagnose", model, "--map", "cpu-example").out
     assert "layers 2–3 self_attn.k_proj   rank 102 ×2  pad to 112" in shown
