@@ -34,6 +34,9 @@ REPEATS = 3
 DENSE = 0.7
 """From this share of its dims on, a curve has each residue around nearly every dim."""
 
+FEWEST = 4
+"""Dims of a class, where many are missing: two or three may be good for another reason."""
+
 FITS = 8
 """How often the mean and the residues' effects are fitted in turn, where many dims are missing."""
 
@@ -80,7 +83,7 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
         for modulus, share in explained.items()
         if share >= best - TIE
     ]
-    repeated = [period for period in found if _repeats(period, d)]
+    repeated = [period for period in found if _repeats(period, d, _sparse(logs))]
     period = max(repeated, key=lambda p: (len(p.classes), -p.modulus), default=None)
     if period is None or len(period.classes) < 2:
         return None
@@ -89,9 +92,12 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
     return None if unsure else period
 
 
-def _repeats(period: Period, d: Sequence[int]) -> bool:
+def _repeats(period: Period, d: Sequence[int], sparse: bool) -> bool:
+    """Whether each class has a residue that was measured repeatedly and, where many dims are
+    missing, :data:`FEWEST` dims."""
     measured = Counter(size % period.modulus for size in d)
-    return all(any(measured[r] > 1 for r in c.remainders) for c in period.classes)
+    counts = [[measured[r] for r in c.remainders] for c in period.classes]
+    return all(max(each) > 1 and (sum(each) >= FEWEST or not sparse) for each in counts)
 
 
 def _period(
