@@ -125,7 +125,8 @@ def _perplexities(found: Quality, label: Sequence[str]) -> Table:
 
 def _answers(found: Quality, label: Sequence[str]) -> Table:
     answered = [(name, m) for name, m in zip(label, found.models, strict=True) if m.accuracy]
-    columns, rows = ["model"], [[name] for name, _ in answered]
+    columns = ["model"]
+    rows: list[list[str | None]] = [[name] for name, _ in answered]
     several = len(rows) > 1
     for row, (_, m) in zip(rows, answered, strict=True):
         assert m.accuracy is not None

@@ -246,4 +246,5 @@ def _rate(tokens_per_s: float) -> str:
 
 def _change(ratio: tuple[float, float, float]) -> str:
     """``-2.7 % (-4.2 to -1.1)``, of (low, ratio, high)."""
-    return interval(*(value - 1 for value in ratio))
+    low, middle, high = (value - 1 for value in ratio)
+    return interval(low, middle, high)
