@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.exporting.engines import TESTED
 
 HERE = Path(__file__).parent
 
@@ -77,7 +78,7 @@ ENGINES: Mapping[str, Engine] = {
         Engine(
             "transformers",
             "in_transformers.py",
-            ("5.23.0",),
+            (TESTED["transformers"],),
             "folder",
             "pip install 'gacprof[models]'",
             environment={"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"},
@@ -94,7 +95,7 @@ ENGINES: Mapping[str, Engine] = {
         Engine(
             "llama.cpp",
             "in_llamacpp.py",
-            ("2026.10.11549",),
+            (TESTED["xllamacpp"],),
             "gguf",
             "pip install 'gacprof[engines]' brings it (xllamacpp)",
         ),
