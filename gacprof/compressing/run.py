@@ -25,7 +25,7 @@ from gacprof.compressing.outcome import CompressResult, card_of, record_of
 from gacprof.compressing.pruning import TAYLOR, Pruning
 from gacprof.compressing.request import CompressRequest
 from gacprof.compressing.scores import BACKWARD
-from gacprof.compressing.state import State, key_of, state_for
+from gacprof.compressing.state import State, key_of, remove_leftovers, state_for
 from gacprof.compressing.writing import (
     PLAN,
     NewTensor,
@@ -125,6 +125,8 @@ def compress(
     if latency_limit_us is not None and cliff_map is None:
         raise CompressionError("a limit on latency needs a map, which predicts it")
     out = Path(out)
+    if (out / PROVENANCE).is_file():  # killed between the output's last step and this
+        remove_leftovers(out)
     refuse_existing(out)
     reader = open_dense(model)
     _refuse_inside(out, reader.inventory)

@@ -96,7 +96,7 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
         raise CompressionError(f"{folder}: cannot be made: {error.strerror or error}") from None
     with _held(folder):
         if work is None:
-            _remove_leftovers(out, folder)
+            remove_leftovers(out, folder)
         try:
             yield State(folder)
         except KeyboardInterrupt as interrupt:
@@ -116,7 +116,7 @@ def _held(folder: Path) -> Iterator[None]:
         yield
 
 
-def _remove_leftovers(out: Path, own: Path) -> None:
-    """State of other work for the same output that nobody holds."""
+def remove_leftovers(out: Path, own: Path | None = None) -> None:
+    """State of other work than one's ``own`` for the same output, where nobody holds it."""
     others = out.parent.glob(f".{out.name}.compress-*")
     remove_unheld(other for other in others if other != own and other.is_dir())

@@ -186,3 +186,15 @@ def test_the_records_say_what_was_done(compress, own_map, tmp_path):
     config = json.loads((out / "config.json").read_text())
     factored = {m.name: m.gemms[0].N for m in scan(out).modules if m.kind == "factored"}
     assert config["truncation_ranks"] == factored
+
+
+def test_what_a_kill_after_the_last_step_left_goes_with_the_next_run(compress, tmp_path):
+    """The output stands whole, the state of the work beside it: killed between the two steps."""
+    out = tmp_path / "out"
+    compress("svd", out)
+    left = tmp_path / ".out.compress-svd-0123"
+    left.mkdir()
+    (left / "factors-0.safetensors").write_bytes(b"of a finished work")
+    with pytest.raises(gacprof.CheckpointError, match="exists already"):
+        compress("svd", out)
+    assert not left.exists() and out.is_dir()
