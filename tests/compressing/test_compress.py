@@ -9,6 +9,7 @@ from compressing_models import logits_of, make_model
 import gacprof
 from gacprof.checkpoint import scan
 from gacprof.compressing.choosing import weighted
+from gacprof.core.errors import CheckpointError
 
 ASVD = pytest.param("asvd", marks=pytest.mark.slow)  # its search takes long
 METHODS = ["svd", "svd-llm", ASVD, "palu", "llm-pruner"]
@@ -195,6 +196,6 @@ def test_what_a_kill_after_the_last_step_left_goes_with_the_next_run(compress, t
     left = tmp_path / ".out.compress-svd-0123"
     left.mkdir()
     (left / "factors-0.safetensors").write_bytes(b"of a finished work")
-    with pytest.raises(gacprof.CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="exists already"):
         compress("svd", out)
     assert not left.exists() and out.is_dir()
