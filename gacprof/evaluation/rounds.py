@@ -45,12 +45,12 @@ class WorkloadTimes:
 
     @property
     def disturbed(self) -> int:
-        """Timings that were preempted in every attempt."""
-        return sum(call.preempted > 0 for row in self.rows for call in row)
+        """Timings that were disturbed in every attempt."""
+        return sum(call.disturbed for row in self.rows for call in row)
 
     @property
     def contended(self) -> bool:
-        """Whether most timings were preempted: calls then last as long as the scheduler's slices
+        """Whether most timings were disturbed: calls then last as long as the scheduler's slices
         make them, whatever their size, and look alike."""
         return self.disturbed > MOST_DISTURBED * sum(len(row) for row in self.rows)
 
@@ -99,13 +99,13 @@ class Rounds:
 
     def _round(self) -> None:
         began = time.monotonic()
-        preempted: list[tuple[int, list[CallTime], int]] = []
+        disturbed: list[tuple[int, list[CallTime], int]] = []
         for number in self._blocks():
             row = self._block(number)
             self.tables[number].rows.append(row)
             self.tables[number].rounds.append(self.count)
-            preempted += [(number, row, m) for m, call in enumerate(row) if call.preempted]
-        self._retake(preempted, until=2 * time.monotonic() - began)
+            disturbed += [(number, row, m) for m, call in enumerate(row) if call.disturbed]
+        self._retake(disturbed, until=2 * time.monotonic() - began)
         self.count += 1
 
     def _blocks(self, once: bool = False) -> Iterator[int]:
@@ -123,17 +123,17 @@ class Rounds:
             self._done += 1
         return [found[m] for m in range(len(runners))]
 
-    def _retake(self, preempted: list[tuple[int, list[CallTime], int]], until: float) -> None:
-        """Time preempted calls (workload, row, model) again, for no longer than the round took.
+    def _retake(self, disturbed: list[tuple[int, list[CallTime], int]], until: float) -> None:
+        """Time disturbed calls (workload, row, model) again, for no longer than the round took.
         The least preempted timing is kept: by that count, never by the time itself."""
-        if len(preempted) > MOST_DISTURBED * self._calls:
+        if len(disturbed) > MOST_DISTURBED * self._calls:
             return
         for _ in range(ATTEMPTS - 1):
-            for number, row, m in preempted:
+            for number, row, m in disturbed:
                 if time.monotonic() > until:
                     return
                 time.sleep(REST_S)
                 self._clock.wake()
                 again = self._runners[number][m].time(self._clock)
                 row[m] = min(row[m], again, key=lambda call: call.preempted)
-            preempted = [(n, row, m) for n, row, m in preempted if row[m].preempted]
+            disturbed = [(n, row, m) for n, row, m in disturbed if row[m].disturbed]

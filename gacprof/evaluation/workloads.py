@@ -37,12 +37,23 @@ class BenchWorkload:
         return f"{self.kind} {self.tokens}"
 
 
+SLICE_US = 3_000.0
+"""For which Linux's scheduler gives a core to another thread (its base slice)."""
+NEGLIGIBLE = 0.02
+"""A call of half a second loses a core for a moment on any machine."""
+
+
 @dataclass(frozen=True)
 class CallTime:
     """One timing. ``preempted`` is how often the system took a core from us meanwhile."""
 
     us: float
     preempted: int = 0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether that took more than :data:`NEGLIGIBLE` of the time."""
+        return self.preempted * SLICE_US > NEGLIGIBLE * self.us
 
 
 class Clock:

@@ -289,3 +289,11 @@ def test_a_prefill_computes_the_last_logits_alone():
     with torch.inference_mode():
         output = Prefill(model(), torch.ones(2, 8, dtype=torch.long)).call()
     assert output.logits.shape == (2, 1, 64)
+
+
+@pytest.mark.parametrize(
+    ("us", "preempted", "disturbed"),
+    [(500.0, 0, False), (500.0, 1, True), (400_000.0, 2, False), (400_000.0, 3, True)],
+)
+def test_a_long_call_may_lose_a_core_for_a_moment(us, preempted, disturbed):
+    assert CallTime(us, preempted).disturbed is disturbed
