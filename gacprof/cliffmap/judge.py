@@ -108,8 +108,9 @@ def settled_dims(
     :data:`ALIGNMENT`): there a dim has none, or too few, larger ones to be compared with. Up to
     the end it is settled where the last dim of the period's best class still follows. Where no
     period is known, one must follow that costs no more for its size than those near below it
-    (:data:`NEAR`, :data:`ALIGNMENT`), as the dims just above a step do. A dim by itself, far from
-    all others, is never settled.
+    (:data:`NEAR`), as the dims just above a step do, and among these must be the last multiple of
+    :data:`ALIGNMENT`: others may all be slow alike. A dim by itself, far from all others, is never
+    settled.
     """
     found: list[bool] = []
     for end in range(1, len(d) + 1):
@@ -128,7 +129,11 @@ def _settles(
     """Whether the ``i``-th dim of a stretch without gaps vouches for those up to it."""
     if period is not None:
         return d[i] % period.modulus in period.classes[0].remainders
-    beside = bisect_left(d, max(d[i] / NEAR, d[i] - ALIGNMENT))
+    aligned = d[i] - d[i] % min(ALIGNMENT, 1 << max(0, d[i].bit_length() - 2))
+    there = bisect_left(d, aligned)
+    if d[there] != aligned:
+        return False
+    beside = min(there, bisect_left(d, max(d[i] / NEAR, d[i] - ALIGNMENT)))
     if beside == i and i > 0 and d[i] <= max(NEAR * d[i - 1], d[i - 1] + ALIGNMENT):
         beside = i - 1
     return beside < i and all(

@@ -34,6 +34,9 @@ REPEATS = 3
 DENSE = 0.7
 """From this share of its dims on, a curve has each residue around nearly every dim."""
 
+REFUTED, NEXT = 0.15, 1.25
+"""Cliffs let single dims seem to be of another class. Farther away growth explains too much."""
+
 FEWEST = 4
 """Dims of a class, where many are missing: two or three may be good for another reason."""
 
@@ -88,8 +91,10 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float) -> Per
     if period is None or len(period.classes) < 2:
         return None
     rivals = [m * step for m, share in explained.items() if share >= best - RIVAL]
-    unsure = _sparse(logs) and any(m % period.modulus and period.modulus % m for m in rivals)
-    return None if unsure else period
+    unsure = any(m % period.modulus and period.modulus % m for m in rivals)
+    if _sparse(logs) and (unsure or _refuted(period, d, latency)):
+        return None
+    return period
 
 
 def _repeats(period: Period, d: Sequence[int], sparse: bool) -> bool:
@@ -98,6 +103,27 @@ def _repeats(period: Period, d: Sequence[int], sparse: bool) -> bool:
     measured = Counter(size % period.modulus for size in d)
     counts = [[measured[r] for r in c.remainders] for c in period.classes]
     return all(max(each) > 1 and (sum(each) >= FEWEST or not sparse) for each in counts)
+
+
+def _refuted(period: Period, d: Sequence[int], latency: Sequence[float]) -> bool:
+    """Whether more than :data:`REFUTED` of the dims are not as their class says.
+
+    A dim is compared with the next one of the best class above it, within :data:`NEXT`: it takes its
+    class's ratio of that one's time, less what the growth of the work explains at most. Half the
+    way to the nearest other class is too far.
+    """
+    ratio = {r: c.ratio for c in period.classes for r in c.remainders}
+    half = min(b.ratio / a.ratio for a, b in pairwise(period.classes)) ** 0.5
+    best = [i for i, size in enumerate(d) if size % period.modulus in period.classes[0].remainders]
+    wrong = compared = 0
+    for i, size in enumerate(d):
+        above = next((k for k in best if k > i and d[k] <= NEXT * size), None)
+        if above is None:
+            continue
+        compared += 1
+        seen = latency[i] / latency[above] / ratio[size % period.modulus]
+        wrong += not size / d[above] / half < seen < half
+    return wrong > REFUTED * compared
 
 
 def _period(

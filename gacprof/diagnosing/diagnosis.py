@@ -206,7 +206,8 @@ def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
     if dim.padding == "refused":
         return f"cannot be padded: {dim.why}"
     if best_size == dim.size:
-        at_most = "" if dim.most is None else f" (the dense weight's rank is {dim.dense_size})"
+        full = dim.most is not None and dim.most <= around([dim], WINDOW)[1]
+        at_most = f" (the dense weight's rank is {dim.dense_size})" if full else ""
         return f"keep: larger sizes are faster, but none within reach{at_most}"
     return f"pad to {best_size}"
 

@@ -153,7 +153,7 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
     if stuck:
         count = "1 dim stays as it is" if len(stuck) == 1 else f"{len(stuck)} dims stay as they are"
         first = "" if len(stuck) == 1 else "the first is "
-        warnings.append(f"{count}, {first}{stuck[0].name}: {_why_stuck(stuck[0])}")
+        warnings.append(f"{count}, {first}{stuck[0].name}: {_why_stuck(problem, stuck[0])}")
     pairs = [(group, option) for group, option in outcome.pairs if option is not None]
     blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None]
     blind = [(g, o) for g, o in blind if o.size != g.untouched.size]
@@ -188,7 +188,7 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
     return warnings
 
 
-def _why_stuck(group: DimClass) -> str:
+def _why_stuck(problem: Problem, group: DimClass) -> str:
     """What leaves a class without a size to choose."""
     if group.missing:
         return group.missing
@@ -196,7 +196,8 @@ def _why_stuck(group: DimClass) -> str:
     if not verdicts:
         return "the map knows no size near it"
     counted = ", ".join(f"{count} {verdict or 'unknown'}" for verdict, count in verdicts.items())
-    return f"of the sizes near it that the map knows none is safe ({counted})"
+    none = f"none suits the objective '{problem.goal.name}'" if verdicts["safe"] else "none is safe"
+    return f"of the sizes near it that the map knows {none} ({counted})"
 
 
 def _rounding(problem: Problem, merged: Sequence[tuple[DimClass, Option]]) -> float:

@@ -33,9 +33,9 @@ def over_k(dims, latency, **options) -> list[Block]:
 
 
 def test_a_machine_that_slows_block_by_block_leaves_the_ratios_alone():
-    curve = only_curve(over_k(range(8, 32), lambda d: 10.0 + d, level=0.3, count=8))
+    curve = only_curve(over_k(range(8, 33), lambda d: 10.0 + d, level=0.3, count=8))
     latency = np.array(curve.points.median_us)
-    wanted = np.array([10.0 + d for d in range(8, 32)])
+    wanted = np.array([10.0 + d for d in range(8, 33)])
     assert np.ptp(np.log(latency / wanted)) < 1e-4
     assert not curve.undecided
 
