@@ -119,19 +119,19 @@ def show(
         if operator in (None, curve.operator) and axis in (None, curve.axis)
         and asked.items() <= curve.fixed.items()
     ]  # fmt: skip
+    narrowed = bool(operator or axis or asked)
+    if narrowed and not curves:
+        held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
+        raise MapError(f"the map '{loaded.name}' has no such curve; it has {', '.join(held)}")
     if as_json:
         data = loaded.as_dict()
         wanted = {c.identity for c in curves}
         pairs = zip(loaded.curves, data["curves"], strict=True)
         print_json(data | {"curves": [d for c, d in pairs if c.identity in wanted]})
         return
-    narrowed = bool(operator or axis or asked)
     _print_summary(loaded, brief=narrowed)
     if not narrowed:
         _print_curves(loaded, every)
-    elif not curves:
-        held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
-        say(f"no such curve; the map has {', '.join(held)}")
     curves = sorted(curves, key=_worst, reverse=True) if narrowed else []
     for curve in curves if every else curves[:MOST_DRAWN]:
         _print_curve(curve, every)

@@ -108,9 +108,9 @@ def _repeats(period: Period, d: Sequence[int], sparse: bool) -> bool:
 def _refuted(period: Period, d: Sequence[int], latency: Sequence[float]) -> bool:
     """Whether more than :data:`REFUTED` of the dims are not as their class says.
 
-    A dim is compared with the next one of the best class above it, within :data:`NEXT`: it takes its
-    class's ratio of that one's time, less what the growth of the work explains at most. Half the
-    way to the nearest other class is too far.
+    A dim is compared with the next one of the best class above it, within :data:`NEXT`: it takes
+    its class's ratio of that one's time, less what the growth of the work explains at most. Half
+    the way to the nearest other class is too far.
     """
     ratio = {r: c.ratio for c in period.classes for r in c.remainders}
     half = min(b.ratio / a.ratio for a, b in pairwise(period.classes)) ** 0.5

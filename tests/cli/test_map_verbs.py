@@ -97,7 +97,7 @@ def test_show_gives_curves_in_a_line_each_and_one_in_full(run, a):
     assert "frontier: " in full.out and "K mod 8" not in full.out
     assert "period 8: d mod 8 in 0 (1.00×)" in full.out and "cliff 128 → 136: +50.0 %" in full.out
     assert "safe up to a penalty of 2.0 %; no cliff below 0.0 %" in full.out
-    assert "no such curve; the map has linear over K" in run("map", "show", a, "--op", "conv").out
+    refused(run("map", "show", a, "--op", "conv"), "no such curve; it has linear over K")
     only = data(run("map", "show", a, *K, "--json"))
     assert [curve["axis"] for curve in only["curves"]] == ["K"]
 
