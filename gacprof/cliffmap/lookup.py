@@ -40,6 +40,10 @@ WIDEST_HOLE = 2
 finest steps from neighbour to neighbour: across a wider hole nothing vouches that the residues
 which were not visited fare as those that were. On CPU sweeps that was up to 15 % wrong."""
 
+HOLE_BESIDE = 2
+"""The dims so many steps away must have been measured too, and be as fast: the next ones alone are
+both even where the hole is odd."""
+
 WIDEST_STEP = 1.1
 """Between neighbours whose latencies differ by more than this ratio nothing is filled in. A
 gap of dims hides a cliff as large as the work grows over it (72 to 88: 22 %), and halfway
@@ -105,9 +109,16 @@ def between(curve: Curve, d: int) -> Lookup | None:
     place = bisect_left(members, d, key=lambda i: dims[i])
     before, after = members[place - 1], members[place]
     a, b = dims[before], dims[after]
-    if b / a > WIDEST_GAP or (curve.period is None and (b - a) // step > WIDEST_HOLE):
+    if b / a > WIDEST_GAP:
         return None
-    if max(latency[before], latency[after]) > WIDEST_STEP * min(latency[before], latency[after]):
+    beside = [before, after]
+    if curve.period is None:
+        places = [curve.points.place(d + HOLE_BESIDE * step * side) for side in (-1, 1)]
+        if (b - a) // step > WIDEST_HOLE or None in places:
+            return None
+        beside += [place for place in places if place is not None]
+    around = [latency[i] for i in beside]
+    if max(around) > WIDEST_STEP * min(around):
         return None
     middle = latency[before] + (d - a) / (b - a) * (latency[after] - latency[before])
     lows = [low for low in (curve.points.low_us[before], curve.points.low_us[after]) if low]
