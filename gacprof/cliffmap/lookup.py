@@ -35,14 +35,11 @@ from gacprof.core.points import Flag
 if TYPE_CHECKING:
     from gacprof.rules import Target
 
-WIDEST_HOLE = 2
-"""On a curve without a period only single missing dims are filled in, this many of the sweep's
-finest steps from neighbour to neighbour: across a wider hole nothing vouches that the residues
-which were not visited fare as those that were. On CPU sweeps that was up to 15 % wrong."""
-
-HOLE_BESIDE = 2
-"""The dims so many steps away must have been measured too, and be as fast: the next ones alone are
-both even where the hole is odd."""
+AROUND_A_HOLE = (-2, -1, 1, 2)
+"""On a curve without a period only single missing dims are filled in, where the dims so many of
+the sweep's finest steps away were measured: across a wider hole nothing vouches that the residues
+which were not visited fare as those that were (on CPU sweeps that was up to 15 % wrong), and the
+next ones alone are both even where the hole is odd."""
 
 WIDEST_STEP = 1.1
 """Between neighbours whose latencies differ by more than this ratio nothing is filled in. A
@@ -111,13 +108,12 @@ def between(curve: Curve, d: int) -> Lookup | None:
     a, b = dims[before], dims[after]
     if b / a > WIDEST_GAP:
         return None
-    beside = [before, after]
+    around = [latency[before], latency[after]]
     if curve.period is None:
-        places = [curve.points.place(d + HOLE_BESIDE * step * side) for side in (-1, 1)]
-        if (b - a) // step > WIDEST_HOLE or None in places:
+        places = [curve.points.place(d + step * steps) for steps in AROUND_A_HOLE]
+        around = [latency[place] for place in places if place is not None]
+        if len(around) < len(places):
             return None
-        beside += [place for place in places if place is not None]
-    around = [latency[i] for i in beside]
     if max(around) > WIDEST_STEP * min(around):
         return None
     middle = latency[before] + (d - a) / (b - a) * (latency[after] - latency[before])

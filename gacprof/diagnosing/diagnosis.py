@@ -299,9 +299,9 @@ def _misaligned_heads(inventory: Inventory, cliff_map: CliffMap, dtype: str) -> 
 
 def _all_safe(judged: Sequence[DimFinding], blameless: bool, by_rules: bool) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
-    most = max(d.tolerance for d in judged)
     if by_rules:  # no time is known
         return "every dim that can be changed and that the map knows is of the best tier"
+    most = max(d.tolerance for d in judged)
     safe = (
         "every dim that can be changed and that the map knows is safe, none loses more than "
         f"{most:.0%}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -62,6 +63,7 @@ class CurveState:
         self._place: dict[Slot, int] = {}
         self._failures: dict[int, int] = {}
         self._rows: list[tuple[int, BlockRow]] = []
+        self._calls_in: Counter[int] = Counter()
         self.counts: list[int] = []
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._add(first)
@@ -147,6 +149,7 @@ class CurveState:
     def _take(self, process: int, calls: Iterable[tuple[int, float, bool]]) -> None:
         row = block_row(calls)
         self._rows.append((process, row))
+        self._calls_in[process] += len(row)
         for place in row:
             self.counts[place] += 1
 
@@ -227,8 +230,7 @@ class CurveState:
             return True
         if not self.decided:
             return False
-        processes = {process for process, _ in self._rows}
-        whole = sum(self.blocks_in(process) >= self.share for process in processes)
+        whole = sum(self.blocks_in(process) >= self.share for process in self._calls_in)
         return whole >= self._timing.processes
 
     @property
@@ -249,8 +251,7 @@ class CurveState:
 
     def blocks_in(self, process: int) -> float:
         """How many blocks it has had in a process, partial ones by their share."""
-        calls = sum(len(row) for number, row in self._rows if number == process)
-        return calls / max(1, len(self.callable_slots))
+        return self._calls_in[process] / max(1, len(self.callable_slots))
 
     def look(self) -> None:
         """Judge the curve as it is now."""

@@ -27,8 +27,8 @@ CALL_US, BLOCK_US = 60.0, 1_500.0
 PROBE_S, PROBED_SLOTS, PROBED_BLOCKS = 3.0, 6, 6
 INTERVAL = 4.5
 """The half-width of a penalty's interval in standard errors of a dim (cliffmap/judge.py)."""
-GUESSED_ERROR, GUESSED_BLOCKS = 0.004, 6
-"""The standard error of a dim after so many blocks, where nothing was measured."""
+GUESSED_ERROR = 0.004
+"""The standard error of a dim after :data:`PROBED_BLOCKS` blocks, where nothing was called."""
 REACHED = 0.4
 """The share of the roof that a call is taken to reach."""
 ASSUMED = {
@@ -64,7 +64,7 @@ class Width:
         return min(timing.most_blocks, decided + added)
 
 
-GUESSED = Width.of(GUESSED_ERROR, GUESSED_BLOCKS)
+GUESSED = Width.of(GUESSED_ERROR, PROBED_BLOCKS)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.detect import finest_step, label
 from gacprof.cliffmap.periods import find_period
-from gacprof.sweeping.for_checkpoint import PERIODS
+from gacprof.sweeping.for_checkpoint import PERIODS, sizes_near
 
 DIMS = list(range(64, 320))
 
@@ -197,11 +197,9 @@ def test_dims_measured_here_and_there_feign_no_period(seed):
     rng = np.random.default_rng(seed)
     d = sorted(
         {
-            size // step * step + step * n
-            for size in rng.integers(60, 900, 3).tolist()
-            for step, count in PERIODS.items()
-            for n in range(-count, count + 2)
-            if size // step * step + step * n > 0
+            size
+            for own in rng.integers(60, 900, 3).tolist()
+            for size in sizes_near(own, window=4.0, periods=PERIODS)
         }
     )
     latency = [(2 + size / 10) * (1.4 if size % 8 else 1.0) for size in d]
