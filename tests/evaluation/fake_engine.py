@@ -32,7 +32,7 @@ class Served:
             os._exit(3)
         if self.config.get("hangs"):
             time.sleep(60)
-        return scale * self.config["speed"] * self.draw.uniform(0.99, 1.01)
+        return scale * self.config["speed"] * self.draw.uniform(0.997, 1.003)
 
     def prefill(self, ids):
         self.note("prefill", ids)
