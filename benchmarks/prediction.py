@@ -1,13 +1,17 @@
 """What a map foretells of a whole model, beside what the model takes, and where the rest goes.
 
-    python benchmarks/prediction.py            # about 4 minutes
+    python benchmarks/prediction.py            # about 5 minutes
 
 The demo's model dense, as compressed and realigned by a plan; prefill of 256 tokens and a decode
 step. Each checkpoint's own shapes are swept for ``--seconds``. Then all models take turns for
 ``--rounds`` rounds, and in each round three things are timed one after the other: the whole step,
 the step with hooks around each linear layer (*in the model*), and those layers alone on the inputs
 that they had, back to back (*alone*). What a map foretells (*predicted*) is the sum of these
-products. So
+products.
+
+A map's latencies are at the level of a fit's lower quartile: what a call takes where little
+disturbs it. So the layers' times are lower quartiles over the rounds, layer by layer, summed;
+*disturbed* is how much longer the sum of their medians is. The whole step is a median.
 
 - predicted beside alone is what the map is off by, the machine's level between the sweep and the
   rounds included;
@@ -15,7 +19,9 @@ products. So
 - the rest of the step is attention, norms, activations, the cache and Python: no dim of a weight
   changes it, and no map of products foretells it.
 
-The second table is free of the machine's level: each model beside the dense one.
+The second table is free of the machine's level: each model beside the dense one. The third is of
+where an input lies: a sweep gives all calls one input, which stays in cache; a model's was just
+written by the layer before, or has moved out.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -44,15 +51,15 @@ PREFILL = 256
 
 
 class LinearClock:
-    """The time spent in a model's linear layers, summed while it is on."""
+    """The time of each call of a model's linear layers, in order, while it is on."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.us = 0.0
+        self.us: list[float] = []
         self._start = 0
         self._model = model
 
     def __enter__(self) -> LinearClock:
-        self.us = 0.0
+        self.us = []
         self._hooks = []
         for module in self._model.modules():
             if isinstance(module, nn.Linear):
@@ -68,7 +75,7 @@ class LinearClock:
         self._start = time.perf_counter_ns()
 
     def _end(self, *_: object) -> None:
-        self.us += (time.perf_counter_ns() - self._start) / 1e3
+        self.us.append((time.perf_counter_ns() - self._start) / 1e3)
 
 
 def made(folder: Path) -> dict[str, Path]:
@@ -102,15 +109,17 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Measured:
-    """µs: of the whole step, of the linear layers in it, and of these alone."""
+    """µs: of the whole step, of the linear layers in it and of these alone; and how much longer
+    the latter's medians are than their lower quartiles, as a fraction."""
 
     whole: float
     inside: float
     alone: float
+    disturbed: float
 
 
 def measured(models: dict[str, nn.Module], rounds: int) -> dict[Key, Measured]:
-    """Medians of interleaved rounds."""
+    """Of interleaved rounds."""
     clock = Clock(torch.device("cpu"))
     ids = torch.randint(0, 100, (1, PREFILL), generator=torch.Generator().manual_seed(0))
     workloads = [BenchWorkload(kind, PREFILL, 1) for kind in ("prefill", "decode")]
@@ -118,21 +127,34 @@ def measured(models: dict[str, nn.Module], rounds: int) -> dict[Key, Measured]:
         (name, w.kind): runner(model, w, ids) for name, model in models.items() for w in workloads
     }
     layers = {key: Layers(models[key[0]], partial(r.time, clock)) for key, r in runners.items()}
-    times: dict[Key, list[tuple[float, float, float]]] = {key: [] for key in runners}
+    whole: dict[Key, list[float]] = {key: [] for key in runners}
+    inside: dict[Key, list[list[float]]] = {key: [] for key in runners}
+    alone: dict[Key, list[list[float]]] = {key: [] for key in runners}
     keys = list(runners)
     for _ in range(rounds):
         random.shuffle(keys)
         for key in keys:
             runners[key].time(clock)
-            whole = runners[key].time(clock).us
-            with LinearClock(models[key[0]]) as inside:
+            whole[key].append(runners[key].time(clock).us)
+            with LinearClock(models[key[0]]) as hooked:
                 runners[key].time(clock)
-            layers[key].time()
-            times[key].append((whole, inside.us, layers[key].time()))
+            inside[key].append(hooked.us)
+            layers[key].times()
+            alone[key].append(layers[key].times())
     return {
-        key: Measured(*(statistics.median(column) for column in zip(*of, strict=True)))
-        for key, of in times.items()
+        key: Measured(
+            statistics.median(whole[key]),
+            summed(inside[key], 0.25),
+            summed(alone[key], 0.25),
+            summed(alone[key], 0.5) / summed(alone[key], 0.25) - 1,
+        )
+        for key in runners
     }
+
+
+def summed(times: list[list[float]], quantile: float) -> float:
+    """Of [rounds, layers]: each layer's quantile over the rounds, summed."""
+    return float(np.quantile(np.array(times), quantile, axis=0).sum())
 
 
 class Layers:
@@ -150,15 +172,53 @@ class Layers:
     def _keep(self, layer: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
         self._calls.append((layer, given[0].detach().clone()))
 
-    def time(self) -> float:
-        """µs of all of them, one after another."""
-        us = 0.0
+    def times(self) -> list[float]:
+        """µs of each, one after another."""
+        us = []
         with torch.inference_mode():
             for layer, given in self._calls:
                 start = time.perf_counter_ns()
                 layer(given)
-                us += (time.perf_counter_ns() - start) / 1e3
+                us.append((time.perf_counter_ns() - start) / 1e3)
         return us
+
+
+INPUTS = ("in cache", "moved out", "just written")
+WEIGHTS_OF = ((107, 1024), (1024, 107), (2816, 107), (107, 2816), (2816, 1024), (1024, 2816))
+
+
+def by_input(rounds: int, dtype: torch.dtype) -> dict[tuple[int, int], dict[str, float]]:
+    """By weight (out, in): µs with an input of 256 tokens in each of these states, lower quartiles.
+    Weights are cold, and what was not just written has lain for 100 MB of other calls."""
+    memory = torch.randn(64 << 20).to(dtype)
+
+    def view(*shape: int) -> torch.Tensor:
+        size = shape[0] * shape[1]
+        first = random.randrange(0, memory.numel() - size) // 64 * 64
+        return memory[first : first + size].view(shape)
+
+    times: dict[tuple[tuple[int, int], str], list[float]] = {
+        (shape, state): [] for shape in WEIGHTS_OF for state in INPUTS
+    }
+    order = list(times)
+    for _ in range(rounds):
+        random.shuffle(order)
+        for shape, state in order:
+            w = view(*shape)
+            x = view(PREFILL, shape[1])
+            if state == "in cache":
+                x = memory[: x.numel()].view(x.shape)
+                x.sum()
+            elif state == "just written":
+                x = x * 1.0
+            with torch.inference_mode():
+                start = time.perf_counter_ns()
+                nn.functional.linear(x, w)
+                times[shape, state].append((time.perf_counter_ns() - start) / 1e3)
+    return {
+        shape: {state: float(np.quantile(times[shape, state], 0.25)) for state in INPUTS}
+        for shape in WEIGHTS_OF
+    }
 
 
 def main() -> None:
@@ -184,6 +244,7 @@ def main() -> None:
             name: gacprof.load_model(path, dtype=dtype).eval() for name, path in checkpoints.items()
         }
         found = measured(models, given.rounds)
+        states = by_input(4 * given.rounds, getattr(torch, dtype))
         told = {
             (name, kind): predicted(
                 checkpoints[name], maps[name], PREFILL if kind == "prefill" else 1, dtype
@@ -193,14 +254,15 @@ def main() -> None:
     print(f"{cpu_name()}, {dtype}, sweeps of {seconds:g} s, {given.rounds} rounds\n")
     print(
         "| model | step | whole | in the model | alone | predicted | predicted / alone "
-        "| alone / in the model |\n|---|---|---|---|---|---|---|---|"
+        "| alone / in the model | disturbed |\n|---|---|---|---|---|---|---|---|---|"
     )
     order = sorted(found, key=lambda key: key[::-1])
     for key in order:
         m, us = found[key], told[key]
         print(
             f"| {key[0]} | {key[1]} | {_ms(m.whole)} | {_ms(m.inside)} | {_ms(m.alone)} | "
-            f"{_ms(us)} | {us / m.alone - 1:+.1%} | {m.alone / m.inside - 1:+.1%} |"
+            f"{_ms(us)} | {us / m.alone - 1:+.1%} | {m.alone / m.inside - 1:+.1%} | "
+            f"{m.disturbed:+.1%} |"
         )
     print(
         "\n| beside dense | step | whole | in the model | alone | predicted |\n"
@@ -213,6 +275,10 @@ def main() -> None:
             f"{m.inside / dense.inside - 1:+.1%} | {m.alone / dense.alone - 1:+.1%} | "
             f"{told[name, kind] / told['dense', kind] - 1:+.1%} |"
         )
+    print(f"\n| weight | input {' | '.join(INPUTS)} |\n|---|---|---|---|")
+    for (n, k), us_of in states.items():
+        beside = " | ".join(f"{us_of[state] / us_of[INPUTS[0]] - 1:+.1%}" for state in INPUTS[1:])
+        print(f"| {n} × {k} | {us_of[INPUTS[0]]:.0f} µs | {beside} |")
 
 
 def _ms(us: float) -> str:

@@ -125,8 +125,8 @@ ALIGNED = 16
 32 of a 16-bit one."""
 
 BESIDE = (8, 64)
-"""The other axis of a dim's product is measured as it is and at its next multiples of these: an
-odd size hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
+"""A dim is measured beside the other dims of its product as they are and at multiples of these: an
+odd one hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ once the others are aligned shows only beside their new sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gacprof.checkpoint.inventory import BESIDE, Dim, Inventory
 from gacprof.diagnosing.predict import Predictor
+
+
+MOST = max(BESIDE)
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,8 @@ def aligned_across(inventory: Inventory, held: Mapping[str, int]) -> Sizes:
     """What dims are judged beside before any size is chosen: every dim that can be padded at its
     next multiple of 64 for those across a product, except where it is ``held`` at a size. Two odd
     dims that are good as they are beside each other may both gain by being aligned together."""
-    most = max(BESIDE)
     free = [dim for dim in inventory.dims if dim.padding == "exact"]
-    return Sizes({}, {d.name: _rounded_up(d.size, most) for d in free} | dict(held))
+    return Sizes({}, {d.name: _rounded_up(d.size, MOST) for d in free} | dict(held))
 
 
 def companions(
@@ -74,27 +76,38 @@ def beside(
 ) -> Predictor:
     """The predictor with the companions of the ``judged`` at ``sizes``.
 
-    One on the same axis that has none is at the next multiple of the period that the map found
-    for it, or of 8: beside odd ones only odd sizes would look safe, and all together none. Where
-    the map does not hold the products beside the new sizes on the other axis, those take the
-    next multiples of 64 or 8 that it holds, else they stay as they are.
+    Ones on the same axis that have no size there are at the next multiple of the period that the
+    map found for them, or of 64: beside odd ones only odd sizes would look safe, and all together
+    none. Where the map does not hold the products beside these sizes, companions on that axis take
+    the next multiples of 64 or 8 that it holds.
     """
     sizes, inventory = sizes or Sizes(), predictor.inventory
-    aligned = {}
-    for other in companions(inventory, members, judged, crossing=False):
-        period = predictor.period(other)
-        default = _rounded_up(other.size, period if period > 1 else BESIDE[0])
-        aligned[other.name] = sizes.along.get(other.name, default)
-    changed = changed_across(inventory, members, judged, sizes.across)
-    if changed:
-        now = {name: inventory.dim(name).size for name in changed}
-        rounded = [{n: _rounded_up(d, m) for n, d in now.items()} for m in sorted(BESIDE)[::-1]]
-        for across in (changed, *rounded):
-            near = predictor.beside(aligned | across)
-            if holds(near, judged):
+    others = companions(inventory, members, judged, crossing=False)
+    periods = {other.name: predictor.period(other) for other in others}
+    along = {name: _next(inventory, name, p if p > 1 else MOST) for name, p in periods.items()}
+    along |= {name: size for name, size in sizes.along.items() if name in along}
+    across = changed_across(inventory, members, judged, sizes.across)
+    for crossing in [across, *_rounded(inventory, across), {}] if across else [{}]:
+        for parallel in [along, *_rounded(inventory, along)] if along else [{}]:
+            near = _at(predictor, parallel | crossing)
+            if near is predictor or holds(near, judged):
                 return near
-    moved = {name: size for name, size in aligned.items() if size != inventory.dim(name).size}
-    return predictor.beside(moved) if moved else predictor
+    return _at(predictor, _rounded(inventory, along)[-1])  # nothing is known: the least change
+
+
+def _at(predictor: Predictor, sizes: Mapping[str, int]) -> Predictor:
+    inventory = predictor.inventory
+    changed = {name: size for name, size in sizes.items() if size != inventory.dim(name).size}
+    return predictor.beside(changed) if changed else predictor
+
+
+def _rounded(inventory: Inventory, names: Iterable[str]) -> list[dict[str, int]]:
+    """These dims at their next multiples of 64, and of 8."""
+    return [{n: _next(inventory, n, m) for n in names} for m in sorted(BESIDE, reverse=True)]
+
+
+def _next(inventory: Inventory, name: str, multiple: int) -> int:
+    return _rounded_up(inventory.dim(name).size, multiple)
 
 
 def holds(predictor: Predictor, judged: Sequence[Dim]) -> bool:

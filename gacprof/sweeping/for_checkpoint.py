@@ -163,15 +163,16 @@ def _around(
         times = dim.feeds.count(feed)
         for gemm in _beside(inventory, dim, feed):
             shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
-            for others in {shared, shared + _rounding(inventory, dim, feed)}:
+            for multiple in (1, *BESIDE):
+                others = shared + _rounding(inventory, dim, feed, multiple)
                 yield _key(feed.axis, m, gemm), {others + times * s for s in sizes}
 
 
-def _rounding(inventory: Inventory, dim: Dim, feed: Feed) -> int:
+def _rounding(inventory: Inventory, dim: Dim, feed: Feed, multiple: int) -> int:
     """What the dims beside ``dim`` on its axis (PaLU's groups add up on N) would add to it, each
-    raised to a multiple of the first of :data:`BESIDE`: beside odd ones nothing looks safe."""
+    raised to a multiple: beside odd ones nothing looks safe."""
     return sum(
-        -other.size % BESIDE[0]
+        -other.size % multiple
         for other in inventory.fed_by(feed.weight)
         if other.name != dim.name and other.kind == dim.kind and other.adjustable
         for theirs in other.feeds
@@ -253,8 +254,8 @@ def suite_for_ranks(
     cache: str = "cold",
     timing: dict[str, Any] | None = None,
 ) -> Suite:
-    """Both products of every shape (out, in) over the ranks from the first to the last, at
-    ``tokens`` rows.
+    """Both products of every shape (out, in) over the ranks from the first to the last, and the
+    product that they replace, at ``tokens`` rows.
 
     A shape counts as often as it is there. Raises :class:`SuiteError` for a range or for token
     counts that are none.
@@ -263,6 +264,7 @@ def suite_for_ranks(
     if not 0 < first <= last <= MAX_DIM - BEYOND:
         raise SuiteError(f"the ranks are {first}:{last}: give the first and the last, as 64:256")
     _check_tokens(tokens)
+    shapes = list(shapes)
     count: Counter[tuple[str, int]] = Counter()
     for out_features, in_features in shapes:
         count["N", in_features] += 1
@@ -280,6 +282,18 @@ def suite_for_ranks(
         }
         for (axis, other), times in sorted(count.items())
         for m in sorted(set(tokens))
+    ]
+    tables += [
+        {
+            "operator": "linear",
+            "axis": "M",
+            "values": sorted(set(tokens)),
+            "dims": {"N": out_features, "K": in_features},
+            "dtype": dtype,
+            "flags": {"bias": False, "cache": cache},
+            "weight": float(times),
+        }
+        for (out_features, in_features), times in sorted(Counter(shapes).items())
     ]
     data = {
         "name": "for-ranks",

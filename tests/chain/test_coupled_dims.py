@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_making import checkpoint
-from planted import TOKENS, planted_map_of
+from planted import TOKENS, planted_map_of, swept_map
 
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
@@ -135,6 +135,40 @@ def test_groups_that_add_up_in_one_product_are_judged_beside_aligned_groups(tmp_
     assert len(made.changes) == 2 and set(made.changes.values()) == {48}
     recovered = made.predicted_before_us - made.predicted_after_us
     assert found.recoverable_us == found.lost_us == pytest.approx(recovered)
+
+
+def by_steps_of_32(point: Point) -> float:
+    """µs: products whose N or K is no multiple of 32 take 1.4 times as long."""
+    if point.operator != "linear":
+        return 50.0
+    m, n, k = (point.dim[name] for name in "MNK")
+    return 2.0 + m * n * k / 1e6 * (1.4 if n % 32 or k % 32 else 1.0)
+
+
+def test_groups_on_a_device_whose_steps_are_coarser_than_8(tmp_path):
+    """Beside a rank at a multiple of 8, no size of the other makes the sum one of 32, and each
+    would look as good as it can be. 20 and 43 are one product: 32 and 64 align all three."""
+    shapes = {
+        f"{K_PROJ}.VT.weight": (63, 256),
+        f"{K_PROJ}.U.0.weight": (64, 20),
+        f"{K_PROJ}.U.1.weight": (64, 43),
+    }
+    config = {"head_wise_ranks": {K_PROJ: [20, 43]}}
+    inventory = scan(checkpoint(tmp_path / "source", shapes, config))
+    suite = suite_for(inventory, [64], dtype="float32")
+    cliff_map = swept_map(suite, tmp_path / "run", by_steps_of_32)
+    found = diagnose(inventory, cliff_map, tokens=[64])
+    assert {(d.size, d.verdict, d.best_size) for d in found.dims} == {
+        (20, "misaligned", 32),
+        (43, "misaligned", 64),
+    }
+    made = plan(inventory, cliff_map, objective="pad", tokens=[64])
+    assert sorted(made.changes.values()) == [32, 64]
+    realign(inventory, made, tmp_path / "aligned")
+    again = scan(tmp_path / "aligned")
+    suite = suite_for(again, [64], dtype="float32")
+    cliff_map = swept_map(suite, tmp_path / "again", by_steps_of_32)
+    assert plan(again, cliff_map, objective="pad", tokens=[64]).changes == {}
 
 
 def test_products_are_measured_beside_aligned_dims_too(coupled):
