@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from gacprof.checkpoint.inventory import BESIDE, Dim, Inventory
 from gacprof.diagnosing.predict import Predictor
 
-
 MOST = max(BESIDE)
 
 
