@@ -19,13 +19,14 @@ from gacprof.cliffmap.noise import (
     CurveBlocks,
     checks,
     device_variance,
+    levels_of,
     noise_of,
     units_of,
 )
 from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
 from gacprof.core.errors import MapError
 from gacprof.core.fit import block_row, fit_blocks, log_matrix
-from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
+from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample
 
 MechanismOf = Callable[[Sample], str | None]
 
@@ -69,6 +70,7 @@ def build_map(
     taken, timer, notes = _of_one_timer(list(blocks))
     about = point_notes or {}
     curves = {key: curve_blocks(of_curve) for key, of_curve in _by_curve(taken).items()}
+    levels = levels_of([b for b in taken if b.axis == LEVEL], list(curves.values()))
     if not curves:
         raise MapError(
             f"nothing to build the map '{name}' from: no sample was measured{_why(about)}. "
@@ -80,7 +82,8 @@ def build_map(
     made, lone = [], []
     for key, curve in sorted(curves.items(), key=lambda item: str(item[0])):
         unseen = across if len(curve.devices) < 2 else 0.0
-        measured = _measured(curve, key.axis, noise.inflation, unseen, about, mechanism_of)
+        level = levels.get(id(curve), 0.0)
+        measured = _measured(curve, key.axis, level, noise.inflation, unseen, about, mechanism_of)
         if len(measured) < 2:
             lone += [_lone(m, key, timer) for m in measured]
             continue
@@ -109,7 +112,7 @@ def build_map(
         ),
         provenance=about_run,
         noise=noise,
-        checks=checks(list(curves.values())),
+        checks=checks(list(curves.values()), list(levels.values())),
         curves=made,
         lone=_on_no_curve(lone, made),
         unmeasured=list(unmeasured),
@@ -156,7 +159,7 @@ def _of_one_timer(blocks: list[Block]) -> tuple[list[Block], str, list[str]]:
 def _by_curve(blocks: Iterable[Block]) -> dict[_Key, list[Block]]:
     found: dict[_Key, list[Block]] = defaultdict(list)
     for block in blocks:
-        if block.calls:
+        if block.calls and block.axis != LEVEL:
             found[_Key.of(block.calls[0].point, block.axis)].append(block)
     return dict(found)
 
@@ -193,13 +196,14 @@ def _checked(block: Block) -> Iterator[Call]:
 def _measured(
     curve: CurveBlocks,
     axis: str,
+    level: float,
     inflation: float,
     across: float,
     notes: Mapping[Point, PointNote],
     mechanism_of: MechanismOf,
 ) -> list[Measured]:
-    """Each point's latency: of its slot and its replicate, weighed by their errors. ``across`` is
-    the error that other devices of the kind would add."""
+    """Each point's latency: of its slot and its replicate, weighed by their errors, moved by the
+    curve's ``level`` (log). ``across`` is the error that other devices of the kind would add."""
     by_point: dict[Point, list[int]] = defaultdict(list)
     for column, (point, _) in enumerate(curve.slots):
         by_point[point].append(column)
@@ -210,7 +214,7 @@ def _measured(
         found.append(
             Measured(
                 point.dim[axis],
-                float(np.exp(effect)),
+                float(np.exp(effect + level)),
                 inf if curve.contended else hypot(inflation * error, across),
                 int(curve.fit.counts[columns].sum()),
                 mechanism_of(Sample(point, (), (), "", kernels=kernels)),

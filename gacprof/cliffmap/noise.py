@@ -9,10 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.cliffmap.schema import Check, Noise
-from gacprof.core.fit import FLOOR_QUANTILE, Fit, aa_floor, half_sample_differences
+from gacprof.core.fit import (
+    FLOOR_QUANTILE,
+    Fit,
+    aa_floor,
+    block_row,
+    fit_blocks,
+    half_sample_differences,
+    log_matrix,
+)
 from gacprof.core.points import Block, Point
 
 Floats = NDArray[np.float64]
+LEAST_CALLS = 8
+"""In level blocks, for a curve's level to be known."""
 LEAST_PAIRS = 12
 """Fewer A/A pairs do not show how far errors are off: their 95 % quantile is the largest."""
 DRIFT_BOUND = 0.25
@@ -104,10 +114,52 @@ def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
     )
 
 
-def checks(curves: Sequence[CurveBlocks]) -> list[Check]:
-    """Carry-over from the predecessor, drift of the level, contention, and whether equal devices
-    are equally fast, each tested."""
-    found = [_carry_over(curves), _drift(curves), _contention(curves), _devices(curves)]
+LEVELS_BOUND = 0.5
+"""How far curves' levels may move by being called in turn: caches explain a third."""
+
+
+def levels_of(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> dict[int, float]:
+    """By ``id`` of a curve: how much its log latencies move where calls of all curves take turns,
+    by the level blocks.
+
+    Its own blocks tell how its dims compare, and find the caches as equal products leave them. A
+    model's products take turns as these blocks do. Each call counts beside what the curve's fit
+    says of its dim, so that every level block is one of curves: the same two-way fit. A curve
+    that they hardly hold moves as the others do.
+    """
+    holders: dict[Point, list[tuple[int, float]]] = {}
+    for number, curve in enumerate(curves):
+        for (point, doubled), effect in zip(curve.slots, curve.fit.effect, strict=True):
+            if not doubled and np.isfinite(effect):
+                holders.setdefault(point, []).append((number, float(np.exp(effect))))
+    rows = [
+        block_row(
+            (number, call.us / usual_us, call.disturbed)
+            for call in block.calls
+            for number, usual_us in holders.get(call.point, ())
+        )
+        for block in blocks
+    ]
+    if not any(rows):
+        return {}
+    fit = fit_blocks(log_matrix(rows, len(curves)), units_of(blocks))
+    known = fit.counts >= LEAST_CALLS
+    if not known.any():
+        return {}
+    moved = np.where(known, fit.effect, np.median(fit.effect[known]))
+    return {id(curve): float(level) for curve, level in zip(curves, moved, strict=True)}
+
+
+def checks(curves: Sequence[CurveBlocks], levels: Sequence[float] = ()) -> list[Check]:
+    """Carry-over from the predecessor, drift of the level, contention, how far ``levels`` of
+    curves moved (log), and whether equal devices are equally fast, each tested."""
+    found = [
+        _carry_over(curves),
+        _drift(curves),
+        _contention(curves),
+        _moved(levels),
+        _devices(curves),
+    ]
     return [check for check in found if check is not None]
 
 
@@ -175,6 +227,20 @@ def _contention(curves: Sequence[CurveBlocks]) -> Check:
         passed=not contended,
         told=f"{share:.1%} of the calls lost a core to other work, however often they were made; "
         + (f"{contended} curves are undecided for it" if contended else "the others count"),
+    )
+
+
+def _moved(levels: Sequence[float]) -> Check | None:
+    if not levels:
+        return None
+    low, middle, high = np.expm1(np.quantile(levels, (0.1, 0.5, 0.9))).tolist()
+    return Check(
+        name="levels",
+        effect=round(middle, 5),
+        bound=LEVELS_BOUND,
+        passed=max(abs(low), abs(high)) <= LEVELS_BOUND,
+        told=f"in turn with those of other curves, calls take {middle:+.1%} ({low:+.1%} to "
+        f"{high:+.1%}) against their own curves' blocks; latencies are of the former",
     )
 
 

@@ -75,7 +75,7 @@ class Check(_Strict):
     ``effect`` is the relative size of what was found, ``bound`` how large it may be by chance.
     """
 
-    name: Literal["carry-over", "drift", "contention", "devices"]
+    name: Literal["carry-over", "drift", "contention", "levels", "devices"]
     effect: float
     bound: float
     passed: bool

@@ -93,15 +93,20 @@ class Call:
     disturbed: bool = False
 
 
+LEVEL = ""
+"""The ``axis`` of a level block."""
+
+
 @dataclass(frozen=True)
 class Block:
-    """Calls of one curve's points, in the order made: the raw data of a sweep.
+    """Calls of one curve's points, in the order made: the raw data of a sweep. A *level block*
+    holds one call of each of several curves: how they compare when they are called in turn.
 
     ``number`` counts the run's blocks, ``process`` the fresh processes that they ran in.
-    ``axis`` is the swept axis of the curve that the block belongs to. Clocks, temperature and
-    power are read at the block's end; None where they cannot be read. ``throttled`` says why
-    the device ran below its clock; empty if it did not. ``device`` names one of several equal
-    devices; empty where there is one only.
+    ``axis`` is the swept axis of the curve that the block belongs to, or :data:`LEVEL`. Clocks,
+    temperature and power are read at the block's end; None where they cannot be read.
+    ``throttled`` says why the device ran below its clock; empty if it did not. ``device`` names
+    one of several equal devices; empty where there is one only.
     """
 
     number: int

@@ -37,7 +37,7 @@ class CpuDevice(Device):
         self._arenas = Arenas(torch.device("cpu"))
         self._held = ExitStack()
         self._bound: bool | None = None
-        self.called_at = float("-inf")
+        self._called_at = float("-inf")
         """When the latest block ended, of whichever session (s, of ``perf_counter``)."""
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
@@ -47,6 +47,43 @@ class CpuDevice(Device):
         session = CpuSession(self, [self._prepare(slot, reuse) for slot in slots])
         session.first_calls()
         return session
+
+    def mixed(self, wanted: Sequence[tuple[Session, int]]) -> BlockTimes:
+        return self.in_turn([(s, slot) for s, slot in wanted if isinstance(s, CpuSession)])
+
+    def in_turn(self, wanted: Sequence[tuple[CpuSession, int]]) -> BlockTimes:
+        """These slots, called in this order; the result's slots are places in ``wanted``. A call
+        that lost a core is made again at the end, :data:`ATTEMPTS` times in all."""
+        import torch
+
+        calls: list[TimedCall] = []
+        failed: dict[int, str] = {}
+        todo = [(place, 1) for place in range(len(wanted))]
+        with no_collection(), torch.inference_mode():
+            self._wake(wanted)
+            for place, attempt in todo:  # grows at its end
+                session, slot = wanted[place]
+                try:
+                    timed = session.one(slot)
+                except Exception as error:  # an operator may raise anything
+                    failed[place] = first_line(error)
+                    continue
+                calls.append(timed._replace(slot=place))
+                if timed.disturbed and attempt < ATTEMPTS:
+                    todo.append((place, attempt + 1))
+        self._called_at = time.perf_counter()
+        return BlockTimes(tuple(calls), failed)
+
+    def _wake(self, wanted: Sequence[tuple[CpuSession, int]]) -> None:
+        """Unrecorded calls, one at least: what ran before may have filled the cache. From the last
+        on, so that the first call recorded does not follow itself."""
+        now = time.perf_counter()
+        until = now + (WAKE_S if now - self._called_at > AWAKE_S else 0)
+        for session, slot in itertools.cycle(reversed(wanted)):
+            with suppress(Exception):  # the recorded call fails too
+                session.one(slot)
+            if time.perf_counter() > until:
+                return
 
     def close(self) -> None:
         """Release the threads again."""
@@ -108,31 +145,15 @@ class CpuSession(Session):
             for slot, bind in enumerate(self._bind):
                 if bind is not None and time.perf_counter() < until:
                     with suppress(Exception):  # the recorded call will tell
-                        self._one(slot)
+                        self.one(slot)
 
     def block(self, order: Sequence[int]) -> BlockTimes:
-        """A call that lost a core is made again at the end of the block, :data:`ATTEMPTS` times in
-        all."""
-        import torch
+        times = self._device.in_turn([(self, slot) for slot in order])
+        calls = tuple(timed._replace(slot=order[timed.slot]) for timed in times.calls)
+        return BlockTimes(calls, {order[place]: why for place, why in times.failed.items()})
 
-        calls: list[TimedCall] = []
-        failed: dict[int, str] = {}
-        todo = [(slot, 1) for slot in order]
-        with no_collection(), torch.inference_mode():
-            self._wake(order)
-            for slot, attempt in todo:  # grows at its end
-                try:
-                    timed = self._one(slot)
-                except Exception as error:  # an operator may raise anything
-                    failed[slot] = first_line(error)
-                    continue
-                calls.append(timed)
-                if timed.disturbed and attempt < ATTEMPTS:
-                    todo.append((slot, attempt + 1))
-        self._device.called_at = time.perf_counter()
-        return BlockTimes(tuple(calls), failed)
-
-    def _one(self, slot: int) -> TimedCall:
+    def one(self, slot: int) -> TimedCall:
+        """A call of that slot, timed."""
         bind = self._bind[slot]
         assert bind is not None
         call, clock = bind(), time.perf_counter_ns
@@ -141,13 +162,3 @@ class CpuSession(Session):
         call()
         taken = (clock() - start) / 1e3
         return TimedCall(slot, taken, preemptions() != before)
-
-    def _wake(self, order: Sequence[int]) -> None:
-        """Unrecorded calls, one at least: the curve before may have filled the cache."""
-        now = time.perf_counter()
-        until = now + (WAKE_S if now - self._device.called_at > AWAKE_S else 0)
-        for slot in itertools.cycle(order):
-            with suppress(Exception):  # the recorded call fails too
-                self._one(slot)
-            if time.perf_counter() > until:
-                return

@@ -102,6 +102,13 @@ class Device(ABC):
         """
         return [session.block(order) for session, order in wanted]
 
+    def mixed(self, wanted: Sequence[tuple[Session, int]]) -> BlockTimes | None:
+        """One slot of each of these sessions, called in this order: each finds the device as the
+        call before left it, which was of another curve. Slots of the result are places in
+        ``wanted``. None where a device does without: its calls leave nothing behind.
+        """
+        return None
+
     def burn_in(self) -> None:  # noqa: B027 - a recording has no clock to settle
         """Keep the device busy once, until its clock has settled."""
 

@@ -106,6 +106,15 @@ class IsolatedDevice(Device):
         found: list[BlockTimes] = self._ask_for_slots(("blocks", tuple(numbers)), limit_s)
         return found
 
+    def mixed(self, wanted: Sequence[tuple[Session, int]]) -> BlockTimes | None:
+        """Raises :class:`WorkerLostError`."""
+        numbers = []
+        for session, slot in wanted:
+            assert isinstance(session, _RemoteSession)
+            numbers.append((session.number(), slot))
+        found: BlockTimes | None = self._ask_for_slots(("mixed", tuple(numbers)))
+        return found
+
     def burn_in(self) -> None:
         """Run in the worker; a replacement of the worker burns in again.
 
@@ -359,6 +368,8 @@ def _answer(device: Device, sessions: dict[int, Session], message: tuple[Any, ..
                 )
             case ("blocks", wanted):
                 return device.blocks([(sessions[number], order) for number, order in wanted])
+            case ("mixed", wanted):
+                return device.mixed([(sessions[number], slot) for number, slot in wanted])
             case ("close", number):
                 return sessions.pop(number).close()
     except Exception as error:  # an operator may raise anything; the sweep goes on

@@ -302,11 +302,10 @@ class PartSession:
         return {self._places[i]: value for i, value in by_slot.items()}
 
 
-def calls_of(state: CurveState, times: BlockTimes) -> tuple[Call, ...]:
+def calls_of(slots: Sequence[Slot], times: BlockTimes) -> tuple[Call, ...]:
     """A block's calls as they are stored."""
     return tuple(
-        Call(state.slots[t.slot].point, state.slots[t.slot].replicate, t.us, t.disturbed)
-        for t in times.calls
+        Call(slots[t.slot].point, slots[t.slot].replicate, t.us, t.disturbed) for t in times.calls
     )
 
 

@@ -11,11 +11,22 @@ from typing import Any, NamedTuple, Protocol
 
 from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.points import Block, Point, PointNote
+from gacprof.core.points import LEVEL, Block, Call, Point, PointNote
 from gacprof.devices.device import BlockTimes, Device
 from gacprof.devices.worker import WorkerLostError
-from gacprof.sweeping.curve import GIVE_UP, CurveState, PartSession, batches, calls_of, shares
+from gacprof.sweeping.curve import (
+    BLOCK_MS,
+    GIVE_UP,
+    CurveState,
+    PartSession,
+    batches,
+    calls_of,
+    shares,
+)
 from gacprof.sweeping.suite import CurvePlan, Schedule, curve_key
+
+LEVEL_SHARE = 0.05
+"""Of the time, for level blocks. One a second is enough: they tell one number a curve."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class Engine:
         self._sessions: dict[str, PartSession] = {}
         self._noted: dict[Point, PointNote] = dict(notes or {})
         self._calls = self._blocks = self._next = self._process = 0
+        self._levelling = 0.0  # seconds
         self._replay(blocks)
 
     def _replay(self, blocks: Iterable[Block]) -> None:
@@ -132,6 +144,7 @@ class Engine:
                 for state in batch:
                     self._look(state, last=part == parts)
                 yield
+            self._level()
 
     def _enough(self, state: CurveState, part: int, parts: int) -> bool:
         """Whether a curve needs no more blocks in this process.
@@ -175,6 +188,34 @@ class Engine:
         for (state, session, _), taken in zip(wanted, times, strict=True):
             self._keep(state, session.by_place(taken))
 
+    def _level(self) -> None:
+        """A level block: one dim of each curve, in random order, up to :data:`.curve.BLOCK_MS`."""
+        begun = time.monotonic()
+        if self._levelling > LEVEL_SHARE * (begun - self._started):
+            return
+        open_now = [s for s in self._states if s.plan.key in self._sessions and s.callable_slots]
+        chosen: list[tuple[CurveState, int]] = []
+        left_us = BLOCK_MS * 1e3
+        for state in self._draw.sample(open_now, len(open_now)):
+            left_us -= state.typical_us or 0.0
+            if left_us < 0 and chosen:
+                break
+            chosen.append((state, self._draw.choice(state.callable_slots)))
+        if len(chosen) < 2:
+            return
+        sessions = [(self._sessions[state.plan.key], place) for state, place in chosen]
+        wanted = [(session.session, session.order([place])[0]) for session, place in sessions]
+        try:
+            times = self._device.mixed(wanted)
+        except WorkerLostError:  # a curve's own block will tell which slot it was
+            self._sessions.clear()
+            self._process += 1
+            return
+        self._levelling += time.monotonic() - begun
+        if times is not None and times.calls:
+            slots = [state.slots[place] for state, place in chosen]
+            self._append(LEVEL, times, calls_of(slots, times))
+
     def _look(self, state: CurveState, last: bool) -> None:
         """Judge the curve when that is due, and once the last process has added its share."""
         added = last and state.judged_in != self._process
@@ -187,14 +228,16 @@ class Engine:
     def _keep(self, state: CurveState, times: BlockTimes) -> None:
         state.record(self._process, times)
         self._note_failures(state, times.failed)
-        if not times.calls:
-            return
+        if times.calls:
+            self._append(state.plan.axis, times, calls_of(state.slots, times))
+
+    def _append(self, axis: str, times: BlockTimes, calls: tuple[Call, ...]) -> None:
         block = Block(
             self._next,
             self._process,
-            state.plan.axis,
+            axis,
             self._device.timer,
-            calls_of(state, times),
+            calls,
             time.time(),
             times.throttled,
             times.sm_clock_mhz,

@@ -12,7 +12,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.core.errors import MapError, MeasurementError, SuiteError, first_line
-from gacprof.core.points import Block, Call, Environment, Point, PointNote, Sample
+from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample
 from gacprof.devices.roof import rates
 from gacprof.sweeping.store import PARQUET, read_blocks, read_header, read_notes
 from gacprof.sweeping.suite import Suite, curve_key, parse_suite
@@ -44,7 +44,7 @@ def read_samples(path: Path) -> list[Sample]:
 def samples_of(blocks: Iterable[Block], notes: dict[Point, PointNote]) -> list[Sample]:
     """Blocks by point. Disturbed calls are left out where there are others."""
     calls: dict[Point, list[tuple[Block, Call]]] = {}
-    for block in blocks:
+    for block in (block for block in blocks if block.axis != LEVEL):
         for call in block.calls:
             calls.setdefault(call.point, []).append((block, call))
     points = [*calls, *(p for p in notes if p not in calls)]
@@ -149,5 +149,5 @@ def _unmeasured(
         plans = parse_suite(suite, str(folder)).curves(kind)
     except SuiteError:
         return []
-    begun = {curve_key(b.calls[0].point, b.axis) for b in blocks if b.calls}
+    begun = {curve_key(b.calls[0].point, b.axis) for b in blocks if b.calls and b.axis != LEVEL}
     return [plan.key for plan in plans if plan.key not in begun]

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import read_json, replacing, sync, write_json
-from gacprof.core.points import Block, Call, Environment, Point, PointNote
+from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -321,7 +321,7 @@ def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
         for point, replicate, us, disturbed in row["calls"]
     )
     axis = str(row["axis"])
-    if any(axis not in call.point.dim for call in calls):
+    if axis != LEVEL and any(axis not in call.point.dim for call in calls):
         raise ValueError(f"'{axis}' is no dim of its points")
     state = {name: row[name] for name in STATE if name in row}
     for name, value in state.items():
