@@ -3,11 +3,11 @@
     python benchmarks/prediction.py            # about 5 minutes
 
 The demo's model dense, as compressed and realigned by a plan; prefill of 256 tokens and a decode
-step. Each checkpoint's own shapes are swept for ``--seconds``. Then all models take turns for
-``--rounds`` rounds, and in each round three things are timed one after the other: the whole step,
-the step with hooks around each linear layer (*in the model*), and those layers alone on the inputs
-that they had, back to back (*alone*). What a map foretells (*predicted*) is the sum of these
-products.
+step. The compressed one is swept for ``--seconds`` to plan by; then all three in one sweep of twice
+that. All models take turns for ``--rounds`` rounds, half before and half after that sweep, since a
+machine's level moves. In each round three things are timed one after the other: the whole step, the
+step with hooks around each linear layer (*in the model*), and those layers alone on the inputs that
+they had, back to back (*alone*). What the map foretells (*predicted*) is the sum of these products.
 
 A map's latencies are at the level of a fit's lower quartile: what a call takes where little
 disturbs it. So the layers' times are lower quartiles over the rounds, layer by layer, summed;
@@ -31,7 +31,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,17 +79,22 @@ class LinearClock:
 
 
 def made(folder: Path) -> dict[str, Path]:
-    """The three checkpoints; the plan is by the compressed one's own sweep."""
+    """The compressed checkpoint and the dense one that it stands for."""
     model = write_demo_checkpoint(folder / "compressed")
     gacprof.fuse(model, folder / "dense")
     return {"dense": folder / "dense", "compressed": model}
 
 
-def swept(name: str, checkpoint: Path, folder: Path, seconds: float, dtype: str) -> str:
-    """The path of the map of a checkpoint's own shapes."""
-    suite = suite_for(gacprof.scan(checkpoint), (1, PREFILL), dtype=dtype)
-    out = folder / f"run-{name}"
-    gacprof.sweep(suite, device="cpu", out=out, budget_s=seconds)
+def swept(checkpoints: Iterable[Path], out: Path, seconds: float, dtype: str) -> str:
+    """The path of the map of all these checkpoints' own shapes, from one sweep."""
+    suites = [suite_for(gacprof.scan(path), (1, PREFILL), dtype=dtype) for path in checkpoints]
+    together = suites[0].model_copy(
+        update={
+            "sweep": [table for suite in suites for table in suite.sweep],
+            "timing": max((suite.timing for suite in suites), key=lambda t: t.reuse_mib),
+        }
+    )
+    gacprof.sweep(together, device="cpu", out=out, budget_s=seconds)
     gacprof.build_map(out).save(out / "cliffmap.json")
     return str(out / "cliffmap.json")
 
@@ -118,38 +123,49 @@ class Measured:
     disturbed: float
 
 
-def measured(models: dict[str, nn.Module], rounds: int) -> dict[Key, Measured]:
-    """Of interleaved rounds."""
-    clock = Clock(torch.device("cpu"))
-    ids = torch.randint(0, 100, (1, PREFILL), generator=torch.Generator().manual_seed(0))
-    workloads = [BenchWorkload(kind, PREFILL, 1) for kind in ("prefill", "decode")]
-    runners: dict[Key, Runner] = {
-        (name, w.kind): runner(model, w, ids) for name, model in models.items() for w in workloads
-    }
-    layers = {key: Layers(models[key[0]], partial(r.time, clock)) for key, r in runners.items()}
-    whole: dict[Key, list[float]] = {key: [] for key in runners}
-    inside: dict[Key, list[list[float]]] = {key: [] for key in runners}
-    alone: dict[Key, list[list[float]]] = {key: [] for key in runners}
-    keys = list(runners)
-    for _ in range(rounds):
-        random.shuffle(keys)
-        for key in keys:
-            runners[key].time(clock)
-            whole[key].append(runners[key].time(clock).us)
-            with LinearClock(models[key[0]]) as hooked:
-                runners[key].time(clock)
-            inside[key].append(hooked.us)
-            layers[key].times()
-            alone[key].append(layers[key].times())
-    return {
-        key: Measured(
-            statistics.median(whole[key]),
-            summed(inside[key], 0.25),
-            summed(alone[key], 0.25),
-            summed(alone[key], 0.5) / summed(alone[key], 0.25) - 1,
-        )
-        for key in runners
-    }
+class Rounds:
+    """Rounds in which all models take turns; whatever is asked of them, at any time."""
+
+    def __init__(self, models: dict[str, nn.Module]) -> None:
+        self._clock, self._models = Clock(torch.device("cpu")), models
+        ids = torch.randint(0, 100, (1, PREFILL), generator=torch.Generator().manual_seed(0))
+        workloads = [BenchWorkload(kind, PREFILL, 1) for kind in ("prefill", "decode")]
+        self._runners: dict[Key, Runner] = {
+            (name, w.kind): runner(model, w, ids)
+            for name, model in models.items()
+            for w in workloads
+        }
+        self._layers = {
+            key: Layers(models[key[0]], partial(r.time, self._clock))
+            for key, r in self._runners.items()
+        }
+        self._whole: dict[Key, list[float]] = {key: [] for key in self._runners}
+        self._inside: dict[Key, list[list[float]]] = {key: [] for key in self._runners}
+        self._alone: dict[Key, list[list[float]]] = {key: [] for key in self._runners}
+
+    def add(self, rounds: int) -> None:
+        keys = list(self._runners)
+        for _ in range(rounds):
+            random.shuffle(keys)
+            for key in keys:
+                self._runners[key].time(self._clock)
+                self._whole[key].append(self._runners[key].time(self._clock).us)
+                with LinearClock(self._models[key[0]]) as hooked:
+                    self._runners[key].time(self._clock)
+                self._inside[key].append(hooked.us)
+                self._layers[key].times()
+                self._alone[key].append(self._layers[key].times())
+
+    def measured(self) -> dict[Key, Measured]:
+        return {
+            key: Measured(
+                statistics.median(self._whole[key]),
+                summed(self._inside[key], 0.25),
+                summed(self._alone[key], 0.25),
+                summed(self._alone[key], 0.5) / summed(self._alone[key], 0.25) - 1,
+            )
+            for key in self._runners
+        }
 
 
 def summed(times: list[list[float]], quantile: float) -> float:
@@ -223,7 +239,7 @@ def by_input(rounds: int, dtype: torch.dtype) -> dict[tuple[int, int], dict[str,
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    ask.add_argument("--seconds", type=float, default=45.0, help="of each checkpoint's sweep")
+    ask.add_argument("--seconds", type=float, default=45.0, help="of the first sweep")
     ask.add_argument("--rounds", type=int, default=60)
     given = ask.parse_args()
     seconds = given.seconds
@@ -232,26 +248,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         checkpoints = made(folder)
-        maps = {
-            "compressed": swept("compressed", checkpoints["compressed"], folder, seconds, dtype)
-        }
-        plan = gacprof.plan(checkpoints["compressed"], maps["compressed"])
+        first = swept([checkpoints["compressed"]], folder / "first", seconds, dtype)
+        plan = gacprof.plan(checkpoints["compressed"], first)
         gacprof.realign(checkpoints["compressed"], plan, folder / "realigned")
         checkpoints["realigned"] = folder / "realigned"
-        for name in ("dense", "realigned"):
-            maps[name] = swept(name, checkpoints[name], folder, seconds, dtype)
-        models = {
-            name: gacprof.load_model(path, dtype=dtype).eval() for name, path in checkpoints.items()
-        }
-        found = measured(models, given.rounds)
-        states = by_input(4 * given.rounds, getattr(torch, dtype))
+        rounds = Rounds(
+            {n: gacprof.load_model(path, dtype=dtype).eval() for n, path in checkpoints.items()}
+        )
+        rounds.add(given.rounds // 2)
+        all_three = swept(checkpoints.values(), folder / "all", 2 * seconds, dtype)
+        rounds.add(given.rounds - given.rounds // 2)
+        found = rounds.measured()
         told = {
             (name, kind): predicted(
-                checkpoints[name], maps[name], PREFILL if kind == "prefill" else 1, dtype
+                checkpoints[name], all_three, PREFILL if kind == "prefill" else 1, dtype
             )
             for name, kind in found
         }
-    print(f"{cpu_name()}, {dtype}, sweeps of {seconds:g} s, {given.rounds} rounds\n")
+        states = by_input(4 * given.rounds, getattr(torch, dtype))
+    print(f"{cpu_name()}, {dtype}, a sweep of {2 * seconds:g} s, {given.rounds} rounds\n")
     print(
         "| model | step | whole | in the model | alone | predicted | predicted / alone "
         "| alone / in the model | disturbed |\n|---|---|---|---|---|---|---|---|---|"

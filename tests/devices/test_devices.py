@@ -54,6 +54,14 @@ def test_a_block_calls_each_slot_once_in_the_order_asked_for(cpu):
     assert len(calls) - len(again) <= len(order), "only disturbed calls are made again"
 
 
+def test_slots_of_several_sessions_are_called_in_turn(cpu):
+    sessions = [cpu.session([Slot(linear(8, n, k)) for k in (8, 16)]) for n in (8, 16, 32)]
+    wanted = [(sessions[2], 0), (sessions[0], 1), (sessions[1], 0)]
+    calls = cpu.mixed(wanted).calls
+    assert [timed.slot for timed in calls][:3] == [0, 1, 2]
+    assert all(timed.us > 0 for timed in calls)
+
+
 def test_what_a_cpu_cannot_do_fails_its_slot_only(cpu):
     slots = [
         Slot(linear(8, 8, 8)),

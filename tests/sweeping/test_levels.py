@@ -1,0 +1,120 @@
+"""Level blocks: curves are as fast as they are in turn with others, and keep their own shapes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gacprof.cliffmap.storage import read_map
+from gacprof.core.points import LEVEL
+from gacprof.devices.device import BlockTimes, TimedCall
+from gacprof.devices.recorded import RecordedDevice
+from gacprof.devices.worker import WorkerLostError
+from gacprof.sweeping import build_map_of, read_blocks
+from gacprof.sweeping.results import read_samples
+from gacprof.sweeping.run import run_sweep
+from gacprof.sweeping.suite import parse_suite
+
+OUTSIDE = {64: 1.3, 128: 1.1, 256: 1.0}
+"""By N: how much longer a call takes after those of other curves."""
+
+
+def own_us(point) -> float:
+    """In blocks of its own curve. Curves over N and over K hold the same points."""
+    d = point.dim
+    return 10.0 * d["N"] / 64 * (1.4 if d["K"] % 8 else 1.0)
+
+
+class Caching(RecordedDevice):
+    """Calls of one curve find what they need in cache; in turn with others they do not."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        self.draw = random.Random(0)
+        super().__init__(lambda point: own_us(point) * self.draw.gauss(1, noise))
+
+    def mixed(self, wanted):
+        return BlockTimes(
+            tuple(
+                TimedCall(place, self._answer(point) * OUTSIDE[point.dim["N"]])
+                for place, (session, slot) in enumerate(wanted)
+                for point in [session._slots[slot].point]
+            )
+        )
+
+
+def suite(**timing):
+    curve = {"operator": "linear", "axis": "K", "values": [96, 100, 104, 107, 112]}
+    return parse_suite(
+        {"name": "t", "timing": timing, "sweep": [curve | {"dims": {"M": 1, "N": [64, 128, 256]}}]},
+        "t",
+    )
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_latencies_are_those_in_turn_with_other_curves(tmp_path, noise):
+    run_sweep(suite(), Caching(noise), tmp_path / "run")
+    levels = [block for block in read_blocks(tmp_path / "run") if block.axis == LEVEL]
+    assert len(levels) > 8
+    assert all(len({c.point.dim["N"] for c in block.calls}) == 3 for block in levels)
+    found = build_map_of(tmp_path / "run", "caching")
+    for curve in found.curves:
+        n = curve.fixed["N"]
+        for d, us in zip(curve.points.d, curve.points.median_us, strict=True):
+            usual = 10.0 * n / 64 * (1.4 if d % 8 else 1.0)
+            assert us == pytest.approx(usual * OUTSIDE[n], rel=4 * noise or 1e-5)
+        assert list(curve.misaligned) == [100, 107]
+    [check] = [check for check in found.file.checks if check.name == "levels"]
+    assert check.passed and check.effect == pytest.approx(0.1, abs=0.03)
+
+
+def test_without_level_blocks_a_curve_is_at_its_own_level(tmp_path):
+    run_sweep(suite(), RecordedDevice(own_us), tmp_path / "run")
+    found = build_map_of(tmp_path / "run", "recorded")
+    assert found.curve("linear", "K", N=64).points.median_us[0] == pytest.approx(10.0)
+    assert not any(check.name == "levels" for check in found.file.checks)
+
+
+def test_samples_of_a_point_are_of_its_curves_own_blocks(tmp_path):
+    run_sweep(suite(), Caching(), tmp_path / "run")
+    for sample in read_samples(tmp_path / "run"):
+        assert sample.axes == ("K",)
+        assert set(sample.timings_us) == {own_us(sample.point)}
+
+
+def test_a_sweep_goes_on_where_a_level_block_killed_the_worker(tmp_path):
+    class Dying(Caching):
+        def mixed(self, wanted):
+            raise WorkerLostError("the worker process was killed by SIGKILL")
+
+    summary = run_sweep(suite(), Dying(), tmp_path / "run")
+    assert summary.points == 15 and not summary.unfinished
+    assert len(build_map_of(tmp_path / "run", "dying").curves) == 3
+
+
+def test_a_sweep_of_one_curve_has_none(tmp_path):
+    one = parse_suite(
+        {"name": "t", "sweep": [{"operator": "linear", "axis": "K", "values": [8, 9, 16],
+                                 "dims": {"M": 1, "N": 64}}]},
+        "t",
+    )  # fmt: skip
+    run_sweep(one, Caching(), tmp_path / "run")
+    assert all(block.axis == "K" for block in read_blocks(tmp_path / "run"))
+
+
+def test_a_map_whose_levels_differ_can_be_read(tmp_path):
+    """Two curves hold one point; a disturbed curve may be 60 % off, and that is no damage."""
+    both = {"operator": "linear", "dims": {"M": 1}}
+    over_k = both | {"axis": "K", "values": [96, 104, 112], "dims": {"M": 1, "N": 64}}
+    over_n = both | {"axis": "N", "values": [64, 72, 80], "dims": {"M": 1, "K": 96}}
+
+    class Torn(RecordedDevice):
+        def session(self, slots, reuse_bytes=0):
+            alike = len({slot.point.dim["N"] for slot in slots}) == 1
+            self._answer = lambda point: 16.0 if alike else 10.0
+            return super().session(slots, reuse_bytes)
+
+    run_sweep(parse_suite({"name": "t", "sweep": [over_k, over_n]}, "t"), Torn(own_us),
+              tmp_path / "run")  # fmt: skip
+    build_map_of(tmp_path / "run", "torn").save(tmp_path / "map.json")
+    assert len(read_map(tmp_path / "map.json").curves) == 2
