@@ -35,6 +35,7 @@ import numpy as np
 
 from gacprof.checkpoint import scan
 from gacprof.core.fit import aa_floor, two_way
+from gacprof.core.points import LEVEL
 from gacprof.demo.model import write_demo_checkpoint
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot
@@ -72,6 +73,7 @@ def by_blocks(suite: Suite, seconds: float) -> Found:
             run_sweep(suite, device, Path(folder) / "run", budget_s=seconds)
         blocks = read_blocks(Path(folder) / "run")
     found: Found = {}
+    blocks = [block for block in blocks if block.axis != LEVEL]
     keys = {curve_key(b.calls[0].point, b.axis) for b in blocks}
     for key in keys:
         curve = curve_blocks([b for b in blocks if curve_key(b.calls[0].point, b.axis) == key])

@@ -14,6 +14,7 @@ from gacprof.checkpoint.folder import Folder, HubFolder, LocalFolder, is_hub_id,
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts import recognise
 from gacprof.core.errors import CheckpointError
+from gacprof.core.tasks import no_collection
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +42,7 @@ _SIDE_FILES = (
 """What belongs to a checkpoint besides its weights."""
 
 
+@no_collection()
 def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Inventory:
     """The inventory of the checkpoint at ``path``, from headers only.
 

@@ -70,7 +70,8 @@ def build_map(
     taken, timer, notes = _of_one_timer(list(blocks))
     about = point_notes or {}
     curves = {key: curve_blocks(of_curve) for key, of_curve in _by_curve(taken).items()}
-    levels = levels_of([b for b in taken if b.axis == LEVEL], list(curves.values()))
+    moved = levels_of([b for b in taken if b.axis == LEVEL], list(curves.values()))
+    levels = dict(zip(curves, moved, strict=True))
     if not curves:
         raise MapError(
             f"nothing to build the map '{name}' from: no sample was measured{_why(about)}. "
@@ -82,8 +83,9 @@ def build_map(
     made, lone = [], []
     for key, curve in sorted(curves.items(), key=lambda item: str(item[0])):
         unseen = across if len(curve.devices) < 2 else 0.0
-        level = levels.get(id(curve), 0.0)
-        measured = _measured(curve, key.axis, level, noise.inflation, unseen, about, mechanism_of)
+        measured = _measured(
+            curve, key.axis, levels[key], noise.inflation, unseen, about, mechanism_of
+        )
         if len(measured) < 2:
             lone += [_lone(m, key, timer) for m in measured]
             continue
@@ -112,7 +114,7 @@ def build_map(
         ),
         provenance=about_run,
         noise=noise,
-        checks=checks(list(curves.values()), list(levels.values())),
+        checks=checks(list(curves.values()), moved),
         curves=made,
         lone=_on_no_curve(lone, made),
         unmeasured=list(unmeasured),
@@ -196,25 +198,25 @@ def _checked(block: Block) -> Iterator[Call]:
 def _measured(
     curve: CurveBlocks,
     axis: str,
-    level: float,
+    levels: np.ndarray,
     inflation: float,
     across: float,
     notes: Mapping[Point, PointNote],
     mechanism_of: MechanismOf,
 ) -> list[Measured]:
-    """Each point's latency: of its slot and its replicate, weighed by their errors, moved by the
-    curve's ``level`` (log). ``across`` is the error that other devices of the kind would add."""
+    """Each point's latency: of its slot and its replicate, weighed by their errors, moved by
+    ``levels`` (log, by slot). ``across`` is the error that other devices of the kind would add."""
     by_point: dict[Point, list[int]] = defaultdict(list)
     for column, (point, _) in enumerate(curve.slots):
         by_point[point].append(column)
     found = []
     for point, columns in by_point.items():
-        effect, error = _pooled(curve.fit.effect[columns], curve.fit.error[columns])
+        effect, error = _pooled((curve.fit.effect + levels)[columns], curve.fit.error[columns])
         kernels = notes[point].kernels if point in notes else ()
         found.append(
             Measured(
                 point.dim[axis],
-                float(np.exp(effect + level)),
+                float(np.exp(effect)),
                 inf if curve.contended else hypot(inflation * error, across),
                 int(curve.fit.counts[columns].sum()),
                 mechanism_of(Sample(point, (), (), "", kernels=kernels)),

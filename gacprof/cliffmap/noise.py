@@ -21,7 +21,7 @@ from gacprof.core.fit import (
 from gacprof.core.points import Block, Point
 
 Floats = NDArray[np.float64]
-LEAST_CALLS = 8
+LEAST_CALLS = 4
 """In level blocks, for a curve's level to be known."""
 LEAST_PAIRS = 12
 """Fewer A/A pairs do not show how far errors are off: their 95 % quantile is the largest."""
@@ -118,39 +118,43 @@ LEVELS_BOUND = 0.5
 """How far curves' levels may move by being called in turn: caches explain a third."""
 
 
-def levels_of(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> dict[int, float]:
-    """By ``id`` of a curve: how much its log latencies move where calls of all curves take turns,
-    by the level blocks.
+def levels_of(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> list[Floats]:
+    """By curve and slot: how much the log latency moves where calls of all curves take turns, by
+    the level blocks.
 
-    Its own blocks tell how its dims compare, and find the caches as equal products leave them. A
-    model's products take turns as these blocks do. Each call counts beside what the curve's fit
-    says of its dim, so that every level block is one of curves: the same two-way fit. A curve
-    that they hardly hold moves as the others do.
+    A curve's own blocks tell how its dims compare, and find the caches as equal products leave
+    them. A model's products take turns as level blocks do. Each call there counts beside what
+    its curve's fit says of its dim, so that a level block is one of curves (at one number of
+    tokens): the same two-way fit. A curve that they hardly hold moves as the others do.
     """
-    holders: dict[Point, list[tuple[int, float]]] = {}
+    column: dict[tuple[int, int], int] = {}
+    usual: dict[Point, list[tuple[int, float]]] = {}
     for number, curve in enumerate(curves):
         for (point, doubled), effect in zip(curve.slots, curve.fit.effect, strict=True):
+            place = column.setdefault((number, point.tokens), len(column))
             if not doubled and np.isfinite(effect):
-                holders.setdefault(point, []).append((number, float(np.exp(effect))))
+                usual.setdefault(point, []).append((place, float(np.exp(effect))))
     rows = [
         block_row(
-            (number, call.us / usual_us, call.disturbed)
+            (place, call.us / usual_us, call.disturbed)
             for call in block.calls
-            for number, usual_us in holders.get(call.point, ())
+            for place, usual_us in usual.get(call.point, ())
         )
         for block in blocks
     ]
-    if not any(rows):
-        return {}
-    fit = fit_blocks(log_matrix(rows, len(curves)), units_of(blocks))
-    known = fit.counts >= LEAST_CALLS
-    if not known.any():
-        return {}
-    moved = np.where(known, fit.effect, np.median(fit.effect[known]))
-    return {id(curve): float(level) for curve, level in zip(curves, moved, strict=True)}
+    moved = np.zeros(len(column))
+    if any(rows):
+        fit = fit_blocks(log_matrix(rows, len(column)), units_of(blocks))
+        known = fit.counts >= LEAST_CALLS
+        if known.any():
+            moved = np.where(known, fit.effect, np.median(fit.effect[known]))
+    return [
+        np.array([moved[column[number, point.tokens]] for point, _ in curve.slots])
+        for number, curve in enumerate(curves)
+    ]
 
 
-def checks(curves: Sequence[CurveBlocks], levels: Sequence[float] = ()) -> list[Check]:
+def checks(curves: Sequence[CurveBlocks], levels: Sequence[Floats] = ()) -> list[Check]:
     """Carry-over from the predecessor, drift of the level, contention, how far ``levels`` of
     curves moved (log), and whether equal devices are equally fast, each tested."""
     found = [
@@ -230,10 +234,11 @@ def _contention(curves: Sequence[CurveBlocks]) -> Check:
     )
 
 
-def _moved(levels: Sequence[float]) -> Check | None:
-    if not levels:
+def _moved(levels: Sequence[Floats]) -> Check | None:
+    moved = [float(np.median(level)) for level in levels]
+    if not any(moved):
         return None
-    low, middle, high = np.expm1(np.quantile(levels, (0.1, 0.5, 0.9))).tolist()
+    low, middle, high = np.expm1(np.quantile(moved, (0.1, 0.5, 0.9))).tolist()
     return Check(
         name="levels",
         effect=round(middle, 5),

@@ -33,6 +33,10 @@ MAX_DIM = 2**31 - 1
 Flag = str | int | bool
 
 
+TOKENS = ("M", "q_len", "tokens", "rows")
+"""Dims that count tokens, whatever the operator."""
+
+
 @dataclass(frozen=True)
 class Point:
     """One thing to measure: an operator at given dims, in a dtype, under given flags.
@@ -73,6 +77,12 @@ class Point:
         text = json.dumps([self.operator, self.dims, self.dtype, self.flags])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens it works on, by the dim that says so: 1 is a decode step's. 0 where none
+        does."""
+        return next((self.dim[name] for name in TOKENS if name in self.dim), 0)
+
     def with_dim(self, axis: str, size: int) -> Point:
         return Point.of(self.operator, self.dim | {axis: size}, self.dtype, self.flag)
 
@@ -100,7 +110,8 @@ LEVEL = ""
 @dataclass(frozen=True)
 class Block:
     """Calls of one curve's points, in the order made: the raw data of a sweep. A *level block*
-    holds one call of each of several curves: how they compare when they are called in turn.
+    holds one call of each of several curves at the same number of tokens: how they compare when
+    they are called in turn, as in one step of a model.
 
     ``number`` counts the run's blocks, ``process`` the fresh processes that they ran in.
     ``axis`` is the swept axis of the curve that the block belongs to, or :data:`LEVEL`. Clocks,

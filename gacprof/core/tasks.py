@@ -1,8 +1,10 @@
-"""Independent pieces of work, computed here or elsewhere."""
+"""How work runs: in pieces, here or elsewhere, and without the garbage collector."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,3 +21,17 @@ class Tasks:
         """Gives the result when called; raises then what the function raised."""
         found = function(*args)
         return lambda: found
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No garbage collection. It would be timed as the work's; in a CUDA capture it may free what
+    must not be freed there, in a block it lets a GPU run dry; and where many objects are made
+    that stay, it visits them all again and again. Also a decorator."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -10,10 +10,11 @@ from contextlib import ExitStack, suppress
 from gacprof import operators
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
+from gacprof.core.tasks import no_collection
 from gacprof.devices.device import BlockTimes, Device, Session, Slot, TimedCall
 from gacprof.devices.environment import cpu_environment, memory_bytes
 from gacprof.devices.memory import Arenas, BoundCall
-from gacprof.devices.threads import bound_threads, no_collection, preemptions
+from gacprof.devices.threads import bound_threads, preemptions
 from gacprof.operators.base import operands_from
 
 ATTEMPTS = 4

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
+from gacprof.core.tasks import no_collection
 from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
 from gacprof.devices.device import BlockTimes, Session, Slot, TimedCall
 from gacprof.devices.kineto import span_us
 from gacprof.devices.memory import BoundCall
-from gacprof.devices.threads import no_collection
 from gacprof.operators.base import operands_from
 
 if TYPE_CHECKING:

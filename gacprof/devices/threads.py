@@ -13,7 +13,6 @@ machine neither latencies nor floor change (benchmarks/noise.py).
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import threading
@@ -54,19 +53,6 @@ def bound_threads() -> Iterator[bool]:
     finally:
         for thread, _ in bound:
             _bind(thread, before)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """No garbage collection: it would be timed as the work's, in a CUDA capture it may free what
-    must not be freed there, and in a block it lets a GPU run dry."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def preemptions() -> int:

@@ -16,6 +16,7 @@ from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import BASIS
+from gacprof.core.tasks import no_collection
 from gacprof.diagnosing.companions import Sizes, aligned_across, beside, companions
 from gacprof.diagnosing.findings import (
     Diagnosis,
@@ -35,6 +36,7 @@ WINDOW = 0.25
 """How far around a dim's size better sizes are looked for, as a fraction."""
 
 
+@no_collection()
 def diagnose(
     checkpoint: str | Path | Inventory | torch.nn.Module,
     cliff_map: CliffMap | str | Path,

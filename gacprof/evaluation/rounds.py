@@ -16,7 +16,7 @@ import numpy as np
 
 from gacprof.core import Progress
 from gacprof.core.fit import FEWEST_BLOCKS, Floats
-from gacprof.devices.threads import no_collection
+from gacprof.core.tasks import no_collection
 from gacprof.evaluation.comparison import looks
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 

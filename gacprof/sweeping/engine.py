@@ -26,7 +26,9 @@ from gacprof.sweeping.curve import (
 from gacprof.sweeping.suite import CurvePlan, Schedule, curve_key
 
 LEVEL_SHARE = 0.05
-"""Of the time, for level blocks. One a second is enough: they tell one number a curve."""
+"""Of the time, for level blocks: they tell one number a curve."""
+FEWEST_LEVEL_BLOCKS = 4
+"""Of a process, whatever their share of the time."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Engine:
         self._sessions: dict[str, PartSession] = {}
         self._noted: dict[Point, PointNote] = dict(notes or {})
         self._calls = self._blocks = self._next = self._process = 0
-        self._levelling = 0.0  # seconds
+        self._levelling_s, self._levelled = 0.0, 0
         self._replay(blocks)
 
     def _replay(self, blocks: Iterable[Block]) -> None:
@@ -189,18 +191,13 @@ class Engine:
             self._keep(state, session.by_place(taken))
 
     def _level(self) -> None:
-        """A level block: one dim of each curve, in random order, up to :data:`.curve.BLOCK_MS`."""
+        """A level block: one dim of each curve at one number of tokens, in random order, up to
+        :data:`.curve.BLOCK_MS`."""
         begun = time.monotonic()
-        if self._levelling > LEVEL_SHARE * (begun - self._started):
+        enough = self._levelling_s > LEVEL_SHARE * (begun - self._started)
+        if enough and self._levelled >= FEWEST_LEVEL_BLOCKS:
             return
-        open_now = [s for s in self._states if s.plan.key in self._sessions and s.callable_slots]
-        chosen: list[tuple[CurveState, int]] = []
-        left_us = BLOCK_MS * 1e3
-        for state in self._draw.sample(open_now, len(open_now)):
-            left_us -= state.typical_us or 0.0
-            if left_us < 0 and chosen:
-                break
-            chosen.append((state, self._draw.choice(state.callable_slots)))
+        chosen = self._drawn([s for s in self._states if s.plan.key in self._sessions])
         if len(chosen) < 2:
             return
         sessions = [(self._sessions[state.plan.key], place) for state, place in chosen]
@@ -211,10 +208,29 @@ class Engine:
             self._sessions.clear()
             self._process += 1
             return
-        self._levelling += time.monotonic() - begun
+        self._levelling_s += time.monotonic() - begun
+        self._levelled += 1
         if times is not None and times.calls:
             slots = [state.slots[place] for state, place in chosen]
             self._append(LEVEL, times, calls_of(slots, times))
+
+    def _drawn(self, states: Sequence[CurveState]) -> list[tuple[CurveState, int]]:
+        """Curves and the place on each that the next level block calls."""
+        chosen: list[tuple[CurveState, int]] = []
+        tokens, left_us = None, BLOCK_MS * 1e3
+        for state in self._draw.sample(states, len(states)):
+            places = state.callable_slots
+            if tokens is not None:
+                places = [i for i in places if state.slots[i].point.tokens == tokens]
+            if not places:
+                continue
+            left_us -= state.typical_us or 0.0
+            if left_us < 0 and chosen:
+                break
+            place = self._draw.choice(places)
+            tokens = state.slots[place].point.tokens
+            chosen.append((state, place))
+        return chosen
 
     def _look(self, state: CurveState, last: bool) -> None:
         """Judge the curve when that is due, and once the last process has added its share."""
@@ -313,6 +329,7 @@ class Engine:
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
+        self._levelled = 0
         self._device.renew()
 
     def _close(self, state: CurveState) -> None:

@@ -55,7 +55,7 @@ def suite(**timing):
 def test_latencies_are_those_in_turn_with_other_curves(tmp_path, noise):
     run_sweep(suite(), Caching(noise), tmp_path / "run")
     levels = [block for block in read_blocks(tmp_path / "run") if block.axis == LEVEL]
-    assert len(levels) > 8
+    assert len(levels) >= 8
     assert all(len({c.point.dim["N"] for c in block.calls}) == 3 for block in levels)
     found = build_map_of(tmp_path / "run", "caching")
     for curve in found.curves:
