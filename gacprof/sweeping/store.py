@@ -219,6 +219,10 @@ def _notes(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[Point, Poin
             raise MeasurementError(f"{path / POINTS} is garbled: {first_line(error)}") from None
     for entry in entries:
         rows += entry.get("points", [])
+    try:
+        _writable(rows)
+    except ValueError as error:
+        raise MeasurementError(f"a point of {path} is garbled: {first_line(error)}") from None
     found: dict[Point, PointNote] = {}
     for row in rows:
         try:
@@ -261,9 +265,16 @@ def _journal_entries(file: Path) -> Iterator[dict[str, Any]]:
             entry = json.loads(line)
             if not isinstance(entry, dict):
                 raise ValueError("no object")
+            if b"\\ud" in line:
+                _writable(entry)
             yield entry
         except (ValueError, RecursionError):
             raise MeasurementError(f"{file} line {number} is garbled: delete that line") from None
+
+
+def _writable(data: Any) -> None:
+    """Raises ``ValueError`` for text that cannot be written again: half a surrogate pair."""
+    json.dumps(data, ensure_ascii=False).encode()
 
 
 def _cut_torn_line(file: Path) -> None:
@@ -296,6 +307,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
         raise ValueError(f"dims {dims} are no whole numbers")
     if not all(isinstance(value, bool | int | str) for value in flags.values()):
         raise ValueError(f"flags {flags} are no settings")
+    _writable([row["operator"], row["dtype"], flags])
     return Point.of(str(row["operator"]), dims, str(row["dtype"]), flags)
 
 

@@ -106,6 +106,22 @@ def test_a_time_of_centuries_is_no_time(tmp_path):
         read_blocks(folder)
 
 
+@pytest.mark.parametrize("where", ["timer", "kernels"])
+def test_text_that_cannot_be_written_again_is_garbled(tmp_path, where):
+    """Half a surrogate pair in a journal would end in a traceback when a map is saved."""
+    folder = swept(tmp_path / "run", curves=1)
+    block = read_blocks(folder)[-1]
+    row = {"number": block.number + 1, "process": 0, "axis": "K", "timer": "a\ud800",
+           "taken_at": 0.0, "calls": [[block.calls[0].point.id, 0, 1.0, 0]]}  # fmt: skip
+    point = block.calls[0].point
+    note = {"operator": point.operator, "dims": point.dim, "dtype": point.dtype,
+            "flags": point.flag, "kernels": ["a\ud800"], "failed": ""}  # fmt: skip
+    entry = {"block": row} if where == "timer" else {"points": [note]}
+    (folder / JOURNAL).write_text(json.dumps(entry) + "\n")
+    with pytest.raises(MeasurementError, match="garbled"):
+        read_blocks(folder)
+
+
 def test_a_reader_sees_every_block_while_the_journal_is_folded(tmp_path, monkeypatch):
     """The fold happens between the reader's two files, whichever it reads first."""
     folder = swept(tmp_path / "run", curves=1)
