@@ -18,7 +18,7 @@ MOST_BYTES = 200_000
 SHOWN = {
     "quickstart": ["[64, 96, 128, 160, 192, 256]", "passed"],
     "compare-two-gpus": ["[64, 96, 128, 160, 192, 256]", "3.306", "89.7 ms pruned"],
-    "feed-your-compressor": ["[80, 88, 96, 112, 128]", "aligned"],
+    "feed-your-compressor": ["[80, 88, 90, 96, 112, 128]", "aligned"],
     "why-is-my-model-slow": ["misaligned", "128 with even_k=false", "safe"],
 }
 """What each notebook is there to show."""
