@@ -54,10 +54,12 @@ def choose(
     kept: Mapping[str, Sequence[float]],
     most: Mapping[str, int],
     scores: Mapping[str, float] | None,
+    fuse: bool = True,
 ) -> Plan:
     """A safe size for every dim, within the budget, or within the request's limit on latency too.
 
-    ``inventory`` is that of the model as the method would write it. Raises
+    ``inventory`` is that of the model as the method would write it; ``fuse`` says whether a dense
+    weight may take the place of a factor pair. Raises
     :class:`CompressionError` where the map cannot align all of them, :class:`SolverError` where
     nothing fits.
     """
@@ -69,7 +71,7 @@ def choose(
         latency_limit_us=request.latency_limit_us,
         scores=scores,
         constraints=Constraints(
-            most={d.name: most[d.name] for d in inventory.dims}, preset=request.preset
+            most={d.name: most[d.name] for d in inventory.dims}, fuse=fuse, preset=request.preset
         ),
     )
     try:
@@ -79,7 +81,7 @@ def choose(
             raise
         raise CompressionError(
             f"the map '{cliff_map.name}' knows no safe size for any of {len(inventory.dims)} dims: "
-            f"{how_to_measure(inventory, workload_of(request.tokens))}"
+            f"{_why(cliff_map, inventory, workload_of(request.tokens))}"
         ) from None
     unknown = [choice for choice in plan.choices if choice.safe is None]
     if unknown:
@@ -87,9 +89,16 @@ def choose(
         raise CompressionError(
             f"the map '{plan.map}' knows no safe size for {len(unknown)} of {len(plan.choices)} "
             f"dims, the first is {first.name}, wanted at {first.size}: "
-            f"{how_to_measure(inventory, plan.workload.tokens)}"
+            f"{_why(cliff_map, inventory, plan.workload.tokens)}"
         )
     return plan
+
+
+def _why(cliff_map: CliffMap, inventory: Inventory, counts: Iterable[int]) -> str:
+    """Why there is no safe size, or how to measure some."""
+    if cliff_map.too_noisy:
+        return f"it is too noisy to judge by ({cliff_map.too_noisy})"
+    return how_to_measure(inventory, counts)
 
 
 NOTHING_KNOWN = "the map knows no safe size for any dim"

@@ -58,6 +58,12 @@ class Factoring:
         return sum(target.parameters for target in self.targets)
 
     @property
+    def fuses(self) -> bool:
+        """Whether a dense weight may take a factor pair's place: not where the latents count,
+        which it has not."""
+        return self.method.counts != "latents"
+
+    @property
     def most(self) -> dict[str, int]:
         """The largest rank worth choosing, by dim name: where parameters count, the dense weight
         is smaller beyond."""

@@ -162,6 +162,8 @@ class Pruning:
         """Of the units of all layers, those that stay whole included."""
         return sum(group.count * group.parameters for group in self.groups)
 
+    fuses = True
+
     @property
     def most(self) -> dict[str, int]:
         return {group.dim: group.count for group in self.pruned}

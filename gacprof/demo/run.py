@@ -93,10 +93,11 @@ def run_demo(
         try:
             made = _compressed_again(trained, cliff_map, where, tell)
         except CompressionError as error:  # the map decides too little
-            tell(f"compress by the map: {error}")
-            tell("the model is realigned instead, as far as the map can tell")
+            told = f"not compressed by the map: {error}. The model is realigned instead"
+            tell(told)
             kept = Constraints(fuse=False, untouched=True)
             made = _realigned(checkpoint, cliff_map, folder, tell, kept)
+            made.notes.insert(0, told + ".")
     made.plan.save(folder / "plan.json")
     models = [checkpoint, folder / made.baseline, folder / "planned"]
     seconds = BENCH_BUDGET_S if trained is None else TRAINED_BENCH_S
@@ -113,7 +114,7 @@ def run_demo(
             realigned=None if made.realigned is None else made.realigned.as_dict(),
             verification=None if made.check is None else made.check.as_dict(),
             bench=timed.as_dict(),
-            commands=commands(trained),
+            commands=commands(trained, anew=made.realigned is None),
             notes=made.notes,
         ),
         folder / "report",
@@ -214,6 +215,8 @@ def _swept(
     cliff_map.save(folder / "cliffmap.json")
     floor = cliff_map.floor
     tell(f"map: A/A floor {floor:.1%}" if floor is not None else "map: no A/A floor")
+    if cliff_map.too_noisy:
+        tell(f"map: too noisy to judge by: {cliff_map.too_noisy}")
     for told in (check.told for check in cliff_map.file.checks if not check.passed):
         tell(f"map: {told}")
     return cliff_map
@@ -274,8 +277,9 @@ def _timed(
     return timed
 
 
-def commands(trained: Trained | None = None) -> list[str]:
-    """The same chain as verbs of the command line, in the demo's folder."""
+def commands(trained: Trained | None = None, anew: bool = True) -> list[str]:
+    """The same chain as verbs of the command line, in the demo's folder; ``anew`` says whether a
+    trained model was compressed by the map, or realigned."""
     tokens = ",".join(str(count) for count in TOKENS)
     measured = [
         f"gacprof sweep --for model --tokens {tokens} --out sweep",
@@ -283,12 +287,14 @@ def commands(trained: Trained | None = None) -> list[str]:
         f"gacprof diagnose model --map cliffmap.json --tokens {tokens}",
     ]
     timed = "gacprof bench model {} planned --tokens 256"
-    if trained is not None:
-        after = trained.after(tokens)
-        return [*trained.before, *measured, *after, timed.format("rounded-to-8")]
+    before = [] if trained is None else trained.before
+    if trained is not None and anew:
+        return [*before, *measured, *trained.after(tokens), timed.format("rounded-to-8")]
+    held = "" if trained is None else " --no-fuse --allow-untouched"
     return [
+        *before,
         *measured,
-        f"gacprof plan model --map cliffmap.json --tokens {tokens} --out plan.json",
+        f"gacprof plan model --map cliffmap.json --tokens {tokens}{held} --out plan.json",
         "gacprof realign model --plan plan.json --out planned",
         "gacprof realign model --strategy minimal --out padded-to-8",
         "gacprof verify model planned",

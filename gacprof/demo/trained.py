@@ -15,9 +15,10 @@ from typing import Any
 from gacprof.checkpoint.scanning import scan
 from gacprof.compressing.outcome import CompressResult
 from gacprof.compressing.run import compress
-from gacprof.core.files import write_json, write_text
+from gacprof.core.files import read_json, write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.evaluation import Quality, evaluate
+from gacprof.resizing.from_gguf import IMPORTED
 
 METHOD, RATIO = "svd-llm", 0.15
 WINDOWS = 4
@@ -85,13 +86,20 @@ def _described(done: CompressResult) -> str:
     """One sentence for the page: what the model is, and what was compressed of it."""
     ranks = [rank for rank in done.sizes.values() if rank is not None]
     odd = sum(rank % 8 != 0 for rank in ranks)
-    record = Path(done.source) / "gacprof.json"
-    origin = ", its weights dequantised from GGUF" if record.is_file() else ""
+    origin = ", its weights dequantised from GGUF" if _from_gguf(Path(done.source)) else ""
     return (
         f"{Path(done.source).name}{origin}: {done.method} took {percent(done.removed)} of the "
         f"parameters of all {len(ranks)} projections ({done.parameters_before:,} → "
         f"{done.parameters_after:,} in all); {odd} of {len(ranks)} ranks are no multiple of 8"
     )
+
+
+def _from_gguf(folder: Path) -> bool:
+    try:
+        record = read_json(folder / "gacprof.json")
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and record.get("schema") == IMPORTED
 
 
 def write_texts(folder: Path) -> tuple[Path, Path]:

@@ -50,6 +50,32 @@ def companions(
     return list(found.values())
 
 
+def sharing_an_axis(inventory: Inventory) -> list[list[Dim]]:
+    """Dims that add up on one axis of a product, as PaLU's groups of one weight do."""
+    found: dict[str, list[Dim]] = {}
+    for dim in inventory.dims:
+        others = companions(inventory, [dim], [dim], crossing=False)
+        if others and dim.name not in found:
+            group = [dim, *others]
+            found |= {other.name: group for other in group}
+    return list({id(group): group for group in found.values()}.values())
+
+
+def time_together(
+    predictor: Predictor, group: Sequence[Dim], sizes: Mapping[str, int]
+) -> float | None:
+    """µs of all products that these dims feed, each once, with some of them at other sizes. None
+    where the map lacks one."""
+    near = _at(predictor, sizes)
+    total = 0.0
+    for weight in dict.fromkeys(feed.weight for dim in group for feed in dim.feeds):
+        latency = near.product(weight).latency_us
+        if latency is None:
+            return None
+        total += latency
+    return total
+
+
 def any_crossing(inventory: Inventory) -> bool:
     """Whether any two adjustable dims are N and K of one product."""
     free = [dim for dim in inventory.dims if dim.adjustable]

@@ -17,7 +17,14 @@ from gacprof.checkpoint.inventory import Dim, Inventory, Module
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import BASIS
 from gacprof.core.tasks import no_collection
-from gacprof.diagnosing.companions import Sizes, aligned_across, beside, companions
+from gacprof.diagnosing.companions import (
+    Sizes,
+    aligned_across,
+    beside,
+    companions,
+    sharing_an_axis,
+    time_together,
+)
 from gacprof.diagnosing.findings import (
     Diagnosis,
     DimFinding,
@@ -98,12 +105,36 @@ def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
         known[like] = found
         first[dim.name] = replace(found, **_described(dim)) if found.name != dim.name else found
     across = aligned_across(predictor.inventory, _padded(first.values()))
-    return {
+    judged = {
         dim.name: _beside_crossing(predictor, dim, first[dim.name], across)
         if alike[dim.name] == dim.name
         else first[dim.name]
         for dim in predictor.inventory.dims
     }
+    for group in sharing_an_axis(predictor.inventory):
+        judged |= _without_gain(predictor, group, judged)
+    return judged
+
+
+def _without_gain(
+    predictor: Predictor, group: Sequence[Dim], judged: Mapping[str, DimFinding]
+) -> dict[str, DimFinding]:
+    """The findings on dims of one axis that were to be padded, where that gains nothing once all
+    of them are: each aligned beside aligned ones, they may make their product larger than its
+    alignment is worth. Whether another choice gains anything is not known then."""
+    padded = _padded(judged[dim.name] for dim in group)
+    if not padded:
+        return {}
+    now = time_together(predictor, group, {})
+    then = time_together(predictor, group, padded)
+    if now is None or then is None or then < now * (1 - predictor.tolerance):
+        return {}
+    advice = "keep: padded with the others of its product it gains nothing"
+    return {
+        name: replace(judged[name], verdict="undecided", advice=advice, best_size=judged[name].size,
+                      best_latency_us=judged[name].latency_us)
+        for name in padded
+    }  # fmt: skip
 
 
 def _likeness(predictor: Predictor, dim: Dim) -> object:

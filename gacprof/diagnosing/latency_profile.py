@@ -34,24 +34,28 @@ class LatencyProfile:
     """What one dim could become, by size, ascending. A size is judged on the sum over all GEMMs
     that the dim feeds: one that suits one product and not the other, by what both cost.
 
-    ``missing`` says which product the map lacks, where it lacks one.
+    ``missing`` says which product the map lacks, where it lacks one; ``noisy`` that the map as a
+    whole is too noisy to judge by.
     """
 
     costs: Mapping[int, SizeCost]
     tolerance: float
     scaled: bool
     missing: str = ""
+    noisy: bool = False
 
     def offers(self, size: int, now: int) -> bool:
         """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
-        it undecided, if the map tells what is gained; and the size as it is ``now`` while nothing
-        says that it is misaligned."""
+        it undecided, if the map tells what is gained and is not ``noisy``; and the size as it is
+        ``now`` while nothing says that it is misaligned."""
         cost = self.costs.get(size)
         if cost is None or cost.verdict == "misaligned":
             return False
         if cost.verdict == "safe" or cost.penalty_high is None:
             return cost.verdict == "safe"
-        return size == now or (now in self.costs and cost.penalty <= self.tolerance)
+        if size == now:
+            return True
+        return not self.noisy and now in self.costs and cost.penalty <= self.tolerance
 
     def best_padding(self, size: int) -> SizeCost | None:
         """The fastest size ≥ ``size``; the smallest within the tolerance of it."""
@@ -102,7 +106,7 @@ def _profile(
     costs = {row.size: row.cost for row in within if row.cost and row.size <= high}
     missing = next((row.missing for row in within if row.missing), "")
     scaled = any(row.scaled for row in within)
-    return LatencyProfile(costs, predictor.tolerance, scaled, missing)
+    return LatencyProfile(costs, predictor.tolerance, scaled, missing, predictor.noisy)
 
 
 class _Row(NamedTuple):

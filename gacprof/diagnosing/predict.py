@@ -112,6 +112,7 @@ class Predictor:
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
         self._regime: dict[str, Flag] = {"cache": "cold"} if cold else {}
         self._curves = _by_fixed_dims(curves, self._regime)
+        self.noisy = bool(cliff_map.too_noisy)
         self.tolerance = min((c.tolerance for c in curves), default=TOLERANCE)
         swept, self.measured_tokens = _token_counts(curves, self._gemms.values())
         self.tokens = dict.fromkeys(swept, 1.0) if tokens is None and swept else workload_of(tokens)

@@ -22,9 +22,11 @@ from gacprof.diagnosing.companions import (
     any_crossing,
     changed_across,
     holds,
+    sharing_an_axis,
+    time_together,
 )
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.classes import Kept
+from gacprof.planning.classes import DimClass, Kept, Option
 from gacprof.planning.evaluation import summary
 from gacprof.planning.problem import Problem, pose
 from gacprof.planning.request import PlanRequest
@@ -64,6 +66,8 @@ def make_plan(
         return solve_jointly(problem, classes, limits, deadline=deadline, progress=progress)
 
     outcome = _decide_in_rounds(problem, decide)
+    if problem.goal.name == "pad":
+        outcome = _only_where_it_gains(problem, outcome)
     made = summary(problem, outcome, limits)
     _refuse_unmet(made, request)
     return made
@@ -96,6 +100,43 @@ def _decide_in_rounds(problem: Problem, decide: Callable[[Sizes], Outcome]) -> O
     if chosen == given == now:
         return outcome
     return _noted(problem.predictor, outcome, given, chosen, rounds)
+
+
+def _only_where_it_gains(problem: Problem, outcome: Outcome) -> Outcome:
+    """The outcome with dims of one axis as they were where padding all of them takes longer: each
+    was aligned beside aligned ones, and their product grew by more than that is worth."""
+    predictor, chosen, notes = problem.predictor, dict(outcome.sizes), []
+    kept: set[str] = set()
+    for group in sharing_an_axis(problem.inventory):
+        sizes = {dim.name: chosen.get(dim.name, dim.size) for dim in group}
+        changed = {d.name: sizes[d.name] for d in group if sizes[d.name] != d.size}
+        grown = {name: size for name, size in changed.items() if size is not None}
+        if not grown or len(grown) < len(changed):
+            continue
+        now, then = (time_together(predictor, group, each) for each in ({}, grown))
+        if now is None or then is None:
+            notes.append(f"what {', '.join(grown)} cost together is not known")
+        elif then >= now:
+            kept |= set(grown)
+            notes.append(
+                f"{', '.join(grown)} stay as they are: padded together they would take "
+                f"{then / now - 1:.1%} longer; whether other sizes are faster is not known"
+            )
+    if not notes:
+        return outcome
+    options = [
+        _as_it_is(group) if {d.name for d in group.members} <= kept else option
+        for group, option in outcome.pairs
+    ]
+    proof = outcome.certificate
+    certificate = proof.model_copy(update={"notes": [*proof.notes, *notes], "proved": False})
+    return replace(outcome, chosen=options, certificate=certificate)
+
+
+def _as_it_is(group: DimClass) -> Option:
+    """The option of the group's own size, with the map's word on it where there is one."""
+    own = (o for o in group.options if o.size == group.untouched.size and not o.fused)
+    return next(own, group.untouched)
 
 
 def _all_sizes(now: Mapping[str, int], outcome: Outcome) -> dict[str, int]:

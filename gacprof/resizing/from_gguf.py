@@ -23,6 +23,8 @@ from gacprof.resizing.output import PROVENANCE, refuse_existing, require_space, 
 if TYPE_CHECKING:
     import torch
 
+IMPORTED = "gacprof.imported/1"
+"""Schema of the record that lies beside the model."""
 SHARD = "5GB"
 """The largest file that is written."""
 
@@ -94,7 +96,7 @@ def _key(inventory: Inventory, dtype: str) -> str:
 def _provenance(inventory: Inventory, dtype: str) -> dict[str, Any]:
     """What the folder was made of, beside the weights."""
     return {
-        "schema": "gacprof.imported/1",
+        "schema": IMPORTED,
         "gacprof": gacprof.__version__,
         "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
         "dtype": dtype,

@@ -39,8 +39,8 @@ COLUMNS = (
     "block", "process", "axis", "timer", "taken_at", "position", "point", "replicate",
     "predecessor", "us", "disturbed", *STATE, *POINT,
 )  # fmt: skip
-"""Of ``samples.parquet``. ``axis`` is empty in level blocks, ``position`` counts a block's calls from
-0, ``predecessor`` is the point of the call before it (none at 0)."""
+"""Of ``samples.parquet``. ``axis`` is empty in level blocks; ``position`` counts a block's calls
+from 0, ``predecessor`` is the point of the call before it (none at 0)."""
 
 
 MOST_BLOCKS = 1 << 31

@@ -145,30 +145,49 @@ def by_steps_of_32(point: Point) -> float:
     return 2.0 + m * n * k / 1e6 * (1.4 if n % 32 or k % 32 else 1.0)
 
 
+def grouped(folder: Path, rank: int, other: int) -> Inventory:
+    """PaLU's two groups of one weight: VT has as many rows as both ranks together."""
+    shapes = {
+        f"{K_PROJ}.VT.weight": (rank + other, 256),
+        f"{K_PROJ}.U.0.weight": (128, rank),
+        f"{K_PROJ}.U.1.weight": (128, other),
+    }
+    return scan(checkpoint(folder, shapes, {"head_wise_ranks": {K_PROJ: [rank, other]}}))
+
+
+def swept_by_32(inventory: Inventory, run: Path) -> CliffMap:
+    return swept_map(suite_for(inventory, [64], dtype="float32"), run, by_steps_of_32)
+
+
 def test_groups_on_a_device_whose_steps_are_coarser_than_8(tmp_path):
     """Beside a rank at a multiple of 8, no size of the other makes the sum one of 32, and each
-    would look as good as it can be. 20 and 43 are one product: 32 and 64 align all three."""
-    shapes = {
-        f"{K_PROJ}.VT.weight": (63, 256),
-        f"{K_PROJ}.U.0.weight": (64, 20),
-        f"{K_PROJ}.U.1.weight": (64, 43),
-    }
-    config = {"head_wise_ranks": {K_PROJ: [20, 43]}}
-    inventory = scan(checkpoint(tmp_path / "source", shapes, config))
-    suite = suite_for(inventory, [64], dtype="float32")
-    cliff_map = swept_map(suite, tmp_path / "run", by_steps_of_32)
+    would look as good as it can be. 60 and 90 are one product: 64 and 96 align all three."""
+    inventory = grouped(tmp_path / "source", 60, 90)
+    cliff_map = swept_by_32(inventory, tmp_path / "run")
     found = diagnose(inventory, cliff_map, tokens=[64])
     assert {(d.size, d.verdict, d.best_size) for d in found.dims} == {
-        (20, "misaligned", 32),
-        (43, "misaligned", 64),
+        (60, "misaligned", 64),
+        (90, "misaligned", 96),
     }
     made = plan(inventory, cliff_map, objective="pad", tokens=[64])
-    assert sorted(made.changes.values()) == [32, 64]
+    assert sorted(made.changes.values()) == [64, 96]
     realign(inventory, made, tmp_path / "aligned")
     again = scan(tmp_path / "aligned")
-    suite = suite_for(again, [64], dtype="float32")
-    cliff_map = swept_map(suite, tmp_path / "again", by_steps_of_32)
+    cliff_map = swept_by_32(again, tmp_path / "again")
     assert plan(again, cliff_map, objective="pad", tokens=[64]).changes == {}
+
+
+def test_groups_are_not_padded_where_all_of_them_together_take_longer(tmp_path):
+    """32 and 64 are good sizes each, but 96 rows cost more than 63 odd ones; that 21 and 43 would
+    be better than both is not looked for."""
+    inventory = grouped(tmp_path / "source", 20, 43)
+    cliff_map = swept_by_32(inventory, tmp_path / "run")
+    found = diagnose(inventory, cliff_map, tokens=[64])
+    assert {d.verdict for d in found.dims} == {"undecided"}
+    assert found.recoverable_us == 0
+    made = plan(inventory, cliff_map, objective="pad", tokens=[64])
+    assert made.changes == {} and not made.certificate.proved
+    assert any("would take" in note for note in _notes(made))
 
 
 def test_products_are_measured_beside_aligned_dims_too(coupled):

@@ -114,6 +114,13 @@ def test_weights_are_relative_to_the_heaviest_and_leave_a_dense_dim_whole():
     assert weighted(kept, None, ["a"]) is kept
 
 
+def test_palus_latents_stay_within_the_ratio(compress, own_map, tmp_path):
+    """Its factors may be larger than the weights: dense is cheaper, and holds no latent."""
+    result = compress("palu", tmp_path / "out", cliff_map=own_map("palu"))
+    assert None not in result.sizes.values()
+    assert sum(result.sizes.values()) <= sum(result.wish.values())
+
+
 def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):
     m = own_map("svd-llm")
     free = compress("svd-llm", tmp_path / "free", cliff_map=m)
