@@ -112,29 +112,36 @@ def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
         for dim in predictor.inventory.dims
     }
     for group in sharing_an_axis(predictor.inventory):
-        judged |= _without_gain(predictor, group, judged)
+        judged |= _together(predictor, group, judged)
     return judged
 
 
-def _without_gain(
+def _together(
     predictor: Predictor, group: Sequence[Dim], judged: Mapping[str, DimFinding]
 ) -> dict[str, DimFinding]:
-    """The findings on dims of one axis that were to be padded, where that gains nothing once all
-    of them are: each aligned beside aligned ones, they may make their product larger than its
-    alignment is worth. Whether another choice gains anything is not known then."""
+    """The findings on dims of one axis that are to be padded, by what all of them gain together.
+
+    Their product counts once. Where it grows by more than its alignment is worth, nothing is
+    gained; whether another choice gains anything is not known then.
+    """
     padded = _padded(judged[dim.name] for dim in group)
     if not padded:
         return {}
     now = time_together(predictor, group, {})
     then = time_together(predictor, group, padded)
-    if now is None or then is None or then < now * (1 - predictor.tolerance):
+    if now is None or then is None:
         return {}
-    advice = "keep: padded with the others of its product it gains nothing"
+    found = {name: judged[name] for name in padded}
+    if then >= now * (1 - predictor.tolerance):
+        advice = "keep: padded with the others of its product it gains nothing"
+        return {n: replace(f, verdict="undecided", advice=advice) for n, f in found.items()}
+    lost = sum(finding.lost_us for finding in found.values())
+    share = min(1.0, (now - then) / lost) if lost else 0.0
     return {
-        name: replace(judged[name], verdict="undecided", advice=advice, best_size=judged[name].size,
-                      best_latency_us=judged[name].latency_us)
-        for name in padded
-    }  # fmt: skip
+        name: replace(finding, best_latency_us=finding.latency_us - share * finding.lost_us)
+        for name, finding in found.items()
+        if finding.latency_us is not None and share < 1
+    }
 
 
 def _likeness(predictor: Predictor, dim: Dim) -> object:

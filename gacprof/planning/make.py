@@ -107,6 +107,7 @@ def _only_where_it_gains(problem: Problem, outcome: Outcome) -> Outcome:
     was aligned beside aligned ones, and their product grew by more than that is worth."""
     predictor, chosen, notes = problem.predictor, dict(outcome.sizes), []
     kept: set[str] = set()
+    coupled = False
     for group in sharing_an_axis(problem.inventory):
         sizes = {dim.name: chosen.get(dim.name, dim.size) for dim in group}
         changed = {d.name: sizes[d.name] for d in group if sizes[d.name] != d.size}
@@ -116,12 +117,20 @@ def _only_where_it_gains(problem: Problem, outcome: Outcome) -> Outcome:
         now, then = (time_together(predictor, group, each) for each in ({}, grown))
         if now is None or then is None:
             notes.append(f"what {', '.join(grown)} cost together is not known")
-        elif then >= now:
+        elif then < now:
+            coupled = True
+        else:
             kept |= set(grown)
             notes.append(
                 f"{', '.join(grown)} stay as they are: padded together they would take "
                 f"{then / now - 1:.1%} longer; whether other sizes are faster is not known"
             )
+    proved = outcome.certificate.proved and not notes
+    if coupled:
+        notes.append(
+            "dims that add up on one axis were decided each beside aligned others: the proof is "
+            "not over all combinations of them"
+        )
     if not notes:
         return outcome
     options = [
@@ -129,7 +138,7 @@ def _only_where_it_gains(problem: Problem, outcome: Outcome) -> Outcome:
         for group, option in outcome.pairs
     ]
     proof = outcome.certificate
-    certificate = proof.model_copy(update={"notes": [*proof.notes, *notes], "proved": False})
+    certificate = proof.model_copy(update={"notes": [*proof.notes, *notes], "proved": proved})
     return replace(outcome, chosen=options, certificate=certificate)
 
 

@@ -37,6 +37,8 @@ PERIODS_OF_ALIGNED = {16: 2, 32: 2, 64: 2, 128: 2}
 """Of a large dim that is a multiple of 64 already. Only larger sizes could show that it wastes
 time, and only coarse ones are what a smaller budget would take: its odd neighbours are not worth
 their time."""
+TOGETHER = (8, 16, 32, 64)
+"""Dims that add up on one axis are measured together, each at its next multiple of these."""
 LARGE = 1024
 """From here on steps of 16 are below 2 %: fine enough for any budget."""
 LEAST_REACH = 16
@@ -166,6 +168,16 @@ def _around(
             for multiple in (1, *BESIDE):
                 others = shared + _rounding(inventory, dim, feed, multiple)
                 yield _key(feed.axis, m, gemm), {others + times * s for s in sizes}
+            if others > shared:  # what all of them are together
+                yield (
+                    _key(feed.axis, m, gemm),
+                    {
+                        shared
+                        + _rounding(inventory, dim, feed, multiple)
+                        + times * -(-dim.size // multiple) * multiple
+                        for multiple in TOGETHER
+                    },
+                )
 
 
 def _rounding(inventory: Inventory, dim: Dim, feed: Feed, multiple: int) -> int:
