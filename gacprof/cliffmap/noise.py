@@ -221,15 +221,25 @@ def _drift(curves: Sequence[CurveBlocks]) -> Check | None:
     )
 
 
+SLOW, MANY_SLOW = 3.0, 0.1
+"""Calls of so many times their usual length are counted; above that share the machine was busy."""
+
+
 def _contention(curves: Sequence[CurveBlocks]) -> Check:
+    """Lost cores are counted by the system; threads that slept and then waited for one are not, and
+    show in calls that take several times as long as usual."""
+    residual = np.concatenate([np.zeros(0), *(c.fit.residual.ravel() for c in curves)])
+    residual = residual[~np.isnan(residual)]
+    slow = float(np.mean(residual > np.log(SLOW))) if len(residual) else 0.0
     share = float(np.mean([curve.disturbed for curve in curves])) if curves else 0.0
     contended = sum(curve.contended for curve in curves)
     return Check(
         name="contention",
         effect=round(share, 5),
         bound=CONTENDED,
-        passed=not contended,
-        told=f"{share:.1%} of the calls lost a core to other work, however often they were made; "
+        passed=not contended and slow <= MANY_SLOW,
+        told=f"{share:.1%} of the calls lost a core to other work, however often they were made, "
+        f"{slow:.1%} took over {SLOW:g} times as long as usual; "
         + (f"{contended} curves are undecided for it" if contended else "the others count"),
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.compressing.request import CompressRequest
 from gacprof.core.errors import CompressionError, PlanError
-from gacprof.diagnosing.workload import workload_of
+from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import Constraints, Plan, PlanRequest
 from gacprof.planning.make import make_plan
 
@@ -81,7 +81,7 @@ def choose(
             raise
         raise CompressionError(
             f"the map '{cliff_map.name}' knows no safe size for any of {len(inventory.dims)} dims: "
-            f"{_why(cliff_map, inventory, workload_of(request.tokens))}"
+            f"{_why(cliff_map, inventory, Predictor(cliff_map, inventory, request.tokens).tokens)}"
         ) from None
     unknown = [choice for choice in plan.choices if choice.safe is None]
     if unknown:

@@ -13,6 +13,7 @@ from gacprof.compressing.calibration import Calibration
 from gacprof.compressing.request import CompressRequest
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.planning import Plan
+from gacprof.planning.evaluation import CUT
 from gacprof.planning.memory import NewSizes
 from gacprof.resizing.output import PROVENANCE
 
@@ -79,7 +80,9 @@ class CompressResult:
                 f"{self.out}' measures what one needs)"
             )
         else:
-            notes += [*self.plan.warnings, *self.plan.certificate.notes]
+            # Every compression changes the function.
+            notes += [w for w in self.plan.warnings if not w.endswith(CUT)]
+            notes += self.plan.certificate.notes
         reasons: dict[str, list[str]] = {}
         for name, reason in self.left.items():
             reasons.setdefault(reason, []).append(name)

@@ -174,7 +174,8 @@ def _beside_its_axis(
     """The dim judged beside aligned ones on its axis, as a plan judges it: PaLU's groups add up in
     one product, which is aligned only where all of them are.
 
-    What aligning that product recovers counts once: the dim's time is that beside the ``earlier``
+    It is safe only if it is so beside the others as they are, too. What aligning that product
+    recovers counts once: the dim's time is that beside the ``earlier``
     ones as they are padded, and the others as they are.
     """
     near = beside(predictor, [dim], [dim])
@@ -183,6 +184,9 @@ def _beside_its_axis(
         return own
     if own.verdict == "unknown" or own.best_size is None:
         return _judge_dim(predictor, dim)
+    if own.verdict == "safe" and _judge_dim(predictor, dim).verdict == "misaligned":
+        advice = "keep: whether another size is faster depends on the dims of its product"
+        return replace(own, verdict="undecided", advice=advice)
     others = companions(predictor.inventory, [dim], [dim], crossing=False)
     padded = _padded(earlier[other.name] for other in others if other.name in earlier)
     here = predictor.beside(padded)

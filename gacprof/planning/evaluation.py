@@ -31,6 +31,8 @@ from gacprof.planning.schema import (
 )
 from gacprof.planning.solving import Outcome
 
+CUT = "cut: the model's function changes"
+
 
 def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     """The plan of an outcome, with all of its dims resized together."""
@@ -184,7 +186,7 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
     cut = sum(o.size < dim.size for g, o in pairs if not o.fused for dim in g.members)
     if cut:
         dims = "1 dim is" if cut == 1 else f"{cut} dims are"
-        warnings.append(f"{dims} cut: the model's function changes")
+        warnings.append(f"{dims} {CUT}")
     return warnings
 
 
