@@ -83,7 +83,8 @@ def run_demo(
     subject = described() if trained is None else trained.described
     checkpoint = folder / "model"
     inventory = scan(checkpoint)
-    tell(f"checkpoint: {inventory.parameters:,} parameters in {inventory.main_dtype}, {subject}")
+    made_of = f", {subject}" if trained is None else ""  # a trained model was told of already
+    tell(f"checkpoint: {inventory.parameters:,} parameters in {inventory.main_dtype}{made_of}")
 
     cliff_map = _swept(inventory, environment, where, folder, tell, advance)
     found = _diagnosed(checkpoint, cliff_map, folder, tell)
