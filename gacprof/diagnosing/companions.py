@@ -14,6 +14,7 @@ from gacprof.checkpoint.inventory import BESIDE, Dim, Inventory
 from gacprof.diagnosing.predict import Predictor
 
 MOST = max(BESIDE)
+"""Beside its multiples no smaller period of a power of two is hidden."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def sharing_an_axis(inventory: Inventory) -> list[list[Dim]]:
     """Dims that add up on one axis of a product, as PaLU's groups of one weight do."""
     found: dict[str, list[Dim]] = {}
     for dim in inventory.dims:
-        others = companions(inventory, [dim], [dim], crossing=False)
+        alone = all(len(inventory.fed_by(feed.weight)) < 2 for feed in dim.feeds)
+        others = [] if alone else companions(inventory, [dim], [dim], crossing=False)
         if others and dim.name not in found:
             group = [dim, *others]
             found |= {other.name: group for other in group}
