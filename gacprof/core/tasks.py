@@ -1,8 +1,10 @@
-"""How work runs: in pieces, here or elsewhere, and without the garbage collector."""
+"""How work runs: in pieces, here or elsewhere, without the garbage collector, or whole."""
 
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -35,3 +37,20 @@ def no_collection() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+@contextmanager
+def ctrl_c_held_back() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block. A module whose import it broke off half-way can not
+    be imported again, which is what is done to leave things in order."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import read_json, replacing, sync, write_json
 from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote
+from gacprof.core.tasks import ctrl_c_held_back
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,11 +240,11 @@ def _notes(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[Point, Poin
 
 
 def _parquet_blocks(file: Path) -> Iterator[Block]:
-    import pandas as pd
-    import pyarrow as pa
-
     if not file.exists():
         return
+    with ctrl_c_held_back():
+        import pandas as pd
+        import pyarrow as pa
     try:
         yield from blocks_of_frame(pd.read_parquet(file, page_checksum_verification=True))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError,
@@ -348,7 +349,8 @@ def block_of(row: Mapping[str, Any], points: Mapping[str, Point]) -> Block:
 
 def frame_of(blocks: Iterable[Block]) -> pd.DataFrame:
     """One row a call."""
-    import pandas as pd
+    with ctrl_c_held_back():
+        import pandas as pd
 
     texts: dict[Point, tuple[str, ...]] = {}
     rows = []
