@@ -114,9 +114,14 @@ def read_json(path: Path) -> Any:
         data = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    if "\\ud" in text.lower():  # half of a surrogate pair can be read, and never written
-        json.dumps(data, ensure_ascii=False).encode("utf-8")
+    if "\\ud" in text.lower():
+        refuse_half_pairs(data)
     return data
+
+
+def refuse_half_pairs(data: Any) -> None:
+    """Half of a surrogate pair can be read from JSON, and never written. Raises ``ValueError``."""
+    json.dumps(data, ensure_ascii=False).encode("utf-8")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gacprof.checkpoint.inventory import Dim
 from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.companions import Sizes, beside
+from gacprof.diagnosing.companions import Sizes, beside, time_together
 from gacprof.diagnosing.latency_profile import (
     LEAST_REACH,
     LatencyProfile,
@@ -180,7 +180,7 @@ def _untouched(predictor: Predictor, members: Dims) -> Option:
         max(dim.size for dim in members),
         sum(dim.size * dim.params_per_unit for dim in members),
         sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        _time_together(predictor, members, None),
+        time_together(predictor, members, {}),
         None,
         float(len(members)),
     )
@@ -196,7 +196,11 @@ def _option(
     verdict, high = _worst(profiles, size)
     shares = [share_kept(dim, size, kept) for dim in members]
     only = profiles[0].costs.get(size) if len(members) == 1 else None
-    latency = only.latency_us if only else _time_together(predictor, members, size)
+    latency = (
+        only.latency_us
+        if only
+        else time_together(predictor, members, {dim.name: size for dim in members})
+    )
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
@@ -207,20 +211,6 @@ def _option(
         penalty_high=high,
         offered=all(p.offers(size, dim.size) for p, dim in zip(profiles, members, strict=True)),
     )
-
-
-def _time_together(predictor: Predictor, members: Dims, size: int | None) -> float | None:
-    """Predicted time (µs) in all products that the members feed, each once, all of them at
-    ``size`` (None: as they are). None where the map lacks one."""
-    if size is not None:
-        predictor = predictor.beside({dim.name: size for dim in members})
-    total = 0.0
-    for weight in dict.fromkeys(feed.weight for dim in members for feed in dim.feeds):
-        latency = predictor.product(weight).latency_us
-        if latency is None:
-            return None
-        total += latency
-    return total
 
 
 def _worst(profiles: Sequence[LatencyProfile], size: int) -> tuple[Verdict | None, float | None]:

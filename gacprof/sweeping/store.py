@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.files import read_json, replacing, sync, write_json
+from gacprof.core.files import read_json, refuse_half_pairs, replacing, sync, write_json
 from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote
 from gacprof.core.tasks import ctrl_c_held_back
 
@@ -220,10 +220,6 @@ def _notes(path: Path, entries: Iterable[Mapping[str, Any]]) -> dict[Point, Poin
             raise MeasurementError(f"{path / POINTS} is garbled: {first_line(error)}") from None
     for entry in entries:
         rows += entry.get("points", [])
-    try:
-        _writable(rows)
-    except ValueError as error:
-        raise MeasurementError(f"a point of {path} is garbled: {first_line(error)}") from None
     found: dict[Point, PointNote] = {}
     for row in rows:
         try:
@@ -266,16 +262,11 @@ def _journal_entries(file: Path) -> Iterator[dict[str, Any]]:
             entry = json.loads(line)
             if not isinstance(entry, dict):
                 raise ValueError("no object")
-            if b"\\ud" in line:
-                _writable(entry)
+            if b"\\ud" in line.lower():
+                refuse_half_pairs(entry)
             yield entry
         except (ValueError, RecursionError):
             raise MeasurementError(f"{file} line {number} is garbled: delete that line") from None
-
-
-def _writable(data: Any) -> None:
-    """Raises ``ValueError`` for text that cannot be written again: half a surrogate pair."""
-    json.dumps(data, ensure_ascii=False).encode()
 
 
 def _cut_torn_line(file: Path) -> None:
@@ -308,7 +299,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
         raise ValueError(f"dims {dims} are no whole numbers")
     if not all(isinstance(value, bool | int | str) for value in flags.values()):
         raise ValueError(f"flags {flags} are no settings")
-    _writable([row["operator"], row["dtype"], flags])
+    refuse_half_pairs([row["operator"], row["dtype"], flags])
     return Point.of(str(row["operator"]), dims, str(row["dtype"]), flags)
 
 
