@@ -276,7 +276,7 @@ def _print_changes(made: Plan) -> None:
         (
             row.name, f"{row.first.dim.rpartition(':')[2]} {row.first.before}",
             "dense" if row.first.after is None else row.first.after, f"×{len(row.members)}",
-            *_change_shown(row.first)[-3:],
+            _gains_shown(row.members), *_change_shown(row.first)[-2:],
         )
         for row in rows[:MOST_ROWS]
     ]  # fmt: skip
@@ -294,11 +294,16 @@ def _gained(c: Choice) -> float | None:
     return None if before is None or after is None else before - after
 
 
+def _gains_shown(alike: Sequence[Choice]) -> str:
+    """What dims that change alike gain in all."""
+    gained = _gained(alike[0])
+    return "unknown" if gained is None else microseconds(len(alike) * gained)
+
+
 def _change_shown(c: Choice) -> tuple[Any, ...]:
     """All that a row shows of a change, as it is shown: equal rows become one."""
-    gains = "unknown" if _gained(c) is None else microseconds(_gained(c))
     kept = None if c.energy_kept is None else f"{c.energy_kept:.4f}"
-    return c.dim.rpartition(":")[2], c.before, c.after, gains, kept, c.verdict
+    return c.dim.rpartition(":")[2], c.before, c.after, _gains_shown([c]), kept, c.verdict
 
 
 def _print_choices(made: Plan) -> None:

@@ -123,6 +123,24 @@ def settled_dims(
     return found
 
 
+def settled_of_sum(
+    d: Sequence[int],
+    latency_us: Sequence[float],
+    each: Sequence[tuple[Sequence[bool], bool]],
+    tolerance: float = TOLERANCE,
+) -> list[bool]:
+    """Which dims are settled where times of several curves are added, to ``latency_us``.
+
+    ``each`` curve says which dims it settles by itself, and whether that is by its period or a
+    rule. One that knows no period need not: at a few percent of the sum its noise would leave every
+    dim open. The sum then has to settle as a curve without period does (:func:`settled_dims`).
+    """
+    together = settled_dims(d, latency_us, None, tolerance) if len(each) > 1 else [False] * len(d)
+    return [
+        all(own[i] or (yes and not known) for own, known in each) for i, yes in enumerate(together)
+    ]
+
+
 def _settles(
     i: int, d: Sequence[int], us: Sequence[float], period: Period | None, tolerance: float
 ) -> bool:

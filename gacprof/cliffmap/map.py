@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, of_curve, of_sums
-from gacprof.cliffmap.judge import too_noisy
+from gacprof.cliffmap.judge import settled_of_sum, too_noisy
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import (
@@ -244,12 +244,15 @@ class CliffMap(Framed):
                 axis=uses[0].axis,
             )
         d, latency, error = (list(column) for column in zip(*known, strict=True))
+        tolerance = min(curve.tolerance for curve in curves)
         return of_sums(
             d,
             latency,
             None if all(e is None for e in error) else [inf if e is None else e for e in error],
-            min(curve.tolerance for curve in curves),
-            [all(each) for each in zip(*(c.settled_among(d) for c in curves), strict=True)],
+            tolerance,
+            settled_of_sum(
+                d, latency, [(c.settled_among(d), c.foretells) for c in curves], tolerance
+            ),
             " + ".join(dict.fromkeys(curve.identity for curve in curves)),
             by_rules=self.by_rules,
         )

@@ -335,6 +335,11 @@ class Curve(_Strict, Framed):
         settled = [*settled_dims(known, us, self.period, self.tolerance), False]
         return [settled[bisect_left(known, d)] for d in sizes]
 
+    @property
+    def foretells(self) -> bool:
+        """Whether it is known what larger dims cost: by a period, or by rules."""
+        return self.by_rules or self.period is not None
+
     def frame_rows(self) -> Iterator[dict[str, Any]]:
         p, verdict = self.points, dict.fromkeys(self.safe, "safe")
         verdict |= dict.fromkeys(self.misaligned, "misaligned")

@@ -142,10 +142,12 @@ def _realigned(
     tell: Tell,
     constraints: Constraints | None = None,
 ) -> _Made:
-    """Padded by a plan, and to multiples of 8."""
+    """Padded by a plan, so that it computes the same, and to multiples of 8."""
     from gacprof.evaluation import verify
 
-    plan = planning.plan(checkpoint, cliff_map, tokens=TOKENS, constraints=constraints)
+    plan = planning.plan(
+        checkpoint, cliff_map, objective="pad", tokens=TOKENS, constraints=constraints
+    )
     tell(f"plan: {len(plan.changes)} dims change")
     realigned = resizing.realign(checkpoint, plan, folder / "planned")
     padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
@@ -295,7 +297,8 @@ def commands(trained: Trained | None = None, anew: bool = True) -> list[str]:
     return [
         *before,
         *measured,
-        f"gacprof plan model --map cliffmap.json --tokens {tokens}{held} --out plan.json",
+        f"gacprof plan model --map cliffmap.json --tokens {tokens} --objective pad{held} "
+        "--out plan.json",
         "gacprof realign model --plan plan.json --out planned",
         "gacprof realign model --strategy minimal --out padded-to-8",
         "gacprof verify model planned",

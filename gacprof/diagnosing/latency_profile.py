@@ -51,11 +51,11 @@ class LatencyProfile:
         cost = self.costs.get(size)
         if cost is None or cost.verdict == "misaligned":
             return False
-        if cost.verdict == "safe" or cost.penalty_high is None:
-            return cost.verdict == "safe"
-        if size == now:
+        if cost.verdict == "safe" or size == now:
             return True
-        return not self.noisy and now in self.costs and cost.penalty <= self.tolerance
+        if self.noisy or cost.penalty_high is None or now not in self.costs:
+            return False
+        return cost.penalty <= self.tolerance
 
     def best_padding(self, size: int) -> SizeCost | None:
         """The fastest size ≥ ``size``; the smallest within the tolerance of it."""
@@ -132,9 +132,9 @@ def _table(predictor: Predictor, dim: Dim) -> list[_Row]:
 def _judged(predictor: Predictor, dim: Dim, sizes: Sequence[int]) -> list[_Row]:
     estimates = [predictor.dim(dim, size) for size in sizes]
     known = [(s, e) for s, e in zip(sizes, estimates, strict=True) if e.latency_us is not None]
-    settled = predictor.settled(dim, [size for size, _ in known])
-    sure = [size == dim.most or yes for (size, _), yes in zip(known, settled, strict=True)]
     latencies = [e.latency_us for _, e in known if e.latency_us is not None]
+    settled = predictor.settled(dim, [size for size, _ in known], latencies)
+    sure = [size == dim.most or yes for (size, _), yes in zip(known, settled, strict=True)]
     judged = judge(latencies, _errors([e.error for _, e in known]), predictor.tolerance, sure)
     columns = (
         [size for size, _ in known], latencies, judged.penalty.tolist(), judged.low.tolist(),

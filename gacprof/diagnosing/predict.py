@@ -16,7 +16,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapLookupError
-from gacprof.cliffmap.judge import TOLERANCE
+from gacprof.cliffmap.judge import TOLERANCE, settled_of_sum
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.dtypes import choose_dtype
 from gacprof.core.points import Flag
@@ -168,10 +168,13 @@ class Predictor:
                 other._gemms[gemm.weight] = gemm
         return other
 
-    def settled(self, dim: Dim, sizes: Sequence[int]) -> list[bool]:
-        """Which of these sizes are settled on all of the dim's curves; all where it has none."""
-        found = [place.settled_among(sizes) for place in self._curves_of(dim)]
-        return [all(each) for each in zip(*found, strict=True)] if found else [True] * len(sizes)
+    def settled(self, dim: Dim, sizes: Sequence[int], latency_us: Sequence[float]) -> list[bool]:
+        """Which of these sizes, of these times on all of the dim's curves together, are settled;
+        all where it has none."""
+        found = [(p.settled_among(sizes), p.curve.foretells) for p in self._curves_of(dim)]
+        if not found:
+            return [True] * len(sizes)
+        return settled_of_sum(sizes, latency_us, found, self.tolerance)
 
     def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
         """The sizes within [low, high] that were measured in every GEMM of ``dim``. No rule offers

@@ -165,12 +165,15 @@ def test_a_size_that_the_map_has_not_measured_moves_to_a_safe_one_with_a_warning
     assert any("not measured" in w and "85" in w and "not known" in w for w in made.warnings)
 
 
-@pytest.mark.parametrize(("now", "offered"), [(100, [104, 108]), (99, [104])])
+@pytest.mark.parametrize(
+    ("now", "offered"), [(100, [104, 108]), (99, [104]), (112, [104, 108, 112])]
+)
 def test_an_undecided_size_is_offered_only_where_the_gain_is_known(now, offered):
     costs = {
         100: SizeCost(100, 14.0, 0.4, 0.3, 0.5, "misaligned"),
         104: SizeCost(104, 10.0, 0.0, 0.0, 0.01, "safe"),
         108: SizeCost(108, 10.1, 0.01, 0.0, 0.04, "undecided"),
+        112: SizeCost(112, 10.1, 0.0, 0.0, None, "undecided"),  # stays as it is, not chosen anew
     }
     profile = LatencyProfile(costs, 0.02, scaled=False)
     assert [size for size in costs if profile.offers(size, now)] == offered

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gacprof.cliffmap.detect import penalty
-from gacprof.cliffmap.judge import LEVEL, judge, settled_dims, verdict_of
+from gacprof.cliffmap.judge import LEVEL, judge, settled_dims, settled_of_sum, verdict_of
 from gacprof.cliffmap.schema import Period, ResidueClass
 
 latencies = st.lists(st.floats(1.0, 1e5), min_size=1, max_size=40)
@@ -97,6 +97,26 @@ def test_a_dim_by_itself_is_never_settled():
     """On a device that wants multiples of 8, 100 costs 40 % more than 104 would."""
     assert settled_dims([64, 100, 800], [2.3, 3.4, 20.0], None) == [False, False, False]
     assert settled_dims([128, 256, 512], [100.0, 200.0, 400.0], None) == [False, False, False]
+
+
+def test_a_small_noisy_share_leaves_no_dim_of_a_sum_open():
+    """A rank on an AMD EPYC in float32, as measured: a decode whose noise hides what follows from
+    110 on is a tenth of a prefill that settles every dim."""
+    dims = [105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 120, 124, 128, 136, 144]
+    prefill = [
+        507, 514, 517, 525, 525, 516, 532, 539, 539, 545, 550, 549, 579, 582, 611, 641, 681,
+    ]  # fmt: skip
+    decode = [
+        42.2, 44.9, 48.8, 48.7, 44.1, 46.9, 51.2, 50.8, 47.6, 50.9, 49.1, 53.9, 52.1, 59.1,
+        67.8, 71.3, 76.3,
+    ]  # fmt: skip
+    alone = [settled_dims(dims, us, None) for us in (prefill, decode)]
+    together = [a + b for a, b in zip(prefill, decode, strict=True)]
+    assert all(alone[0]) and not any(alone[1][5:])
+    assert all(settled_of_sum(dims, together, [(alone[0], True), (alone[1], False)])[:-3])
+    # What is known of a curve by its period or by rules is not overruled, nor is a single curve.
+    known = settled_of_sum(dims, together, [(alone[0], True), (alone[1], True)])
+    assert known == alone[1] == settled_of_sum(dims, decode, [(alone[1], False)])
 
 
 def test_a_dim_of_unknown_error_is_undecided():
