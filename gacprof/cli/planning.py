@@ -294,7 +294,7 @@ def _gained(c: Choice) -> float | None:
     return None if before is None or after is None else before - after
 
 
-def _gains_shown(alike: Sequence[Choice]) -> str:
+def _gains_shown(alike: Sequence[Choice]) -> str | None:
     """What dims that change alike gain in all."""
     gained = _gained(alike[0])
     return "unknown" if gained is None else microseconds(len(alike) * gained)
