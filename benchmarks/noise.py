@@ -36,7 +36,7 @@ import numpy as np
 from gacprof.checkpoint import scan
 from gacprof.core.fit import aa_floor, two_way
 from gacprof.core.points import LEVEL
-from gacprof.demo.model import write_demo_checkpoint
+from gacprof.demo.models import write_demo_checkpoint
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot
 from gacprof.devices.environment import cpu_name, native_bfloat16
@@ -49,6 +49,8 @@ from gacprof.sweeping.suite import CurvePlan, Suite, curve_key
 
 METHODS = ("blocks", "yardstick", "torch.utils.benchmark", "do_bench", "in place, median",
            "in place, minimum")  # fmt: skip
+COUNT = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""What a busy process does: it ends with the benchmark, however that ends."""
 Found = dict[str, dict[Slot, float]]
 """Curve → slot → log µs."""
 
@@ -224,7 +226,7 @@ def across(first: Found, second: Found, curves: list[CurvePlan]) -> float | None
 @contextmanager
 def busy(count: int) -> Iterator[None]:
     """So many processes that only count."""
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    running = [subprocess.Popen([sys.executable, "-c", COUNT]) for _ in range(count)]
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ import torch
 from torch import nn
 
 import gacprof
-from gacprof.demo.model import write_demo_checkpoint
+from gacprof.demo.models import write_demo_checkpoint
 from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.devices.threads import short_waits
 from gacprof.evaluation.workloads import BenchWorkload, Clock, Runner, runner

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gacprof.demo.model import write_demo_checkpoint
+from gacprof.demo.models import write_demo_checkpoint
 from gacprof.devices.environment import cpu_name
 
 

@@ -15,8 +15,14 @@ from typing import Any
 import numpy as np
 
 from gacprof.core.files import write_json, write_text
-from gacprof.evaluation.comparison import LEVEL, fit_workload, half_width
-from gacprof.evaluation.paired import Change, accuracy_change, perplexity_change
+from gacprof.evaluation.comparison import (
+    LEVEL,
+    Change,
+    accuracy_change,
+    fit_workload,
+    half_width,
+    perplexity_change,
+)
 
 BASELINE = "rounded"
 LABELS = {

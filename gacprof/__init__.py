@@ -46,7 +46,7 @@ _WHERE = {
     "GacprofError": "gacprof.core.errors",
     "Plan": "gacprof.planning",
     "Suite": "gacprof.sweeping",
-    "align": "gacprof.compressing.align",
+    "align": "gacprof.compressing.choosing",
     "bench": "gacprof.evaluation",
     "bench_engine": "gacprof.evaluation",
     "build_map": "gacprof.api",
@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
     from gacprof.cliffmap.ranks import safe_ranks
-    from gacprof.compressing.align import align
+    from gacprof.compressing.choosing import align
     from gacprof.compressing.run import compress
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose

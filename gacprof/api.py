@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError, first_line
 from gacprof.core.files import read_json
-from gacprof.core.formatting import slug
-from gacprof.core.frames import notebook_progress
+from gacprof.core.formatting import notebook_progress, slug
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
     RunSummary,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from gacprof.core import Progress
     from gacprof.core.points import Flag
     from gacprof.devices.device import Device
-    from gacprof.diagnosing.workload import Tokens
+    from gacprof.diagnosing.predict import Tokens
     from gacprof.explain.causes import Explanation
     from gacprof.fleet.cluster import Cluster
     from gacprof.fleet.driver import FleetRun, Watch
@@ -80,8 +79,8 @@ def make_suite(
             return parse_suite(suite, "the suite")
         return suite if isinstance(suite, Suite) else load_suite(suite)
     from gacprof.checkpoint import inventory_for
-    from gacprof.diagnosing.workload import workload_of
-    from gacprof.planning.requirements import requirements
+    from gacprof.diagnosing.predict import workload_of
+    from gacprof.planning.presets import requirements
     from gacprof.sweeping.for_checkpoint import suite_for, suite_for_ranks, suite_for_ranks_of
 
     counts = sorted(workload_of(tokens))
@@ -354,7 +353,7 @@ def map_by_rules(
 
     Raises :class:`MapError` for a GPU, a release or a data type without rules.
     """
-    from gacprof.cliffmap.from_rules import map_by_rules as judge
+    from gacprof.cliffmap.by_rules import map_by_rules as judge
     from gacprof.rules import target
 
     about = target(gpu, torch)

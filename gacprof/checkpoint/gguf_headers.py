@@ -2,7 +2,7 @@
 
 The header is read by the ``gguf`` package. Tensors keep no offset here: a quantised block is no
 plain array, and some weights are stored permuted, so their values come through transformers'
-reader only (:mod:`gacprof.checkpoint.gguf_model`), dequantised. Dims need no values.
+reader only (:mod:`gacprof.checkpoint.load`), dequantised. Dims need no values.
 """
 
 from __future__ import annotations

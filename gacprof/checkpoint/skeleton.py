@@ -15,9 +15,14 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.config import effective_config, passed, refuse_oversized
-from gacprof.checkpoint.experts import split_experts
 from gacprof.checkpoint.inventory import Attention, Inventory
-from gacprof.checkpoint.layers import can_be_resized, factors_of, parameter_names, set_sizes
+from gacprof.checkpoint.layers import (
+    can_be_resized,
+    factors_of,
+    parameter_names,
+    set_sizes,
+    split_experts,
+)
 from gacprof.checkpoint.layouts import layout_named
 from gacprof.core.errors import CheckpointError
 

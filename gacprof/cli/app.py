@@ -16,8 +16,6 @@ from gacprof.cli import (
     compressing,
     evaluating,
     evidence,
-    explaining,
-    exporting,
     fleet,
     maps,
     measuring,
@@ -36,8 +34,8 @@ app = typer.Typer(
 )
 for verb in (
     measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
-    models.realign, models.verify, models.bench, compressing.compress, exporting.export,
-    evaluating.import_gguf, explaining.report, explaining.explain, measuring.demo,
+    models.realign, models.verify, models.bench, compressing.compress, compressing.export,
+    evaluating.import_gguf, evidence.report, evidence.explain, measuring.demo,
 ):  # fmt: skip
     app.command()(verb)
 app.command("eval")(evaluating.evaluate)

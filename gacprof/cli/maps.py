@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gacprof.cli import map_choose, map_rules, map_write
+from gacprof.cli import map_choose, map_make
 from gacprof.cli.options import Fixed, MapName, load_maps, sizes
 from gacprof.cli.printing import (
     MOST_ROWS,
@@ -64,7 +64,7 @@ def build(
     penalties of up to more than 5 tolerances.
     """
     import gacprof
-    from gacprof.cliffmap.catalogue import map_facts
+    from gacprof.cliffmap.storage import map_facts
 
     folder = samples if samples.is_dir() else samples.parent
     target = out or folder / "cliffmap.json"
@@ -162,7 +162,7 @@ def list_maps(
 ) -> None:
     """List the maps that ship with gacprof, with provenance and age."""
     from gacprof.cliffmap import shipped_maps
-    from gacprof.cliffmap.catalogue import map_facts
+    from gacprof.cliffmap.storage import map_facts
 
     names = dict.fromkeys([*shipped_maps(), *(files or ())])
     found = [map_facts(loaded) for loaded in load_maps(*names)]
@@ -315,8 +315,8 @@ def _stack(stack: Mapping[str, str | None]) -> str:
 def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
     """Where a map is from, what it holds; ``brief`` leaves out sources, notes and
     checks that it passed."""
-    from gacprof.cliffmap.catalogue import map_facts
     from gacprof.cliffmap.schema import BASIS
+    from gacprof.cliffmap.storage import map_facts
 
     s = map_facts(loaded)
     noise = loaded.file.noise
@@ -361,7 +361,7 @@ def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
 def _print_curves(loaded: CliffMap, every: bool) -> None:
     """Every curve in one line, the largest penalty first."""
     if loaded.by_rules:
-        map_rules.print_rules(loaded)
+        map_make.print_rules(loaded)
         return
     curves = sorted(loaded.curves, key=_worst, reverse=True)
     said, names = _settings_once([(curve.shape, curve.settings) for curve in curves])
@@ -408,7 +408,7 @@ def _print_curve(curve: Curve, every: bool) -> None:
         say(f"  safe: {dims(curve.safe)}")
         if curve.undecided:
             say(f"  undecided: {dims(curve.undecided)}")
-        map_rules.print_curve(curve)
+        map_make.print_curve(curve)
         return
     say(staircase_text(curve, plot_width()))
     say(
@@ -456,7 +456,7 @@ def _bounds(curve: Curve) -> str:
 
 
 for verb in (
-    map_choose.candidates, map_choose.intersect, map_write.table, map_write.export,
-    map_write.figure, map_rules.rules, map_rules.agree,
+    map_choose.candidates, map_choose.intersect, map_make.table, map_make.export,
+    map_make.figure, map_make.rules, map_make.agree,
 ):  # fmt: skip
     app.command()(verb)

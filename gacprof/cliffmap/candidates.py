@@ -6,18 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from numbers import Real
-from typing import Any, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.cliffmap.selection import check_whole, check_window
 from gacprof.core.errors import MapError
+from gacprof.core.files import Record
 from gacprof.core.points import Flag
 
 
-class JudgedDim:
+class JudgedDim(Record):
     """What candidates of one map and of several maps have in common."""
+
+    derived: ClassVar = ("safe",)
 
     d: int
     verdict: Verdict
@@ -25,9 +28,6 @@ class JudgedDim:
     @property
     def safe(self) -> bool:
         return self.verdict == "safe"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**vars(self), "safe": self.safe}
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import log1p
 from statistics import median
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import Cliff, Curve
+from gacprof.core.files import Record
 from gacprof.core.points import Environment
 
 MOVED_WITHIN = 0.1
@@ -59,8 +60,10 @@ class CurveDiff:
 
 
 @dataclass(frozen=True)
-class MapDiff:
+class MapDiff(Record):
     """``only_a`` and ``only_b`` name the curves that the other map lacks."""
+
+    derived: ClassVar = ("differs",)
 
     a: str
     b: str
@@ -73,9 +76,6 @@ class MapDiff:
     def differs(self) -> bool:
         """Whether any cliff is significantly gone, new, moved or of another size."""
         return any(c.significant for curve in self.curves for c in curve.cliffs)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "differs": self.differs}
 
 
 def diff(a: CliffMap, b: CliffMap) -> MapDiff:
@@ -198,8 +198,10 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
-class Compatibility:
+class Compatibility(Record):
     """Whether a map holds for a machine: what differs between the two."""
+
+    derived: ClassVar = ("stale",)
 
     map: str
     provenance: str
@@ -218,9 +220,6 @@ class Compatibility:
             + ("" if m.decisive else " (does not choose kernels)")
             for m in ordered
         ]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "stale": self.stale}
 
 
 def check(cliff_map: CliffMap, here: Environment) -> Compatibility:

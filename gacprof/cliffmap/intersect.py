@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
 from gacprof.cliffmap.judge import Verdict
@@ -12,6 +12,7 @@ from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import BASIS
 from gacprof.cliffmap.selection import best
 from gacprof.core.errors import MapError
+from gacprof.core.files import Record
 from gacprof.core.points import Flag
 
 _WORST_FIRST: tuple[Verdict, ...] = ("misaligned", "undecided")
@@ -45,8 +46,10 @@ class SharedDim(JudgedDim):
 
 
 @dataclass(frozen=True)
-class Intersection:
+class Intersection(Record):
     """One axis on several maps; only dims that each of them measured. ``curves`` by map name."""
+
+    derived: ClassVar = ("safe",)
 
     operator: str
     axis: str
@@ -87,10 +90,6 @@ class Intersection:
             if most != 0 and not any(dim.safe for dim in dims):
                 found += sorted(dims, key=lambda dim: (*_badness(dim), abs(dim.d - near)))[:1]
         return sorted(found, key=lambda dim: dim.d)
-
-    def as_dict(self) -> dict[str, Any]:
-        dims = [dim.as_dict() for dim in self.dims]
-        return {**vars(self), "dims": dims, "safe": self.safe}
 
 
 def _badness(dim: SharedDim) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from gacprof.cliffmap.selection import (
 )
 from gacprof.cliffmap.storage import read_map, write_map
 from gacprof.core.errors import MapError
-from gacprof.core.frames import Framed
+from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment, Flag
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gacprof.cliffmap.judge import settled_dims
-from gacprof.core.frames import Framed
+from gacprof.core.formatting import Framed
 
 SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
 

@@ -1,13 +1,14 @@
-"""Cliff maps on disk: found by name or path, checked, and written small."""
+"""Cliff maps on disk: found by name or path, checked, written small; and in numbers, for lists."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from datetime import UTC, datetime
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -15,6 +16,9 @@ from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
 from gacprof.core.files import write_text
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap.map import CliffMap
 
 FAMILY = SCHEMA.rsplit("/", 1)[0]
 
@@ -228,3 +232,41 @@ def _key(curve: Curve, swept: str, opened: str) -> tuple:
     rest = tuple(item for item in sorted(curve.fixed.items()) if item[0] not in (swept, opened))
     flags = tuple(sorted(curve.flags.items()))
     return curve.operator, curve.dtype, flags, swept, opened, rest
+
+
+def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> dict[str, Any]:
+    """Where a map is from, what it holds, how its dims were judged.
+
+    ``age_days`` counts from its creation, None for an unreadable date.
+    """
+    file = cliff_map.file
+    verdicts = {
+        verdict: sum(len(getattr(curve, verdict)) for curve in file.curves)
+        for verdict in ("safe", "misaligned", "undecided")
+    }
+    return {
+        "name": file.name,
+        "device": file.device.name,
+        "arch": file.device.arch,
+        "provenance": file.provenance.kind,
+        "source": file.provenance.source,
+        "citation": file.provenance.citation,
+        "created": file.provenance.created,
+        "age_days": _age(file.provenance.created, today or datetime.now(UTC)),
+        "stack": dict(file.provenance.stack),
+        "noise_floor": file.noise.floor,
+        "too_noisy": cliff_map.too_noisy,
+        "tolerances": sorted({curve.tolerance for curve in file.curves}),
+        "curves": len(file.curves),
+        "points": sum(len(curve.points.d) for curve in file.curves) + len(file.lone),
+        "cliffs": sum(len(curve.cliffs) for curve in file.curves),
+        **verdicts,
+    }
+
+
+def _age(created: str, today: datetime) -> int | None:
+    try:
+        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return (today - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).days

@@ -1,22 +1,24 @@
-"""Which sizes the final factors or widths get: planned on the compressed model before it exists.
-
-A compressed model's inventory follows from its sizes alone. So the planner is given the model that
-the method would write by itself, the spectra of the *original* weights, and the parameters that the
-ratio allows; it moves every size to one that the map knows to be served well.
-"""
+"""Which sizes factors and widths get: of a compression here, and of other people's compressors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.compressing.request import CompressRequest
+from gacprof.cliffmap import CliffMap, candidates
+from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.compressing.outcome import CompressRequest
 from gacprof.core.errors import CompressionError, PlanError
-from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.latency_profile import LEAST_REACH
+from gacprof.diagnosing.predict import Predictor, is_number
 from gacprof.planning import Constraints, Plan, PlanRequest
 from gacprof.planning.make import make_plan
+from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE
+from gacprof.planning.request import WINDOW
+from gacprof.solver import InfeasibleBudget, solve
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
@@ -119,3 +121,146 @@ def how_to_measure(inventory: Inventory, counts: Iterable[int]) -> str:
         "compress without --map first, and measure what comes out with 'gacprof sweep --for OUT "
         f"--tokens {tokens} --out runs/own'"
     )
+
+
+Shape = tuple[int, int]
+Score = float | Sequence[float]
+Where = Shape | Sequence[Use]
+
+
+def align(
+    dims: Sequence[int],
+    scores: Sequence[Score],
+    costs: Sequence[int | Shape],
+    cliff_map: CliffMap | str | Path,
+    budget: int | None = None,
+    *,
+    uses: Sequence[Sequence[Use]] | None = None,
+    window: float = WINDOW,
+    tokens: Mapping[int, float] | Sequence[int] | None = None,
+    dtype: str | None = None,
+    most: Sequence[int] | None = None,
+) -> list[int]:
+    """One dim for each of a compressor's wishes that the device serves well, in its order.
+
+    ``dims`` are the wishes d*, of ranks or widths. ``costs`` are what they are dims of: the
+    weight's shape (out, in) for a rank, whose unit then costs in + out parameters; or the
+    parameters of one more unit, with ``uses`` to say which products the dim takes part in.
+    ``budget`` is the most parameters that all dims may take; by default what the wishes take.
+
+    ``scores`` say what a dim is worth. A number s is the importance in the paper's Eq. 4: the
+    choice maximises Σ s·cost·(d − d*) among the two safe dims on either side of each wish (it is
+    linear: a wider window would only send every dim to an end of it). A sequence is the share of
+    quality kept at the sizes 0, 1, 2 …, such as the cumulated squared singular values: the choice
+    then keeps the most, among all safe dims within ± ``window`` of the wish. ``most`` bounds the
+    dims.
+
+    Raises :class:`MapError` with the sweep to run where the map does not hold a product,
+    :class:`CompressionError` for arrays that do not fit each other or a wish without a safe dim,
+    :class:`SolverError` naming the nearest budget where none fits.
+    """
+    _check(dims, scores, costs, uses, most)
+    loaded = CliffMap.load(cliff_map)
+    units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
+    limits: Sequence[int | None] = most or [None] * len(dims)
+    known: dict[Any, list[Candidate]] = {}
+    offered = []
+    for i, wish in enumerate(dims):
+        where: Any = uses[i] if uses is not None else costs[i]
+        key = repr(where)
+        if key not in known:
+            known[key] = _judged(where, loaded, tokens, dtype)
+        found = _offered(known[key], wish, scores[i], window, limits[i])
+        if not found:
+            raise CompressionError(
+                f"dim {i}, wanted at {wish}: the map '{loaded.name}' knows no safe dim near it; "
+                "a wider window offers more"
+            )
+        offered.append(found)
+    wished = sum(wish * unit for wish, unit in zip(dims, units, strict=True))
+    room = wished if budget is None else int(budget)
+    weights = [[d * unit for d in row] for row, unit in zip(offered, units, strict=True)]
+    values = [
+        [_value(scores[i], units[i], dims[i], d) for d in row] for i, row in enumerate(offered)
+    ]
+    try:
+        chosen = solve(weights, values, room).choice
+    except InfeasibleBudget as error:
+        raise InfeasibleBudget(
+            f"no aligned dims fit {room:,} parameters (the wishes take {wished:,}); the nearest "
+            f"budget is {int(error.nearest):,}",
+            error.resource,
+            error.nearest,
+        ) from None
+    return [row[j] for row, j in zip(offered, chosen, strict=True)]
+
+
+def _check(
+    dims: Sequence[int],
+    scores: Sequence[Score],
+    costs: Sequence[int | Shape],
+    uses: Sequence[Sequence[Use]] | None,
+    most: Sequence[int] | None,
+) -> None:
+    arrays: dict[str, Any] = {"scores": scores, "costs": costs, "uses": uses, "most": most}
+    for name, array in arrays.items():
+        if array is not None and len(array) != len(dims):
+            raise CompressionError(f"{len(dims)} dims and {len(array)} {name}: give one for each")
+    if not len(dims):
+        raise CompressionError("no dims were given")
+    for i, (wish, score, cost) in enumerate(zip(dims, scores, costs, strict=True)):
+        if not is_number(wish, int) or wish < 1:
+            raise CompressionError(f"dim {i} is {wish!r}: dims are positive whole numbers")
+        values: Sequence[Any] = [score] if isinstance(score, int | float) else score
+        for value in values:
+            if not is_number(value) or not 0 <= value <= MAX_SCORE:
+                raise CompressionError(f"the score of dim {i} is {value!r}: it must be 0 or more")
+        if is_number(cost, int):
+            if uses is None:
+                raise CompressionError(
+                    f"the cost of dim {i} is a number: give uses, which say what products it is "
+                    "in, or the weight's shape (out, in) in its place"
+                )
+        elif len(cost) != 2 or min(cost) < 1:  # type: ignore[arg-type]
+            raise CompressionError(f"the cost of dim {i} is {cost!r}, no shape (out, in)")
+
+
+def _judged(
+    where: Where,
+    cliff_map: CliffMap,
+    tokens: Mapping[int, float] | Sequence[int] | None,
+    dtype: str | None,
+) -> list[Candidate]:
+    """Every measured dim of a rank or of a width's uses, with its verdict."""
+    from gacprof.cliffmap.ranks import safe_ranks
+
+    if _is_shape(where):
+        return safe_ranks(where, cliff_map, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
+    uses: Iterable[Use] = where  # type: ignore[assignment]
+    given = [use if dtype is None else replace(use, dtype=dtype) for use in uses]
+    return [c for c in cliff_map.judge_jointly(given) if c.safe]
+
+
+def _is_shape(where: Where) -> bool:
+    return len(where) == 2 and all(is_number(size, int) for size in where)
+
+
+def _offered(
+    judged: Sequence[Candidate], wish: int, score: Score, window: float, most: int | None
+) -> list[int]:
+    """The dims to choose from, ascending."""
+    allowed = [c for c in judged if most is None or c.d <= most]
+    if is_number(score):
+        exact = any(c.d == wish for c in allowed)  # the wish itself is one of those above
+        above = GAC_NEIGHBOURS - exact
+        return [c.d for c in candidates.choose(allowed, wish, below=GAC_NEIGHBOURS, above=above)]
+    reach = max(LEAST_REACH, round(wish * window))
+    return [
+        c.d for c in candidates.choose(allowed, wish, window=(max(1, wish - reach), wish + reach))
+    ]
+
+
+def _value(score: Score, unit: int, wish: int, d: int) -> float:
+    if isinstance(score, int | float):
+        return float(score) * unit * (d - wish)
+    return float(score[min(d, len(score) - 1)])

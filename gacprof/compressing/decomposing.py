@@ -22,7 +22,7 @@ from gacprof.core.tasks import Tasks
 if TYPE_CHECKING:
     import torch
 
-    from gacprof.compressing.inputs import Seen
+    from gacprof.compressing.activations import Seen
     from gacprof.compressing.layered import LayeredModel
 
 Tell = Callable[[str], None]
@@ -81,7 +81,7 @@ class Decompositions:
             listed = [[name, share, loss] for (name, share), loss in losses.items()]
             self.state.save_json(LOSSES, listed)
         if backward:
-            from gacprof.compressing.gradients import back_through
+            from gacprof.compressing.activations import back_through
 
             watched = [self._paths(name, i) for i, name in enumerate(model.layers)]
             back_through(model, self.state, self._calibration.ids, watched, self._tell)
@@ -98,13 +98,12 @@ class Decompositions:
         return self.state.has(file)
 
     def _has_gradients(self) -> bool:
-        from gacprof.compressing.gradients import FILE
+        from gacprof.compressing.activations import FILE
 
         return self.state.has(FILE.format(0))  # the last that a pass back writes
 
     def _forward(self, model: LayeredModel, calibration: Calibration, keep: bool) -> None:
-        from gacprof.compressing.forward import enter, hidden, pass_on
-        from gacprof.compressing.inputs import watching
+        from gacprof.compressing.activations import enter, hidden, pass_on, watching
 
         if self._is_done(FORWARD):
             model.record(calibration.ids)
@@ -204,7 +203,7 @@ class Decompositions:
         """What a score is made of, by row of the target's weight (:mod:`.scores`)."""
         if score not in BACKWARD:
             return self.of(target)[f"{target.name}/{score}"]
-        from gacprof.compressing.gradients import FILE
+        from gacprof.compressing.activations import FILE
 
         if target.layer is None:
             raise CompressionError(
@@ -269,7 +268,7 @@ def _through_head(model: LayeredModel, state: State, file: str, calibration: Cal
     """Run the head on all windows, for what it is given."""
     import torch
 
-    from gacprof.compressing.forward import window
+    from gacprof.compressing.activations import window
 
     source = state.array(file)
     with torch.no_grad(), model.head() as logits:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
-from gacprof.checkpoint.layouts.width import mirror_widths
+from gacprof.checkpoint.layouts.blocks import mirror_widths
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.compressing.calibration import Calibration
 from gacprof.compressing.dense import unique
@@ -113,8 +113,7 @@ class Pruning:
     def _taylor(self) -> dict[str, torch.Tensor]:
         import torch
 
-        from gacprof.compressing.forward import enter, hidden, pass_on
-        from gacprof.compressing.gradients import FILE, back_through
+        from gacprof.compressing.activations import FILE, back_through, enter, hidden, pass_on
         from gacprof.compressing.layered import LayeredModel
 
         assert self._calibration is not None

@@ -4,6 +4,9 @@
 2. the sizes that the map knows to be good around them, at every layer's true shapes;
 3. a plan: one of those for each, within the parameters that the ratio allows;
 4. the final factors or widths at those sizes, from the original weights.
+
+
+What a compression is asked for.
 """
 
 from __future__ import annotations
@@ -21,9 +24,8 @@ from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibr
 from gacprof.compressing.choosing import choose, only, weighted
 from gacprof.compressing.dense import open_dense, targets_of
 from gacprof.compressing.factoring import Factoring
-from gacprof.compressing.outcome import CompressResult, card_of, record_of
+from gacprof.compressing.outcome import CompressRequest, CompressResult, card_of, record_of
 from gacprof.compressing.pruning import TAYLOR, Pruning
-from gacprof.compressing.request import CompressRequest
 from gacprof.compressing.scores import BACKWARD
 from gacprof.compressing.state import State, key_of, remove_leftovers, state_for
 from gacprof.compressing.writing import (
@@ -37,7 +39,7 @@ from gacprof.compressors.methods import method_named
 from gacprof.core.errors import CompressionError
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
-from gacprof.diagnosing.workload import Tokens
+from gacprof.diagnosing.predict import Tokens
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.request import WINDOW

@@ -7,7 +7,7 @@ gradient    Σ |∂L/∂h · h| of its outputs h, mean over windows
 fisher      √(mean over windows of (∂L/∂W)²), mean over entries
 =========== ==========================================================================
 
-The first needs no text, the second a forward pass, the others a backward pass (``gradients.py``).
+The first needs no text, the second a forward pass, the others a backward pass (``activations.py``).
 PaLU averages the Fisher information as above; as Eq. 4 only weighs dims against each other, no
 scale matters.
 """

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.compressing.forward import enter, hidden, pass_on, window
+from gacprof.compressing.activations import enter, hidden, pass_on, window
 from gacprof.compressing.layered import LayeredModel, batch_of
 from gacprof.compressing.state import State
 from gacprof.compressors.method import Target, uniform_rank

@@ -1,13 +1,11 @@
-"""Element types and their names: torch's, the containers', and the short ones that people use.
-
-numpy has no bfloat16 and no float8, so a tensor of those is *carried* as unsigned integers
-of the same width: slicing, padding with zeros and writing keep every bit.
-"""
+"""Element types: their names in torch, files and maps; and how far rounding in them may differ."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import sqrt
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import CheckpointError, PlanError, SuiteError
@@ -146,3 +144,28 @@ def choose_dtype(
         f"when computed in {held[0]}. Other kernels serve {stored}, with other cliffs and times"
         + (how if stored in DTYPES else "")
     )
+
+
+ONE_OPERATION: Mapping[str, float] = MappingProxyType(
+    {"float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3}
+)
+"""Relative tolerance of one operation computed in a dtype: torch.testing.assert_close's."""
+
+ROUNDINGS_PER_LAYER = 8
+"""Norm, q·k, softmax·v, o, add, norm, gate·up, down-and-add: what a decoder layer rounds."""
+
+ONE_ROUNDING: Mapping[str, float] = MappingProxyType(
+    {"float64": 2**-53, "float32": 2**-24, "bfloat16": 2**-8, "float16": 2**-11}
+)
+"""The largest relative error of a value that is rounded to a dtype (half its epsilon)."""
+
+
+def of_computing(dtype: str, layers: int) -> float:
+    """What another order of summing may move a logit by, as a share of the largest logit."""
+    return ONE_OPERATION[dtype] * sqrt(ROUNDINGS_PER_LAYER * max(1, layers))
+
+
+def of_merging(dtypes: Iterable[str]) -> float:
+    """What rounding the product of merged factors may move a logit by: one rounding to its stored
+    dtype for every weight that was merged."""
+    return sqrt(sum(ONE_ROUNDING.get(dtype, ONE_ROUNDING["bfloat16"]) ** 2 for dtype in dtypes))

@@ -10,8 +10,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gacprof.core.errors import ReportError
 
@@ -98,6 +99,32 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+class Record:
+    """A result that is written as JSON: its fields, then the properties that ``derived`` names."""
+
+    derived: ClassVar[tuple[str, ...]] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: plain(getattr(self, name)) for name in (*_fields(self), *self.derived)}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: records and dataclasses as objects, paths as texts."""
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
+    if is_dataclass(value):
+        return {name: plain(getattr(value, name)) for name in _fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _fields(value: Any) -> list[str]:
+    return [field.name for field in fields(value)]
 
 
 def beginning(path: Path) -> bytes:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+from gacprof.core.files import Record
 
 DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8_e4m3", "int8")
 """Compute types a point may ask for. ``tf32`` is float32 storage with TF32 tensor cores."""
@@ -168,7 +170,7 @@ class PointNote:
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Record):
     """A device and the software stack that drives it, as plain strings.
 
     ``device`` identifies the chip (``kind``, ``name``, ``arch``, sizes in its ``facts``);
@@ -180,9 +182,6 @@ class Environment:
     arch: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     stack: Mapping[str, str | None] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Environment:

@@ -15,7 +15,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.core.files import write_json
 from gacprof.core.points import Environment
-from gacprof.demo.model import described, write_demo_checkpoint
+from gacprof.demo.models import described, write_demo_checkpoint
 from gacprof.devices.worker import sweeper
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
@@ -25,7 +25,7 @@ from gacprof.sweeping import run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 
 if TYPE_CHECKING:
-    from gacprof.demo.trained import Trained
+    from gacprof.demo.models import Trained
     from gacprof.evaluation import Verification
     from gacprof.resizing.result import RealignResult
 
@@ -161,7 +161,7 @@ def _realigned(
 
 def _compressed_again(trained: Trained, cliff_map: CliffMap, where: str, tell: Tell) -> _Made:
     """Compressed at ranks of the map, within the same parameters, and at multiples of 8."""
-    from gacprof.demo.trained import evaluated
+    from gacprof.demo.models import evaluated
 
     ours = trained.again("planned", cliff_map=cliff_map, tokens=TOKENS)
     rounded = trained.again("rounded-to-8", round_to=8)
@@ -181,7 +181,7 @@ def _compressed_again(trained: Trained, cliff_map: CliffMap, where: str, tell: T
 
 def _compressed(original: Path, folder: Path, tell: Tell) -> Trained | None:
     """The trained model compressed; None, said why, where it cannot be used."""
-    from gacprof.demo.trained import compressed, refusal
+    from gacprof.demo.models import compressed, refusal
 
     reason = refusal(original)
     if reason:

@@ -1,7 +1,4 @@
-"""What is published of GPUs that need not be at hand: SMs, L2, bandwidth, peak rates, with sources.
-
-The numbers stand in ``datasheet.toml``. What no source was found for is missing, not guessed.
-"""
+"""What is published of GPUs: SMs, memory, rates; and a time as a share of what they could do."""
 
 from __future__ import annotations
 
@@ -10,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from statistics import median
 from typing import Any
 
+from gacprof import operators
 from gacprof.core.errors import MapError
-from gacprof.core.points import DTYPES
+from gacprof.core.points import DTYPES, Environment, Sample
 
 
 @dataclass(frozen=True)
@@ -83,3 +82,45 @@ def _sheet(key: str, table: dict[str, Any], sources: Mapping[str, str]) -> Sheet
         {name: value for name, (value, _) in numbers.items()},
         {name: sources[source] for name, (_, source) in numbers.items()},
     )
+
+
+@dataclass(frozen=True)
+class Roof:
+    """``tflops`` (or TOPS) by compute dtype, without sparsity; ``gb_s`` of device memory."""
+
+    tflops: Mapping[str, float]
+    gb_s: float
+
+    def least_us(self, flops: int, moved_bytes: int, dtype: str) -> float | None:
+        """The time that the slower of arithmetic and memory takes; None for an unknown dtype."""
+        if dtype not in self.tflops:
+            return None
+        return max(flops / self.tflops[dtype] / 1e6, moved_bytes / self.gb_s / 1e3)
+
+
+ROOFS: Mapping[str, Roof] = {
+    driver: Roof(sheet.rates, sheet.values["gb_s"])
+    for sheet in sheets().values()
+    for driver in sheet.drivers
+    if "gb_s" in sheet.values
+}
+"""Where the data sheet has a bandwidth; by the name that the driver gives the chip."""
+
+
+def rates(sample: Sample, environment: Environment) -> dict[str, float | None]:
+    """``median_us``, ``tflops`` (TOPS for int8), ``gb_s``, ``roof_share``; None where unknown.
+
+    Bytes are what a call must at least move: a warm working set inside the cache may well
+    exceed the memory's bandwidth and so the roof.
+    """
+    names = ("median_us", "tflops", "gb_s", "roof_share")
+    operator = operators.OPERATORS.get(sample.point.operator)
+    if not sample.timings_us or operator is None:
+        return dict.fromkeys(names)
+    latency = median(sample.timings_us)
+    flops, moved = operator.flops(sample.point), operator.bytes_moved(sample.point)
+    roof = ROOFS.get(environment.name)
+    least = roof.least_us(flops, moved, sample.point.dtype) if roof else None
+    share = None if least is None else least / latency
+    values = (latency, flops / latency / 1e6, moved / latency / 1e3, share)
+    return dict(zip(names, values, strict=True))

@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.files import Record
 from gacprof.devices.environment import cpu_environment, cuda_environment, find_ncu, installed
 from gacprof.devices.nvml import Telemetry
 
@@ -33,16 +34,13 @@ LONGEST_S = 120.0
 
 
 @dataclass(frozen=True)
-class Component:
+class Component(Record):
     """``available`` is None where the question does not arise here."""
 
     name: str
     available: bool | None
     version: str | None
     note: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def examine() -> list[Component]:

@@ -33,8 +33,7 @@ from gacprof.diagnosing.findings import (
     highest_penalty,
 )
 from gacprof.diagnosing.latency_profile import around, latency_profile
-from gacprof.diagnosing.predict import Predictor
-from gacprof.diagnosing.workload import Tokens
+from gacprof.diagnosing.predict import Predictor, Tokens
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gacprof.core.frames import Framed
+from gacprof.core.formatting import Framed
 
 
 @dataclass(frozen=True)

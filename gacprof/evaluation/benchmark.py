@@ -20,7 +20,7 @@ from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.skeleton import require_transformers
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError, MeasurementError, first_line
-from gacprof.core.frames import notebook_progress
+from gacprof.core.formatting import notebook_progress
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
 from gacprof.devices.threads import bound_threads
@@ -37,8 +37,7 @@ from gacprof.evaluation.models import (
     text_config,
     vocabulary,
 )
-from gacprof.evaluation.rounds import Rounds
-from gacprof.evaluation.summary import BenchResult, BenchSummary, conditions
+from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds, conditions
 from gacprof.evaluation.workloads import BenchWorkload, Clock, busy_share, runner
 
 SEED = 0

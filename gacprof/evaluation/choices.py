@@ -16,8 +16,7 @@ import torch
 
 from gacprof.checkpoint.folder import parse_json
 from gacprof.core.errors import CheckpointError
-from gacprof.evaluation.likelihood import Scorer
-from gacprof.evaluation.texts import read_text, token_ids
+from gacprof.evaluation.perplexity import Scorer, read_text, token_ids
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,10 @@
-"""Statistics of a bench: fitted latencies, ratios to the reference, verdicts.
-
-Every block calls all models once at one workload, so the blocks of a bench are the blocks of
-:mod:`gacprof.core.fit`: log time = model effect + block effect + disturbance. What differs is
-that models are compared with one reference, and that blocks of one round belong together: decode
-steps follow each other within milliseconds. So the bootstrap resamples whole rounds.
-
-Three things keep verdicts honest. Intervals are simultaneous: the level is divided by the number
-of verdicts and of looks at the data (Bonferroni), since stopping when the result pleases would
-inflate false ones. They are Student's, because the rounds are few. And the reference runs a
-second time as a hidden A/A replicate: a difference counts only beyond what the replicate shows.
-"""
+"""Statistics: a bench's fitted latencies and ratios; two models on the same text or questions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, expm1, sqrt
 from statistics import NormalDist
 from typing import Literal
 
@@ -148,3 +137,70 @@ def decided(ratio: Ratio, replicate: Ratio, contended: bool = False) -> bool:
     might be is negligible. Of the latter timings of a ``contended`` machine are no evidence."""
     negligible = ratio.reach <= NEGLIGIBLE and not contended
     return negligible or difference(ratio, replicate) != "no difference shown"
+
+
+FEWEST = 7
+"""Windows or questions. The approximation of Student's quantile is good from 6 degrees of
+freedom on, and fewer differences say little of their own spread."""
+
+QUALITY_RESAMPLES = 2000
+SEED = 0
+
+Finding = Literal["better", "worse", "no difference shown"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A model against the first one: the difference and its interval, as shares.
+
+    Of a perplexity it is ratio − 1, of an accuracy the difference. ``finding`` says what the
+    interval excludes; where it says *no difference shown*, ``low`` and ``high`` say how large one
+    could still be.
+    """
+
+    low: float
+    value: float
+    high: float
+    finding: Finding
+
+
+def perplexity_change(
+    nll: Floats, reference: Floats, tokens: Floats, level: float
+) -> Change | None:
+    """Of the perplexity, from the negative log-likelihoods [windows] and predictions of each.
+
+    None for fewer than :data:`FEWEST` windows, and where anything is not finite.
+    """
+    found = _paired(nll - reference, tokens, level)
+    if found is None:
+        return None
+    low, value, high = (expm1(log) for log in found)
+    return Change(low, value, high, _finding(-high, -low))
+
+
+def accuracy_change(right: Floats, reference: Floats, level: float) -> Change | None:
+    """Of the accuracy, from which questions [0 or 1 each] the two models get right."""
+    found = _paired(right - reference, np.ones_like(right), level)
+    if found is None:
+        return None
+    low, value, high = found
+    return Change(low, value, high, _finding(low, high))
+
+
+def _paired(difference: Floats, weight: Floats, level: float) -> tuple[float, float, float] | None:
+    """Σ difference / Σ weight with its interval at ``level`` (0.05 for 95 %)."""
+    n = len(difference)
+    if n < FEWEST or not np.isfinite(difference).all():
+        return None
+    value = float(difference.sum() / weight.sum())
+    drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), size=QUALITY_RESAMPLES)
+    means = (drawn @ difference) / (drawn @ weight)
+    # The bootstrap variance of n values is (n − 1)/n of the sample's.
+    half = half_width(float(means.std()) * sqrt(n / (n - 1)), n, level)
+    return value - half, value, value + half
+
+
+def _finding(gain_low: float, gain_high: float) -> Finding:
+    if gain_low > 0:
+        return "better"
+    return "worse" if gain_high < 0 else "no difference shown"

@@ -32,7 +32,6 @@ from gacprof.evaluation.choices import (
     score_requests,
 )
 from gacprof.evaluation.comparison import LEVEL
-from gacprof.evaluation.likelihood import Scorer
 from gacprof.evaluation.models import (
     Model,
     common_dtype,
@@ -42,7 +41,16 @@ from gacprof.evaluation.models import (
     ready,
     text_config,
 )
-from gacprof.evaluation.perplexity import TextScore, Window, score_windows, windows
+from gacprof.evaluation.perplexity import (
+    Scorer,
+    TextScore,
+    Window,
+    common_tokenizer,
+    encode,
+    read_text,
+    score_windows,
+    windows,
+)
 from gacprof.evaluation.quality import (
     ModelQuality,
     Quality,
@@ -51,7 +59,6 @@ from gacprof.evaluation.quality import (
     with_choices,
     with_text,
 )
-from gacprof.evaluation.texts import common_tokenizer, encode, read_text
 
 WINDOW = 1024
 """Tokens that a model sees at once, unless it has fewer positions."""

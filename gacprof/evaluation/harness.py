@@ -7,7 +7,7 @@ is ours and everything else is the harness's own. Most of its tasks fetch their 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from torch import nn
 
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core.errors import CheckpointError, first_line
+from gacprof.core.files import Record
 from gacprof.evaluation.models import Model, common_dtype, device_of, distinct_names, name_of, ready
-from gacprof.evaluation.texts import common_tokenizer
+from gacprof.evaluation.perplexity import common_tokenizer
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,11 @@ class TaskScore:
 
 
 @dataclass(frozen=True)
-class TaskScores:
+class TaskScores(Record):
     """What the harness found, and its version."""
 
     scores: tuple[TaskScore, ...]
     version: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def run_tasks(

@@ -1,20 +1,169 @@
-"""Perplexity of a text: strided windows, every token but the first predicted exactly once.
-
-A model sees a limited context. A window of N tokens slides over the text by M ≤ N tokens, and of
-each window only the predictions count that no earlier window made. So a prediction has at least
-N − M + 1 tokens of context, except in the first window, and M = N is the cheapest and M = 1 the
-most generous choice. The first token of the text has no context at all and is not predicted.
-"""
+"""Perplexity of a text: its token ids, how likely they are, strided windows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
-from gacprof.evaluation.likelihood import Scorer
+from gacprof.checkpoint.tokenizer import tokenizer_beside
+from gacprof.core.errors import CheckpointError
+from gacprof.evaluation.models import vocabulary
+
+SAMPLE = 20_000
+"""Characters of a text on which the tokenizers of several models have to agree."""
+
+
+def read_text(path: str | Path) -> str:
+    """A file in UTF-8 that holds more than white space. Raises :class:`CheckpointError`."""
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot read the text {path}: {error}") from None
+    if not content.strip():
+        raise CheckpointError(f"the text {path} is empty")
+    return content
+
+
+def common_tokenizer(
+    checkpoints: Sequence[str | Path], named: str | Path | None, sample: str
+) -> Any:
+    """The tokenizer of the folder ``named``, else the one that the checkpoints share.
+
+    A checkpoint without a tokenizer takes the others'. Raises :class:`CheckpointError` where none
+    has one, or where two split ``sample`` otherwise: a perplexity is per token, so that those of
+    different tokens cannot be compared.
+    """
+    if named is not None:
+        found = tokenizer_beside(named)
+        if found is None:
+            raise CheckpointError(f"{named}: has no tokenizer")
+        return found
+    if not checkpoints:
+        raise CheckpointError("a model in memory brings no tokenizer: name a folder that has one")
+    tokenizers = [(path, tokenizer_beside(path)) for path in checkpoints]
+    held = [(path, tokenizer) for path, tokenizer in tokenizers if tokenizer is not None]
+    if not held:
+        raise CheckpointError(
+            f"a text needs a tokenizer, and there is none in {', '.join(map(str, checkpoints))}: "
+            "name the original model's folder (--tokenizer)"
+        )
+    (first, tokenizer), *others = held
+    expected = token_ids(tokenizer, sample[:SAMPLE])
+    for path, other in others:
+        if token_ids(other, sample[:SAMPLE]) != expected:
+            raise CheckpointError(
+                f"the tokenizers of {first} and {path} split the text otherwise: their numbers "
+                "cannot be compared; evaluate them one by one, or name one tokenizer (--tokenizer)"
+            )
+    return tokenizer
+
+
+def token_ids(tokenizer: Any, text: str) -> list[int]:
+    """The ids of a text, behind the token that begins a text where the tokenizer sets one.
+
+    A token that ends a text is never set: what follows is what a model is asked for.
+    """
+    ids: list[int] = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    begins = list(tokenizer("")["input_ids"])[:1]
+    return [*begins, *ids] if begins == [tokenizer.bos_token_id] else ids
+
+
+def encode(tokenizer: Any, text: str, limit: int | None = None) -> torch.Tensor:
+    """Token ids [tokens], the first ``limit`` of them. Raises :class:`CheckpointError` for fewer
+    than two: the first has no context, so that nothing would be predicted."""
+    ids = torch.tensor(token_ids(tokenizer, text)[:limit])
+    if ids.numel() < 2:
+        raise CheckpointError("a text of fewer than two tokens has no perplexity")
+    return ids
+
+
+CHUNK_BYTES = 64 << 20
+"""Of float32 logits at a time."""
+
+TRIAL = 4
+"""Tokens on which the head is tried by itself."""
+
+
+class Scorer:
+    """The log-likelihoods of tokens under one model.
+
+    The head can run by itself only where nothing is done to the logits after it (Gemma caps them,
+    Cohere scales them). Whether that is so is tried, not looked up: on :data:`TRIAL` tokens the
+    head's output has to be the model's own. Where it is not, the model makes all its logits.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.vocabulary = vocabulary([model])
+        self._device = next(model.parameters()).device
+        self._rows = max(1, CHUNK_BYTES // (4 * self.vocabulary))
+        self._head = self._separable_head()
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether the head runs by itself."""
+        return self._head is not None
+
+    @torch.inference_mode()
+    def __call__(
+        self, inputs: torch.Tensor, targets: torch.Tensor, wanted: torch.Tensor
+    ) -> torch.Tensor:
+        """log p(target | inputs up to its position), in nats, of the ``wanted`` positions.
+
+        All three are [sequences, positions]; ``wanted`` is boolean. The result is float64 on the
+        CPU, [number of wanted], row by row. Ids are below :attr:`vocabulary`.
+        """
+        wanted = wanted.to(self._device)
+        states = self._states(inputs.to(self._device))[wanted]
+        right = targets.to(self._device)[wanted]
+        found = []
+        for piece, target in zip(states.split(self._rows), right.split(self._rows), strict=True):
+            logits = piece if self._head is None else self._head(piece)
+            found.append(-nn.functional.cross_entropy(logits.float(), target, reduction="none"))
+        return torch.cat(found).double().cpu()
+
+    def _states(self, ids: torch.Tensor) -> torch.Tensor:
+        """What the head reads [sequences, positions, hidden]; the logits where it is no part."""
+        if self._head is None:
+            logits: torch.Tensor = self.model(input_ids=ids, use_cache=False).logits
+            return logits
+        return _caught(self.model, self._head, ids)[0]
+
+    @torch.inference_mode()
+    def _separable_head(self) -> nn.Module | None:
+        find = getattr(self.model, "get_output_embeddings", None)
+        head = find() if callable(find) else None
+        if not isinstance(head, nn.Module):
+            return None
+        ids = (torch.arange(TRIAL, device=self._device) % self.vocabulary)[None]
+        caught = _caught(self.model, head, ids)
+        if len(caught) != 1 or caught[0].shape[:2] != ids.shape:
+            return None
+        whole = self.model(input_ids=ids, use_cache=False).logits
+        return head if torch.equal(head(caught[0]), whole) else None
+
+
+def _caught(model: nn.Module, head: nn.Module, ids: torch.Tensor) -> list[torch.Tensor]:
+    """What ``head`` is called with, one tensor a call; it computes the first position only."""
+    caught: list[torch.Tensor] = []
+
+    def catch(_: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        caught.append(given[0])
+        return (given[0][:, :1], *given[1:])
+
+    handle = head.register_forward_pre_hook(catch)
+    try:
+        model(input_ids=ids, use_cache=False)
+    finally:
+        handle.remove()
+    return caught
+
 
 LARGEST_EXPONENT = 700
 """exp of more is no float."""

@@ -1,23 +1,23 @@
 """What an evaluation found: perplexity and accuracy of several models, compared with the first.
 
 All models saw the same tokens in the same windows, so every model but the first is compared with
-the first window by window (:mod:`.paired`), and "no worse" is a measured statement: the interval
-says how much worse it could be at most.
+the first window by window (:mod:`.comparison`), and "no worse" is a measured statement: the
+interval says how much worse it could be at most.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from gacprof.core.files import Record
 from gacprof.core.fit import Floats
 from gacprof.evaluation.choices import ChoiceScore, Question
-from gacprof.evaluation.comparison import LEVEL
-from gacprof.evaluation.paired import Change, accuracy_change, perplexity_change
+from gacprof.evaluation.comparison import LEVEL, Change, accuracy_change, perplexity_change
 from gacprof.evaluation.perplexity import Perplexity, TextScore
 
 
@@ -57,7 +57,7 @@ class ModelQuality:
 
 
 @dataclass(frozen=True)
-class Quality:
+class Quality(Record):
     """What :func:`gacprof.evaluate` found, the reference first.
 
     ``tokens`` is the length of the text, of which ``tokens`` − 1 are predicted, each once;
@@ -82,9 +82,6 @@ class Quality:
     @property
     def finite(self) -> bool:
         return all(model.finite for model in self.models)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def with_text(model: ModelQuality, score: TextScore) -> ModelQuality:

@@ -12,7 +12,7 @@ import gc
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,18 @@ from torch import nn
 
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.load import dtype_of
-from gacprof.core.error_budget import of_computing, of_merging
+from gacprof.core.dtypes import of_computing, of_merging
 from gacprof.core.errors import CheckpointError, first_line
-from gacprof.evaluation.likelihood import Scorer
+from gacprof.core.files import Record
 from gacprof.evaluation.models import Model, device_of, name_of, ready, text_config, vocabulary
-from gacprof.evaluation.perplexity import Perplexity, score_text
-from gacprof.evaluation.texts import common_tokenizer, encode, read_text
+from gacprof.evaluation.perplexity import (
+    Perplexity,
+    Scorer,
+    common_tokenizer,
+    encode,
+    read_text,
+    score_text,
+)
 
 Inputs = Any
 """Token ids [batch, tokens]: a tensor, an array, or nested lists."""
@@ -46,7 +52,7 @@ LARGEST = 16_384
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Record):
     """By how much the logits of ``b`` differ from those of ``a``, over all positions.
 
     ``max_abs_error`` is the largest difference of a logit, ``scale`` the largest logit of a,
@@ -80,9 +86,6 @@ class Verification:
     finite_a: bool = True
     finite_b: bool = True
     merged: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def tolerance_of(dtype: torch.dtype, layers: int, merged: Sequence[str] = ()) -> float:

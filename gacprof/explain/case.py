@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 from gacprof.cliffmap.schema import Curve, MapFile
+from gacprof.core.files import Record
 from gacprof.core.formatting import percent
 from gacprof.core.points import Environment, Point
 from gacprof.kernels.kernel import Kernel
@@ -70,11 +71,13 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Record):
     """Why ``d`` takes longer (or not) than ``reference``, on the curve named.
 
     ``served_by`` says what serves ``d``.
     """
+
+    derived: ClassVar = ("excess", "row")
 
     curve: str
     operator: str
@@ -109,9 +112,6 @@ class Explanation:
         if cited:
             parts.append("evidence: " + ", ".join(cited))
         return f"{self.axis} {self.d} → " + "; ".join(parts)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"excess": self.excess, "row": self.row}
 
 
 def point_at(curve: Curve, d: int) -> Point:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress
+from gacprof.core.files import Record
 
 CheckWith = Literal["auto", "engine", "tensors"]
 """How to check: with the engine, by reading every tensor back, or the engine where it can be."""
@@ -44,7 +45,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(Record):
     """How an export was checked.
 
     ``tensors`` were read back and are what was to be written. Or ``engine`` (with its version)
@@ -64,9 +65,6 @@ class Check:
     near_tie: bool = False
     judged: bool = True
     notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Export(Protocol):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import Record
 from gacprof.exporting import gguf, transformers, uniform, vllm
 from gacprof.exporting.engines import cannot_run
 from gacprof.exporting.format import Check, CheckWith, Prepare, Request
@@ -29,7 +29,7 @@ FORMATS: Mapping[str, Prepare] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Record):
     """What was written, how it was checked, and how to serve it."""
 
     source: str
@@ -41,9 +41,6 @@ class Exported:
     check: Check
     serve: str
     notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def export(

@@ -8,15 +8,16 @@ run on all kinds, the fastest one that is safe on all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from math import prod
-from typing import Any
+from typing import ClassVar
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.intersect import Intersection, intersect
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import MapError
+from gacprof.core.files import Record
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,11 @@ class SharedCurve:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Record):
     """``kinds`` are the maps' names, ``prices`` in USD an hour. ``left`` are curves that not every
     map has."""
+
+    derived: ClassVar = ("summary",)
 
     kinds: list[str]
     devices: dict[str, str]
@@ -68,12 +71,13 @@ class Comparison:
             return None
         return sum(c.kinds[kind].usd or 0.0 for c in priced)
 
-    def as_dict(self) -> dict[str, Any]:
-        summary = {
+    @property
+    def summary(self) -> dict[str, dict[str, float | None]]:
+        """By kind."""
+        return {
             kind: {"loss": self.loss(kind), "worst": self.worst(kind), "usd": self.usd(kind)}
             for kind in self.kinds
         }
-        return {**asdict(self), "summary": summary}
 
 
 def compare(

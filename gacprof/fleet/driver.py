@@ -20,15 +20,15 @@ from typing import Any
 
 import gacprof
 from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.files import Record
 from gacprof.core.points import PointNote
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.fleet.cluster import Cluster, GoneError, OpenerOn, Place
-from gacprof.fleet.groups import Share, kind_of, link_curves, split
-from gacprof.fleet.members import Group, Member
+from gacprof.fleet.members import Group, Member, Share, kind_of, link_curves, split
 from gacprof.fleet.worker import THREADS, Hello, Step, Worker
 from gacprof.sweeping.engine import Outcome, RunSummary
 from gacprof.sweeping.estimate import guessed_s
-from gacprof.sweeping.resuming import header_of, opened
+from gacprof.sweeping.run import header_of, opened
 from gacprof.sweeping.store import RunFolder, read_notes
 from gacprof.sweeping.suite import CurvePlan, Suite
 
@@ -43,17 +43,13 @@ one by one; or on one place, each with another share, which place is then left a
 
 
 @dataclass(frozen=True)
-class FleetRun:
+class FleetRun(Record):
     """What a fleet measured: a summary of each kind of device, and what went wrong on the way."""
 
     runs: dict[str, RunSummary]
     devices: dict[str, list[str]]
     lost: int
     notes: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        runs = {kind: run.as_dict() for kind, run in self.runs.items()}
-        return {"runs": runs, "devices": self.devices, "lost": self.lost, "notes": self.notes}
 
 
 Watch = Callable[[Sequence[Member]], None]

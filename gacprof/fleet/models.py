@@ -15,7 +15,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import device_name
 from gacprof.fleet.cluster import GoneError
-from gacprof.fleet.groups import kind_of
+from gacprof.fleet.members import kind_of
 from gacprof.fleet.on_ray import connected, imported, result_of
 
 T = TypeVar("T")

@@ -13,11 +13,11 @@ import importlib.util
 import mmap
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gacprof.core.errors import MapError, MeasurementError
+from gacprof.core.files import Record
 from gacprof.kernels.names import parse
 from gacprof.kernels.sdpa import padded
 
@@ -32,7 +32,7 @@ _SYMBOL = re.compile(
 
 
 @dataclass(frozen=True)
-class FlashTemplates:
+class FlashTemplates(Record):
     """Templates of one build with the tiles of their prefill and split-KV (decode) kernels."""
 
     torch: str
@@ -48,9 +48,6 @@ class FlashTemplates:
     def even_k(self, head_dim: int) -> bool:
         """Whether the padded head_dim fills its template, so that no bounds are checked."""
         return (padded(head_dim) or head_dim) == self.template_for(head_dim)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 _FORWARD: Tiles = {

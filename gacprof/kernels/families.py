@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gacprof.kernels import template_names, word_names
+from gacprof.kernels.kernel import ARCHITECTURES, Fields
 from gacprof.kernels.signature import Signature
-from gacprof.kernels.vocabulary import ARCHITECTURES, Fields
 
 Reader = Callable[[Signature], Fields]
 

@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
-from gacprof.kernels.demangle import LONGEST
+from gacprof.core.files import Record
 from gacprof.kernels.families import FAMILIES
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.signature import take_apart
+from gacprof.kernels.signature import LONGEST, take_apart
 
 COMPLETES = {
     "split_k_reduce": ("gemm", "gemv"),
@@ -55,7 +54,7 @@ def parse(name: str) -> Kernel:
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Record):
     """One piece of work: its main kernel, what prepared its operands, what completed it."""
 
     main: Kernel
@@ -65,13 +64,6 @@ class Group:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         return (*self.before, self.main, *self.after)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "main": self.main.as_dict(),
-            "before": [kernel.as_dict() for kernel in self.before],
-            "after": [kernel.as_dict() for kernel in self.after],
-        }
 
 
 def attach(names: Iterable[str]) -> list[Group]:

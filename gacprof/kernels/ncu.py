@@ -11,11 +11,12 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from gacprof.core.errors import MeasurementError
+from gacprof.core.files import Record
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import parse
 
@@ -78,13 +79,15 @@ def requested(arch: str | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class KernelCounters:
+class KernelCounters(Record):
     """One kernel launch as Nsight Compute saw it.
 
     ``values`` holds every counter of :data:`METRICS` by key, None
     where ``absent`` says why. ``opcodes`` are executed warp instructions by opcode, None where
     not collected. ``ranges`` are the NVTX ranges around the launch, outermost first.
     """
+
+    derived: ClassVar = ("loads", "mma", "sectors_per_l2_request", "legacy_mma")
 
     kernel: Kernel
     arch: str | None
@@ -126,17 +129,6 @@ class KernelCounters:
         if self.arch != "sm90" or old is None or new is None or old + new == 0:
             return None
         return old > new
-
-    def as_dict(self) -> dict[str, Any]:
-        plain = {part.name: getattr(self, part.name) for part in fields(self)}
-        return plain | {
-            "kernel": self.kernel.as_dict(),
-            "ranges": list(self.ranges),
-            "loads": self.loads,
-            "mma": self.mma,
-            "sectors_per_l2_request": self.sectors_per_l2_request,
-            "legacy_mma": self.legacy_mma,
-        }
 
 
 def read_report(path: Path) -> list[KernelCounters]:

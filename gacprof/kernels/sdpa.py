@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 from gacprof.core.errors import MapError
+from gacprof.core.files import Record
 from gacprof.core.points import Point
 
 OLDEST, NEWEST = (2, 6), (2, 13)
@@ -75,7 +76,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class BackendChoice:
+class BackendChoice(Record):
     """``backend`` is who serves; ``refusals`` says of each other backend why it cannot.
 
     A backend that is neither chosen nor refused could serve but comes later in the order.
@@ -84,6 +85,8 @@ class BackendChoice:
     not know.
     """
 
+    derived: ClassVar = ("explanation",)
+
     backend: str
     refusals: Mapping[str, str]
     order: tuple[str, ...]
@@ -91,7 +94,8 @@ class BackendChoice:
     basis: str = "rules"
     doubts: tuple[str, ...] = ()
 
-    def explain(self) -> str:
+    @property
+    def explanation(self) -> str:
         """One sentence."""
         text = f"SDPA takes {self.backend}"
         if self.pads_to:
@@ -99,9 +103,6 @@ class BackendChoice:
         earlier = self.order[: self.order.index(self.backend)] if self.backend in self.order else ()
         reasons = [f"{name}: {self.refusals[name]}" for name in earlier if name in self.refusals]
         return text + (f" (refused by {'; '.join(reasons)})" if reasons else "")
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"refusals": dict(self.refusals), "explanation": self.explain()}
 
 
 def question_of(point: Point, arch: str, torch: str, cudnn: int | None = None) -> Question:
@@ -254,7 +255,7 @@ def ask(question: Question) -> BackendChoice:
     ``arch``, ``torch`` and ``cudnn`` of the question are not used: the device answers.
     Raises :class:`MeasurementError` without CUDA, or where the tensors do not fit.
     """
-    from gacprof.operators.sdpa_choice import torch_choice
+    from gacprof.operators.attention import torch_choice
 
     q = question
     found = torch_choice(

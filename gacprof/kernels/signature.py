@@ -1,17 +1,166 @@
-"""A kernel's name taken apart as C++: its path, its template arguments, its words.
-
-Names come from several tools, each with its own spelling. The PyTorch profiler prints
-``void f<128, false>(Params)``, Nsight Compute ``f<(int)128, (bool)0>``, symbol tables
-``_Z1fILi128ELb0EEvP6Params``, and tables cut long names short. All of them end up as the
-same :class:`Signature`.
-"""
+"""A kernel's name as C++: demangled as far as needed, then taken apart."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from gacprof.kernels.demangle import demangle, identifiers
+_BUILTIN = {
+    **{"v": "void", "w": "wchar_t", "b": "bool", "c": "char", "a": "signed char"},
+    **{"h": "unsigned char", "s": "short", "t": "unsigned short", "i": "int"},
+    **{"j": "unsigned int", "l": "long", "m": "unsigned long", "x": "long long"},
+    **{"y": "unsigned long long", "f": "float", "d": "double", "e": "long double"},
+    **{"Dh": "half", "Dn": "decltype(nullptr)", "DF16b": "__bf16", "DF16_": "_Float16"},
+}
+_QUALIFIER = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile", "r": " restrict"}
+LONGEST = 20_000
+"""Characters of a mangled name; the longest known, of CUTLASS 3, have some 10,000."""
+MOST_WORK = 2_000_000
+"""Characters that reading one name may make, all substitutions together."""
+
+
+class _NotUnderstoodError(Exception):
+    pass
+
+
+def demangle(name: str) -> str | None:
+    """``ns::function<args>`` of a mangled name; None where it is not understood or too large."""
+    if not name.startswith("_Z") or len(name) > LONGEST:
+        return None
+    symbol = re.sub(r"(\.\w+)+$", "", name)  # .cold, .part.0, .kd
+    try:
+        return _Reader(symbol[2:]).name()
+    except (_NotUnderstoodError, IndexError, ValueError, RecursionError):
+        return None
+
+
+def identifiers(name: str) -> list[str]:
+    """All length-prefixed identifiers of a mangled name, in order. Never fails."""
+    found, at = [], 0
+    while match := re.compile(r"\d+").search(name, at):
+        digits, at = match.group(), match.end()
+        for start in range(max(0, len(digits) - 3), len(digits)):  # of "Li1289flash_fwd": 9
+            size = int(digits[start:])
+            word = name[at : at + size]
+            if 1 < size < 1000 and len(word) == size and re.fullmatch(r"[A-Za-z_]\w*", word):
+                found.append(word)
+                at += size
+                break
+    return found
+
+
+class _Reader:
+    """Recursive descent over one mangled name, keeping the list of substitutions."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self.seen: list[str] = []
+        self.work = 0
+
+    def sees(self, pattern: str) -> re.Match[str] | None:
+        return re.compile(pattern).match(self.text, self.at)
+
+    def take(self, pattern: str) -> str | None:
+        if found := self.sees(pattern):
+            self.at = found.end()
+            return found.group()
+        return None
+
+    def need(self, pattern: str) -> str:
+        found = self.take(pattern)
+        if found is None:
+            raise _NotUnderstoodError
+        return found
+
+    def made(self, text: str) -> str:
+        """Count the work. All text that can be referred to again, and doubled, comes by here."""
+        self.work += len(text)
+        if self.work > MOST_WORK:
+            raise _NotUnderstoodError
+        return text
+
+    def remember(self, text: str) -> str:
+        self.seen.append(self.made(text))
+        return text
+
+    def name(self) -> str:
+        if self.take("N"):
+            return self.nested()
+        if self.sees("S(?!t)"):
+            base = self.substitution()
+        else:
+            base = ("std::" if self.take("St") else "") + self.word()
+            if self.sees("I"):
+                self.remember(base)
+        return base + self.arguments() if self.sees("I") else base
+
+    def nested(self) -> str:
+        self.take("[rVKRO]*")
+        text = ""
+        while not self.take("E"):
+            kept = True
+            if self.sees("S(?!t)"):
+                text, kept = self.substitution(), False
+            elif self.sees("I"):
+                text += self.arguments()
+            elif self.take("St"):
+                text, kept = "std", False
+            else:
+                text += ("::" if text else "") + self.word()
+            if kept and not self.sees("E"):
+                self.remember(text)
+        return text
+
+    def word(self) -> str:
+        """One identifier."""
+        self.take("L")  # internal linkage
+        size = int(self.need(r"\d+"))
+        word = self.text[self.at : self.at + size]
+        self.at += size
+        if self.at > len(self.text):
+            raise _NotUnderstoodError
+        return "(anonymous namespace)" if word.startswith("_GLOBAL__N_") else word
+
+    def substitution(self) -> str:
+        code = self.need("S[0-9A-Z]*_")[1:-1]
+        return self.made(self.seen[int(code, 36) + 1 if code else 0])
+
+    def arguments(self) -> str:
+        """``I … E`` as ``<a, b>``."""
+        self.need("I")
+        listed = ", ".join(self.values())
+        return self.made(f"<{listed}{' ' if listed.endswith('>') else ''}>")
+
+    def values(self) -> list[str]:
+        """Types and values up to ``E``; an argument pack is spliced in."""
+        listed: list[str] = []
+        while not self.take("E"):
+            if self.take("J"):
+                listed += self.values()
+            else:
+                listed.append(self.literal() if self.take("L") else self.type())
+        return listed
+
+    def literal(self) -> str:
+        """``i128E`` as ``128``; of what is no number, with its type."""
+        kind = self.type()
+        value = self.need(r"n?[0-9a-f]*E")[:-1].replace("n", "-")
+        if kind == "bool":
+            return "true" if value == "1" else "false"
+        return value if kind in _BUILTIN.values() else f"({kind}){value}"
+
+    def type(self) -> str:
+        if code := self.take(r"DF16[b_]|D[hn]|[a-fhijlmstv-y]"):
+            return _BUILTIN[code]
+        if letter := self.take("[PROKVr]"):
+            return self.remember(self.type() + _QUALIFIER[letter])
+        if self.sees("S(?!t)"):
+            text = self.substitution()
+            return self.remember(text + self.arguments()) if self.sees("I") else text
+        if self.sees(r"[N\d]|St"):
+            return self.remember(self.name())
+        raise _NotUnderstoodError
+
 
 _CAST = re.compile(r"\((?:unsigned )?(?:int|long|short|char|bool)(?: long)?\)(-?\d+)")
 _BOOL_CAST = re.compile(r"\(bool\)([01])")

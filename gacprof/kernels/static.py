@@ -14,11 +14,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import MeasurementError
+from gacprof.core.files import Record
 
 ARCHITECTURES = ("sm80", "sm90", "sm100")
 DIVISORS = (16, 8, 4, 2, 1)
@@ -45,7 +46,7 @@ SHOWN = ("row_copy", "gemm")
 
 
 @dataclass(frozen=True)
-class CompiledProbe:
+class CompiledProbe(Record):
     """What one probe became on one architecture with dims divisible by ``divisible_by``.
 
     ``load_bytes`` is the narrowest global load; ``asynchronous`` whether loads go past the
@@ -63,9 +64,6 @@ class CompiledProbe:
     ptx_mma: str | None
     sass_mma: str | None
     reason: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def table(

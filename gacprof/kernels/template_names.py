@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gacprof.kernels.kernel import Flag, Types
-from gacprof.kernels.signature import Signature, template
-from gacprof.kernels.vocabulary import (
+from gacprof.kernels.kernel import (
     ARCHITECTURES,
     ELEMENT_BYTES,
     TMA_BYTES,
     Fields,
+    Flag,
+    Types,
     data_types,
 )
+from gacprof.kernels.signature import Signature, template
 
 _FORWARD: Mapping[int, str] = {
     5: "dropout causal even_mn even_k return_softmax",

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 
-from gacprof.kernels.kernel import Types
-from gacprof.kernels.signature import Signature
-from gacprof.kernels.vocabulary import (
+from gacprof.kernels.kernel import (
     ARCHITECTURES,
     ELEMENT_BYTES,
     MMA,
     OP_LETTERS,
     TMA_BYTES,
     Fields,
+    Types,
     Words,
     data_type,
     data_types,
     numbers,
     run_together,
 )
+from gacprof.kernels.signature import Signature
 
 NVJET_TYPES = {
     **{"h": "float16", "t": "bfloat16", "s": "float32", "d": "float64"},

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
     from gacprof.core import Progress
-    from gacprof.diagnosing.workload import Tokens
+    from gacprof.diagnosing.predict import Tokens
 
 
 def plan(

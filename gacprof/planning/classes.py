@@ -23,8 +23,8 @@ from gacprof.diagnosing.latency_profile import (
 from gacprof.diagnosing.predict import Estimate, Predictor
 from gacprof.planning.memory import bytes_per_unit, dense_bytes
 from gacprof.planning.objectives import candidates, share_kept
+from gacprof.planning.presets import Requirements
 from gacprof.planning.request import Bounds
-from gacprof.planning.requirements import Requirements
 
 if TYPE_CHECKING:
     from gacprof.planning.problem import Problem

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
 from gacprof.cliffmap.schema import BASIS
-from gacprof.core.error_budget import of_merging
+from gacprof.core.dtypes import of_merging
 from gacprof.diagnosing.companions import companions
 from gacprof.diagnosing.latency_profile import latency_profile
 from gacprof.planning.classes import DimClass, Option

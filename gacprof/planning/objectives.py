@@ -25,7 +25,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Stored, norms
-from gacprof.diagnosing.workload import is_number
+from gacprof.diagnosing.predict import is_number
 
 if TYPE_CHECKING:
     from gacprof.planning.classes import DimClass, Option

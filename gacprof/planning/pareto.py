@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
-from gacprof.core.frames import Framed
+from gacprof.core.files import Record
+from gacprof.core.formatting import Framed
 from gacprof.core.points import MAX_DIM
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.evaluation import Evaluator, Variant
@@ -46,8 +47,11 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Pareto(Framed):
+class Pareto(Record, Framed):
     """``grid`` holds exact cells over budgets and latency limits, where it was asked for."""
+
+    schema: ClassVar = "gacprof.pareto/1"
+    derived: ClassVar = ("schema",)
 
     checkpoint: str
     map: str
@@ -58,9 +62,6 @@ class Pareto(Framed):
     variants: tuple[Variant, ...]
     grid: Grid | None = None
     notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"schema": "gacprof.pareto/1"}
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
         return (asdict(variant) for variant in self.variants)

@@ -14,8 +14,8 @@ from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.classes import DimClass, Dims, Kept, build_class
 from gacprof.planning.memory import Ceiling, ceilings
 from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
+from gacprof.planning.presets import Requirements, requirements
 from gacprof.planning.request import Bounds, PlanRequest, grouped
-from gacprof.planning.requirements import Requirements, requirements
 
 
 @dataclass(frozen=True)

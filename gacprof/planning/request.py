@@ -9,8 +9,8 @@ from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.workload import Tokens, is_number
-from gacprof.planning.requirements import Requirements
+from gacprof.diagnosing.predict import Tokens, is_number
+from gacprof.planning.presets import Requirements
 
 WINDOW = 0.25
 """How far around a dim's size other sizes are offered, as a fraction."""

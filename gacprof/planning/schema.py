@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from gacprof.cliffmap.judge import Verdict
 from gacprof.core.errors import PlanError
 from gacprof.core.files import write_json
-from gacprof.core.frames import Framed
+from gacprof.core.formatting import Framed
 
 SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 

@@ -30,7 +30,7 @@ from gacprof.report.figures_style import (
     new_figure,
     title,
 )
-from gacprof.report.tables_map import latencies
+from gacprof.report.tables import latencies
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

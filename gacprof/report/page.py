@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.catalogue import map_facts
 from gacprof.cliffmap.detect import penalty
+from gacprof.cliffmap.storage import map_facts
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_text
 from gacprof.operators import OPERATORS
@@ -22,8 +22,7 @@ from gacprof.report.figures import View, staircase
 from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
-from gacprof.report.tables import to_html
-from gacprof.report.tables_map import constraints, latencies
+from gacprof.report.tables import constraints, latencies, to_html
 from gacprof.report.wording import FILTERS, caption, point_words, summary
 
 if TYPE_CHECKING:

@@ -1,17 +1,27 @@
-"""Tables as values, and as Markdown, LaTeX, CSV and HTML."""
+"""Tables as values, as Markdown, LaTeX, CSV and HTML; and what a map says of every curve."""
 
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import reduce
+from math import gcd
+from statistics import median
+from typing import TYPE_CHECKING
 
+from gacprof.cliffmap import CliffMap, detect
+from gacprof.cliffmap.detect import label
+from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.core.errors import ReportError
+from gacprof.core.files import Record
 from gacprof.core.formatting import percent
+from gacprof.kernels import Kernel, attach
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Cell = str | int | float | None
 
@@ -37,7 +47,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Record):
     """Rows of plain values; None is a value that the map does not hold.
 
     ``notes`` say what is missing and which suite gives it.
@@ -48,9 +58,6 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = field(default=())
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def texts(self, missing: str = "–") -> list[list[str]]:
         """The rows as they are shown."""
@@ -147,3 +154,140 @@ _TEX = {
 
 def _tex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in text)
+
+
+CONSTRAINT_COLUMNS = (
+    Column("constraint found"), Column("penalty if violated", share=True),
+    Column("rate lost", share=True), Column("largest cliff within it", share=True), Column("at"),
+)  # fmt: skip
+CLASS_COLUMNS = (
+    Column("kernel family"), Column("instruction"), Column("alignment"),
+    Column("latency [µs]", 1), Column("ratio", 2),
+)  # fmt: skip
+
+
+def constraints(cliff_map: CliffMap, curves: Sequence[Curve]) -> Table:
+    """A row a curve and constraint, as the curve's own points show it."""
+    rows = tuple((curve.identity, *row) for curve in curves for row in constraint_rows(curve))
+    return Table(
+        "", f"Constraints: {_device(cliff_map)}", (Column("curve"), *CONSTRAINT_COLUMNS), rows
+    )
+
+
+def classes(cliff_map: CliffMap, curves: Sequence[Curve]) -> Table:
+    """A row a residue class of every curve that has any, the fastest first."""
+    rows = tuple((curve.identity, *row) for curve in curves for row in class_rows(curve))
+    columns = (Column("curve"), Column("class"), *CLASS_COLUMNS)
+    bare = [curve for curve in curves if curve.period and not curve.kernels]
+    note = f"{len(bare)} curves have no kernel names recorded"
+    return Table(
+        "", f"Residue classes: {_device(cliff_map)}", columns, rows, (note,) if bare else ()
+    )
+
+
+TABLES: Mapping[str, Callable[[CliffMap, Sequence[Curve]], Table]] = {
+    "constraints": constraints,
+    "classes": classes,
+}
+
+
+def map_table(cliff_map: CliffMap, name: str, curves: Sequence[Curve]) -> Table:
+    """``constraints`` or ``classes`` of these curves. Raises :class:`ReportError` for another."""
+    if cliff_map.by_rules:
+        return _rules(cliff_map, curves)
+    if name not in TABLES:
+        raise ReportError(f"no table '{name}' (there are {', '.join(TABLES)})")
+    return TABLES[name](cliff_map, curves)
+
+
+def _rules(cliff_map: CliffMap, curves: Sequence[Curve]) -> Table:
+    """A row a curve and rule, in the place of either table: costs are not known."""
+    rows = tuple(
+        (curve.identity, rule.tier, rule.says, rule.relative, rule.basis, rule.source)
+        for curve in curves for rule in curve.rules if rule.tier is not None
+    )  # fmt: skip
+    columns = (
+        Column("curve"), Column("tier", 0), Column("rule"), Column("published cost", 1),
+        Column("basis"), Column("source"),
+    )  # fmt: skip
+    return Table("", f"Tiers, {BASIS}: {_device(cliff_map)}", columns, rows, (BASIS,))
+
+
+def constraint_rows(curve: Curve) -> list[tuple[Cell, ...]]:
+    """(constraint, median penalty if violated, the same as a loss of rate, largest cliff within
+    it, where): the best residue class first; then the coarser multiple that all its frontier
+    dims share, if any."""
+    edge, place = _largest_cliff(curve)
+    if curve.period is None:
+        return [("none found", None, None, edge, place)]
+    best = curve.period.classes[0].remainders
+    modulus = curve.period.modulus
+    outside = [d for d in curve.points.d if d % modulus not in best]
+    words = label(curve.axis, modulus, best)
+    found: list[tuple[Cell, ...]] = [(words, *_lost(curve, outside), edge, place)]
+    coarse = reduce(gcd, curve.frontier, 0)
+    if len(curve.frontier) > 2 and coarse > modulus and coarse % modulus == 0:
+        within = [d for d in curve.points.d if d % modulus in best and d % coarse]
+        found.append((f"{curve.axis} % {coarse} = 0", *_lost(curve, within), None, None))
+    return found
+
+
+def class_rows(curve: Curve) -> list[tuple[Cell, ...]]:
+    """(class, kernel family, instruction, alignment, median µs, ratio to the fastest), of the
+    kernel that serves most of the class; nothing for a curve without classes."""
+    if curve.period is None:
+        return []
+    rows: list[tuple[Cell, ...]] = []
+    for c in curve.period.classes:
+        modulus = curve.period.modulus
+        members = {d: us for d, us in latencies(curve).items() if d % modulus in c.remainders}
+        seen = Counter(
+            (f"{k.family} {k.arch or ''}".strip(), "m{}n{}k{}".format(*k.mma) if k.mma else None,
+             k.alignment)
+            for k in main_kernels(curve, list(members))
+        )  # fmt: skip
+        served = seen.most_common(1)[0][0] if seen else (None, None, None)
+        words = label(curve.axis, modulus, c.remainders)
+        rows.append((words, *served, median(members.values()), c.ratio))
+    return rows
+
+
+def latencies(curve: Curve) -> dict[int, float]:
+    """Dim → median in µs."""
+    return dict(zip(curve.points.d, curve.points.median_us, strict=True))
+
+
+def penalties(curve: Curve) -> dict[int, float]:
+    """Dim → penalty as a share."""
+    return dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
+
+
+def main_kernels(curve: Curve, dims: Sequence[int]) -> list[Kernel]:
+    """The main kernel at each of these dims, where the map recorded kernels."""
+    if not curve.points.kernels:
+        return []
+    at = dict(zip(curve.points.d, curve.points.kernels, strict=True))
+    names = [curve.kernels[i] for d in dims if (i := at.get(d)) is not None]
+    groups = [attach(kernels) for kernels in names]
+    return [max(g, key=lambda group: group.main.role != "unknown").main for g in groups if g]
+
+
+def _device(cliff_map: CliffMap) -> str:
+    return f"{cliff_map.file.device.name} ({cliff_map.file.provenance.kind})"
+
+
+def _lost(curve: Curve, dims: list[int]) -> tuple[float | None, float | None]:
+    """(median penalty, share of the rate that it means) over these dims, as far as settled."""
+    lost = penalties(curve)
+    settled = [lost[d] for d in dims if curve.coverage.settles(d)]
+    if not settled:
+        return None, None
+    penalty = median(settled)
+    return penalty, penalty / (1 + penalty)
+
+
+def _largest_cliff(curve: Curve) -> tuple[float | None, str | None]:
+    best = curve.period.classes[0].remainders if curve.period else [0]
+    cliffs = [c for c in curve.cliffs if c.remainders == best]
+    largest = max(cliffs, key=lambda c: abs(c.jump), default=None)
+    return (largest.jump, f"{largest.before} → {largest.after}") if largest else (None, None)

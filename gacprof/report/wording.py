@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gacprof.cliffmap.detect import label
 from gacprof.core import formatting
 from gacprof.report.figures import View, classes_of
-from gacprof.report.tables_map import penalties
+from gacprof.report.tables import penalties
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.schema import Curve

@@ -8,7 +8,7 @@ weights keep what the quantisation lost.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import make_readable, sync, write_json
+from gacprof.core.files import Record, make_readable, sync, write_json
 from gacprof.resizing.output import PROVENANCE, refuse_existing, require_space, workspace
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SHARD = "5GB"
 
 
 @dataclass(frozen=True)
-class ImportResult:
+class ImportResult(Record):
     """Where the folder is, what of: ``dtype`` is that of the weights written."""
 
     source: str
@@ -39,9 +39,6 @@ class ImportResult:
     parameters: int
     tokenizer: bool
     notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def import_gguf(
@@ -53,8 +50,7 @@ def import_gguf(
     Raises :class:`CheckpointError` for a file that transformers cannot read, and where ``out``
     exists.
     """
-    from gacprof.checkpoint.gguf_model import load_gguf
-    from gacprof.checkpoint.load import dtype_of
+    from gacprof.checkpoint.load import dtype_of, load_gguf
     from gacprof.checkpoint.skeleton import quiet, require_transformers
     from gacprof.checkpoint.tokenizer import tokenizer_beside
 

@@ -20,12 +20,11 @@ from typing import Any
 import gacprof
 from gacprof.checkpoint import Inventory, mirrored_files
 from gacprof.checkpoint.config import module_facts
-from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container
+from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container, read_header
 from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
 from gacprof.checkpoint.inventory import NewSizes
+from gacprof.checkpoint.layouts.blocks import widths_against_config
 from gacprof.checkpoint.layouts.names import names_below
-from gacprof.checkpoint.layouts.width import widths_against_config
-from gacprof.checkpoint.safetensors import read_header
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, held, remove_unheld, sync, write_json, write_text
 from gacprof.core.formatting import visible

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gacprof.core.files import Record
 
 EXACT = "mathematically exact: only zeros were added, so only rounding can differ"
 FUSED = (
@@ -44,15 +46,17 @@ class Resized:
 
 
 @dataclass(frozen=True)
-class RealignResult:
+class RealignResult(Record):
     """``parameters_*`` count all stored elements; ``bytes_written`` is what the weights take.
 
     ``resumed`` lists weight files that an earlier, killed run had finished; ``fused`` the modules
     whose factors were multiplied out; ``not_finite`` the changed tensors that hold NaN or
     infinity (of files written by this run; tensors that stay as they are, are not looked at).
     ``rounding`` is what rounding the ``fused`` products may move a logit by, as a share of the
-    largest (``core/error_budget.py``); ``verify`` allows for it.
+    largest (``core/dtypes.py``); ``verify`` allows for it.
     """
+
+    derived: ClassVar = ("exact", "meaning")
 
     source: str
     out: str
@@ -102,6 +106,3 @@ class RealignResult:
         if not self.fused:
             return EXACT
         return f"{FUSED}, which may move a logit by {self.rounding:.1e} of the largest"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"exact": self.exact, "meaning": self.meaning}

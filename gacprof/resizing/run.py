@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import gacprof
 from gacprof.checkpoint import Inventory, inventory_for, open_tensors
 from gacprof.core import Progress
-from gacprof.core.error_budget import of_merging
+from gacprof.core.dtypes import of_merging
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
 from gacprof.planning.memory import footprint

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.files import Record
 from gacprof.core.points import LEVEL, Block, Call, Point, PointNote
 from gacprof.devices.device import BlockTimes, Device
 from gacprof.devices.worker import WorkerLostError
@@ -32,7 +33,7 @@ FEWEST_LEVEL_BLOCKS = 4
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class RunSummary(Record):
     """What a sweep measured. ``seconds`` counts this call only, not what it resumed."""
 
     folder: Path
@@ -46,9 +47,6 @@ class RunSummary:
     """Curves with dims that were neither safe nor misaligned when the sweep ended."""
     unfinished: int = 0
     """Curves that the budget ended before that; a resume goes on with them."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"folder": str(self.folder), "seconds": round(self.seconds, 3)}
 
 
 class Outcome(NamedTuple):

@@ -15,8 +15,8 @@ from gacprof.cliffmap.judge import LOOKS
 from gacprof.core.errors import MeasurementError
 from gacprof.core.fit import block_row, fit_blocks, log_matrix
 from gacprof.core.points import Point
+from gacprof.devices.datasheet import ROOFS, Roof
 from gacprof.devices.device import Device, Slot
-from gacprof.devices.roof import ROOFS, Roof
 from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
 from gacprof.sweeping.suite import CurvePlan, Schedule, Suite
 

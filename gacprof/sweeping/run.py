@@ -1,15 +1,174 @@
-"""One sweep of one device from beginning to end, into a folder."""
+"""One sweep of one device, into a new folder or one that the same sweep began."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from gacprof.core import Progress
+from gacprof.core.errors import MeasurementError
+from gacprof.core.points import Environment
 from gacprof.devices.device import Device
 from gacprof.sweeping.engine import Engine, RunSummary
-from gacprof.sweeping.resuming import header_of, opened
-from gacprof.sweeping.store import RunFolder, read_blocks, read_notes
+from gacprof.sweeping.store import (
+    JOURNAL,
+    PARQUET,
+    RUN,
+    RunFolder,
+    read_blocks,
+    read_header,
+    read_notes,
+)
 from gacprof.sweeping.suite import Suite
+
+SHOWN = 5
+"""Differences that a message lists; the others are counted."""
+CONDITIONS = {"threads": "threads", "cores_allowed": "cores that it may use"}
+"""Facts of an environment that change what is measured, and what they count."""
+
+
+def header_of(suite: Suite, environment: Environment, timer: str) -> dict[str, Any]:
+    """What a run folder says of itself."""
+    return {
+        "suite": suite.plain(),
+        "suite_hash": suite.hash,
+        "environment": environment.as_dict(),
+        "timer": timer,
+    }
+
+
+@contextmanager
+def opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Hold the folder, which is new or holds the same sweep; an interrupt folds its journal."""
+    if store.path.exists() and not store.path.is_dir():
+        raise MeasurementError(f"{store.path} is a file; --out names a folder")
+    try:
+        _check_free(store)
+        store.lock()
+    except OSError as error:
+        raise MeasurementError(f"cannot write to {store.path}: {error.strerror}") from None
+    try:
+        if store.started:
+            _check_resumable(store.path, header, resume)
+        else:
+            store.write_header(header)
+        try:
+            yield
+        except KeyboardInterrupt:
+            store.fold()
+            raise
+    except OSError as error:
+        raise MeasurementError(
+            f"writing to {store.path} failed: {error.strerror or error}; "
+            "what was measured is kept, mend it and use --resume"
+        ) from None
+    finally:
+        store.close()
+
+
+def _check_free(store: RunFolder) -> None:
+    """Before anything is written. Samples without their header may be of any suite and device:
+    going on with them would mix what does not belong together."""
+    held = store.others() if store.path.is_dir() and not store.started else []
+    if {JOURNAL, PARQUET} & set(held):
+        raise MeasurementError(
+            f"{store.path} holds samples without their {RUN}, which says what they are of: "
+            "restore it, or use another --out"
+        )
+    if held:
+        raise MeasurementError(f"{store.path} holds no sweep, but {held[0]}: choose another --out")
+
+
+def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
+    if not resume:
+        raise MeasurementError(
+            f"{path} holds a sweep already: use --resume to go on with it, or another --out"
+        )
+    old = read_header(path)
+    if old["suite_hash"] != header["suite_hash"]:
+        found = list(_differences(old["suite"], header["suite"]))
+        found.sort(key=lambda text: not text.startswith("name "))
+        more = f"; and {len(found) - SHOWN} more differences" if len(found) > SHOWN else ""
+        raise MeasurementError(
+            f"{path} holds another suite: {'; '.join(found[:SHOWN])}{more}. Use another --out"
+        )
+    _check_same_device(
+        path,
+        Environment.from_dict(old["environment"]),
+        Environment.from_dict(header["environment"]),
+    )
+    if old["timer"] != header["timer"]:
+        raise MeasurementError(
+            f"{path} was timed by {_value(old['timer'])}, here it would be by {header['timer']}; "
+            "use another --out, or the same --timer"
+        )
+
+
+def _check_same_device(path: Path, there: Environment, here: Environment) -> None:
+    """Raises :class:`MeasurementError` where a run folder is of another device or stack."""
+    for key in ("kind", "name", "arch", "stack"):
+        was, now = getattr(there, key), getattr(here, key)
+        if was != now:
+            raise MeasurementError(
+                f"{path} was measured elsewhere: {key} was {_value(was)}, here it is "
+                f"{_value(now)}; use another --out"
+            )
+    for key, what in CONDITIONS.items():
+        was, now = there.facts.get(key), here.facts.get(key)
+        if was != now:
+            raise MeasurementError(
+                f"{path} was measured with {_value(was)} {what}, here there are {_value(now)}; "
+                "use the same number, or another --out"
+            )
+
+
+def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
+    """Each key that differs with both values, as ``timing.passes was 2, now 3``."""
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys()):
+            yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
+    elif _tables(old) and _tables(new):
+        for number, (was, now) in enumerate(zip(old, new, strict=False)):
+            yield from _differences(was, now, f"{key}[{number}]")
+        if len(old) != len(new):
+            yield f"{key} had {len(old)} tables, now {len(new)}"
+    elif isinstance(old, list) and isinstance(new, list):
+        yield f"{key} {_of_lists(old, new)}"
+    else:
+        yield f"{key} was {_value(old)}, now {_value(new)}"
+
+
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _of_lists(old: list[Any], new: list[Any]) -> str:
+    """What one list has and the other has not; both, where they differ in order only."""
+    gone, come = [v for v in old if v not in new], [v for v in new if v not in old]
+    found = [
+        f"{word} {_listed(values)}" for word, values in (("lost", gone), ("gained", come)) if values
+    ]
+    return " and ".join(found) or f"was {_listed(old)}, now {_listed(new)}"
+
+
+def _listed(values: list[Any]) -> str:
+    more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
+    return ", ".join(_value(value) for value in values[:SHOWN]) + more
+
+
+def _value(value: Any) -> str:
+    """``unset`` for a key that is not there; a range as suites write it."""
+    if value is None:
+        return "unset"
+    if isinstance(value, list):
+        return f"[{_listed(value)}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_value(v)}" for name, v in value.items()) + " }"
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def run_sweep(

@@ -35,7 +35,7 @@ from gacprof.cli.app import main
 from gacprof.cli.options import OneDevice, budget_seconds
 from gacprof.cli.printing import progress, say
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.catalogue import map_facts
+from gacprof.cliffmap.storage import map_facts
 from gacprof.core import Progress
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent

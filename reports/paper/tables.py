@@ -26,15 +26,18 @@ from gacprof.cliffmap.selection import best
 from gacprof.core.errors import ReportError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.report.tables import Cell, Column, Table, render
-from gacprof.report.tables_map import (
+from gacprof.report.tables import (
     CLASS_COLUMNS,
     CONSTRAINT_COLUMNS,
+    Cell,
+    Column,
+    Table,
     class_rows,
     constraint_rows,
     latencies,
     main_kernels,
     penalties,
+    render,
 )
 
 PAPER_ATTENTION = {"batch": 4, "heads": 32, "q_len": 2048}

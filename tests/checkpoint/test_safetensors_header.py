@@ -11,8 +11,7 @@ import pytest
 from checkpoint_making import MemoryFolder, header_of, write_header
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.containers import read_container
-from gacprof.checkpoint.safetensors import read_safetensors
+from gacprof.checkpoint.containers import read_container, read_safetensors
 from gacprof.core.errors import CheckpointError
 
 
@@ -91,7 +90,7 @@ def test_refused_with_one_clear_line(file: bytes) -> None:
 
 
 def test_more_tensors_than_any_model_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gacprof.checkpoint.safetensors.MAX_TENSORS", 3)
+    monkeypatch.setattr("gacprof.checkpoint.containers.MAX_TENSORS", 3)
     header, length = header_of({str(i): (1,) for i in range(4)})
     with pytest.raises(CheckpointError, match="4 tensors"):
         read(framed(header, length))

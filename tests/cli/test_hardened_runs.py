@@ -53,7 +53,7 @@ def test_a_map_of_an_unfinished_sweep_says_so_everywhere(run, tmp_path):
 
 
 def test_a_diagnosis_by_an_unfinished_map_says_so(tmp_path):
-    from gacprof.demo.model import write_demo_checkpoint
+    from gacprof.demo.models import write_demo_checkpoint
 
     folder = swept(tmp_path / "run")
     without_the_last_curve(folder)

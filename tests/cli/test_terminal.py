@@ -25,7 +25,7 @@ def gacprof(*arguments, columns: int):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    from gacprof.demo.model import write_demo_checkpoint
+    from gacprof.demo.models import write_demo_checkpoint
 
     return write_demo_checkpoint(tmp_path_factory.mktemp("demo") / "model")
 

@@ -11,8 +11,8 @@ from planted_blocks import linear, planted
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
-from gacprof.cliffmap.catalogue import map_facts
 from gacprof.cliffmap.compare import check, diff
+from gacprof.cliffmap.storage import map_facts
 from gacprof.core.points import Environment
 
 STACK = {"torch": "2.13.0+cu130", "cublas": "13.1.0.3", "cudnn": "91501", "driver": "580.65"}

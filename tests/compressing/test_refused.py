@@ -9,7 +9,7 @@ from compressing_models import make_model, make_phi3
 from safetensors.torch import load_file, save_file
 
 import gacprof
-from gacprof.compressing import decomposing, gradients, sensitivity
+from gacprof.compressing import activations, decomposing, sensitivity
 from gacprof.compressing.layered import LayeredModel
 from gacprof.core.errors import CompressionError, GacprofError
 
@@ -155,8 +155,8 @@ def files_of(folder):
 STOPS = {
     "svd-llm": [(LayeredModel, "run", 2), (decomposing, "_decompose", 9)],
     "asvd": [(LayeredModel, "run", 2), (sensitivity, "_branch", 2), (sensitivity, "_losses", 1)],
-    "palu": [(gradients, "_loss", 1), (gradients, "_layer_back", 2)],
-    "llm-pruner": [(gradients, "_layer_back", 3), (LayeredModel, "run", 2)],
+    "palu": [(activations, "_loss", 1), (activations, "_layer_back", 2)],
+    "llm-pruner": [(activations, "_layer_back", 3), (LayeredModel, "run", 2)],
 }
 """Where a run is stopped, one try after the other: what is called, and at which call."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
-from gacprof.demo.model import described, ranks, write_demo_checkpoint
+from gacprof.demo.models import described, ranks, write_demo_checkpoint
 from gacprof.demo.run import MARKER, _fresh, commands
 
 
@@ -51,7 +51,7 @@ def test_the_commands_on_the_page_are_verbs_that_exist(tmp_path):
 
 
 def test_calibration_and_evaluation_text_are_disjoint(tmp_path):
-    from gacprof.demo.trained import write_texts
+    from gacprof.demo.models import write_texts
 
     calibration, evaluation = (path.read_text() for path in write_texts(tmp_path))
     paragraphs = [{p.strip() for p in t.split("\n\n")} for t in (calibration, evaluation)]
@@ -60,7 +60,7 @@ def test_calibration_and_evaluation_text_are_disjoint(tmp_path):
 
 
 def test_a_trained_model_that_cannot_be_used_is_refused_with_the_reason(tmp_path, fixtures):
-    from gacprof.demo.trained import refusal
+    from gacprof.demo.models import refusal
 
     assert "no trained model" in refusal(tmp_path / "nowhere")
     shutil.copytree(fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "asvd")

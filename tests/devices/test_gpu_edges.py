@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gacprof.core.errors import MeasurementError
+from gacprof.devices.datasheet import ROOFS
 from gacprof.devices.nvml import READING_S, Telemetry, locked, open_nvml, slowdown_bits
-from gacprof.devices.roof import ROOFS
 
 
 class NvmlError(Exception):

@@ -19,7 +19,7 @@ from gacprof.evaluation.choices import (  # noqa: E402
     requests,
     score_choices,
 )
-from gacprof.evaluation.likelihood import Scorer  # noqa: E402
+from gacprof.evaluation.perplexity import Scorer  # noqa: E402
 
 
 def _question(i: int) -> Question:

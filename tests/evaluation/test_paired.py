@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gacprof.evaluation.paired import FEWEST, accuracy_change, perplexity_change
+from gacprof.evaluation.comparison import FEWEST, accuracy_change, perplexity_change
 
 
 def test_a_model_against_itself_differs_by_exactly_nothing():

@@ -11,9 +11,13 @@ pytest.importorskip("transformers")
 
 from tiny_models import POSITIONS, tiny_model  # noqa: E402
 
-from gacprof.evaluation import likelihood  # noqa: E402
-from gacprof.evaluation.likelihood import Scorer  # noqa: E402
-from gacprof.evaluation.perplexity import TextScore, score_text, windows  # noqa: E402
+from gacprof.evaluation import perplexity  # noqa: E402
+from gacprof.evaluation.perplexity import (  # noqa: E402
+    Scorer,
+    TextScore,
+    score_text,
+    windows,
+)
 
 SIZES = [(64, 64), (64, 32), (16, 5), (7, 7), (1, 1)]
 
@@ -76,7 +80,7 @@ def test_a_text_within_one_window_has_the_models_own_loss(model, ids):
 
 def test_chunks_of_logits_change_nothing(model, ids, monkeypatch):
     whole = score_text(Scorer(model), ids, 64, 32)
-    monkeypatch.setattr(likelihood, "CHUNK_BYTES", 4 * model.config.vocab_size * 5)
+    monkeypatch.setattr(perplexity, "CHUNK_BYTES", 4 * model.config.vocab_size * 5)
     scorer = Scorer(model)
     assert scorer.in_chunks
     sizes = []

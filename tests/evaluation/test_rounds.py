@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gacprof.evaluation.rounds import FEWEST_ROUNDS, WARM_UP_ROUNDS, Rounds  # noqa: E402
+from gacprof.evaluation.summary import FEWEST_ROUNDS, WARM_UP_ROUNDS, Rounds  # noqa: E402
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock  # noqa: E402
 
 PREFILL, DECODE = BenchWorkload("prefill", 8, 1), BenchWorkload("decode", 8, 1, calls=3)

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.kernels.kernel import Kernel, Types
+from gacprof.kernels.kernel import ARCHITECTURES, OP_LETTERS, Kernel, Types
 from gacprof.kernels.names import parse
 from gacprof.kernels.template_names import SWITCHES
-from gacprof.kernels.vocabulary import ARCHITECTURES, OP_LETTERS
 from gacprof.kernels.word_names import NVJET_TYPES
 
 _ARCH_NAMES = {number: word for word, number in ARCHITECTURES.items()}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.kernels.demangle import demangle, identifiers
 from gacprof.kernels.names import parse
+from gacprof.kernels.signature import demangle, identifiers
 
 CASES = {  # mangled → c++filt's answer without return type and parameters
     "_ZN8cublasLt19splitKreduce_kernelILi32ELi16Ei6__halfS1_fS1_Lb0ES1_S1_S1_Lb1ELb1ELb0ELb0EEEv"

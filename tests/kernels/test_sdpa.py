@@ -107,10 +107,10 @@ def test_what_the_rules_cannot_know_is_said() -> None:
 
 
 def test_the_explanation_names_padding_and_the_refusals_before_it() -> None:
-    assert choose(asked(107)).explain() == (
+    assert choose(asked(107)).explanation == (
         "SDPA takes flash; q, k and v are padded to 112 and the output is sliced"
     )
-    text = choose(asked(107, mask="float")).explain()
+    text = choose(asked(107, mask="float")).explanation
     assert text.startswith("SDPA takes math (refused by flash: an explicit attn_mask")
     assert "efficient: head_dim 107 of q and k is no multiple of 8" in text
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from gacprof.core.frames import notebook_progress
+from gacprof.core.formatting import notebook_progress
 
 SECONDS = re.compile(r"(budget_s=15|time_cap_s=20)")
 """Of the cells whose result no other cell needs; a plan needs a map that can tell."""
@@ -68,7 +68,7 @@ def test_it_is_stored_with_what_it_shows(path: Path):
 
 def test_a_sweep_shows_its_progress_in_a_notebook():
     source = """
-from gacprof.core.frames import notebook_progress
+from gacprof.core.formatting import notebook_progress
 advance = notebook_progress("sweep <mine>")
 advance(1.0, 4.0); advance(4.0, 4.0)
 """

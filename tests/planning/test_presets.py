@@ -17,9 +17,8 @@ from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
 from gacprof.planning import Constraints, plan
-from gacprof.planning.presets import BLOCK_TYPES, ENGINES, parse_preset
+from gacprof.planning.presets import BLOCK_TYPES, ENGINES, parse_preset, requirements
 from gacprof.planning.request import bounds_of
-from gacprof.planning.requirements import requirements
 
 HIDDEN, HEADS = 256, 8
 LAYERS = (683, 700, 517)

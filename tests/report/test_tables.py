@@ -11,8 +11,7 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
-from gacprof.report.tables import FORMS, Column, Table, render
-from gacprof.report.tables_map import TABLES, map_table
+from gacprof.report.tables import FORMS, TABLES, Column, Table, map_table, render
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from gacprof import api
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.agree import Agreement, agree
+from gacprof.cliffmap.by_rules import Agreement, agree
 from gacprof.core.errors import MapError
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from gacprof.core.errors import MapError
 from gacprof.core.points import DTYPES
-from gacprof.devices.datasheet import sheet, sheets
-from gacprof.devices.roof import ROOFS
+from gacprof.devices.datasheet import ROOFS, sheet, sheets
 from gacprof.kernels.tiers import architecture
 
 

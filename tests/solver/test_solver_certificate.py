@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from knapsack_reference import certify, enumerate_best, table_best
 
 from gacprof.core.errors import SolverError
-from gacprof.solver import InfeasibleBudget, Solution, expansion, pareto, solve
+from gacprof.solver import InfeasibleBudget, Solution, branch, pareto, solve
 
 numbers = st.floats(-1e12, 1e12) | st.floats(-1e-12, 1e-12) | st.integers(-3, 3).map(float)
 classes = st.lists(
@@ -60,8 +60,8 @@ def test_past_the_work_cap_the_gap_is_stated():
 
 
 def test_a_core_that_may_not_grow_leaves_a_stated_gap(monkeypatch):
-    monkeypatch.setattr(expansion, "FIRST_QUOTA", 512)
-    monkeypatch.setattr(expansion, "MOST_QUOTA", 2048)
+    monkeypatch.setattr(branch, "FIRST_QUOTA", 512)
+    monkeypatch.setattr(branch, "MOST_QUOTA", 2048)
     costs, values, budget = _hard()
     solution = solve(costs, values, budget)
     certify(solution, costs, values, budget)

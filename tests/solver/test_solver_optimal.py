@@ -8,7 +8,7 @@ import pytest
 from knapsack_reference import agrees, certify, enumerate_best, table_best
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from gacprof.solver import exact, expansion, solve
+from gacprof.solver import branch, exact, solve
 
 
 def test_one_resource_equals_enumeration():
@@ -44,7 +44,7 @@ def test_two_resources_equal_the_dense_table():
 
 @pytest.mark.parametrize(
     ("module", "constant", "setting"),
-    [(expansion, "CANDIDATES", 3), (exact, "COARSE", 10)],
+    [(branch, "CANDIDATES", 3), (exact, "COARSE", 10)],
 )
 def test_the_answer_does_not_depend_on_how_much_is_looked_at_first(
     monkeypatch, module, constant, setting

@@ -75,7 +75,7 @@ def checkpoint(folder: Path, shapes: Shapes, config: Mapping[str, Any] | None = 
 
 def contents(shapes: Shapes, config: Mapping[str, Any] | None = None, **more: Any) -> Contents:
     """What a layout sees, without any file."""
-    from gacprof.checkpoint.safetensors import parse_header
+    from gacprof.checkpoint.containers import parse_header
 
     header, length = header_of(shapes)
     return Contents(parse_header(header, 0, length, "", "test"), config or {}, **more)

@@ -24,10 +24,9 @@ from gacprof.checkpoint.inventory import (
     NewSizes,
     Place,
 )
-from gacprof.checkpoint.layouts.attention import find_attentions
+from gacprof.checkpoint.layouts.blocks import find_attentions, find_widths, mirror_widths
 from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
 from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
-from gacprof.checkpoint.layouts.width import find_widths, mirror_widths
 
 if TYPE_CHECKING:
     from torch import nn

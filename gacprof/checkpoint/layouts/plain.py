@@ -13,6 +13,7 @@ from typing import Any
 import gacprof.compressors
 from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
+from gacprof.checkpoint.layouts.blocks import find_widths
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.linear import (
     Linear,
@@ -22,7 +23,6 @@ from gacprof.checkpoint.layouts.linear import (
     factor_chains,
 )
 from gacprof.checkpoint.layouts.names import is_expert, parent_of, role_of
-from gacprof.checkpoint.layouts.width import find_widths
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 

@@ -31,8 +31,7 @@ from gacprof.evaluation.comparison import FIRST_LOOK
 from gacprof.evaluation.engines.engine import Engine, engine_of
 from gacprof.evaluation.engines.process import EngineProcess
 from gacprof.evaluation.models import distinct_names
-from gacprof.evaluation.rounds import Rounds
-from gacprof.evaluation.summary import BenchResult, BenchSummary
+from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 
 DECODE_STEPS = 8

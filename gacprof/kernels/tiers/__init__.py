@@ -13,11 +13,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import ClassVar
 
 from gacprof.core.errors import MapError
+from gacprof.core.files import Record
 from gacprof.core.points import BYTES_PER_ELEMENT
 
 
@@ -64,12 +65,14 @@ class Architecture:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Record):
     """Which tier a GEMM's row lengths put it in, and which dimension holds it there.
 
     ``tier`` is None where the library has no kernel for such rows; ``needs`` is the multiple,
     in elements, that ``limiting`` fails.
     """
+
+    derived: ClassVar = ("sentence",)
 
     arch: str
     dtype: str
@@ -86,9 +89,6 @@ class Prediction:
         if self.limiting is None:
             return f"all rows are multiples of {self.tier.elements(self.dtype)}: {served}"
         return f"{self.limiting} is no multiple of {self.needs}: {served}; {self.tier.why}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"sentence": self.sentence}
 
 
 @cache

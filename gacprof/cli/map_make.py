@@ -1,0 +1,374 @@
+"""Verbs that make files: ``map rules`` and ``agree``, ``map table``, ``export``, ``figure``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from gacprof.cli import options
+from gacprof.cli.measuring import first_and_last, shapes
+from gacprof.cli.options import (
+    Axis,
+    Dtype,
+    Fixed,
+    Flags,
+    MapName,
+    Operator,
+    load_maps,
+    token_counts,
+)
+from gacprof.cli.printing import Json, emit, print_json, print_table, say, say_notes
+from gacprof.core.errors import MapError, ReportError
+from gacprof.core.files import refuse_to_replace
+from gacprof.core.formatting import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gacprof.cliffmap import CliffMap
+    from gacprof.cliffmap.by_rules import Agreement, CurveAgreement, Share
+    from gacprof.cliffmap.schema import Curve, RuleNote
+
+
+SHOWN = 12
+"""Counter-examples of a curve that are listed."""
+
+
+def rules(
+    out: Annotated[Path, Option(help="The map's file.")],
+    gpu: Annotated[str, Option(help="a100, a10, l4, l40s, rtx4090, h100, h100-pcie, h200, b200 …")],
+    torch: Annotated[str, Option(help="The PyTorch release to be served with, as 2.11.")],
+    dtype: Annotated[
+        str | None,
+        Option(
+            help="float16, bfloat16, float8_e4m3fn …; several, by commas. Default: the model's.",
+            metavar="DTYPE,…",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        str | None, Option("--for", help="This checkpoint's own shapes and what they may become.")
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        Option("--ranks", metavar="DENSE|OUTxIN,…", help="Factor pairs of this dense checkpoint."),
+    ] = None,
+    rank_range: Annotated[
+        str | None,
+        Option(
+            "--range", metavar="FIRST:LAST", help="The ranks. Default: all that save something."
+        ),
+    ] = None,
+    suite: Annotated[str | None, Option(help="A suite's name or file. Default: full.")] = None,
+    tokens: Annotated[
+        str | None, Option(help="Token counts, with --for and --ranks.", metavar="M,M,…")
+    ] = None,
+    window: Annotated[
+        float, Option(min=0.0, max=4.0, help="With --for: within ± this share.")
+    ] = 0.25,
+    preset: Annotated[str | None, Option(metavar="ENGINE[,…]", help="With --for.")] = None,
+    name: Annotated[str | None, Option(help="Default: GPU-rules.")] = None,
+    as_json: bool = Json,
+) -> None:
+    """Write a map for a GPU that is not at hand, by rules: which sizes its kernels serve, in tiers,
+    each with rule, source and basis. Nothing is measured and no latency is given."""
+    from gacprof import api
+    from gacprof.cli.maps import is_map
+    from gacprof.cliffmap.storage import map_facts
+
+    refuse_to_replace(out, "cliff map", is_map)
+    made = api.map_by_rules(
+        gpu, torch, suite=suite, model=checkpoint, ranks_of=shapes(ranks),
+        ranks=first_and_last(rank_range), tokens=None if tokens is None else token_counts(tokens),
+        dtypes=[part.strip() for part in dtype.split(",")] if dtype else (), window=window,
+        preset=preset, name=name,
+    )  # fmt: skip
+    made.save(out)
+    if as_json:
+        print_json({"map": str(out)} | map_facts(made), "map-facts")
+        return
+    print_rules(made)
+    say(f"map: {out}")
+
+
+def print_rules(made: CliffMap) -> None:
+    """The rules that the map's curves follow, each once with the axes that follow it."""
+    from gacprof.cliffmap.schema import BASIS
+
+    follow: dict[str, dict[str, None]] = {}
+    for curve in sorted(made.curves, key=lambda curve: curve.operator):
+        for rule in curve.rules:
+            if not rule.edges:
+                axes = follow.setdefault(_told(rule), {})
+                axes[f"{curve.operator} {curve.axis} {curve.dtype}"] = None
+    for told, axes in sorted(follow.items(), key=lambda entry: next(iter(entry[1]))):
+        first, *more = axes
+        say(f"{first}{f' and {len(more)} more' if more else ''}: {told}")
+    say(f"{BASIS}. ×: cost beside tier 1, where published for this architecture")
+
+
+def _told(rule: RuleNote) -> str:
+    where = "" if rule.tier is None else f"tier {rule.tier}{_relative(rule.relative)}: "
+    return f"{where}{rule.says} [{rule.basis}: {rule.source}]"
+
+
+def _relative(ratio: float | None) -> str:
+    return "" if ratio is None else f" (×{ratio:g})"
+
+
+def print_curve(curve: Curve) -> None:
+    """One curve by rules: its tiers, and why."""
+    for tier in curve.tiers:
+        say(f"  {tier.name}, {tier.first} to {tier.last}: {tier.mechanism}")
+    for rule in curve.rules:
+        say(f"  {_told(rule)}")
+        if rule.edges:
+            edges = (f"{e.after} ({e.tile}, at most {percent(e.at_most)})" for e in rule.edges)
+            say(f"    {', '.join(edges)}")
+
+
+def agree(
+    rules: Annotated[str, Argument(metavar="RULES", help="A map by rules.")],
+    measured: Annotated[str, Argument(metavar="MEASURED", help="A measured or published map.")],
+    as_json: bool = Json,
+) -> None:
+    """Say how far rules hold beside a measured map of the same architecture: precision and recall
+    of the safe dims and of the frontier, and every counter-example."""
+    from gacprof.cliffmap.by_rules import agree as compare
+
+    by_rules, known = load_maps(rules, measured)
+    emit(compare(by_rules, known), as_json, _print_agreement)
+
+
+def _print_agreement(found: Agreement) -> None:
+    from gacprof.cliffmap.schema import BASIS
+
+    rows = [
+        (f"{operator} {axis}", count, *_shares(safe), *_shares(frontier))
+        for (operator, axis), (count, safe, frontier) in found.by_axis().items()
+    ]
+    columns = ("axis", "dims", "safe: precision", "recall", "frontier: precision", "recall")
+    print_table(f"{found.rules} ({BASIS}) beside {found.measured}", columns, rows)
+    for curve in found.curves:
+        _print_counter_examples(curve)
+    if found.without:
+        say(f"no rule for {'; '.join(found.without)}")
+    say_notes(found.notes)
+    say(
+        "precision: of the dims that rules name, those that the measurement does too; recall: the "
+        "other way round; undecided dims count for neither"
+    )
+
+
+def _shares(share: Share) -> tuple[str, str]:
+    """``95 % (38/40)``, twice."""
+    return (
+        f"{percent(share.precision) or '–'} ({share.agreed}/{share.by_rules})",
+        f"{percent(share.recall) or '–'} ({share.agreed}/{share.measured})",
+    )
+
+
+def _print_counter_examples(curve: CurveAgreement) -> None:
+    if not curve.counter_examples and not curve.cliffs:
+        return
+    say(
+        f"{curve.curve}: {len(curve.counter_examples)} of {curve.compared} dims disagree; of "
+        f"{curve.cliffs} cliffs within tier 1 {len(curve.unexplained)} are unexplained"
+    )
+    for one in curve.counter_examples[:SHOWN]:
+        say(
+            f"  {one.d}: {one.by_rules} by rules (tier {one.tier}), {one.measured} as measured, "
+            f"penalty {percent(one.penalty)}"
+        )
+    left = len(curve.counter_examples) - SHOWN
+    if left > 0:
+        say(f"  … and {left} more (--json has all)")
+    for before, after, jump in curve.unexplained[:SHOWN]:
+        say(f"  unexplained cliff {before} → {after}: {percent(jump, signed=True)}")
+
+
+Out = Annotated[Path | None, Option(help="Write there instead of printing.")]
+
+
+def table(
+    cliff_map: MapName,
+    name: Annotated[
+        str, Option("--table", help="constraints, or classes: residue classes and their kernels.")
+    ] = "constraints",
+    operator: Operator = None,
+    axis: Axis = None,
+    form: Annotated[str, Option("--format", help="markdown, latex, csv or html.")] = "markdown",
+    out: Out = None,
+    as_json: bool = Json,
+) -> None:
+    """Print what the map's curves ask of their dims, and what it costs not to comply."""
+    from gacprof.report.tables import map_table, render
+
+    (loaded,) = options.load_maps(cliff_map)
+    curves = [
+        curve for curve in loaded.curves
+        if operator in (None, curve.operator) and axis in (None, curve.axis)
+    ]  # fmt: skip
+    if not curves:
+        raise MapError(f"the map '{loaded.name}' has no such curve: 'gacprof map show' lists them")
+    made = map_table(loaded, name, curves)
+    text = render(made, form)
+    if out is not None:
+        _write(text, out, form)
+    if as_json:
+        print_json(made.as_dict(), "table")
+    elif out is not None:
+        say(f"{form}: {out}")
+    else:
+        print(text, end="")
+        if form == "csv":  # it has no place for them
+            print("".join(f"{note}\n" for note in made.notes), end="", file=sys.stderr)
+
+
+def export(
+    cliff_map: MapName,
+    form: Annotated[
+        str,
+        Option(
+            "--format",
+            help="json: everything; csv: one row a dim; settings: the compressors' options.",
+        ),
+    ] = "json",
+    out: Out = None,
+    as_json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Print what a compressor can be fed: safe dims by axis, and ready values for its option."""
+    (loaded,) = options.load_maps(cliff_map)
+    form = "json" if as_json else form
+    if form == "settings" and out is None:
+        _print_settings(loaded)
+        return
+    text = _exported(loaded, form)
+    if out is None:
+        print(text, end="")
+        return
+    _write(text, out, form)
+    say(f"{form}: {out}")
+
+
+def _exported(loaded: CliffMap, form: str) -> str:
+    from gacprof.cliffmap.export import export as exported
+    from gacprof.cliffmap.export import rows, settings_rows
+
+    if form == "json":
+        data = exported(loaded)
+        return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if form == "csv":
+        return _csv(rows(loaded))
+    if form == "settings":
+        return _csv(settings_rows(loaded))
+    raise MapError(f"no export format '{form}' (there are json, csv, settings)")
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _print_settings(loaded: CliffMap) -> None:
+    from gacprof.cliffmap.export import settings_of
+
+    scopes = settings_of(loaded)
+    if not scopes:
+        say("this map has no linear curve over K or N that could judge a modulus: sweep some")
+    for scope in scopes:
+        rows = [
+            (
+                t["tool"], t["option"], t["value"], t["rounds"], percent(t["loses"]),
+                t["default"], percent(t["default_loses"]),
+            )
+            for t in scope["tools"]
+        ]  # fmt: skip
+        words = f"{scope['dtype']}, M = {scope['M']}, over {' and '.join(scope['axes'])}"
+        columns = ("tool", "option", "value", "rounds", "loses", "default", "it loses")
+        print_table(words, columns, rows)
+
+
+def figure(
+    cliff_map: MapName,
+    out: Annotated[Path, Option(help="Stem: OUT.svg and OUT.png are written.")],
+    operator: Operator = None,
+    axis: Axis = None,
+    dtype: Dtype = None,
+    fixed: Fixed = None,
+    flag: Flags = None,
+    beside: Annotated[
+        list[str] | None, Option("--with", metavar="MAP", help="Another map beside it; repeatable.")
+    ] = None,
+    heat: Annotated[
+        str | None, Option(metavar="X,Y", help="Instead: penalty over two dims, as K,N.")
+    ] = None,
+    as_json: bool = Json,
+) -> None:
+    """Draw a map: the staircase of one axis, two devices side by side, or a heat map. Writes SVG
+    and PNG."""
+    from gacprof.report.figures_style import save
+
+    maps = options.load_maps(cliff_map, *(beside or ()))
+    if heat is not None:
+        drawn = _heat(maps, heat, operator or "linear", axis, dtype, fixed, flag)
+    else:
+        drawn = _staircase(maps, operator, axis, dtype, fixed, flag)
+    if out.suffix in (".svg", ".png"):
+        out = out.with_suffix("")
+    written = save(drawn, out)
+    if as_json:
+        print_json({"files": [str(path) for path in written]}, "figures")
+        return
+    for path in written:
+        say(str(path))
+
+
+def _heat(
+    maps: list[CliffMap], heat: str, operator: str, axis: str | None,
+    dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
+) -> Figure:  # fmt: skip
+    from gacprof.report.heat_map import heat_map
+
+    across, _, up = (part.strip() for part in heat.partition(","))
+    if not across or not up or across == up:
+        raise ReportError(f"--heat takes two dims, as K,N, not '{heat}'")
+    if axis or len(maps) > 1:
+        raise ReportError("--heat draws one map over its own two dims: leave out --axis and --with")
+    sizes = options.known_sizes(maps, operator, across, fixed)
+    return heat_map(maps[0], operator, (across, up), dtype, options.flags(flag), **sizes)
+
+
+def _staircase(
+    maps: list[CliffMap], operator: str | None, axis: str | None,
+    dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
+) -> Figure:  # fmt: skip
+    from gacprof.report.figures import side_by_side, staircase
+
+    op, ax = options.one_axis(operator, axis)
+    sizes = options.known_sizes(maps, op, ax, fixed)
+    if len(maps) > 1:
+        return side_by_side(maps, op, ax, dtype, options.flags(flag), **sizes)
+    return staircase(maps[0], maps[0].curve(op, ax, dtype, options.flags(flag), **sizes))
+
+
+def _write(text: str, out: Path, form: str) -> None:
+    """Another table or export may be there already, of the same form and the same first line."""
+    from gacprof.core.files import beginning, refuse_to_replace, write_text
+
+    def alike(path: Path) -> bool:
+        return beginning(path).splitlines()[:1] == text.encode().splitlines()[:1]
+
+    refuse_to_replace(out, f"{form} of a map", alike)
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise MapError(f"cannot write {out}: {error.strerror or error}") from None
