@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -65,7 +67,7 @@ def main(verbs: typer.Typer = app) -> None:
     """Run a command line, by default ours; every foreseeable failure is one line on stderr."""
     short_waits()
     try:
-        code = verbs(prog_name=verbs.info.name, standalone_mode=False)
+        code = _command(verbs)(prog_name=verbs.info.name, standalone_mode=False)
     except GacprofError as error:
         _failed(type(error).__name__, str(error))
         code = error.exit_code
@@ -81,6 +83,12 @@ def main(verbs: typer.Typer = app) -> None:
     except Exception as error:
         code = _usage(error, verbs.info.name)
     sys.exit(code)
+
+
+@cache
+def _command(verbs: typer.Typer) -> Callable[..., Any]:
+    """Made once a process: to read the annotations of all options takes 0.1 s."""
+    return typer.main.get_command(verbs)
 
 
 def _usage(error: Exception, name: object) -> int:

@@ -148,27 +148,35 @@ def _against_period(logs: Array, modulus: int) -> Array:
 
     The mean is that of all residues alike, whichever were measured; NaN for a dim that is alone.
     """
-    relative = logs - _mean_around(logs, modulus, fewest=2)
+    around = _Around(~np.isnan(logs), modulus, fewest=2)
+    relative = logs - around.mean(logs)
     for _ in range(FITS if _sparse(logs) else 0):
-        others = logs - _by_residue(relative, modulus)
-        relative = logs - _mean_around(others, modulus, fewest=2)
+        relative = logs - around.mean(logs - _by_residue(relative, modulus))
     return _rows(relative, modulus)
 
 
-def _mean_around(logs: Array, modulus: int, fewest: int = 1) -> Array:
-    """The mean over one period centred on each place; NaN where ``fewest`` were not measured.
+class _Around:
+    """One period centred on each place of those that were measured (``known``).
 
     An even period has no middle: its two ends count half each.
     """
-    half = modulus // 2
-    weights = np.ones(2 * half + 1)
-    if modulus % 2 == 0:
-        weights[[0, -1]] = 0.5
-    known = ~np.isnan(logs)
-    total = np.convolve(np.where(known, logs, 0.0), weights)[half : half + len(logs)]
-    count = np.convolve(known.astype(float), weights)[half : half + len(logs)]
-    number = np.convolve(known.astype(float), np.ones(2 * half + 1))[half : half + len(logs)]
-    return np.where(number > fewest - 0.5, total / np.maximum(count, 0.5), np.nan)
+
+    def __init__(self, known: NDArray[np.bool_], modulus: int, fewest: int = 1) -> None:
+        self.known, self.half = known, modulus // 2
+        self.weights = np.ones(2 * self.half + 1)
+        if modulus % 2 == 0:
+            self.weights[[0, -1]] = 0.5
+        ones = np.ones(2 * self.half + 1)
+        self.enough = self._sum(known.astype(float), ones) > fewest - 0.5
+        self.count = np.maximum(self._sum(known.astype(float), self.weights), 0.5)
+
+    def mean(self, logs: Array) -> Array:
+        """NaN where fewer than ``fewest`` were measured."""
+        total = self._sum(np.where(self.known, logs, 0.0), self.weights)
+        return np.where(self.enough, total / self.count, np.nan)
+
+    def _sum(self, values: Array, weights: Array) -> Array:
+        return np.convolve(values, weights)[self.half : self.half + len(values)]
 
 
 def _sparse(logs: Array) -> bool:
@@ -178,10 +186,18 @@ def _sparse(logs: Array) -> bool:
 def _by_residue(relative: Array, modulus: int) -> Array:
     """At each place the median of its residue, 0 where that was not measured; 0 on average."""
     rows = _rows(relative, modulus)
-    absent = np.isnan(rows).all(axis=0)
-    each = np.resize(np.nanmedian(np.where(absent, 0.0, rows), axis=0), len(relative))
-    known = ~np.isnan(relative)
+    each, known = _medians(rows), ~np.isnan(relative)
+    each = np.tile(np.where(np.isnan(each), 0.0, each), len(rows))[: len(relative)]
     return np.asarray(each - each[known].mean()) if known.any() else each
+
+
+def _medians(rows: Array) -> Array:
+    """Of each column's known entries, NaN where there are none: ``np.nanmedian``, which takes ten
+    times as long for few rows."""
+    ordered = np.sort(rows, axis=0)  # NaN last
+    count, columns = np.sum(~np.isnan(rows), axis=0), np.arange(rows.shape[1])
+    lower, upper = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, len(rows) - 1)
+    return np.asarray((ordered[lower, columns] + ordered[upper, columns]) / 2)
 
 
 def _rows(values: Array, modulus: int) -> Array:
@@ -211,9 +227,10 @@ def _foretold(logs: Array, modulus: int) -> float:
         known, asked = (np.where(turn == part, logs, np.nan) for part in (half, 1 - half))
         if np.isnan(known).all():
             continue
-        mean = _mean_around(known, modulus)
+        around = _Around(~np.isnan(known), modulus)
+        mean = around.mean(known)
         effects = _by_residue(_against_period(known, modulus).ravel()[: len(logs)], modulus)
-        better = _mean_around(known - effects, modulus) + effects
+        better = around.mean(known - effects) + effects
         plain += float(np.nansum(np.abs(asked - mean)))
         fitted += float(np.nansum(np.abs(asked - better)))
     return float(1 - fitted / plain) if plain else 0.0

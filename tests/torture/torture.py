@@ -339,9 +339,16 @@ def main() -> int:
             print(f"{outcome.kind}: --only '{outcome.verb}' --seed {outcome.seed} --count 1")
             print(f"  {outcome.signal}: {outcome.detail}", flush=True)
 
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        found = torture(Path(folder), given.count, given.seed, given.only, tell)
+    # Started in the background, a shell has it ignored, and so would all that are sent it here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    began, found = time.monotonic(), list[Outcome]()
+
+    def done(outcome: Outcome) -> None:
+        found.append(outcome)
+        tell(outcome)
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
+        torture(Path(folder), given.count, given.seed, given.only, done)
     counts = Counter((o.verb, o.signal, o.kind) for o in found)
     print(f"{len(found)} trials in {time.monotonic() - began:.0f} s")
     for (verb, sent, kind), times in sorted(counts.items()):
