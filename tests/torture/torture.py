@@ -11,6 +11,7 @@ time in which files are written.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
