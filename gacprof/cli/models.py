@@ -20,6 +20,7 @@ from gacprof.cli.printing import (
     say,
     say_notes,
 )
+from gacprof.core import formatting
 from gacprof.core.errors import MeasurementError, PlanError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
 from gacprof.report.grouping import Group, group
@@ -386,7 +387,7 @@ def _print_totals(found: Diagnosis) -> None:
 
 def _print_time(found: Diagnosis) -> None:
     totals = found.totals()
-    when = ", ".join(f"{m} tokens × {w:g}" for m, w in found.tokens.items())
+    when = formatting.workload(found.tokens)
     predicted = microseconds(totals["predicted_us"]) or "unknown"
     say(
         f"predicted time in matrix products, {when}: {predicted}; lost to penalties "

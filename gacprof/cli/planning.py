@@ -31,6 +31,7 @@ from gacprof.cli.printing import (
     say_notes,
     search_line,
 )
+from gacprof.core import formatting
 from gacprof.core.errors import PlanError
 from gacprof.core.files import refuse_to_replace
 from gacprof.core.formatting import at_most, microseconds, percent
@@ -376,7 +377,7 @@ def _print_costs(made: Plan) -> None:
 
 def _print_time(made: Plan) -> None:
     before, after = made.predicted_before_us, made.predicted_after_us
-    when = ", ".join(f"{m} tokens × {w:g}" for m, w in made.workload.tokens.items())
+    when = formatting.workload(made.workload.tokens)
     now, planned = (microseconds(us) or "unknown" for us in (before, after))
     change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
     say(f"predicted time in the planned weights' products, {when}: {now} → {planned}{change}")

@@ -32,6 +32,11 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
+def workload(tokens: Mapping[int, float]) -> str:
+    """Token counts with their weights: ``1 token × 1, 256 tokens × 0.5``."""
+    return ", ".join(f"{m} token{'s' * (m != 1)} × {w:g}" for m, w in tokens.items())
+
+
 def microseconds(value: float | None) -> str | None:
     """A duration given in µs, with a unit that suits its size."""
     if value is None:

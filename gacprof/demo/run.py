@@ -15,7 +15,14 @@ from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.core.files import write_json
 from gacprof.core.points import Environment
-from gacprof.demo.models import described, write_demo_checkpoint
+from gacprof.demo.models import (
+    Trained,
+    compressed,
+    described,
+    evaluated,
+    refusal,
+    write_demo_checkpoint,
+)
 from gacprof.devices.worker import sweeper
 from gacprof.diagnosing import Diagnosis
 from gacprof.evaluation import BenchResult, bench
@@ -25,7 +32,6 @@ from gacprof.sweeping import run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
 
 if TYPE_CHECKING:
-    from gacprof.demo.models import Trained
     from gacprof.evaluation import Verification
     from gacprof.resizing.result import RealignResult
 
@@ -72,12 +78,13 @@ def run_demo(
     from gacprof.checkpoint import scan
     from gacprof.devices.device import open_device
 
+    original = None if model is None else _usable(Path(model))
     folder = _fresh(Path(folder))
     environment = open_device(device).environment
     where = "cpu" if environment.kind == "cpu" else (device or "cuda:0")
     dtype = _dtype(environment)
 
-    trained = None if model is None else _compressed(Path(model), folder, tell)
+    trained = None if original is None else compressed(original, folder, tell)
     if trained is None:
         write_demo_checkpoint(folder / "model", dtype=dtype)
     subject = described() if trained is None else trained.described
@@ -161,8 +168,6 @@ def _realigned(
 
 def _compressed_again(trained: Trained, cliff_map: CliffMap, where: str, tell: Tell) -> _Made:
     """Compressed at ranks of the map, within the same parameters, and at multiples of 8."""
-    from gacprof.demo.models import evaluated
-
     ours = trained.again("planned", cliff_map=cliff_map, tokens=TOKENS)
     rounded = trained.again("rounded-to-8", round_to=8)
     assert ours.plan is not None
@@ -179,15 +184,12 @@ def _compressed_again(trained: Trained, cliff_map: CliffMap, where: str, tell: T
     return _Made(ours.plan, "rounded-to-8", [note, quality])
 
 
-def _compressed(original: Path, folder: Path, tell: Tell) -> Trained | None:
-    """The trained model compressed; None, said why, where it cannot be used."""
-    from gacprof.demo.models import compressed, refusal
-
+def _usable(original: Path) -> Path:
+    """Raises :class:`GacprofError` where there is no trained model to compress."""
     reason = refusal(original)
     if reason:
-        tell(f"{reason}: the demo's model has random weights instead")
-        return None
-    return compressed(original, folder, tell)
+        raise GacprofError(f"{reason}: without --model the demo makes one of random weights")
+    return original
 
 
 def _dtype(environment: Environment) -> str:

@@ -7,7 +7,7 @@ import pytest
 from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
 from gacprof.demo.models import described, ranks, write_demo_checkpoint
-from gacprof.demo.run import MARKER, _fresh, commands
+from gacprof.demo.run import MARKER, _fresh, commands, run_demo
 
 
 def test_the_model_is_a_llama_with_the_published_ranks(tmp_path):
@@ -60,9 +60,9 @@ def test_calibration_and_evaluation_text_are_disjoint(tmp_path):
 
 
 def test_a_trained_model_that_cannot_be_used_is_refused_with_the_reason(tmp_path, fixtures):
-    from gacprof.demo.models import refusal
-
-    assert "no trained model" in refusal(tmp_path / "nowhere")
     shutil.copytree(fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "asvd")
     (tmp_path / "asvd" / "tokenizer.json").write_text("{}")
-    assert "compressed already" in refusal(tmp_path / "asvd")
+    for name, reason in (("nowhere", "no trained model"), ("asvd", "compressed already")):
+        with pytest.raises(GacprofError, match=f"{reason}.*without --model"):
+            run_demo(tmp_path / "demo", device="cpu", model=tmp_path / name)
+    assert not (tmp_path / "demo").exists()
