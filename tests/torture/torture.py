@@ -36,7 +36,7 @@ INTERRUPTED = {signal.SIGKILL: (-9,), signal.SIGTERM: (-15,), signal.SIGINT: (13
 when it is starting or ending."""
 HANGS_S, LEAVING_S = 300.0, 60.0
 """For a whole run, and for a process to end once it was signalled."""
-FINE = ("interrupted", "done before")
+FINE = ("interrupted", "done before", "Python's start")
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,13 @@ class Torturer:
         except subprocess.TimeoutExpired:
             _send(process, signal.SIGKILL)
             return outcome("hang", f"still there {LEAVING_S:.0f} s after {sent.name}")
-        if "Traceback" in text:
+        early = "init_import_site" in text  # Python's own start: no line of ours can have run
+        if "Traceback" in text and not early:
             return outcome("traceback", text[-1500:])
         if left := _still_there(process.pid):
             return outcome("process left", left)
         code = process.returncode
-        if code not in (0, *INTERRUPTED[sent]):
+        if code not in (0, *INTERRUPTED[sent]) and not early:
             return outcome("wrong exit code", f"{code}: {text[-300:]}")
         if problem := self._lost(verb, whole, blocks):
             return outcome(*problem)
@@ -183,6 +184,8 @@ class Torturer:
                 return outcome(*problem)
             if problem := self._lost(verb, whole, blocks):
                 return outcome(*problem)
+        if early:
+            return outcome("Python's start")
         return outcome("interrupted" if running and code else "done before")
 
     def _lost(
