@@ -85,10 +85,6 @@ class Decoder:
         used = self.config.get("use_sliding_window", self.family == "mistral")
         return int(window) if used and window else None
 
-    def is_biased(self, layer: int, part: str) -> bool:
-        """Whether a linear layer adds a bias, as ``(0, "self_attn.q_proj")``."""
-        return any(gemm.bias for gemm in self.modules[f"model.layers.{layer}.{part}"].gemms)
-
     def refuse_factors(self, what: str) -> None:
         """Raise :class:`CheckpointError` where a layer is factored, with what merging costs."""
         if not self.factored:
