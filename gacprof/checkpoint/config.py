@@ -142,7 +142,7 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
             "config.json beside the weights"
         )
     model_type = str(config["model_type"])
-    for tool in gacprof.compressors.COMPRESSORS:
+    for tool in gacprof.compressors.compressors():
         model_type = tool.without_prefix(model_type)
     model_type = model_type.removeprefix("gacprof_")  # a folder of gacprof export
     config["model_type"] = model_type
@@ -183,7 +183,7 @@ def _rope_theta(inventory: Inventory, module: str) -> float | None:
 def _tool_of(inventory: Inventory, module: str) -> Compressor | None:
     """The compressor whose own class a module of a pickled model is of."""
     kind = str(inventory.attributes[module].get("class"))
-    return next((c for c in gacprof.compressors.COMPRESSORS if c.has_class(kind)), None)
+    return next((c for c in gacprof.compressors.compressors() if c.has_class(kind)), None)
 
 
 def _only(values: set[Any]) -> Any:

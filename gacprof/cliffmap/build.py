@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import hypot, inf
-from typing import Literal, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
@@ -23,7 +24,16 @@ from gacprof.cliffmap.noise import (
     noise_of,
     units_of,
 )
-from gacprof.cliffmap.schema import SCHEMA, Curve, Device, LonePoint, MapFile, Noise, Provenance
+from gacprof.cliffmap.schema import (
+    KIND,
+    SCHEMA,
+    Curve,
+    Device,
+    LonePoint,
+    MapFile,
+    Noise,
+    Provenance,
+)
 from gacprof.core.errors import MapError
 from gacprof.core.fit import block_row, fit_blocks, log_matrix
 from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample
@@ -65,8 +75,8 @@ def build_map(
 
     Raises :class:`MapError` where nothing was measured or a time is no positive number.
     """
-    if environment.kind not in ("cuda", "cpu", "recorded"):
-        raise MapError(f"'{environment.kind}' is no kind of device: cuda, cpu or recorded")
+    if not re.fullmatch(KIND, environment.kind):
+        raise MapError(f"'{environment.kind}' is no kind of device, such as cuda, cpu, recorded")
     taken, timer, notes = _of_one_timer(list(blocks))
     about = point_notes or {}
     curves = {key: curve_blocks(of_curve) for key, of_curve in _by_curve(taken).items()}
@@ -107,7 +117,7 @@ def build_map(
         schema_=SCHEMA,
         name=name,
         device=Device(
-            kind=cast(Literal["cuda", "cpu", "recorded"], environment.kind),
+            kind=environment.kind,
             name=environment.name,
             arch=environment.arch,
             facts=dict(environment.facts),

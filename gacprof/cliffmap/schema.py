@@ -25,6 +25,10 @@ Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
+KIND = "[a-z][a-z0-9_-]{0,31}"
+"""What drives a device: ``cuda``, ``cpu``, ``recorded``, or another package's word."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +36,7 @@ class _Strict(BaseModel):
 class Device(_Strict):
     """The chip: ``arch`` is ``sm80``, ``sm90`` … or the CPU's instruction set."""
 
-    kind: Literal["cuda", "cpu", "recorded"]
+    kind: Annotated[str, Field(pattern=f"^{KIND}$")]
     name: str
     arch: str
     facts: dict[str, Any] = Field(default_factory=dict)

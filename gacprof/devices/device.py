@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from gacprof.core.errors import MeasurementError
+from gacprof.core.plugins import brought
 from gacprof.core.points import Environment, Point
 
 
@@ -159,7 +160,8 @@ def present_device(name: str | None = None) -> str:
 
 
 def open_device(name: str | None = None, timer: str = "auto") -> Device:
-    """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU.
+    """``cpu``, ``cuda``, ``cuda:1``; by default the first GPU, else the CPU. Another package's is
+    opened by the function that its entry point names, with what follows the colon.
 
     ``timer`` chooses among a GPU's: ``cuda-graph``, ``cuda-events``, or ``auto``: graphs, and
     events for calls that no graph can capture.
@@ -175,4 +177,9 @@ def open_device(name: str | None = None, timer: str = "auto") -> Device:
         from gacprof.devices.cuda import CudaDevice
 
         return CudaDevice(int(index or 0), timer)
-    raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:N'")
+    opener = brought("devices").get(kind)
+    if opener is not None:
+        made: Device = opener(index)
+        return made
+    others = "".join(f", '{one}'" for one in brought("devices"))
+    raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:N'{others}")

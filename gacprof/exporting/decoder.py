@@ -202,7 +202,7 @@ def _true_config(
     widths: tuple[int, ...],
     names: Mapping[str, str],
 ) -> dict[str, Any]:
-    own = {*_NOT_CARRIED, *(tool.rank_key for tool in gacprof.compressors.COMPRESSORS)}
+    own = {*_NOT_CARRIED, *(tool.rank_key for tool in gacprof.compressors.compressors())}
     true = {key: value for key, value in config.items() if key not in own}
     rope = {"rope_theta": config.get("rope_theta"), **(config.get("rope_parameters") or {})}
     scaling = config.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import entry_points
 
 from gacprof.core.errors import SuiteError
+from gacprof.core.plugins import brought
 from gacprof.core.points import Flag, Point
 from gacprof.operators.attention import Attention
 from gacprof.operators.base import Operator, canonical, set_precision
@@ -28,20 +27,10 @@ OPERATORS: dict[str, Operator] = {
 }
 
 
-PLUGINS = "gacprof.operators"
-"""The entry points by which other packages bring operators: each an :class:`Operator`, or a module
-that defines some with :func:`gacprof.operator`."""
-
-
-@cache
-def _load_plugins() -> None:
-    for entry in entry_points(group=PLUGINS):
-        try:
-            found = entry.load()
-        except Exception as error:  # another package's code may raise anything
-            raise SuiteError(
-                f"the operators of '{entry.value}' cannot be loaded: {error}"
-            ) from None
+def _take_in() -> None:
+    """Operators of other packages: each an :class:`Operator`, or a module that defines some with
+    :func:`gacprof.operator`."""
+    for found in brought("operators").values():
         made = found() if isinstance(found, type) else found
         if isinstance(made, Operator):
             OPERATORS.setdefault(made.name, made)
@@ -51,7 +40,7 @@ def get(name: str) -> Operator:
     """The operator of that name, other packages' too. Raises :class:`SuiteError` listing those
     there are."""
     if name not in OPERATORS:
-        _load_plugins()
+        _take_in()
     try:
         return OPERATORS[name]
     except KeyError:

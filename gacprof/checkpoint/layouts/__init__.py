@@ -24,7 +24,7 @@ _WITHOUT_A_TOOL = (Quantised(), GacprofFactors(), FactorPairs(), Moe(), PerLayer
 
 def all_layouts() -> tuple[Layout, ...]:
     """In order of asking; ``Plain`` recognises everything and comes last."""
-    return (*gacprof.compressors.COMPRESSORS, *_WITHOUT_A_TOOL)
+    return (*gacprof.compressors.compressors(), *_WITHOUT_A_TOOL)
 
 
 def recognise(contents: Contents) -> Layout:

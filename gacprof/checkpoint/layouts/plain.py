@@ -62,7 +62,7 @@ class GacprofFactors(Layout):
 
     def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The config of the tool that the model came from, which it still has."""
-        for tool in gacprof.compressors.COMPRESSORS:
+        for tool in gacprof.compressors.compressors():
             if tool.rank_key in inventory.config:
                 return tool.mirror(inventory, sizes)
         return super().mirror(inventory, sizes)

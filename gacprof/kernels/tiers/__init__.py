@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
+from gacprof.core.plugins import brought
 from gacprof.core.points import BYTES_PER_ELEMENT
 
 
@@ -93,9 +94,11 @@ class Prediction(Record):
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """All that there are rules for, by name, oldest first."""
+    """All that there are rules for, by name, oldest first; other packages' modules with ``CHIPS``
+    too."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    modules += brought("tiers").values()
     found = {chip.name: chip for module in modules for chip in module.CHIPS}
     return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
 
@@ -108,7 +111,7 @@ def architecture(name: str) -> Architecture:
             return chip
     raise MapError(
         f"there are no alignment rules for '{name}' (there are {', '.join(architectures())}): "
-        "measure it, or add a file to kernels/tiers"
+        "measure it, or bring a file as kernels/tiers has them (docs/extending.md)"
     )
 
 
