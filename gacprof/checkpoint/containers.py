@@ -1,4 +1,12 @@
-"""How bytes are stored: a folder's weights, safetensors headers, joining shards."""
+"""How bytes are stored: a folder's weights, safetensors headers, joining shards.
+
+The header is checked before any of it is used: length against the file, every offset against
+the data, shapes against offsets, no overlap and no gap. The rules are those of the format's
+description (github.com/huggingface/safetensors, "Format").
+
+An index of shards is untrusted: its file names may not leave the folder, every shard it
+names must be there, and every tensor it promises must be in the shard it names.
+"""
 
 from __future__ import annotations
 

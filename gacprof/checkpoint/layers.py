@@ -1,4 +1,9 @@
-"""Layers of torch models: chains of factors, experts, and the sizes kept beside the weights."""
+"""Layers of torch models: chains of factors, experts, and the sizes kept beside the weights.
+
+Compressed experts have ranks or widths of their own, which no common tensor holds. So a layer's
+experts become a list of small MLPs under the names that the file has, called as the model's router
+calls the common one. All models of a checkpoint are built so, compressed or not: they compare.
+"""
 
 from __future__ import annotations
 

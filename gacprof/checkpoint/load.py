@@ -3,7 +3,6 @@
 No code that a checkpoint brings is run and nothing is unpickled by import: the model's class is
 transformers' own, the tensors come through :mod:`gacprof.checkpoint.tensors`.
 
-
 The model of a GGUF file: transformers reads it, every weight dequantised.
 """
 

@@ -1,4 +1,13 @@
-"""Maps by rules: every point of a suite, for a GPU that is not at hand; and how far they hold."""
+"""Maps by rules: every point of a suite, for a GPU that is not at hand; and how far they hold.
+
+A map by rules is an ordinary map. In the place of latencies stand tiers (1, 2, 3 …), since nobody
+timed anything: a dim is safe if it is of tier 1 or nothing larger is of a better one, and
+undecided where its mechanism may have steps that nobody knows.
+
+To see how far it holds, every curve of a measured map is judged by rules at its own dims, and the
+two verdicts are set side by side. Dims that the measured map leaves undecided, or has nothing
+larger to settle by, count for neither.
+"""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from gacprof.cliffmap.detect import finest_step
 from gacprof.cliffmap.schema import Period, ResidueClass
+from gacprof.core.fit import quantile
 
 Array = NDArray[np.float64]
 
@@ -186,18 +187,9 @@ def _sparse(logs: Array) -> bool:
 def _by_residue(relative: Array, modulus: int) -> Array:
     """At each place the median of its residue, 0 where that was not measured; 0 on average."""
     rows = _rows(relative, modulus)
-    each, known = _medians(rows), ~np.isnan(relative)
-    each = np.tile(np.where(np.isnan(each), 0.0, each), len(rows))[: len(relative)]
+    each, known = np.tile(quantile(rows, 0.5), len(rows)), ~np.isnan(relative)
+    each = each[: len(relative)]
     return np.asarray(each - each[known].mean()) if known.any() else each
-
-
-def _medians(rows: Array) -> Array:
-    """Of each column's known entries, NaN where there are none: ``np.nanmedian``, which takes ten
-    times as long for few rows."""
-    ordered = np.sort(rows, axis=0)  # NaN last
-    count, columns = np.sum(~np.isnan(rows), axis=0), np.arange(rows.shape[1])
-    lower, upper = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, len(rows) - 1)
-    return np.asarray((ordered[lower, columns] + ordered[upper, columns]) / 2)
 
 
 def _rows(values: Array, modulus: int) -> Array:

@@ -1,4 +1,12 @@
-"""What layers are given and give, one layer at a time: inputs, hidden states, gradients."""
+"""What layers are given and give, one layer at a time: inputs, hidden states, gradients.
+
+``hidden-i`` [windows, tokens, hidden] is what layer i is given, ``hidden-L`` what the head is.
+
+The backward pass: the forward pass has left what every layer was given. Beginning with the loss
+behind the last layer, each layer is run once more, window by window, with the gradient of what it
+gave; so again only one layer is in memory. The loss is the mean negative log-likelihood of a
+window's tokens.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Which sizes factors and widths get: of a compression here, and of other people's compressors."""
+"""Which sizes factors and widths get: of a compression here, and of other people's compressors.
+
+A compressed model's inventory follows from its sizes alone. So the planner is given the model that
+the method would write by itself, the spectra of the *original* weights, and the parameters that the
+ratio allows; it moves every size to one that the map knows to be served well.
+"""
 
 from __future__ import annotations
 

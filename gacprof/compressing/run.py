@@ -5,7 +5,6 @@
 3. a plan: one of those for each, within the parameters that the ratio allows;
 4. the final factors or widths at those sizes, from the original weights.
 
-
 What a compression is asked for.
 """
 

@@ -1,4 +1,12 @@
-"""Element types: their names in torch, files and maps; and how far rounding in them may differ."""
+"""Element types: their names in torch, files and maps; and how far rounding in them may differ.
+
+numpy has no bfloat16 and no float8, so a tensor of those is *carried* as unsigned integers
+of the same width: slicing, padding with zeros and writing keep every bit.
+
+How far two models of one function may differ by rounding is the same for all: a plan says it
+beforehand, realigning says it of what it wrote, and verifying holds the logits to
+it. Roundings are independent, so their squares add up.
+"""
 
 from __future__ import annotations
 

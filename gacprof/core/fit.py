@@ -151,13 +151,13 @@ def two_way(log_us: Floats) -> tuple[Floats, Floats]:
     """(slot effects, block effects) of a matrix of log times [blocks, slots] with gaps."""
     # From the slots' medians: polishing has other fixed points, and from zeros it may end in one
     # that takes what slows a quarter of the slots in a third of the blocks for the blocks' own.
-    slot, block = _quantile(log_us, 0.5), np.zeros(log_us.shape[0])
+    slot, block = quantile(log_us, 0.5), np.zeros(log_us.shape[0])
     rest = log_us - slot
     for _ in range(SWEEPS):
-        step = _quantile(rest.T, QUARTILE)
+        step = quantile(rest.T, QUARTILE)
         rest -= step[:, None]
         block += step
-        step = _quantile(rest, QUARTILE)
+        step = quantile(rest, QUARTILE)
         rest -= step
         slot += step
     slot[np.all(np.isnan(log_us), axis=0)] = np.nan
@@ -221,12 +221,12 @@ def _gaps() -> Iterator[None]:
 
 def lower_quartile(values: Floats) -> Floats:
     """The lower quartile of each column, gaps left out; NaN for an empty column."""
-    found = _quantile(values, QUARTILE)
+    found = quantile(values, QUARTILE)
     found[np.all(np.isnan(values), axis=0)] = np.nan
     return found
 
 
-def _quantile(values: Floats, q: float) -> Floats:
+def quantile(values: Floats, q: float) -> Floats:
     """The quantile of each column, gaps left out; 0 for an empty one. Much faster than
     ``np.nanquantile``."""
     if not len(values):
@@ -245,7 +245,7 @@ def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed:
     """The variance of each slot's effect over resampled blocks, processes kept apart.
 
     Slots are sorted once; a resample then is how often each block counts. Equal to
-    :func:`_quantile` of ``residual[chosen]`` to the last bit, in a fraction of its time.
+    :func:`quantile` of ``residual[chosen]`` to the last bit, in a fraction of its time.
     """
     draw = np.random.default_rng(seed)
     groups = [np.flatnonzero(processes == p) for p in np.unique(processes)]

@@ -1,4 +1,12 @@
-"""The demo's models: factors of random weights, or a trained model compressed."""
+"""The demo's models: factors of random weights, or a trained model compressed.
+
+The shapes are a Llama's; the ranks are real irregularity; the weights are random, since
+latency does not need trained ones.
+
+SVD-LLM truncates every projection to one ratio, so its ranks are what they happen to be (244 of 576
+in SmolLM2). Calibration and evaluation text are this Python's own language reference, which is
+wherever Python is: every second topic each, so that the two are disjoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What is published of GPUs: SMs, memory, rates; and a time as a share of what they could do."""
+"""What is published of GPUs: SMs, memory, rates; and a time as a share of what they could do.
+
+The numbers stand in ``datasheet.toml``. What no source was found for is missing, not guessed.
+
+Peak rates and memory bandwidths are published figures. A share of the roof is missing for other
+chips.
+"""
 
 from __future__ import annotations
 

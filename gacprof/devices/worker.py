@@ -191,7 +191,7 @@ class IsolatedDevice(Device):
         process = context.Process(
             target=_serve, args=(theirs, self._opener, os.getpid()), daemon=True
         )
-        with _without_main(), _ctrl_c_held_back():
+        with _without_main(), _without_ctrl_c():
             process.start()
         theirs.close()
         return process, ours
@@ -306,7 +306,7 @@ def open_away(own: bytes, name: str, timer: str) -> Device:
 
 
 @contextlib.contextmanager
-def _ctrl_c_held_back() -> Iterator[None]:
+def _without_ctrl_c() -> Iterator[None]:
     """Ctrl-C reaches this process afterwards and those begun meanwhile, which are in its terminal's
     group, never: while they import, it would be printed with a traceback."""
     resource_tracker.ensure_running()  # unblocks the signal when it starts

@@ -3,7 +3,6 @@
 The only place where an inventory and a map come together. Everything is a lookup; what the map
 does not hold stays None and keeps the reason, which names the sweep that would fill it.
 
-
 What will be served: token counts with weights.
 """
 

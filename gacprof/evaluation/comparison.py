@@ -1,4 +1,20 @@
-"""Statistics: a bench's fitted latencies and ratios; two models on the same text or questions."""
+"""Statistics: a bench's fitted latencies and ratios; two models on the same text or questions.
+
+Every block calls all models once at one workload, so the blocks of a bench are the blocks of
+:mod:`gacprof.core.fit`: log time = model effect + block effect + disturbance. What differs is
+that models are compared with one reference, and that blocks of one round belong together: decode
+steps follow each other within milliseconds. So the bootstrap resamples whole rounds.
+
+Three things keep verdicts honest. Intervals are simultaneous: the level is divided by the number
+of verdicts and of looks at the data (Bonferroni), since stopping when the result pleases would
+inflate false ones. They are Student's, because the rounds are few. And the reference runs a
+second time as a hidden A/A replicate: a difference counts only beyond what the replicate shows.
+
+Windows of a text, and questions, are hard for all models alike: what one model has more of than
+another scatters far less than either. So differences are taken window by window, and the interval
+is that of their mean: its standard error from a bootstrap over the windows, its quantile
+Student's, as above.
+"""
 
 from __future__ import annotations
 

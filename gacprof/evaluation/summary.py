@@ -1,4 +1,10 @@
-"""What a bench found, round by round: timings with verdicts, the A/A replicates, and notes."""
+"""What a bench found, round by round: timings with verdicts, the A/A replicates, and notes.
+
+A block calls every model once at one workload, side by side in time, so that whatever the
+machine does meanwhile hits all models alike. A round holds one block of each prefill and as many
+of a decode step as steps are asked for. The order of the workloads, and of the models within
+each block, is drawn anew every time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""A kernel's name as C++: demangled as far as needed, then taken apart."""
+"""A kernel's name as C++: demangled as far as needed, then taken apart.
+
+Nsight tools and symbol tables may give ``_ZN13pytorch_flash16flash_fwd_kernelI…``, where the
+PyTorch profiler gives ``pytorch_flash::flash_fwd_kernel<…>``. Only the function's path and its
+template arguments are of interest. This is the part of the Itanium C++ ABI ("Mangling") that
+they are made of: nested names, substitutions, literals, pointers. All else (lambdas, operators,
+expressions, arrays, function types) gives None rather than a guess. The C++ runtime's own
+demangler has no bound on its work: each substitution can double the text, so that 338 characters
+ask for gigabytes.
+
+Names come from several tools, each with its own spelling. The PyTorch profiler prints
+``void f<128, false>(Params)``, Nsight Compute ``f<(int)128, (bool)0>``, symbol tables
+``_Z1fILi128ELb0EEvP6Params``, and tables cut long names short. All of them end up as the
+same :class:`Signature`.
+"""
 
 from __future__ import annotations
 

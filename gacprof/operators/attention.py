@@ -8,7 +8,6 @@ compressed projection is never a head_dim: the width is restored before attentio
 ``bshd`` as models pass them, [batch, length, heads, head_dim] from a projection, transposed to
 the former as a view. Backends and their padding copies depend on these strides.
 
-
 PyTorch's own choice of an SDPA backend for a call, asked on the GPU at hand.
 """
 

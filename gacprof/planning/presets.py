@@ -9,7 +9,6 @@ A demand is on an axis of a product ``y[M, N] = x[M, K] · W[N, K]ᵀ``, as one 
 parallelism holds it: q, k, v, gate and up are split along N, o and down along K. So
 ``tp=4,marlin`` asks widths for multiples of 4 · 128.
 
-
 A preset on a checkpoint: what each adjustable dim has to be a multiple of, and what cannot be.
 
 Demands are on products (:mod:`.presets`), a plan chooses dims. What a dim has to be a multiple of

@@ -1,4 +1,8 @@
-"""Tables as values, as Markdown, LaTeX, CSV and HTML; and what a map says of every curve."""
+"""Tables as values, as Markdown, LaTeX, CSV and HTML; and what a map says of every curve.
+
+Of a curve: the constraint that a dim should keep to and what it costs not to, and the residue
+classes with the kernels that serve them.
+"""
 
 from __future__ import annotations
 

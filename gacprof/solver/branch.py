@@ -6,7 +6,6 @@ few large candidates can keep the dual bound far from any choice, so that cores 
 subproblem that takes too long is split at a branching class, where the dual's choices differ,
 and each half has multipliers and losses of its own. The one with the highest bound comes first.
 
-
 The proof for one subproblem: cores of rising size, and what the finished ones prove.
 
 Whatever loses at most g against the dual bound is met by searching the core of the candidates

@@ -11,7 +11,6 @@ relative to the reference choice. A state is dropped when
 Weights and values are exact integers; ρ and the bounds are doubles, and a state is dropped
 only when its bound is beyond g by more than their rounding.
 
-
 Which states a core need not keep: dominated ones, and those that no completion can save.
 
 A state is dominated if another weighs no more in anything and is worth no less.

@@ -1,4 +1,7 @@
-"""One sweep of one device, into a new folder or one that the same sweep began."""
+"""One sweep of one device, into a new folder or one that the same sweep began.
+
+A refusal names what differs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""What a decoder block is made of: the heads of its attention, the width of its MLP."""
+"""What a decoder block is made of: the heads of its attention, the width of its MLP.
+
+A rank is never a head_dim: factored q, k, v are counted by what they give out, which is what
+SDPA sees.
+
+Padding a width with zeros is exact for every activation that is finite at zero: the new hidden
+units are multiplied by down's zero columns.
+"""
 
 from __future__ import annotations
 
