@@ -148,20 +148,26 @@ def _fit_apart(
 
 
 def two_way(log_us: Floats) -> tuple[Floats, Floats]:
-    """(slot effects, block effects) of a matrix of log times [blocks, slots] with gaps."""
+    """(slot effects, block effects) of a matrix of log times [blocks, slots] with gaps, or of each
+    of several [..., blocks, slots]."""
     # From the slots' medians: polishing has other fixed points, and from zeros it may end in one
     # that takes what slows a quarter of the slots in a third of the blocks for the blocks' own.
-    slot, block = quantile(log_us, 0.5), np.zeros(log_us.shape[0])
-    rest = log_us - slot
+    slot, block = _along(log_us, -2, 0.5), np.zeros(log_us.shape[:-1])
+    rest = log_us - slot[..., None, :]
     for _ in range(SWEEPS):
-        step = quantile(rest.T, QUARTILE)
-        rest -= step[:, None]
+        step = _along(rest, -1, QUARTILE)
+        rest -= step[..., None]
         block += step
-        step = quantile(rest, QUARTILE)
-        rest -= step
+        step = _along(rest, -2, QUARTILE)
+        rest -= step[..., None, :]
         slot += step
-    slot[np.all(np.isnan(log_us), axis=0)] = np.nan
+    slot[np.all(np.isnan(log_us), axis=-2)] = np.nan
     return slot, block
+
+
+def _along(values: Floats, axis: int, q: float) -> Floats:
+    moved = np.moveaxis(values, axis, 0)
+    return quantile(moved.reshape(len(moved), -1), q).reshape(moved.shape[1:])
 
 
 def aa_floor(differences: Sequence[float] | Floats, weights: Floats | None = None) -> float:

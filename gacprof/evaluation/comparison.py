@@ -1,14 +1,16 @@
 """Statistics: a bench's fitted latencies and ratios; two models on the same text or questions.
 
-Every block calls all models once at one workload, so the blocks of a bench are the blocks of
-:mod:`gacprof.core.fit`: log time = model effect + block effect + disturbance. What differs is
-that models are compared with one reference, and that blocks of one round belong together: decode
-steps follow each other within milliseconds. So the bootstrap resamples whole rounds.
+Every block calls all models once at one workload, or the same part of it, so the blocks of a
+bench are the blocks of :mod:`gacprof.core.fit`: log time = model effect + block effect +
+disturbance. What differs is that models are compared with one reference, and that blocks of one
+round belong together: parts and decode steps follow each other within milliseconds. So the
+bootstrap resamples whole rounds.
 
 Three things keep verdicts honest. Intervals are simultaneous: the level is divided by the number
-of verdicts and of looks at the data (Bonferroni), since stopping when the result pleases would
-inflate false ones. They are Student's, because the rounds are few. And the reference runs a
-second time as a hidden A/A replicate: a difference counts only beyond what the replicate shows.
+of verdicts and shared among the looks at the data (Bonferroni), since stopping when the result
+pleases would inflate false ones. They are Student's, because the rounds are few. And the
+reference runs a second time as a hidden A/A replicate: a difference counts only beyond what the
+replicate shows.
 
 Windows of a text, and questions, are hard for all models alike: what one model has more of than
 another scatters far less than either. So differences are taken window by window, and the interval
@@ -53,33 +55,44 @@ class WorkloadFit:
 
 
 def fit_workload(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> WorkloadFit:
-    """Fit times [blocks, models] in µs; ``rounds`` numbers the round of each block.
+    """Fit times [calls, models] in µs, or [parts, calls, models] where calls were timed in parts;
+    ``rounds`` numbers the round of each call. A part of all models is a block, and a model's
+    latency the sum of its parts'.
 
     Raises ``ValueError`` for fewer than two rounds.
     """
     numbers, which = np.unique(np.asarray(rounds), return_inverse=True)
     if len(numbers) < 2:
         raise ValueError("an interval needs at least two rounds")
-    log_us = np.log(us)
+    log_us = np.log(us.reshape(-1, *us.shape[-2:]))
     effect, block = two_way(log_us)
-    level = float(np.quantile(block, QUARTILE))
+    level = np.quantile(block, QUARTILE, axis=-1)[:, None]
     # Fitted anew to every resample: with few columns the block effects are much of the error.
-    rest = log_us - block[:, None]
-    samples = list(_resampled(which, seed))
-    drawn = np.array([two_way(rest[chosen])[0] for chosen in samples]) - effect
-    levels = np.array([[np.quantile(block[chosen], QUARTILE)] for chosen in samples]) - level
-    low, high = np.quantile(drawn + levels, (0.025, 0.975), axis=0)
+    rest = log_us - block[..., None]
+    latency = _whole(effect + level)
+    compared, drawn = [], []
+    for chosen in _resampled(which, seed):
+        again = two_way(rest[:, chosen])[0]
+        levels = np.quantile(block[:, chosen], QUARTILE, axis=-1)[:, None]
+        compared.append(_whole(again + level))
+        drawn.append(_whole(again + levels))
+    low, high = np.quantile(drawn, (0.025, 0.975), axis=0) - latency
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
-    error = (drawn - drawn[:, :1]).std(axis=0) * sqrt(len(numbers) / (len(numbers) - 1))
-    latency = np.exp(effect + level)
+    scatter = np.array(compared) - np.array(compared)[:, :1]
+    error = scatter.std(axis=0) * sqrt(len(numbers) / (len(numbers) - 1))
     return WorkloadFit(
-        latency,
-        latency * np.exp(np.minimum(low, 0.0)),
-        latency * np.exp(np.maximum(high, 0.0)),
-        effect - effect[0],
+        np.exp(latency),
+        np.exp(latency + np.minimum(low, 0.0)),
+        np.exp(latency + np.maximum(high, 0.0)),
+        latency - latency[0],
         error,
         len(numbers),
     )
+
+
+def _whole(log_us: Floats) -> Floats:
+    """The log of the models' sums, from the logs of their parts [parts, models]."""
+    return np.asarray(np.log(np.exp(log_us).sum(axis=0)))
 
 
 def _resampled(rounds: Ints, seed: int) -> Iterator[Ints]:
@@ -100,9 +113,14 @@ def looks(most: int) -> tuple[int, ...]:
     return (*found, most)
 
 
-def level_of_one(verdicts: int, most_rounds: int) -> float:
-    """The level of a single interval, so that :data:`LEVEL` is that of all at all looks."""
-    return LEVEL / max(1, verdicts) / len(looks(most_rounds))
+def level_of_one(verdicts: int, most_rounds: int, early: bool = False) -> float:
+    """The level of a single interval, so that :data:`LEVEL` is that of all together. Half of it is
+    for the end, the looks before (``early``) share the other half."""
+    before = len(looks(most_rounds)) - 1
+    level = LEVEL / max(1, verdicts)
+    if not before:
+        return level
+    return level / 2 / before if early else level / 2
 
 
 def half_width(error: float, rounds: int, level: float) -> float:

@@ -1,7 +1,8 @@
 """What a bench found, round by round: timings with verdicts, the A/A replicates, and notes.
 
 A block calls every model once at one workload, side by side in time, so that whatever the
-machine does meanwhile hits all models alike. A round holds one block of each prefill and as many
+machine does meanwhile hits all models alike. A prefill on a CPU is called in parts, and the
+models take turns after each. A round holds one block of each prefill and as many
 of a decode step as steps are asked for. The order of the workloads, and of the models within
 each block, is drawn anew every time.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from math import expm1
 from typing import Any, Literal
 
@@ -36,7 +38,7 @@ from gacprof.evaluation.comparison import (
     looks,
 )
 from gacprof.evaluation.models import multiplies
-from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
+from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner, parts_of
 
 ATTEMPTS = 3
 """Calls in a round's place while the system takes cores from them, the first included."""
@@ -52,14 +54,23 @@ FEWEST_ROUNDS = FEWEST_BLOCKS
 
 @dataclass
 class WorkloadTimes:
-    """The timings of one workload: rows are blocks, columns models."""
+    """The timings of one workload. A row is one part of a call, by model; ``rounds`` are by call,
+    which has ``parts`` rows."""
 
     rows: list[list[CallTime]] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
+    parts: int = 1
+
+    @property
+    def part_us(self) -> Floats:
+        """Microseconds [parts, calls, models]."""
+        us = np.array([[call.us for call in row] for row in self.rows])
+        return us.reshape(-1, self.parts, us.shape[-1]).swapaxes(0, 1)
 
     @property
     def us(self) -> Floats:
-        return np.array([[call.us for call in row] for row in self.rows])
+        """Microseconds of whole calls [calls, models]."""
+        return self.part_us.sum(axis=0)
 
     @property
     def disturbed(self) -> int:
@@ -77,6 +88,7 @@ class Rounds:
     """Takes timings of ``runners`` [workload][model] into :attr:`tables`, one a workload.
 
     ``most`` rounds are measured at most; none begins after ``time_cap_s``, once there are four.
+    :attr:`early` says that it is, or was ended at, a look before that.
     """
 
     def __init__(
@@ -91,39 +103,51 @@ class Rounds:
     ) -> None:
         self.tables = [WorkloadTimes() for _ in workloads]
         self.count, self.most = 0, most
+        self.early = False
         self._workloads, self._runners, self._clock = workloads, runners, clock
         self._time_cap_s = time_cap_s
         self._progress = progress or (lambda done, total, what: None)
         self._draw = np.random.default_rng(seed)
-        self._calls = sum(w.calls * len(r) for w, r in zip(workloads, runners, strict=True))
+        calls = sum(w.calls * len(r) for w, r in zip(workloads, runners, strict=True))
         self._done = 0
-        self._total = WARM_UP_ROUNDS * sum(map(len, runners)) + most * self._calls
+        self._total = WARM_UP_ROUNDS * sum(map(len, runners)) + most * calls
 
     def run(self, decided: Callable[[], bool]) -> None:
         """Measure until ``decided`` says so at a look (12, 24, 48 … rounds) or a limit is met."""
         began = time.monotonic()
-        with no_collection():
-            for _ in range(WARM_UP_ROUNDS):
-                for number in self._blocks(once=True):
-                    self._block(number)
-            while self.count < self.most:
+        with no_collection(), torch.inference_mode():
+            self._warm_up()
+            self.early = True
+            while True:
                 cap, spent = self._time_cap_s, time.monotonic() - began
-                if cap is not None and spent > cap and self.count >= FEWEST_ROUNDS:
+                capped = cap is not None and spent > cap and self.count >= FEWEST_ROUNDS
+                if capped or self.count == self.most:
+                    self.early = False
                     break
                 self._round()
-                if self.count in looks(self.most) and decided():
+                if self.count in looks(self.most)[:-1] and decided():
                     break
         self._progress(self._total, self._total, "")
 
+    def _warm_up(self) -> None:
+        """Untimed rounds, by the last of which it is seen in how many parts to time a call."""
+        us = np.zeros(len(self._workloads))
+        for _ in range(WARM_UP_ROUNDS):
+            for number in self._blocks(once=True):
+                (row,) = self._block(number)
+                us[number] = max((call.us for call in row), default=0.0)
+        for table, runners, longest in zip(self.tables, self._runners, us, strict=True):
+            table.parts = parts_of(runners, self._clock, longest)
+
     def _round(self) -> None:
         began = time.monotonic()
-        disturbed: list[tuple[int, list[CallTime], int]] = []
+        calls: list[_Call] = []
         for number in self._blocks():
-            row = self._block(number)
-            self.tables[number].rows.append(row)
+            rows = self._block(number)
+            self.tables[number].rows += rows
             self.tables[number].rounds.append(self.count)
-            disturbed += [(number, row, m) for m, call in enumerate(row) if call.disturbed]
-        self._retake(disturbed, until=2 * time.monotonic() - began)
+            calls += [_Call(number, m, rows) for m in range(len(self._runners[number]))]
+        self._retake(calls, until=2 * time.monotonic() - began)
         self.count += 1
 
     def _blocks(self, once: bool = False) -> Iterator[int]:
@@ -133,28 +157,49 @@ class Rounds:
             for _ in range(1 if once else self._workloads[number].calls):
                 yield int(number)
 
-    def _block(self, number: int) -> list[CallTime]:
-        runners, found = self._runners[number], {}
-        for m in self._draw.permutation(len(runners)):
-            self._progress(self._done, self._total, self._workloads[number].name)
-            found[int(m)] = runners[m].time(self._clock)
-            self._done += 1
-        return [found[m] for m in range(len(runners))]
+    def _block(self, number: int) -> list[list[CallTime]]:
+        """Call all models once, part by part: a row a part."""
+        parts = self.tables[number].parts
+        calls = [runner.parts(self._clock, parts) for runner in self._runners[number]]
+        rows = [[CallTime(0.0)] * len(calls) for _ in range(parts)]
+        for row in rows:
+            for m in self._draw.permutation(len(calls)):
+                self._progress(self._done, self._total, self._workloads[number].name)
+                row[m] = next(calls[m])
+                self._done += row is rows[-1]
+        for call in calls:
+            call.close()
+        return rows
 
-    def _retake(self, disturbed: list[tuple[int, list[CallTime], int]], until: float) -> None:
-        """Time disturbed calls (workload, row, model) again, for no longer than the round took.
-        The least preempted timing is kept: by that count, never by the time itself."""
-        if len(disturbed) > MOST_DISTURBED * self._calls:
+    def _retake(self, calls: list[_Call], until: float) -> None:
+        """Time disturbed calls again, for no longer than the round took. Of each part the least
+        preempted timing is kept: by that count, never by the time itself."""
+        disturbed = [call for call in calls if call.disturbed]
+        if len(disturbed) > MOST_DISTURBED * len(calls):
             return
         for _ in range(ATTEMPTS - 1):
-            for number, row, m in disturbed:
+            for call in disturbed:
                 if time.monotonic() > until:
                     return
                 time.sleep(REST_S)
                 self._clock.wake()
-                again = self._runners[number][m].time(self._clock)
-                row[m] = min(row[m], again, key=lambda call: call.preempted)
-            disturbed = [(n, row, m) for n, row, m in disturbed if row[m].disturbed]
+                again = self._runners[call.workload][call.model].parts(self._clock, len(call.rows))
+                for row, part in zip(call.rows, again, strict=True):
+                    row[call.model] = min(row[call.model], part, key=lambda c: c.preempted)
+            disturbed = [call for call in disturbed if call.disturbed]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One model's column of a block's rows."""
+
+    workload: int
+    model: int
+    rows: list[list[CallTime]]
+
+    @property
+    def disturbed(self) -> bool:
+        return any(row[self.model].disturbed for row in self.rows)
 
 
 BenchVerdict = Difference | Literal["reference", "identical", "undecided"]
@@ -310,8 +355,9 @@ class BenchSummary:
         tables = self.rounds.tables
         disturbed = sum(table.disturbed for table in tables)
         if disturbed:
+            timings = sum(table.part_us.size for table in tables)
             yield (
-                f"{disturbed} of {sum(table.us.size for table in tables)} timings were preempted "
+                f"{disturbed} of {timings} timings were preempted "
                 "by other processes: the machine is busy, and differences hide in that"
             )
         if self._host_bound:
@@ -329,7 +375,7 @@ class BenchSummary:
 
     def _fit(self, w: int) -> WorkloadFit:
         if self._fitted[0] != self.rounds.count:
-            found = [fit_workload(table.us, table.rounds) for table in self.rounds.tables]
+            found = [fit_workload(table.part_us, table.rounds) for table in self.rounds.tables]
             self._fitted = self.rounds.count, found
         return self._fitted[1][w]
 
@@ -337,8 +383,10 @@ class BenchSummary:
         """Against the reference: a model's at the level that all verdicts together leave to one,
         the replicate's at the plain level, since nothing is claimed of it."""
         fit = self._fit(w)
-        verdicts = len(self.workloads) * list(self.identical).count(False)
-        level = LEVEL if column == REPLICATE else level_of_one(verdicts, self.rounds.most)
+        verdicts, rounds = len(self.workloads) * list(self.identical).count(False), self.rounds
+        level = level_of_one(verdicts, rounds.most, rounds.early)
+        if column == REPLICATE:
+            level = LEVEL
         half = half_width(fit.error[column], fit.rounds, level)
         return Ratio(float(fit.log_ratio[column]), half)
 
@@ -381,6 +429,8 @@ def conditions(device: torch.device, dtype: torch.dtype, bound: bool, shared: st
         )
     if device.type == "cpu" and not bound:
         yield "compute threads could not be bound to cores: timings scatter more on a busy machine"
+    if device.type == "cpu" and find_spec("greenlet") is None:
+        yield "greenlet is not installed: models take turns after whole passes only"
     if not multiplies(dtype, device):
         short = str(dtype).removeprefix("torch.")
         yield f"this CPU has no instructions for products in {short}: it would hardly be run so"

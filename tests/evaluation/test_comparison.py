@@ -74,7 +74,9 @@ def test_looks_are_at_doublings_and_at_the_end(most, at):
 
 
 def test_the_level_is_shared_by_verdicts_and_looks():
-    assert level_of_one(4, 48) == pytest.approx(0.05 / 4 / 3)
+    end, look = level_of_one(4, 48), level_of_one(4, 48, early=True)
+    assert end == pytest.approx(0.05 / 4 / 2) and look == pytest.approx(0.05 / 4 / 2 / 2)
+    assert len(looks(48)) == 3 and 4 * (end + 2 * look) == pytest.approx(0.05)
     assert level_of_one(0, 12) == 0.05
 
 

@@ -9,17 +9,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gacprof.evaluation.summary import FEWEST_ROUNDS, WARM_UP_ROUNDS, Rounds  # noqa: E402
-from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock  # noqa: E402
+from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner  # noqa: E402
 
 PREFILL, DECODE = BenchWorkload("prefill", 8, 1), BenchWorkload("decode", 8, 1, calls=3)
 CLOCK = Clock(torch.device("cpu"))
 
 
-class Recorded:
+class Recorded(Runner):
     """Writes its name into ``log``; ``preempted`` tells how often each call was."""
 
     def __init__(self, name: str, log: list[str], preempted: list[int] | None = None) -> None:
         self.name, self.log, self.preempted = name, log, preempted or []
+
+    def call(self) -> None:
+        """Never: it tells times that are written down."""
 
     def time(self, clock: Clock) -> CallTime:
         self.log.append(self.name)
@@ -61,11 +64,18 @@ def test_a_round_holds_one_prefill_and_every_decode_step():
 def test_it_ends_at_the_look_where_all_is_decided():
     asked = []
     rounds, _ = measured(96, lambda: asked.append(1) or len(asked) == 2)
-    assert rounds.count == 24
+    assert rounds.count == 24 and rounds.early
+
+
+def test_the_last_look_is_not_early_and_asks_nothing():
+    asked = []
+    rounds, _ = measured(24, lambda: asked.append(1) or False)
+    assert rounds.count == 24 and len(asked) == 1 and not rounds.early
 
 
 def test_a_time_cap_leaves_enough_rounds_for_a_spread():
-    assert measured(50, time_cap_s=0.0)[0].count == FEWEST_ROUNDS
+    rounds, _ = measured(50, time_cap_s=0.0)
+    assert rounds.count == FEWEST_ROUNDS and not rounds.early
 
 
 def test_a_preempted_call_is_taken_again_at_the_end_of_its_round():
