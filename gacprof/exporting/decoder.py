@@ -66,14 +66,6 @@ class Decoder:
     def has_equal_heads(self) -> bool:
         return len({(a.heads, a.kv_heads) for a in self.attentions}) == 1
 
-    @property
-    def has_equal_widths(self) -> bool:
-        return len(set(self.widths)) == 1
-
-    @property
-    def is_tied(self) -> bool:
-        return bool(self.config["tie_word_embeddings"])
-
     @cached_property
     def factored(self) -> tuple[Module, ...]:
         return tuple(m for m in self.modules.values() if m.kind in ("factored", "grouped"))
@@ -84,6 +76,22 @@ class Decoder:
         window = self.config.get("sliding_window")
         used = self.config.get("use_sliding_window", self.family == "mistral")
         return int(window) if used and window else None
+
+    @property
+    def rope(self) -> tuple[str, Mapping[str, Any]]:
+        """How RoPE is scaled ("default" where it is not), with the numbers of it."""
+        scaling = self.config["rope_scaling"] or {}
+        return _rope_kind(scaling), scaling
+
+    def beyond(self, engine: str) -> str:
+        """What of this model ``engine``'s plain decoder does not compute; empty for nothing."""
+        if self.family == "qwen3":
+            return f"it norms queries and keys, which {engine} does not"
+        if self.config.get("hidden_act", "silu") != "silu":
+            return f"its activation is {self.config['hidden_act']}, {engine} has silu"
+        if self.attention_window is not None:
+            return f"its attention has a window of {self.attention_window}, {engine} has none"
+        return ""
 
     def refuse_factors(self, what: str) -> None:
         """Raise :class:`CheckpointError` where a layer is factored, with what merging costs."""
@@ -97,16 +105,6 @@ class Decoder:
             f"{self.path} --fuse --out DIR' ({before:,} → {after:,} parameters, "
             f"{after / before - 1:+.1%}), or export --to transformers"
         )
-
-    def refuse_unequal_heads(self, what: str) -> None:
-        """Raise :class:`CheckpointError` where layers differ in their heads."""
-        if not self.has_equal_heads:
-            counts = sorted({(a.heads, a.kv_heads) for a in self.attentions})
-            shown = ", ".join(f"{heads}/{kv}" for heads, kv in counts[:4])
-            raise CheckpointError(
-                f"{self.path}: layers differ in their heads (query/key-value {shown}), and {what} "
-                "has one count for all: heads cannot be padded, export --to transformers"
-            )
 
 
 def read_decoder(inventory: Inventory) -> Decoder:
@@ -206,9 +204,8 @@ def _true_config(
     true = {key: value for key, value in config.items() if key not in own}
     rope = {"rope_theta": config.get("rope_theta"), **(config.get("rope_parameters") or {})}
     scaling = config.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
-    plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"
     true["rope_theta"] = float(scaling.get("rope_theta") or rope["rope_theta"] or ROPE_THETA)
-    true["rope_scaling"] = None if plain else dict(scaling)
+    true["rope_scaling"] = dict(scaling) if _rope_kind(scaling) != "default" else None
     true["head_dim"] = attentions[0].head_dim
     if len({a.head_dim for a in attentions}) > 1:
         raise CheckpointError(f"{inventory.path}: layers differ in their head_dim")
@@ -226,14 +223,16 @@ def _true_config(
     return true
 
 
+def _rope_kind(scaling: Mapping[str, Any]) -> str:
+    return str(scaling.get("rope_type", scaling.get("type", "default")))
+
+
 def _dtype(inventory: Inventory, names: Mapping[str, str]) -> str:
     """The widest type that is stored, as gacprof.load_model takes it."""
     stored = {inventory.tensors[name].dtype for name in names}
-    for widest in ("float64", "float32"):
-        if widest in stored:
-            return widest
-    if stored == {"float16", "bfloat16"}:
-        return "float32"
+    widest = next((dtype for dtype in ("float64", "float32") if dtype in stored), "")
+    if widest or stored == {"float16", "bfloat16"}:
+        return widest or "float32"
     if len(stored) == 1 and stored <= {"float16", "bfloat16"}:
         return stored.pop()
     raise CheckpointError(

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
-from gacprof.exporting import gguf, transformers, uniform, vllm
+from gacprof.exporting import gguf, transformers, vllm
 from gacprof.exporting.engines import cannot_run
 from gacprof.exporting.format import Check, CheckWith, Prepare, Request
 from gacprof.resizing.output import lies_in, refuse_existing, refuse_incomplete
 
-FORMATS: Mapping[str, Prepare] = MappingProxyType(
-    {
-        "transformers": transformers.prepare,
-        "vllm": vllm.prepare,
-        "vllm-native": vllm.prepare_native,
-        "gguf": gguf.prepare,
-        "uniform": uniform.prepare,
-    }
-)
+FORMATS: dict[str, Prepare] = {
+    "transformers": transformers.prepare,
+    "vllm": vllm.prepare,
+    "vllm-native": vllm.prepare_native,
+    "gguf": gguf.prepare,
+    "uniform": transformers.prepare_uniform,
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,9 @@ def export(
     open_tensors(inventory)  # refused here where they are not on this machine
     refuse_incomplete(inventory)
     target = Path(f"{Path(inventory.path).resolve().name}-{to}") if out is None else Path(out)
-    _refuse_target(target, inventory)
+    refuse_existing(target)
+    if lies_in(target, inventory):
+        raise CheckpointError(f"{target} lies in the checkpoint {inventory.path}: name another")
     prepared = FORMATS[to](inventory, Request(type, blocks_of, folder, tokenizer_pre))
     why = prepared.no_engine or cannot_run(inventory, prepared.engine)
     if check == "engine" and why:
@@ -103,9 +101,3 @@ def export(
         serve=prepared.serve.format(out=target),
         notes=(*written.notes, *notes, *checked.notes),
     )
-
-
-def _refuse_target(out: Path, inventory: Inventory) -> None:
-    refuse_existing(out)
-    if lies_in(out, inventory):
-        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
