@@ -161,36 +161,33 @@ def _names(
     """Stored name → exported name. Raises :class:`CheckpointError` for a tensor without a place."""
     from gacprof.checkpoint.layers import parameter_names
 
-    names = {_EMBEDDING: _EMBEDDING, "model.norm.weight": "model.norm.weight"}
     norms = _NORMS + (_HEAD_NORMS if family == "qwen3" else ())
-    for i in range(layers):
-        names |= {f"model.layers.{i}.{norm}": f"model.layers.{i}.{norm}" for norm in norms}
-    missing = sorted(names.keys() - inventory.tensors.keys())
+    plain = [_EMBEDDING, "model.norm.weight"]
+    plain += [f"model.layers.{i}.{norm}" for i in range(layers) for norm in norms]
+    missing = sorted(set(plain) - inventory.tensors.keys())
     if missing:
         raise CheckpointError(f"{inventory.path}: has no {missing[0]}: not a {family}'s tensors")
+    names = {name: name for name in plain}
     for module in modules.values():
         if module.kind in ("factored", "grouped"):
             names |= parameter_names(module)
             continue
         for gemm in module.gemms:
-            kept = [gemm.weight, *([f"{module.name}.bias"] if gemm.bias else [])]
-            names |= {name: name for name in kept}
+            names[gemm.weight] = gemm.weight
+            if gemm.bias:
+                names[f"{module.name}.bias"] = f"{module.name}.bias"
     stray = sorted(n for n in inventory.tensors if n not in names and not n.endswith(_DERIVED))
     if stray:
         raise CheckpointError(
             f"{inventory.path}: a {family} has no place for {stray[0]}"
             + (f" and {len(stray) - 1} more" if len(stray) > 1 else "")
         )
-    if _HEAD in names and _is_shared(inventory):
-        del names[_HEAD]
+    if _HEAD in names:
+        head, table = inventory.tensors[_HEAD], inventory.tensors[_EMBEDDING]
+        same = (head.file, head.offset, head.shape) == (table.file, table.offset, table.shape)
+        if same and head.offset is not None:  # one stored tensor under two names
+            del names[_HEAD]
     return names
-
-
-def _is_shared(inventory: Inventory) -> bool:
-    """Whether head and embedding are one stored tensor under two names."""
-    head, table = inventory.tensors[_HEAD], inventory.tensors[_EMBEDDING]
-    same = (head.file, head.offset, head.shape) == (table.file, table.offset, table.shape)
-    return same and head.offset is not None
 
 
 def _true_config(

@@ -68,7 +68,8 @@ class Layout:
         own = self.dims(contents, linears)
         dims = sorted((*ranks, *widths, *own), key=lambda d: _order(d.layer, d.role, d.name))
         fed = dims_by_weight(dims)
-        modules = [*_embeddings(contents), *(_module(contents, x, fed) for x in linears)]
+        modules = [_embedding(contents, name) for name in embedding_tables(contents)]
+        modules.extend(_module(contents, linear, fed) for linear in linears)
         modules.extend(_tied_head(contents, modules, fed))
         modules.sort(key=lambda m: _order(m.layer, m.role, m.name))
         attentions, attention_notes = find_attentions(contents, linears)
@@ -188,12 +189,10 @@ def embedding_tables(contents: Contents) -> Iterator[str]:
             yield name
 
 
-def _embeddings(contents: Contents) -> Iterator[Module]:
-    for name in embedding_tables(contents):
-        info, module = contents.tensors[name], name.removesuffix(".weight")
-        rows, width = info.shape
-        layer = layer_of(module)
-        yield Module(module, "embedding", layer, "embedding", rows, width, info.dtype, ())
+def _embedding(contents: Contents, name: str) -> Module:
+    info, module = contents.tensors[name], name.removesuffix(".weight")
+    rows, width = info.shape
+    return Module(module, "embedding", layer_of(module), "embedding", rows, width, info.dtype, ())
 
 
 def _tied_head(
