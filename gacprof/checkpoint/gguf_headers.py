@@ -77,7 +77,9 @@ def _read(path: Path, size: int, changed_ns: int) -> Contents:
     reader = _reader(path)
     fields = reader.fields
     architecture = _value(fields, "general.architecture", path)
-    parts = _value(fields, "split.count", path, 1)
+    if architecture is None:
+        raise CheckpointError(f"{path}: its header has no general.architecture")
+    parts = _value(fields, "split.count", path)
     if isinstance(parts, int) and parts > 1:
         raise CheckpointError(
             f"{path}: one of {parts} parts; merge them first (llama-gguf-split --merge)"
@@ -124,7 +126,7 @@ def _config(
     fields: Mapping[str, Any], architecture: str, tensors: Mapping[str, TensorInfo], path: Path
 ) -> dict[str, Any]:
     """What transformers would write into config.json, as far as dims and loading need it."""
-    said = {w: _value(fields, f"{architecture}.{k}", path, None) for k, w in _CONFIG.items()}
+    said = {w: _value(fields, f"{architecture}.{k}", path) for k, w in _CONFIG.items()}
     config = {"model_type": architecture} | {w: v for w, v in said.items() if v is not None}
     embedding = tensors.get("model.embed_tokens.weight")
     if embedding is not None:
@@ -133,17 +135,10 @@ def _config(
     return config
 
 
-_ASKED = object()
-
-
-def _value(fields: Mapping[str, Any], key: str, path: Path, default: Any = _ASKED) -> Any:
-    """A header's value; one that is missing and has no default is an error."""
-    if key not in fields:
-        if default is _ASKED:
-            raise CheckpointError(f"{path}: its header has no {key}")
-        return default
+def _value(fields: Mapping[str, Any], key: str, path: Path) -> Any:
+    """A header's value; None where it is missing."""
     try:
-        return fields[key].contents()
+        return fields[key].contents() if key in fields else None
     except Exception as error:  # a value that contradicts its type
         raise CheckpointError(f"{path}: {key} is broken: {first_line(error)}") from None
 

@@ -231,7 +231,7 @@ def quantile(values: Floats, q: float) -> Floats:
     return np.where(counts > 0, a + along * (b - a), 0.0)
 
 
-def _place(counts: Ints, q: float) -> tuple[Ints, Ints, Floats]:
+def _place(counts: NDArray[np.integer], q: float) -> tuple[Ints, Ints, Floats]:
     """Between which two of so many sorted values their quantile lies, and how far along."""
     place = q * np.maximum(counts - 1, 0)
     low = np.floor(place).astype(np.int64)

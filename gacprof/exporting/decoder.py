@@ -197,27 +197,29 @@ def _true_config(
     widths: tuple[int, ...],
     names: Mapping[str, str],
 ) -> dict[str, Any]:
-    own = {*_NOT_CARRIED, *(tool.rank_key for tool in gacprof.compressors.compressors())}
-    true = {key: value for key, value in config.items() if key not in own}
-    rope = {"rope_theta": config.get("rope_theta"), **(config.get("rope_parameters") or {})}
-    scaling = config.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
-    true["rope_theta"] = float(scaling.get("rope_theta") or rope["rope_theta"] or ROPE_THETA)
-    true["rope_scaling"] = dict(scaling) if _rope_kind(scaling) != "default" else None
-    true["head_dim"] = attentions[0].head_dim
     if len({a.head_dim for a in attentions}) > 1:
         raise CheckpointError(f"{inventory.path}: layers differ in their head_dim")
-    true["num_attention_heads"] = max(a.heads for a in attentions)
-    true["num_key_value_heads"] = max(a.kv_heads for a in attentions)
-    true["intermediate_size"] = max(widths)
-    true["vocab_size"], true["hidden_size"] = inventory.tensors[_EMBEDDING].shape
     has_head = any(name.startswith("lm_head.") for name in names.values())
     if not has_head and not config.get("tie_word_embeddings", False):
         raise CheckpointError(
             f"{inventory.path}: has no {_HEAD}, and its config does not tie it to the embedding"
         )
-    true["tie_word_embeddings"] = not has_head
-    true["torch_dtype"] = _dtype(inventory, names)
-    return true
+    own = {*_NOT_CARRIED, *(tool.rank_key for tool in gacprof.compressors.compressors())}
+    rope = {"rope_theta": config.get("rope_theta"), **(config.get("rope_parameters") or {})}
+    scaling = config.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
+    vocabulary, hidden = inventory.tensors[_EMBEDDING].shape
+    return {key: value for key, value in config.items() if key not in own} | {
+        "rope_theta": float(scaling.get("rope_theta") or rope["rope_theta"] or ROPE_THETA),
+        "rope_scaling": dict(scaling) if _rope_kind(scaling) != "default" else None,
+        "head_dim": attentions[0].head_dim,
+        "num_attention_heads": max(a.heads for a in attentions),
+        "num_key_value_heads": max(a.kv_heads for a in attentions),
+        "intermediate_size": max(widths),
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "tie_word_embeddings": not has_head,
+        "torch_dtype": _dtype(inventory, names),
+    }
 
 
 def _rope_kind(scaling: Mapping[str, Any]) -> str:

@@ -17,16 +17,13 @@ CheckWith = Literal["auto", "engine", "tensors"]
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for beside the format, as :func:`gacprof.export` takes it."""
+    """What was asked for beside the format, as :func:`gacprof.export` takes it; ``tokenizer`` is
+    the folder that has one."""
 
-    type: str | None = None
-    blocks_of: int | None = None
-    tokenizer: Path | None = None
-    tokenizer_pre: str | None = None
-
-    def tokenizer_of(self, inventory: Inventory) -> Path:
-        """The folder that has the tokenizer."""
-        return self.tokenizer or Path(inventory.folder)
+    type: str | None
+    blocks_of: int | None
+    tokenizer: Path
+    tokenizer_pre: str | None
 
 
 @dataclass(frozen=True)

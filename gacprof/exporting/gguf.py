@@ -188,14 +188,14 @@ def prepare(inventory: Inventory, request: Request) -> GgufExport:
         raise CheckpointError(f"{decoder.path}: {reason}: export --to transformers")
     if not TYPES[kind].stored:
         _refuse_blocks(decoder, kind)
-    folder, size = request.tokenizer_of(inventory), int(decoder.config["vocab_size"])
-    vocabulary = read_tokenizer(folder, size, request.tokenizer_pre)
+    size = int(decoder.config["vocab_size"])
+    vocabulary = read_tokenizer(request.tokenizer, size, request.tokenizer_pre)
     return GgufExport(
         inventory=inventory,
         decoder=decoder,
         kind=kind,
         vocabulary=vocabulary,
-        tokenizer=folder,
+        tokenizer=request.tokenizer,
         serve=f"llama-server -m {{out}}/model-{kind}.gguf",
         engine="xllamacpp",
         no_engine="" if vocabulary else "llama.cpp does not serve a file without a vocabulary",

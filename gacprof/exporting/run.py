@@ -73,9 +73,8 @@ def export(
                               ("tokenizer-pre", tokenizer_pre, "gguf")):  # fmt: skip
         if value is not None and to != only:
             raise CheckpointError(f"--{name} goes with --to {only}")
-    folder = None if tokenizer is None else Path(tokenizer)
-    if folder is not None and not folder.is_dir():
-        raise CheckpointError(f"--tokenizer {folder}: there is no such folder")
+    if tokenizer is not None and not Path(tokenizer).is_dir():
+        raise CheckpointError(f"--tokenizer {tokenizer}: there is no such folder")
     inventory = checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
     open_tensors(inventory)  # refused here where they are not on this machine
     refuse_incomplete(inventory)
@@ -83,6 +82,7 @@ def export(
     refuse_existing(target)
     if lies_in(target, inventory):
         raise CheckpointError(f"{target} lies in the checkpoint {inventory.path}: name another")
+    folder = Path(inventory.folder if tokenizer is None else tokenizer)
     prepared = FORMATS[to](inventory, Request(type, blocks_of, folder, tokenizer_pre))
     why = prepared.no_engine or cannot_run(inventory, prepared.engine)
     if check == "engine" and why:
@@ -91,13 +91,10 @@ def export(
     checked = prepared.run(target) if check != "tensors" and not why else prepared.compare(target)
     notes = (why,) if check == "auto" and why else ()
     return Exported(
+        **vars(written) | {"notes": (*written.notes, *notes, *checked.notes)},
         source=inventory.path,
         out=str(target),
         to=to,
-        files=written.files,
-        parameters=written.parameters,
-        bytes_written=written.bytes_written,
         check=checked,
         serve=prepared.serve.format(out=target),
-        notes=(*written.notes, *notes, *checked.notes),
     )

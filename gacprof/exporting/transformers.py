@@ -51,7 +51,7 @@ def with_code(to: str, serve: str, decoder: Decoder, request: Request) -> Folder
         names=decoder.names,
         config=_config(decoder),
         code={f"{MODULE}.py": remote_code("remote_llama.py", **words)},
-        tokenizer=request.tokenizer_of(decoder.inventory),
+        tokenizer=request.tokenizer,
     )
 
 
@@ -100,5 +100,5 @@ def prepare_uniform(inventory: Inventory, request: Request) -> UniformExport:
         inventory=inventory,
         names={name: name for name in inventory.tensors},
         sizes=uniform(inventory, MULTIPLE).sizes,
-        tokenizer=request.tokenizer_of(inventory),
+        tokenizer=request.tokenizer,
     )

@@ -67,7 +67,7 @@ def prepare_native(inventory: Inventory, request: Request) -> FolderExport:
         config=_config(decoder, widths, as_multiples=request.blocks_of is not None),
         code={f"{MODULE}.py": remote_code("remote_nemotron_nas.py")},
         sizes=sizes,
-        tokenizer=request.tokenizer_of(inventory),
+        tokenizer=request.tokenizer,
     )
 
 
