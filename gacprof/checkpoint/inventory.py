@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -197,13 +197,13 @@ class Module:
     dims: tuple[str, ...] = ()
 
 
-def dims_by_weight(dims: Iterable[Dim]) -> dict[str, tuple[Dim, ...]]:
+def dims_by_weight(dims: Iterable[Dim]) -> dict[str, list[Dim]]:
     """The dims that feed an axis of each weight's product, each once."""
-    found: dict[str, dict[str, Dim]] = {}
+    found: dict[str, list[Dim]] = {}
     for dim in dims:
-        for feed in dim.feeds:
-            found.setdefault(feed.weight, {})[dim.name] = dim
-    return {weight: tuple(named.values()) for weight, named in found.items()}
+        for weight in dict.fromkeys(feed.weight for feed in dim.feeds):
+            found.setdefault(weight, []).append(dim)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +233,8 @@ class Inventory(Contents):
         """A digest over every tensor's name, dtype and shape, whatever the container: a plan is
         bound to it."""
         digest = hashlib.sha256()
-        for name, info in sorted(self.tensors.items()):
+        for name in sorted(self.tensors):
+            info = self.tensors[name]
             digest.update(f"{name}\0{info.dtype}\0{info.shape}\n".encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
@@ -269,12 +270,12 @@ class Inventory(Contents):
         except (KeyError, TypeError):
             raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
 
-    def fed_by(self, weight: str) -> tuple[Dim, ...]:
+    def fed_by(self, weight: str) -> Sequence[Dim]:
         """The dims that feed an axis of the product of ``weight``."""
         return self._fed_by.get(weight, ())
 
     @cached_property
-    def _fed_by(self) -> dict[str, tuple[Dim, ...]]:
+    def _fed_by(self) -> dict[str, list[Dim]]:
         return dims_by_weight(self.dims)
 
     @cached_property

@@ -196,14 +196,14 @@ def _view(maker: str, args: tuple[Any, ...]) -> TensorRef:
     return TensorRef(storage, offset, tuple(shape), tuple(stride), dtype)
 
 
-def _is_count(value: Any, most: int = MAX_ELEMENTS) -> bool:
-    return type(value) is int and 0 <= value <= most
+def _is_count(value: Any) -> bool:
+    return are_counts((value,))
 
 
 def are_counts(value: Any, most: int = MAX_ELEMENTS) -> bool:
     """Whether it is a list of whole numbers, as a shape, a stride or a range of offsets is."""
-    is_list = isinstance(value, tuple | list) and len(value) <= MAX_NDIM
-    return is_list and all(_is_count(n, most) for n in value)
+    is_list = isinstance(value, (tuple, list)) and len(value) <= MAX_NDIM
+    return is_list and all(type(n) is int and 0 <= n <= most for n in value)
 
 
 _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
