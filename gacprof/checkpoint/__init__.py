@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from gacprof.checkpoint.inventory import (
-    Attention,
-    Dim,
-    Feed,
-    Gemm,
-    Inventory,
-    Module,
-    Place,
-    TensorInfo,
-)
+from gacprof.checkpoint.inventory import Attention, Inventory, Module, Place
 from gacprof.checkpoint.layouts import mirrored_files
 from gacprof.checkpoint.scanning import inventory_for, inventory_of_model, scan
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
 
 __all__ = [
     "Attention",
-    "Dim",
-    "Feed",
-    "Gemm",
     "Inventory",
     "Module",
     "Place",
-    "TensorInfo",
     "TensorReader",
     "inventory_for",
     "inventory_of_model",

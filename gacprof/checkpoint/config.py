@@ -147,11 +147,11 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     model_type = model_type.removeprefix("gacprof_")  # a folder of gacprof export
     config["model_type"] = model_type
     config |= module_facts(inventory)
-    dims = {a.head_dim for a in inventory.attentions}
-    if "head_dim" not in config and len(dims) == 1:
-        implied = _implied_head_dim(config)
-        if implied is not None and implied not in dims:
-            config["head_dim"] = dims.pop()
+    head_dim = _only({a.head_dim for a in inventory.attentions})
+    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
+    # else transformers takes hidden over heads
+    if "head_dim" not in config and head_dim and hidden and heads and hidden // heads != head_dim:
+        config["head_dim"] = head_dim
     return config
 
 
@@ -188,9 +188,3 @@ def _tool_of(inventory: Inventory, module: str) -> Compressor | None:
 
 def _only(values: set[Any]) -> Any:
     return values.pop() if len(values) == 1 else None
-
-
-def _implied_head_dim(config: Mapping[str, Any]) -> int | None:
-    """What transformers takes where the config names no head_dim."""
-    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
-    return hidden // heads if hidden and heads else None

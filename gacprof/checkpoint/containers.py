@@ -10,13 +10,13 @@ names must be there, and every tensor it promises must be in the shard it names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from gacprof.checkpoint.folder import Folder, parse_json, read_json
 from gacprof.checkpoint.gguf_headers import read_gguf
 from gacprof.checkpoint.inventory import Contents, TensorInfo
+from gacprof.checkpoint.pickled import are_counts
 from gacprof.checkpoint.torchfile import LEGACY_MAGIC, read_torch_legacy, read_torch_zip
 from gacprof.core.dtypes import BY_CODE
 from gacprof.core.errors import CheckpointError
@@ -77,27 +77,18 @@ def _tensor(name: str, entry: Any, start: int, file: str, where: str) -> TensorI
     if element is None:
         raise CheckpointError(f"{what}: dtype {str(entry['dtype'])[:40]!r} is not known")
     shape, offsets = entry["shape"], entry["data_offsets"]
-    if not _are_sizes(shape, MAX_DIM):
+    if not are_counts(shape, MAX_DIM):
         raise CheckpointError(f"{what}: shape {str(shape)[:80]} is not a list of sizes")
-    if not _are_sizes(offsets, MAX_OFFSET) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    if not are_counts(offsets, MAX_OFFSET) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(f"{what}: data_offsets {str(offsets)[:80]} are not a range")
-    info = TensorInfo(
-        name, tuple(shape), element.name, file, start + offsets[0], offsets[1] - offsets[0]
-    )
+    begin, end = offsets
+    info = TensorInfo(name, tuple(shape), element.name, file, start + begin, end - begin)
     if info.numel * element.itemsize != info.nbytes:
         raise CheckpointError(
             f"{what}: shape {shape} in {element.name} needs {info.numel * element.itemsize} "
             f"bytes, its data_offsets hold {info.nbytes}"
         )
     return info
-
-
-def _are_sizes(value: Any, most: int) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) <= 64
-        and all(type(n) is int and 0 <= n <= most for n in value)
-    )
 
 
 def _check_tiling(tensors: dict[str, TensorInfo], start: int, size: int, where: str) -> None:
@@ -192,7 +183,12 @@ def _read_file(folder: Folder, name: str) -> Contents:
 def _read_sharded(folder: Folder, index: str) -> Contents:
     """The tensors of all shards that ``index`` names."""
     where = f"{folder.location}/{index}"
-    weight_map = _weight_map(folder, index, where)
+    weight_map = read_json(folder, index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{where}: has no weight_map")
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str):
+            raise CheckpointError(f"{where}: the file of tensor {name[:120]!r} is not a name")
     shards = sorted(set(weight_map.values()))
     present = set(folder.names())
     for shard in shards:
@@ -220,26 +216,9 @@ def _read_sharded(folder: Folder, index: str) -> Contents:
     return Contents(tensors, container=container, notes=tuple(notes), left_out=left_out)
 
 
-def _weight_map(folder: Folder, index: str, where: str) -> Mapping[str, str]:
-    """Tensor name to file name."""
-    weight_map = read_json(folder, index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{where}: has no weight_map")
-    for name, shard in weight_map.items():
-        if not isinstance(shard, str):
-            raise CheckpointError(f"{where}: the file of tensor {name[:120]!r} is not a name")
-    return weight_map
-
-
 def _check_name(shard: str, where: str) -> None:
     """A shard's name stays inside the folder; links are looked at when it is read."""
-    posix, windows = PurePosixPath(shard), PureWindowsPath(shard)
-    if (
-        not shard
-        or "\0" in shard
-        or "\\" in shard
-        or posix.is_absolute()
-        or windows.drive
-        or ".." in posix.parts
-    ):
+    path = PurePosixPath(shard)
+    is_odd = not shard or "\0" in shard or "\\" in shard
+    if is_odd or path.is_absolute() or ".." in path.parts or PureWindowsPath(shard).drive:
         raise CheckpointError(f"{where}: shard {shard[:120]!r} is not a file of this folder")

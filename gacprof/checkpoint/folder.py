@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gacprof.core.errors import CheckpointError
 
@@ -26,28 +26,6 @@ _HEAD = 256 << 10
 
 _PARALLEL = 8
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-class Folder(Protocol):
-    """Named files that can be read in pieces."""
-
-    location: str
-
-    def names(self) -> tuple[str, ...]:
-        """The names of the files at the top level, sorted."""
-        ...
-
-    def size(self, name: str) -> int:
-        """The size of a file in bytes."""
-        ...
-
-    def prepare(self, names: Iterable[str]) -> None:
-        """A hint that the headers of these files will be read next."""
-        ...
-
-    def read(self, name: str, offset: int, length: int) -> bytes:
-        """Exactly ``length`` bytes from ``offset``; raises :class:`CheckpointError`."""
-        ...
 
 
 class LocalFolder:
@@ -63,6 +41,7 @@ class LocalFolder:
         self._inside: set[str | None] = {named}
 
     def names(self) -> tuple[str, ...]:
+        """The names of the files at the top level, sorted."""
         try:
             found = sorted(e.name for e in os.scandir(self.path) if e.is_file())
         except OSError as error:
@@ -87,9 +66,10 @@ class LocalFolder:
             raise self._unreadable(name, error) from None
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Nothing to do: local files are read at once."""
+        """The headers of these files will be read next: nothing to do."""
 
     def read(self, name: str, offset: int, length: int) -> bytes:
+        """Exactly ``length`` bytes from ``offset``; raises :class:`CheckpointError`."""
         self.size(name)  # refuses what lies outside
         try:
             with (self.path / name).open("rb") as file:
@@ -190,6 +170,9 @@ class HubFolder:
         return data
 
 
+Folder = LocalFolder | HubFolder
+
+
 def _get(url: str, headers: dict[str, str], length: int) -> tuple[int, bytes]:
     """Status and, if it is 206, the body. Bodies of other answers are not read."""
     from huggingface_hub.utils import get_session
@@ -213,8 +196,7 @@ def _body(status: int, chunks: Iterable[bytes], length: int) -> tuple[int, bytes
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def read_json(folder: Folder, name: str, *, constants: bool = False) -> dict[str, Any]:

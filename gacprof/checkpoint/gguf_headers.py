@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gacprof.checkpoint.folder import Folder, LocalFolder
 from gacprof.checkpoint.inventory import Contents, TensorInfo
-from gacprof.core.dtypes import FLOATING
+from gacprof.core.dtypes import BY_CODE, FLOATING
 from gacprof.core.errors import CheckpointError, first_line
 
 SUFFIX = ".gguf"
@@ -25,55 +24,32 @@ SUFFIX = ".gguf"
 DEQUANTISED = "float32"
 """What transformers' reader makes of a quantised block unless it is told otherwise."""
 
-_PLAIN = MappingProxyType(
-    {
-        "F32": "float32",
-        "F16": "float16",
-        "BF16": "bfloat16",
-        "F64": "float64",
-        "I8": "int8",
-        "I16": "int16",
-        "I32": "int32",
-        "I64": "int64",
-    }
-)
-"""GGUF's types that are no blocks of quantised values, by torch's names."""
-
-_NAMES = MappingProxyType(
-    {
-        "token_embd": "model.embed_tokens",
-        "output_norm": "model.norm",
-        "output": "lm_head",
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "attn_q_norm": "self_attn.q_norm",
-        "attn_k_norm": "self_attn.k_norm",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }
-)
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    **{f"attn_{x}": f"self_attn.{x}_proj" for x in "qkv"},
+    "attn_output": "self_attn.o_proj",
+    **{f"attn_{x}_norm": f"self_attn.{x}_norm" for x in "qk"},
+    "ffn_norm": "post_attention_layernorm",
+    **{f"ffn_{x}": f"mlp.{x}_proj" for x in ("gate", "up", "down")},
+}
 """GGUF's names of a decoder's tensors and those of Llama, Mistral, Qwen 2 and Qwen 3 in
 transformers. The tensors of other families keep their names."""
 
-_CONFIG = MappingProxyType(
-    {
-        "block_count": "num_hidden_layers",
-        "context_length": "max_position_embeddings",
-        "embedding_length": "hidden_size",
-        "feed_forward_length": "intermediate_size",
-        "attention.head_count": "num_attention_heads",
-        "attention.head_count_kv": "num_key_value_heads",
-        "attention.key_length": "head_dim",
-        "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-        "rope.freq_base": "rope_theta",
-        "vocab_size": "vocab_size",
-    }
-)
+_CONFIG = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+    "vocab_size": "vocab_size",
+}
 """Keys of the header behind ``{architecture}.``, and transformers' words for them."""
 
 
@@ -101,7 +77,9 @@ def _read(path: Path, size: int, changed_ns: int) -> Contents:
     reader = _reader(path)
     fields = reader.fields
     architecture = _value(fields, "general.architecture", path)
-    parts = _value(fields, "split.count", path, 1)
+    if architecture is None:
+        raise CheckpointError(f"{path}: its header has no general.architecture")
+    parts = _value(fields, "split.count", path)
     if isinstance(parts, int) and parts > 1:
         raise CheckpointError(
             f"{path}: one of {parts} parts; merge them first (llama-gguf-split --merge)"
@@ -110,7 +88,7 @@ def _read(path: Path, size: int, changed_ns: int) -> Contents:
     tensors = {}
     for tensor in reader.tensors:
         shape = tuple(int(n) for n in reversed(tensor.shape))  # GGUF has the fastest axis first
-        dtype = _PLAIN.get(kinds[tensor.name], DEQUANTISED)
+        dtype = _stored_type(kinds[tensor.name]) or DEQUANTISED
         full = transformers_name(tensor.name)
         tensors[full] = TensorInfo(full, shape, dtype, path.name, None, int(tensor.n_bytes))
     config = _config(fields, str(architecture), tensors, path)
@@ -130,24 +108,26 @@ def _reader(path: Path) -> Any:
         raise CheckpointError(f"{path}: not a GGUF file, or broken: {first_line(error)}") from None
 
 
+def _stored_type(kind: str) -> str | None:
+    """torch's name of a GGUF type that is no block of quantised values: those are safetensors'."""
+    return BY_CODE[kind].name if kind in BY_CODE else None
+
+
 def transformers_name(name: str) -> str:
     """``blk.3.attn_q.weight`` → ``model.layers.3.self_attn.q_proj.weight``."""
     match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
-    if match is None or match[2] not in _NAMES:
+    if match is None or match[2] not in NAMES:
         return name
     layer = f"model.layers.{match[1]}." if match[1] else ""
-    return f"{layer}{_NAMES[match[2]]}.{match[3]}"
+    return f"{layer}{NAMES[match[2]]}.{match[3]}"
 
 
 def _config(
     fields: Mapping[str, Any], architecture: str, tensors: Mapping[str, TensorInfo], path: Path
 ) -> dict[str, Any]:
     """What transformers would write into config.json, as far as dims and loading need it."""
-    config: dict[str, Any] = {"model_type": architecture}
-    for key, word in _CONFIG.items():
-        value = _value(fields, f"{architecture}.{key}", path, None)
-        if value is not None:
-            config[word] = value
+    said = {w: _value(fields, f"{architecture}.{k}", path) for k, w in _CONFIG.items()}
+    config = {"model_type": architecture} | {w: v for w, v in said.items() if v is not None}
     embedding = tensors.get("model.embed_tokens.weight")
     if embedding is not None:
         config.setdefault("vocab_size", embedding.shape[0])
@@ -155,23 +135,16 @@ def _config(
     return config
 
 
-_ASKED = object()
-
-
-def _value(fields: Mapping[str, Any], key: str, path: Path, default: Any = _ASKED) -> Any:
-    """A header's value; one that is missing and has no default is an error."""
-    if key not in fields:
-        if default is _ASKED:
-            raise CheckpointError(f"{path}: its header has no {key}")
-        return default
+def _value(fields: Mapping[str, Any], key: str, path: Path) -> Any:
+    """A header's value; None where it is missing."""
     try:
-        return fields[key].contents()
+        return fields[key].contents() if key in fields else None
     except Exception as error:  # a value that contradicts its type
         raise CheckpointError(f"{path}: {key} is broken: {first_line(error)}") from None
 
 
 def _notes(kinds: Iterable[str]) -> list[str]:
-    counts = Counter(kind for kind in kinds if _PLAIN.get(kind) not in FLOATING)
+    counts = Counter(kind for kind in kinds if _stored_type(kind) not in FLOATING)
     if not counts:
         return []
     listed = ", ".join(f"{number} as {kind}" for kind, number in counts.most_common())

@@ -12,9 +12,10 @@ resizing and loading read nothing else. The two ideas that carry it:
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -55,10 +56,14 @@ class TensorInfo:
 class Contents:
     """A checkpoint before its tensors have a meaning: what containers and side files say.
 
-    ``config`` and ``side`` are those of :class:`Inventory`; ``attributes`` are the plain attributes
-    (``class``, ``num_heads``, ``eps`` …) of a pickled model's modules by module name; ``factors``
-    is the user's own pair of name patterns for factor pairs. ``left_out`` are tensors that the
-    shards hold and their index does not name.
+    ``config`` is the folder's config.json, else the config that a pickled model carries, else
+    empty. ``side`` holds other JSON files that the layout reads and must keep true (SliceGPT's
+    slicing config), by file name. ``attributes`` are what a pickled model's modules say of
+    themselves (``class``, ``num_heads``, ``eps`` …), by module name. ``factors`` is the user's own
+    pair of name patterns for factor pairs. ``notes`` are things a user should know (what a plain
+    loader would do silently wrong, a config that disagrees with its tensors). ``left_out`` are
+    tensors that the shards hold and their index does not name: no part of the checkpoint, or lost
+    from the index.
     """
 
     tensors: Mapping[str, TensorInfo]
@@ -192,44 +197,46 @@ class Module:
     dims: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Inventory:
+def dims_by_weight(dims: Iterable[Dim]) -> dict[str, list[Dim]]:
+    """The dims that feed an axis of each weight's product, each once."""
+    found: dict[str, list[Dim]] = {}
+    for dim in dims:
+        for weight in dict.fromkeys(feed.weight for feed in dim.feeds):
+            found.setdefault(weight, []).append(dim)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory(Contents):
     """A checkpoint as its headers describe it. No tensor data was read to make one.
 
-    ``fingerprint`` is a digest over every tensor's name, dtype and shape: a plan is bound
-    to it. ``notes`` are things a user should know (what a plain loader would do silently
-    wrong, a config that disagrees with its tensors).
-
-    ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``config`` is
-    the folder's config.json, else the config that a pickled model carries, else empty.
-    ``side`` holds other JSON files that the layout reads and must keep true (SliceGPT's slicing
-    config), by file name. ``side_files`` are files that belong to the checkpoint besides its
-    weights (config, tokenizer, remote code), to be copied along. ``attributes`` are what a
-    pickled model's modules say of themselves (``class``, ``num_heads``, ``eps``), by module
-    name; empty for other containers. ``left_out`` are tensors that the shards hold and their
-    index does not name: no part of the checkpoint, or lost from the index.
+    ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``side_files`` are
+    files that belong to the checkpoint besides its weights (config, tokenizer, remote code), to be
+    copied along.
     """
 
     path: str
     layout: str
-    container: str
-    config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
     modules: tuple[Module, ...]
     dims: tuple[Dim, ...]
     attentions: tuple[Attention, ...]
-    fingerprint: str
     side_files: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    side: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
         """The folder that ``TensorInfo.file`` and ``side_files`` are relative to."""
         path = Path(self.path)
         return str(path.parent) if path.is_file() else self.path
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest over every tensor's name, dtype and shape, whatever the container: a plan is
+        bound to it."""
+        digest = hashlib.sha256()
+        for name in sorted(self.tensors):
+            info = self.tensors[name]
+            digest.update(f"{name}\0{info.dtype}\0{info.shape}\n".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
     @property
     def main_dtype(self) -> str | None:
@@ -263,17 +270,13 @@ class Inventory:
         except (KeyError, TypeError):
             raise CheckpointError(f"{self.path} has no product of a weight {weight!r}") from None
 
-    def fed_by(self, weight: str) -> tuple[Dim, ...]:
+    def fed_by(self, weight: str) -> Sequence[Dim]:
         """The dims that feed an axis of the product of ``weight``."""
         return self._fed_by.get(weight, ())
 
     @cached_property
-    def _fed_by(self) -> dict[str, tuple[Dim, ...]]:
-        found: dict[str, dict[str, Dim]] = {}
-        for dim in self.dims:
-            for feed in dim.feeds:
-                found.setdefault(feed.weight, {})[dim.name] = dim
-        return {weight: tuple(dims.values()) for weight, dims in found.items()}
+    def _fed_by(self) -> dict[str, list[Dim]]:
+        return dims_by_weight(self.dims)
 
     @cached_property
     def _dims(self) -> dict[str, Dim]:

@@ -27,11 +27,7 @@ class FactorPair(nn.Module):
         self.outer = nn.Linear(outer.K, outer.N, bias=outer.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.outer(self.inner(x))
-        return y
-
-    def extra_repr(self) -> str:
-        return f"rank={self.rank}"
+        return self.outer(self.inner(x))
 
 
 class GroupedFactors(nn.Module):
@@ -50,9 +46,6 @@ class GroupedFactors(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         latents = self.inner(x).split(self.ranks, dim=-1)
         return torch.cat([u(z) for u, z in zip(self.outer, latents, strict=True)], dim=-1)
-
-    def extra_repr(self) -> str:
-        return f"ranks={self.ranks}"
 
 
 def factors_of(module: Module) -> FactorPair | GroupedFactors:
@@ -98,28 +91,31 @@ def set_sizes(module: nn.Module) -> None:
         layer.nx, layer.nf = layer.weight.shape
 
 
+def find_submodule(model: nn.Module, name: str) -> Any:
+    """The module of that name; None where the model has none."""
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None
+
+
 def set_ranks(model: nn.Module, name: str, before: Sequence[int], after: Sequence[int]) -> None:
     """Set the ranks that the factored module ``name`` keeps, if there is one of that name.
 
-    Ours keep ``rank`` and ``ranks``, ASVD's ``truncation_rank``, PaLU's ``ranks``.
+    Ours keep ``rank`` and ``ranks``, ASVD's ``truncation_rank``, PaLU's ``ranks``; factors that
+    stand beside each other, as SVD-LLM's, have no module of their own.
     """
-    try:
-        module: Any = model.get_submodule(name)
-    except AttributeError:
-        return  # factors that stand beside each other, as SVD-LLM's
+    module = find_submodule(model, name)
     for attribute in ("rank", "truncation_rank"):
-        if [getattr(module, attribute, None)] == list(before):
+        if len(before) == 1 and getattr(module, attribute, None) == before[0]:
             setattr(module, attribute, after[0])
-    if list(getattr(module, "ranks", None) or ()) == list(before):
+    if module is not None and list(getattr(module, "ranks", None) or ()) == list(before):
         module.ranks = list(after)
 
 
 def set_width(model: nn.Module, name: str, before: int, after: int) -> None:
     """Set the width that the MLP ``name`` keeps (transformers' MLPs do, to no effect)."""
-    try:
-        module: Any = model.get_submodule(name)
-    except AttributeError:
-        return
+    module = find_submodule(model, name)
     for attribute in ("intermediate_size", "ffn_dim"):
         if getattr(module, attribute, None) == before:
             setattr(module, attribute, after)
@@ -193,10 +189,7 @@ def _fused(model: nn.Module, stored: str) -> tuple[str, Any]:
     """Where the model has these experts, and its module for all of them; None where that is none
     whose layers are known: gate and up one after the other, without biases."""
     for block in (stored, stored.replace(".block_sparse_moe", ".mlp")):
-        try:
-            experts: Any = model.get_submodule(f"{block}.experts")
-        except AttributeError:
-            continue
+        experts = find_submodule(model, f"{block}.experts")
         known = getattr(experts, "has_gate", False) and getattr(experts, "is_concatenated", False)
         odd = ("has_bias", "has_post_expert_norm", "is_transposed")
         if known and not any(getattr(experts, name, True) for name in odd):

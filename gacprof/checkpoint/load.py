@@ -1,4 +1,4 @@
-"""A checkpoint of any layout as a transformers model, every weight accounted for.
+"""A checkpoint of any layout as a transformers model, every weight accounted for; its tokenizer.
 
 No code that a checkpoint brings is run and nothing is unpickled by import: the model's class is
 transformers' own, the tensors come through :mod:`gacprof.checkpoint.tensors`.
@@ -26,14 +26,11 @@ from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.dtypes import FLOATING, full_name
 from gacprof.core.errors import CheckpointError, first_line
 
-_DERIVED = (
-    (
-        re.compile(r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$"),
-        "computed from the config",
-    ),
-    (re.compile(r"\.(attn|attention)\.(bias|masked_bias)$"), "a causal mask, made as needed"),
-    (re.compile(r"(^|\.)position_ids$"), "a counter, made as needed"),
-)
+_DERIVED = {
+    r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$": "computed from the config",
+    r"\.(attn|attention)\.(bias|masked_bias)$": "a causal mask, made as needed",
+    r"(^|\.)position_ids$": "a counter, made as needed",
+}
 """Tensors that old checkpoints store and models make for themselves."""
 
 
@@ -129,7 +126,10 @@ def _assign(
 ) -> dict[str, str]:
     """Put every tensor in its place. Returns those left out, with reasons."""
     places = model.state_dict()
-    tied = _tied_names(model)
+    # parameters that share another's storage by the config's word: the head, mostly
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    if not getattr(model.config, "tie_word_embeddings", False):
+        tied = set()
     state: dict[str, torch.Tensor] = {}
     ignored: dict[str, str] = {}
     for tensor in reader:
@@ -153,17 +153,9 @@ def _own_copy(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) ->
     return torch.empty(tensor.shape, dtype=target, device=device).copy_(tensor)
 
 
-def _tied_names(model: nn.Module) -> set[str]:
-    """Parameters that share another's storage by the config's word: the head, mostly."""
-    if not getattr(model.config, "tie_word_embeddings", False):
-        return set()
-    keys = getattr(model, "_tied_weights_keys", None) or ()
-    return set(keys)
-
-
 def _reason(tensor: str, inventory: Inventory, model: nn.Module) -> str:
-    for pattern, reason in _DERIVED:
-        if pattern.search(tensor):
+    for pattern, reason in _DERIVED.items():
+        if re.search(pattern, tensor):
             return reason
     raise _MisfitError(
         f"{inventory.path}: {type(model).__name__} has no place for {tensor}: "
@@ -214,13 +206,15 @@ def _load_plain(
             )
         except Exception:  # what a foreign checkpoint raises in transformers has no common type
             raise misfit from None
-    if any(report[key] for key in ("missing_keys", "mismatched_keys", "unexpected_keys")):
+    if _faults(report):
         raise misfit
-    found: nn.Module = model
-    return found
+    return model
 
 
-_FAULTS = ("missing_keys", "mismatched_keys", "unexpected_keys")
+def _faults(report: dict[str, Any]) -> list[str]:
+    """What transformers says did not fit."""
+    kinds = ("missing_keys", "mismatched_keys", "unexpected_keys")
+    return [f"{len(report[kind])} {kind.replace('_', ' ')}" for kind in kinds if report[kind]]
 
 
 def load_gguf(path: Path, dtype: torch.dtype) -> nn.Module:
@@ -256,8 +250,31 @@ def load_gguf(path: Path, dtype: torch.dtype) -> nn.Module:
                 f"{file}: transformers {transformers.__version__} cannot read it: "
                 f"{first_line(error)}"
             ) from None
-    faults = [f"{len(report[key])} {key.replace('_', ' ')}" for key in _FAULTS if report[key]]
+    faults = _faults(report)
     if faults:
         raise CheckpointError(f"{file}: does not fit {type(model).__name__}: {', '.join(faults)}")
-    found: nn.Module = model
-    return found
+    return model
+
+
+def tokenizer_beside(checkpoint: str | Path) -> Any | None:
+    """The tokenizer in a checkpoint's folder or in a GGUF file; None where there is none.
+
+    Raises :class:`CheckpointError` where one is there and cannot be loaded.
+    """
+    path = Path(checkpoint)
+    folder, more = path if path.is_dir() else path.parent, {}
+    if not any(folder.glob("tokenizer*")):
+        file = gguf_in(path)
+        if file is None:
+            return None
+        folder, more = file.parent, {"gguf_file": file.name}
+    transformers = require_transformers()
+    try:
+        with quiet(transformers):
+            return transformers.AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False, **more
+            )
+    except Exception as error:  # a tokenizer file can be wrong in any way
+        raise CheckpointError(
+            f"{folder}: its tokenizer cannot be loaded: {first_line(error)}"
+        ) from None

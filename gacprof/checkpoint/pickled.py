@@ -185,7 +185,7 @@ def _view(maker: str, args: tuple[Any, ...]) -> TensorRef:
     storage, offset, shape, stride = args[:4]
     if not isinstance(storage, StorageRef) or not _is_count(offset):
         raise CheckpointError("pickle: a tensor without a storage or offset")
-    if not _are_counts(shape, MAX_DIM) or not _are_counts(stride) or len(shape) != len(stride):
+    if not are_counts(shape, MAX_DIM) or not are_counts(stride) or len(shape) != len(stride):
         raise CheckpointError("pickle: a tensor's shape or stride is not a list of sizes")
     dtype = storage.dtype
     if maker == "_rebuild_tensor_v3":
@@ -196,13 +196,14 @@ def _view(maker: str, args: tuple[Any, ...]) -> TensorRef:
     return TensorRef(storage, offset, tuple(shape), tuple(stride), dtype)
 
 
-def _is_count(value: Any, most: int = MAX_ELEMENTS) -> bool:
-    return type(value) is int and 0 <= value <= most
+def _is_count(value: Any) -> bool:
+    return are_counts((value,))
 
 
-def _are_counts(value: Any, most: int = MAX_ELEMENTS) -> bool:
-    is_list = isinstance(value, tuple | list) and len(value) <= MAX_NDIM
-    return is_list and all(_is_count(n, most) for n in value)
+def are_counts(value: Any, most: int = MAX_ELEMENTS) -> bool:
+    """Whether it is a list of whole numbers, as a shape, a stride or a range of offsets is."""
+    is_list = isinstance(value, (tuple, list)) and len(value) <= MAX_NDIM
+    return is_list and all(type(n) is int and 0 <= n <= most for n in value)
 
 
 _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")
@@ -261,30 +262,24 @@ def _walk(root: Record, where: str) -> State:
         prefix, record, depth = todo.pop()
         if id(record) not in known:
             known[id(record)] = _parts(record)
-        parts = known[id(record)]
-        found.attributes[prefix] = parts.attributes
-        reached += len(parts.children)
-        characters += (len(prefix) + 1) * (1 + len(parts.tensors) + len(parts.children))
-        entries = max(reached, len(found.tensors) + len(parts.tensors))
+        found.attributes[prefix], tensors, children = known[id(record)]
+        reached += len(children)
+        characters += (len(prefix) + 1) * (1 + len(tensors) + len(children))
+        entries = max(reached, len(found.tensors) + len(tensors))
         if entries > _MAX_ENTRIES or characters > _MAX_NAMES or depth > _MAX_DEPTH:
             raise CheckpointError(
                 f"{where}: more than {_MAX_ENTRIES} modules or tensors, or nested deeper than "
                 f"{_MAX_DEPTH}, or with longer names: not a model"
             )
-        for name, tensor in parts.tensors:
+        for name, tensor in tensors:
             found.tensors[_joined(prefix, name, where)] = tensor
-        for name, child in reversed(parts.children):
+        for name, child in reversed(children):
             todo.append((_joined(prefix, name, where), child, depth + 1))
     return found
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What one module says of itself, and what it holds by its own names."""
-
-    attributes: dict[str, Any]
-    tensors: list[tuple[str, TensorRef]]
-    children: list[tuple[str, Record]]
+_Parts = tuple[dict[str, Any], list[tuple[str, TensorRef]], list[tuple[str, Record]]]
+"""What one module says of itself, and the tensors and modules that it holds by its own names."""
 
 
 def _parts(record: Record) -> _Parts:
@@ -293,7 +288,7 @@ def _parts(record: Record) -> _Parts:
     transient = transient if isinstance(transient, list | tuple) else ()
     hidden = {name for name in transient if isinstance(name, str)}
     stored = (*_entries(state, "_parameters"), *_entries(state, "_buffers"))
-    return _Parts(
+    return (
         {"class": record.class_name, **_scalars(state)},
         [(n, value) for n, value in stored if isinstance(value, TensorRef) and n not in hidden],
         [(n, value) for n, value in _entries(state, "_modules") if isinstance(value, Record)],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -19,25 +17,15 @@ from gacprof.core.tasks import no_collection
 if TYPE_CHECKING:
     import torch
 
+TOKENIZER_FILES = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("*.tiktoken", "spiece.model", "chat_template*"),
+)
 _SIDE_FILES = (
-    "config.json",
-    "generation_config.json",
-    "quantize_config.json",
-    "quant_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.tiktoken",
-    "spiece.model",
-    "chat_template*",
-    "*processor_config.json",
-    "configuration_*.py",
-    "modeling_*.py",
-    "tokenization_*.py",
-    "LICENSE*",
-    "NOTICE*",
+    *TOKENIZER_FILES,
+    *("config.json", "generation_config.json", "quantize_config.json", "quant_config.json"),
+    *("*processor_config.json", "configuration_*.py", "modeling_*.py", "tokenization_*.py"),
+    *("LICENSE*", "NOTICE*"),
 )
 """What belongs to a checkpoint besides its weights."""
 
@@ -98,38 +86,12 @@ def inventory_of(
 
 def describe(path: str, contents: Contents, side_files: tuple[str, ...] = ()) -> Inventory:
     """The inventory of tensors whose meaning is not known yet."""
-    layout = recognise(contents)
-    findings = layout.describe(contents)
-    return Inventory(
-        path=path,
-        layout=layout.name,
-        container=contents.container,
-        config=contents.config,
-        tensors=contents.tensors,
-        modules=findings.modules,
-        dims=findings.dims,
-        attentions=findings.attentions,
-        fingerprint=fingerprint(contents.tensors),
-        side_files=side_files,
-        notes=(*contents.notes, *findings.notes),
-        side=contents.side,
-        attributes=contents.attributes,
-        left_out=contents.left_out,
-    )
+    return recognise(contents).describe(contents, path, side_files)
 
 
 def belongs(name: str) -> bool:
     """Whether a file of this name would be taken for a part of a checkpoint beside its weights."""
     return any(fnmatch(name, pattern) for pattern in _SIDE_FILES)
-
-
-def fingerprint(tensors: Mapping[str, TensorInfo]) -> str:
-    """A digest over every tensor's name, dtype and shape, whatever the container."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        info = tensors[name]
-        digest.update(f"{name}\0{info.dtype}\0{info.shape}\n".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
 
 
 def inventory_for(source: str | Path | Inventory | torch.nn.Module) -> Inventory:

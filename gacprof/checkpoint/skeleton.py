@@ -19,6 +19,7 @@ from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import (
     can_be_resized,
     factors_of,
+    find_submodule,
     parameter_names,
     set_sizes,
     split_experts,
@@ -46,7 +47,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> tuple[nn.Module,
 
 
 @contextlib.contextmanager
-def parameters_on_meta(most: int | None = None) -> Iterator[None]:
+def parameters_on_meta(most: int) -> Iterator[None]:
     """Modules made inside have parameters without memory, and real buffers.
 
     ``torch.device("meta")`` would take the buffers too, whose values only the constructors know.
@@ -58,7 +59,7 @@ def parameters_on_meta(most: int | None = None) -> Iterator[None]:
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         nonlocal made
         made += 1
-        if most is not None and made > most:
+        if made > most:
             raise CheckpointError(
                 f"its config makes more than {most} parameters, many more than it has tensors: "
                 "config and tensors disagree"
@@ -115,7 +116,7 @@ def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
         values = passed(values, own)
         values["torch_dtype"] = str(dtype).removeprefix("torch.")  # the name all versions read
         config = _make_config(own, values)
-        model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)
+        return transformers.AutoModelForCausalLM.from_config(config)
     except CheckpointError as error:
         raise CheckpointError(f"{inventory.path}: {error}") from None
     except Exception as error:  # what a foreign config raises in transformers has no common type
@@ -124,7 +125,6 @@ def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
             f"{inventory.path}: transformers builds no causal language model from this config: "
             f"{reason}"
         ) from None
-    return model
 
 
 def _make_config(kind: Any, values: dict[str, Any]) -> Any:
@@ -164,11 +164,8 @@ def _fit_shapes(model: nn.Module, inventory: Inventory, names: dict[str, str]) -
     """Give every parameter the shape that the file has for it."""
     for tensor, info in inventory.tensors.items():
         path, _, attribute = names.get(tensor, tensor).rpartition(".")
-        try:
-            module = model.get_submodule(path)
-            parameter = getattr(module, attribute)
-        except AttributeError:
-            continue  # not in this model: load.py says what becomes of it
+        module = find_submodule(model, path)
+        parameter = getattr(module, attribute, None)  # load.py says what becomes of a stray one
         if not isinstance(parameter, nn.Parameter) or parameter.shape == info.shape:
             continue
         if not can_be_resized(module) or parameter.dim() != len(info.shape):
@@ -201,12 +198,12 @@ def _fit_heads(model: nn.Module, inventory: Inventory, attention: Attention) -> 
 
 
 def submodule(model: nn.Module, name: str, inventory: Inventory) -> nn.Module:
-    try:
-        return model.get_submodule(name)
-    except AttributeError:
+    found: nn.Module | None = find_submodule(model, name)
+    if found is None:
         raise CheckpointError(
             f"{inventory.path}: {name} is in the file but not in {type(model).__name__}"
-        ) from None
+        )
+    return found
 
 
 def put(model: nn.Module, name: str, module: nn.Module) -> None:

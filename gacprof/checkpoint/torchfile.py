@@ -18,7 +18,7 @@ from typing import Any
 
 from gacprof.checkpoint.folder import Folder, LocalFolder
 from gacprof.checkpoint.inventory import Contents, TensorInfo
-from gacprof.checkpoint.pickled import StorageRef, TensorRef, find_state
+from gacprof.checkpoint.pickled import TensorRef, find_state
 from gacprof.checkpoint.unpickle import unpickle
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError
@@ -154,21 +154,15 @@ def read_torch_zip(folder: Folder, name: str) -> Contents:
         if order.strip() != b"little":
             raise CheckpointError(f"{where}: byte order {order!r} is not read, only little")
     pickled = unpickle(records.read(pickles[0], size), where)
-    return _contents(name, pickled.value, _zip_storages(records, root, pickled.storages), where)
-
-
-def _zip_storages(
-    records: _Records, root: str, storages: Mapping[str, StorageRef]
-) -> dict[str, tuple[int | None, int]]:
-    """Offset and size in bytes of every storage that is there."""
     # A hub's record headers would cost one request each; without them sizes suffice.
-    is_local = isinstance(records.folder, LocalFolder)
-    names = {key: f"{root}data/{key}" for key in storages}
-    return {
-        key: (records.start(name) if is_local else None, records.entries[name].file_size)
-        for key, name in names.items()
-        if name in records.entries
+    is_local = isinstance(folder, LocalFolder)
+    records_of = {key: f"{root}data/{key}" for key in pickled.storages}
+    storages = {
+        key: (records.start(record) if is_local else None, entries[record].file_size)
+        for key, record in records_of.items()
+        if record in entries
     }
+    return _contents(name, pickled.value, storages, where)
 
 
 def read_torch_legacy(folder: Folder, name: str) -> Contents:
@@ -185,25 +179,12 @@ def read_torch_legacy(folder: Folder, name: str) -> Contents:
         raise CheckpointError(f"{where}: big-endian data are not read")
     pickled = unpickle(head, where, system.end)
     keys = unpickle(head, where, pickled.end)
-    storages = _legacy_storages(folder, name, keys.value, keys.end, pickled.storages, where)
-    return _contents(name, pickled.value, storages, where)
-
-
-def _legacy_storages(
-    folder: Folder,
-    name: str,
-    keys: Any,
-    at: int,
-    storages: Mapping[str, StorageRef],
-    where: str,
-) -> dict[str, tuple[int | None, int]]:
-    """Offset and size in bytes of each storage; they follow each other in the order of keys."""
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+    if not isinstance(keys.value, list) or not all(isinstance(key, str) for key in keys.value):
         raise CheckpointError(f"{where}: its list of storages is broken")
     found: dict[str, tuple[int | None, int]] = {}
-    size = folder.size(name)
-    for key in keys:
-        storage = storages.get(key)
+    at, size = keys.end, folder.size(name)
+    for key in keys.value:  # the storages follow each other in the order of keys
+        storage = pickled.storages.get(key)
         if storage is None or key in found:
             raise CheckpointError(f"{where}: storage {key[:40]!r} is unknown or given twice")
         count = int.from_bytes(folder.read(name, at, 8), "little", signed=True)
@@ -212,13 +193,13 @@ def _legacy_storages(
             raise CheckpointError(f"{where}: storage {key[:40]!r} is truncated or corrupt")
         found[key] = (at + 8, nbytes)
         at += 8 + nbytes
-    return found
+    return _contents(name, pickled.value, found, where)
 
 
 def _contents(
     file: str, value: Any, storages: Mapping[str, tuple[int | None, int]], where: str
 ) -> Contents:
-    """The tensors of a pickle's ``value`` in their storages."""
+    """The tensors of a pickle's ``value``; ``storages`` are their offsets and sizes in bytes."""
     state = find_state(value, where)
     tensors = {}
     for name, ref in state.tensors.items():

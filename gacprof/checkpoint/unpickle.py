@@ -67,20 +67,14 @@ class Machine:
         self.storages: dict[str, StorageRef] = {}
 
     def step(self, name: str, arg: Any) -> None:
-        if name in _LITERALS:
-            self.stack.append(arg)
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name]())
-        elif name not in _IGNORED:
-            handler = _HANDLERS.get(name)
-            if handler is None:
-                raise CheckpointError(f"pickle: operation {name} is refused")
-            handler(self, arg)
+        handler = _HANDLERS.get(name)
+        if handler is None:
+            raise CheckpointError(f"pickle: operation {name} is refused")
+        handler(self, arg)
 
     def pop(self) -> Any:
-        value = self.stack.pop()
-        if value is _MARK:
-            raise CheckpointError("pickle: a mark where a value was expected")
+        value = self.top()
+        self.stack.pop()
         return value
 
     def pop_to_mark(self) -> list[Any]:
@@ -120,8 +114,7 @@ class Machine:
         kwargs, args, of = self.pop(), self.pop(), self.pop()
         self.stack.append(Record(of, (args, kwargs)))
 
-    def instance_of(self, _: Any) -> None:
-        items = self.pop_to_mark()
+    def instance_of(self, items: list[Any]) -> None:
         self.stack.append(reduced(items[0], tuple(items[1:])))
 
     def persistent(self, pid: Any) -> None:
@@ -136,8 +129,7 @@ class Machine:
             made.state = state  # a container's or tensor's extra attributes are not kept
 
     def tuple_of(self, count: int) -> None:
-        items = [self.pop() for _ in range(count)]
-        self.stack.append(tuple(reversed(items)))
+        self.stack.append(tuple([self.pop() for _ in range(count)][::-1]))
 
     def dict_of(self, _: Any) -> None:
         items = self.pop_to_mark()
@@ -166,26 +158,21 @@ class Machine:
             raise CheckpointError(f"pickle: set an item of a {type(target).__name__}")
 
 
-_IGNORED = {"PROTO", "FRAME", "STOP"}
-
-_LITERALS = {
-    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
-    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
-    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BYTEARRAY8"),
-}
-
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "EMPTY_SET": list,  # sets come out as lists: their elements need not be safe to hash
-    "MARK": lambda: _MARK,
-}
-
 _BY_OPERATIONS: dict[str, Callable[[Machine, Any], Any]] = {
+    "PROTO FRAME STOP": lambda m, _: None,
+    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
+    "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "
+    "UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BYTEARRAY8": lambda m, arg: m.stack.append(
+        arg
+    ),
+    "NONE": lambda m, _: m.stack.append(None),
+    "NEWTRUE": lambda m, _: m.stack.append(True),
+    "NEWFALSE": lambda m, _: m.stack.append(False),
+    "EMPTY_TUPLE": lambda m, _: m.stack.append(()),
+    # sets come out as lists: their elements need not be safe to hash
+    "EMPTY_LIST EMPTY_SET": lambda m, _: m.stack.append([]),
+    "EMPTY_DICT": lambda m, _: m.stack.append({}),
+    "MARK": lambda m, _: m.stack.append(_MARK),
     "POP": lambda m, _: m.stack.pop(),
     "DUP": lambda m, _: m.stack.append(m.top()),
     "POP_MARK": lambda m, _: m.pop_to_mark(),
@@ -196,8 +183,8 @@ _BY_OPERATIONS: dict[str, Callable[[Machine, Any], Any]] = {
     "EXT1 EXT2 EXT4": lambda m, code: m.stack.append(Named("copyreg", f"extension {code}")),
     "REDUCE NEWOBJ": Machine.reduce,
     "NEWOBJ_EX": Machine.new_object_ex,
-    "INST": lambda m, arg: m.stack.append(reduced(_named(arg), tuple(m.pop_to_mark()))),
-    "OBJ": Machine.instance_of,
+    "INST": lambda m, arg: m.instance_of([_named(arg), *m.pop_to_mark()]),
+    "OBJ": lambda m, _: m.instance_of(m.pop_to_mark()),
     "BUILD": Machine.build,
     "PERSID": Machine.persistent,
     "BINPERSID": lambda m, _: m.persistent(m.pop()),

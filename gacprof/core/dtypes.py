@@ -10,10 +10,9 @@ it. Roundings are independent, so their squares add up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import sqrt
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import CheckpointError, PlanError, SuiteError
@@ -25,11 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ElementType:
-    """``name`` is torch's, ``code`` is safetensors', ``carrier`` numpy's of the same width."""
+    """``name`` is torch's, ``code`` is safetensors', ``carrier`` numpy's of the same width;
+    ``storage`` is the class of a pickled tensor's storage (torch/storage.py)."""
 
     name: str
     code: str | None
     carrier: str
+    storage: str = ""
 
     @property
     def itemsize(self) -> int:
@@ -43,47 +44,32 @@ class ElementType:
 
 
 _TYPES = (
-    ElementType("float64", "F64", "<f8"),
-    ElementType("float32", "F32", "<f4"),
-    ElementType("float16", "F16", "<f2"),
-    ElementType("bfloat16", "BF16", "<u2"),
+    ElementType("float64", "F64", "<f8", "DoubleStorage"),
+    ElementType("float32", "F32", "<f4", "FloatStorage"),
+    ElementType("float16", "F16", "<f2", "HalfStorage"),
+    ElementType("bfloat16", "BF16", "<u2", "BFloat16Storage"),
     ElementType("float8_e4m3fn", "F8_E4M3", "|u1"),
     ElementType("float8_e4m3fnuz", "F8_E4M3FNUZ", "|u1"),
     ElementType("float8_e5m2", "F8_E5M2", "|u1"),
     ElementType("float8_e5m2fnuz", "F8_E5M2FNUZ", "|u1"),
     ElementType("float8_e8m0fnu", "F8_E8M0", "|u1"),
-    ElementType("int64", "I64", "<i8"),
-    ElementType("int32", "I32", "<i4"),
-    ElementType("int16", "I16", "<i2"),
-    ElementType("int8", "I8", "|i1"),
+    ElementType("int64", "I64", "<i8", "LongStorage"),
+    ElementType("int32", "I32", "<i4", "IntStorage"),
+    ElementType("int16", "I16", "<i2", "ShortStorage"),
+    ElementType("int8", "I8", "|i1", "CharStorage"),
     ElementType("uint64", "U64", "<u8"),
     ElementType("uint32", "U32", "<u4"),
     ElementType("uint16", "U16", "<u2"),
-    ElementType("uint8", "U8", "|u1"),
-    ElementType("bool", "BOOL", "|b1"),
-    ElementType("complex64", "C64", "<c8"),
-    ElementType("complex128", None, "<c16"),
+    ElementType("uint8", "U8", "|u1", "ByteStorage"),
+    ElementType("bool", "BOOL", "|b1", "BoolStorage"),
+    ElementType("complex64", "C64", "<c8", "ComplexFloatStorage"),
+    ElementType("complex128", None, "<c16", "ComplexDoubleStorage"),
 )
 
 BY_NAME = {t.name: t for t in _TYPES}
 BY_CODE = {t.code: t for t in _TYPES if t.code is not None}
 
-BY_STORAGE = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-    "ComplexFloatStorage": "complex64",
-    "ComplexDoubleStorage": "complex128",
-    "UntypedStorage": "uint8",
-}
-"""What a pickled tensor's storage class says about its elements (torch/storage.py)."""
+BY_STORAGE = {t.storage: t.name for t in _TYPES if t.storage} | {"UntypedStorage": "uint8"}
 
 FLOATING = frozenset(
     t.name for t in _TYPES if t.name.startswith(("float", "bfloat")) and t.name != "float8_e8m0fnu"
@@ -92,16 +78,10 @@ FLOATING = frozenset(
 AUTO = "auto"
 ALIASES = {
     "fp64": "float64",
-    "fp32": "float32",
-    "f32": "float32",
-    "fp16": "float16",
-    "f16": "float16",
-    "half": "float16",
+    **dict.fromkeys(("fp32", "f32"), "float32"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
     "bf16": "bfloat16",
-    "fp8": "float8_e4m3",
-    "fp8_e4m3": "float8_e4m3",
-    "e4m3": "float8_e4m3",
-    "float8_e4m3fn": "float8_e4m3",
+    **dict.fromkeys(("fp8", "fp8_e4m3", "e4m3", "float8_e4m3fn"), "float8_e4m3"),
     "i8": "int8",
 }
 
@@ -154,17 +134,13 @@ def choose_dtype(
     )
 
 
-ONE_OPERATION: Mapping[str, float] = MappingProxyType(
-    {"float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3}
-)
+ONE_OPERATION = {"float64": 1e-7, "float32": 1.3e-6, "bfloat16": 1.6e-2, "float16": 1e-3}
 """Relative tolerance of one operation computed in a dtype: torch.testing.assert_close's."""
 
 ROUNDINGS_PER_LAYER = 8
 """Norm, q·k, softmax·v, o, add, norm, gate·up, down-and-add: what a decoder layer rounds."""
 
-ONE_ROUNDING: Mapping[str, float] = MappingProxyType(
-    {"float64": 2**-53, "float32": 2**-24, "bfloat16": 2**-8, "float16": 2**-11}
-)
+ONE_ROUNDING = {"float64": 2**-53, "float32": 2**-24, "bfloat16": 2**-8, "float16": 2**-11}
 """The largest relative error of a value that is rounded to a dtype (half its epsilon)."""
 
 

@@ -138,7 +138,9 @@ def redistribute(u: Stored, v: Stored, keep: int) -> Redistribution:
     scale = np.where(real, 1 / np.sqrt(np.where(real, s[:keep], 1.0)), 0.0)
     left = (r_v.T @ q_t[:keep].T) * scale
     right = scale[:, None] * (p[:, :keep].T @ r_u)
-    return Redistribution(left, right, _share(s[keep:] ** 2, s**2))
+    whole = float(np.square(s).sum())
+    loss = float(np.sqrt(np.square(s[keep:]).sum() / whole)) if whole > 0 else 0.0
+    return Redistribution(left, right, loss)
 
 
 def triangle(matrix: Stored, axis: int) -> Matrix:
@@ -185,11 +187,6 @@ def _gram(matrix: Stored, axis: int) -> Matrix:
     for block in matrix.blocks(axis):
         gram += block.T @ block
     return gram
-
-
-def _share(part: Matrix, whole: Matrix) -> float:
-    total = float(whole.sum())
-    return float(np.sqrt(part.sum() / total)) if total > 0 else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,7 +107,8 @@ class Record:
     derived: ClassVar[tuple[str, ...]] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: plain(getattr(self, name)) for name in (*_fields(self), *self.derived)}
+        names = (*(field.name for field in fields(self)), *self.derived)  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in names}
 
 
 def plain(value: Any) -> Any:
@@ -115,16 +116,12 @@ def plain(value: Any) -> Any:
     if hasattr(value, "as_dict"):
         return value.as_dict()
     if is_dataclass(value):
-        return {name: plain(getattr(value, name)) for name in _fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _fields(value: Any) -> list[str]:
-    return [field.name for field in fields(value)]
 
 
 def beginning(path: Path) -> bytes:
@@ -200,10 +197,6 @@ def sync(path: Path) -> None:
 
 def make_readable(path: Path) -> None:
     """The permissions of a file that a user makes; a temporary one has 0600."""
-    path.chmod(0o666 & ~_umask())
-
-
-def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
-    return mask
+    path.chmod(0o666 & ~mask)

@@ -81,11 +81,7 @@ class Fit:
 
 
 def fit_blocks(
-    log_us: Floats,
-    process: Sequence[int] | Ints | None = None,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    log_us: Floats, process: Sequence[int] | Ints | None = None, *, resamples: int = RESAMPLES
 ) -> Fit:
     """Fit a matrix of log times [blocks, slots]; NaN where a block did not hold a slot.
 
@@ -97,11 +93,11 @@ def fit_blocks(
     processes = np.zeros(len(log_us), np.int64) if process is None else np.asarray(process)
     parts = _tied_together(~np.isnan(log_us))
     if len(parts) > 1:
-        return _fit_apart(log_us, processes, parts, resamples, seed)
+        return _fit_apart(log_us, processes, parts, resamples)
     effect, block = two_way(log_us)
     residual = log_us - effect - block[:, None]
     counts = np.sum(~np.isnan(log_us), axis=0)
-    within = _moderated(_bootstrap_variance(residual, processes, resamples, seed), counts)
+    within = _moderated(_bootstrap_variance(residual, processes, resamples), counts)
     shares = _shares(log_us, processes)
     between = _between_processes(residual, processes, within, shares)
     error = np.sqrt(within + between * np.sum(shares**2, axis=0))
@@ -126,9 +122,7 @@ def _tied_together(held: NDArray[np.bool_]) -> list[Ints]:
     return [np.flatnonzero(group == number) for number in np.unique(group)]
 
 
-def _fit_apart(
-    log_us: Floats, processes: Ints, parts: Sequence[Ints], resamples: int, seed: int
-) -> Fit:
+def _fit_apart(log_us: Floats, processes: Ints, parts: Sequence[Ints], resamples: int) -> Fit:
     """Slots that share no block, as those of two sweeps may: nothing but the machine's level
     compares them, so the spread of that level goes into every error."""
     shape = log_us.shape[1]
@@ -138,7 +132,7 @@ def _fit_apart(
     for slots in parts:
         rows = np.flatnonzero(~np.isnan(log_us[:, slots]).all(axis=1))
         cell = np.ix_(rows, slots)
-        fit = fit_blocks(log_us[cell], processes[rows], resamples=resamples, seed=seed)
+        fit = fit_blocks(log_us[cell], processes[rows], resamples=resamples)
         effect[slots], error[slots], between[slots] = fit.effect, fit.error, fit.between
         counts[slots], residual[cell] = fit.counts, fit.residual
         levels.append(np.nanmedian(log_us[cell] - fit.effect, axis=1))
@@ -200,13 +194,11 @@ def half_sample_differences(
     """
     processes = np.asarray(process)
     numbers = np.unique(processes)
-    if len(numbers) > 1:
-        first = np.isin(processes, numbers[::2])
-    else:
-        first = np.arange(len(processes)) % 2 == 0
-    share = (len(numbers[::2]), len(numbers[1::2])) if len(numbers) > 1 else (1, 1)
-    whole = size or share[0] + share[1]
-    scale = np.sqrt((2 / whole) / (1 / share[0] + 1 / share[1]))
+    if len(numbers) < 2:
+        processes, numbers = np.arange(len(processes)) % 2, np.arange(2)
+    first = np.isin(processes, numbers[::2])
+    odd, even = len(numbers[::2]), len(numbers[1::2])
+    scale = np.sqrt(2 / (size or len(numbers)) / (1 / odd + 1 / even))
     effect, block = two_way(log_us)
     residual = log_us - effect - block[:, None]
     halves = [effect + lower_quartile(residual[chosen]) for chosen in (first, ~first)]
@@ -239,21 +231,26 @@ def quantile(values: Floats, q: float) -> Floats:
         return np.zeros(values.shape[1])
     ordered = np.sort(values, axis=0)
     counts = np.sum(~np.isnan(ordered), axis=0)
-    place = q * np.maximum(counts - 1, 0)
-    low = np.floor(place).astype(np.int64)
-    high = np.minimum(low + 1, np.maximum(counts - 1, 0))
+    low, high, along = _place(counts, q)
     column = np.arange(values.shape[1])
     a, b = ordered[low, column], ordered[high, column]
-    return np.where(counts > 0, a + (place - low) * (b - a), 0.0)
+    return np.where(counts > 0, a + along * (b - a), 0.0)
 
 
-def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed: int) -> Floats:
+def _place(counts: NDArray[np.integer], q: float) -> tuple[Ints, Ints, Floats]:
+    """Between which two of so many sorted values their quantile lies, and how far along."""
+    place = q * np.maximum(counts - 1, 0)
+    low = np.floor(place).astype(np.int64)
+    return low, np.minimum(low + 1, np.maximum(counts - 1, 0)), place - low
+
+
+def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int) -> Floats:
     """The variance of each slot's effect over resampled blocks, processes kept apart.
 
     Slots are sorted once; a resample then is how often each block counts. Equal to
     :func:`quantile` of ``residual[chosen]`` to the last bit, in a fraction of its time.
     """
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     groups = [np.flatnonzero(processes == p) for p in np.unique(processes)]
     blocks = len(residual)
     most = max(1, int(np.sum(~np.isnan(residual), axis=0).max()))
@@ -267,11 +264,9 @@ def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int, seed:
         times = np.bincount(chosen, minlength=blocks + 1).astype(np.int32)
         passed = np.cumsum(times[order], axis=1, dtype=np.int32)
         counts = passed[:, -1]
-        place = QUARTILE * np.maximum(counts - 1, 0)
-        low = np.floor(place).astype(np.int64)
-        high = np.minimum(low + 1, np.maximum(counts - 1, 0))
+        low, high, along = _place(counts, QUARTILE)
         a, b = (ordered[slots, np.argmax(passed > at[:, None], axis=1)] for at in (low, high))
-        mean = np.where(counts > 0, a + (place - low) * (b - a), 0.0)
+        mean = np.where(counts > 0, a + along * (b - a), 0.0)
         total += mean
         squares += mean**2
     variance = squares / resamples - (total / resamples) ** 2

@@ -51,13 +51,9 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def percent(
-    value: float | None, signed: bool = False, decimals: int = 1, gap: str = " "
-) -> str | None:
-    """A share as ``2.0 %``, ``+2.0 %``, or without the gap ``2.0%``."""
-    if value is None:
-        return None
-    return f"{value * 100:{'+' if signed else ''}.{decimals}f}{gap}%"
+def percent(value: float | None, signed: bool = False, decimals: int = 1) -> str | None:
+    """A share as ``2.0 %`` or ``+2.0 %``."""
+    return None if value is None else f"{value * 100:{'+' if signed else ''}.{decimals}f} %"
 
 
 def interval(low: float, value: float, high: float, decimals: int = 1) -> str:

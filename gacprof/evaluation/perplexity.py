@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.tokenizer import tokenizer_beside
+from gacprof.checkpoint.load import tokenizer_beside
 from gacprof.core.errors import CheckpointError
 from gacprof.evaluation.models import vocabulary
 

@@ -66,14 +66,6 @@ class Decoder:
     def has_equal_heads(self) -> bool:
         return len({(a.heads, a.kv_heads) for a in self.attentions}) == 1
 
-    @property
-    def has_equal_widths(self) -> bool:
-        return len(set(self.widths)) == 1
-
-    @property
-    def is_tied(self) -> bool:
-        return bool(self.config["tie_word_embeddings"])
-
     @cached_property
     def factored(self) -> tuple[Module, ...]:
         return tuple(m for m in self.modules.values() if m.kind in ("factored", "grouped"))
@@ -84,6 +76,22 @@ class Decoder:
         window = self.config.get("sliding_window")
         used = self.config.get("use_sliding_window", self.family == "mistral")
         return int(window) if used and window else None
+
+    @property
+    def rope(self) -> tuple[str, Mapping[str, Any]]:
+        """How RoPE is scaled ("default" where it is not), with the numbers of it."""
+        scaling = self.config["rope_scaling"] or {}
+        return _rope_kind(scaling), scaling
+
+    def beyond(self, engine: str) -> str:
+        """What of this model ``engine``'s plain decoder does not compute; empty for nothing."""
+        if self.family == "qwen3":
+            return f"it norms queries and keys, which {engine} does not"
+        if self.config.get("hidden_act", "silu") != "silu":
+            return f"its activation is {self.config['hidden_act']}, {engine} has silu"
+        if self.attention_window is not None:
+            return f"its attention has a window of {self.attention_window}, {engine} has none"
+        return ""
 
     def refuse_factors(self, what: str) -> None:
         """Raise :class:`CheckpointError` where a layer is factored, with what merging costs."""
@@ -97,16 +105,6 @@ class Decoder:
             f"{self.path} --fuse --out DIR' ({before:,} → {after:,} parameters, "
             f"{after / before - 1:+.1%}), or export --to transformers"
         )
-
-    def refuse_unequal_heads(self, what: str) -> None:
-        """Raise :class:`CheckpointError` where layers differ in their heads."""
-        if not self.has_equal_heads:
-            counts = sorted({(a.heads, a.kv_heads) for a in self.attentions})
-            shown = ", ".join(f"{heads}/{kv}" for heads, kv in counts[:4])
-            raise CheckpointError(
-                f"{self.path}: layers differ in their heads (query/key-value {shown}), and {what} "
-                "has one count for all: heads cannot be padded, export --to transformers"
-            )
 
 
 def read_decoder(inventory: Inventory) -> Decoder:
@@ -163,36 +161,33 @@ def _names(
     """Stored name → exported name. Raises :class:`CheckpointError` for a tensor without a place."""
     from gacprof.checkpoint.layers import parameter_names
 
-    names = {_EMBEDDING: _EMBEDDING, "model.norm.weight": "model.norm.weight"}
     norms = _NORMS + (_HEAD_NORMS if family == "qwen3" else ())
-    for i in range(layers):
-        names |= {f"model.layers.{i}.{norm}": f"model.layers.{i}.{norm}" for norm in norms}
-    missing = sorted(names.keys() - inventory.tensors.keys())
+    plain = [_EMBEDDING, "model.norm.weight"]
+    plain += [f"model.layers.{i}.{norm}" for i in range(layers) for norm in norms]
+    missing = sorted(set(plain) - inventory.tensors.keys())
     if missing:
         raise CheckpointError(f"{inventory.path}: has no {missing[0]}: not a {family}'s tensors")
+    names = {name: name for name in plain}
     for module in modules.values():
         if module.kind in ("factored", "grouped"):
             names |= parameter_names(module)
             continue
         for gemm in module.gemms:
-            kept = [gemm.weight, *([f"{module.name}.bias"] if gemm.bias else [])]
-            names |= {name: name for name in kept}
+            names[gemm.weight] = gemm.weight
+            if gemm.bias:
+                names[f"{module.name}.bias"] = f"{module.name}.bias"
     stray = sorted(n for n in inventory.tensors if n not in names and not n.endswith(_DERIVED))
     if stray:
         raise CheckpointError(
             f"{inventory.path}: a {family} has no place for {stray[0]}"
             + (f" and {len(stray) - 1} more" if len(stray) > 1 else "")
         )
-    if _HEAD in names and _is_shared(inventory):
-        del names[_HEAD]
+    if _HEAD in names:
+        head, table = inventory.tensors[_HEAD], inventory.tensors[_EMBEDDING]
+        same = (head.file, head.offset, head.shape) == (table.file, table.offset, table.shape)
+        if same and head.offset is not None:  # one stored tensor under two names
+            del names[_HEAD]
     return names
-
-
-def _is_shared(inventory: Inventory) -> bool:
-    """Whether head and embedding are one stored tensor under two names."""
-    head, table = inventory.tensors[_HEAD], inventory.tensors[_EMBEDDING]
-    same = (head.file, head.offset, head.shape) == (table.file, table.offset, table.shape)
-    return same and head.offset is not None
 
 
 def _true_config(
@@ -202,38 +197,41 @@ def _true_config(
     widths: tuple[int, ...],
     names: Mapping[str, str],
 ) -> dict[str, Any]:
-    own = {*_NOT_CARRIED, *(tool.rank_key for tool in gacprof.compressors.compressors())}
-    true = {key: value for key, value in config.items() if key not in own}
-    rope = {"rope_theta": config.get("rope_theta"), **(config.get("rope_parameters") or {})}
-    scaling = config.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
-    plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"
-    true["rope_theta"] = float(scaling.get("rope_theta") or rope["rope_theta"] or ROPE_THETA)
-    true["rope_scaling"] = None if plain else dict(scaling)
-    true["head_dim"] = attentions[0].head_dim
     if len({a.head_dim for a in attentions}) > 1:
         raise CheckpointError(f"{inventory.path}: layers differ in their head_dim")
-    true["num_attention_heads"] = max(a.heads for a in attentions)
-    true["num_key_value_heads"] = max(a.kv_heads for a in attentions)
-    true["intermediate_size"] = max(widths)
-    true["vocab_size"], true["hidden_size"] = inventory.tensors[_EMBEDDING].shape
     has_head = any(name.startswith("lm_head.") for name in names.values())
     if not has_head and not config.get("tie_word_embeddings", False):
         raise CheckpointError(
             f"{inventory.path}: has no {_HEAD}, and its config does not tie it to the embedding"
         )
-    true["tie_word_embeddings"] = not has_head
-    true["torch_dtype"] = _dtype(inventory, names)
-    return true
+    own = {*_NOT_CARRIED, *(tool.rank_key for tool in gacprof.compressors.compressors())}
+    rope = {"rope_theta": config.get("rope_theta"), **(config.get("rope_parameters") or {})}
+    scaling = config.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
+    vocabulary, hidden = inventory.tensors[_EMBEDDING].shape
+    return {key: value for key, value in config.items() if key not in own} | {
+        "rope_theta": float(scaling.get("rope_theta") or rope["rope_theta"] or ROPE_THETA),
+        "rope_scaling": dict(scaling) if _rope_kind(scaling) != "default" else None,
+        "head_dim": attentions[0].head_dim,
+        "num_attention_heads": max(a.heads for a in attentions),
+        "num_key_value_heads": max(a.kv_heads for a in attentions),
+        "intermediate_size": max(widths),
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
+        "tie_word_embeddings": not has_head,
+        "torch_dtype": _dtype(inventory, names),
+    }
+
+
+def _rope_kind(scaling: Mapping[str, Any]) -> str:
+    return str(scaling.get("rope_type", scaling.get("type", "default")))
 
 
 def _dtype(inventory: Inventory, names: Mapping[str, str]) -> str:
     """The widest type that is stored, as gacprof.load_model takes it."""
     stored = {inventory.tensors[name].dtype for name in names}
-    for widest in ("float64", "float32"):
-        if widest in stored:
-            return widest
-    if stored == {"float16", "bfloat16"}:
-        return "float32"
+    widest = next((dtype for dtype in ("float64", "float32") if dtype in stored), "")
+    if widest or stored == {"float16", "bfloat16"}:
+        return widest or "float32"
     if len(stored) == 1 and stored <= {"float16", "bfloat16"}:
         return stored.pop()
     raise CheckpointError(

@@ -166,11 +166,10 @@ def check_in_llama_cpp(
         known = step - np.logaddexp.reduce(step.astype(np.float64))
         error = max([error, *(abs(float(known[int(i)]) - p) for i, p in theirs.items())])
     tolerance = PROBABILITY_TOLERANCE if exact else float("inf")
-    check = _judged(
+    return _judged(
         ours, said, error, tolerance, f"llama.cpp (xllamacpp {said['version']})",
         untested("xllamacpp"), 2 * error,
     )  # fmt: skip
-    return check
 
 
 def ask_llama_cpp(
@@ -185,8 +184,7 @@ def ask_llama_cpp(
     splits each of ``texts`` into."""
     request = {"file": str(file.resolve()), "prompt": list(prompt), "tokens": tokens,
                "forced": list(forced), "texts": list(texts)}  # fmt: skip
-    answer: dict[str, Any] = _run("run_llama_cpp.py", request, {}, file)
-    return answer
+    return _run("run_llama_cpp.py", request, {}, file)
 
 
 def _judged(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ import numpy as np
 
 import gacprof
 from gacprof.checkpoint import Inventory, open_tensors, scan
+from gacprof.checkpoint.scanning import TOKENIZER_FILES
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json, write_text
-from gacprof.exporting.decoder import Decoder
 from gacprof.exporting.engines import check_in_transformers, prompt_of
-from gacprof.exporting.format import Check, Written
+from gacprof.exporting.format import Check, Export, Written
 from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import NewTensor, changes_of, new_tensors
 from gacprof.resizing.output import CUTS, PROVENANCE, require_space, workspace
@@ -30,34 +31,61 @@ from gacprof.resizing.sizes import digest, source_identity
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.writers import WeightsFile
 
-CODE = Path(__file__).parent
-
-_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt",
-              "spiece.model", "chat_template*", "*.tiktoken")  # fmt: skip
 _ALONG = ("generation_config.json", "LICENSE*", "NOTICE*")
+NO_TOKENIZER = (
+    "no tokenizer was found beside the weights: engines take token ids only; give --tokenizer DIR"
+)
+_ONE_DEVICE = "heads are factored in groups, which are not split: serve it on one device"
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Stored tensors with some dims padded (``sizes``), under new ``names``."""
+@dataclass(frozen=True, kw_only=True)
+class FolderExport(Export):
+    """A folder to be written: stored tensors under new ``names``, some dims padded (``sizes``).
+    ``code`` maps a file's name to its text, ``tokenizer`` is the folder to take the tokenizer's
+    files from."""
 
-    inventory: Inventory
-    sizes: NewSizes
+    to: str
     names: Mapping[str, str]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    sizes: NewSizes = field(default_factory=dict)
 
-    @property
-    def tensors(self) -> tuple[NewTensor, ...]:
+    @cached_property
+    def _tensors(self) -> tuple[NewTensor, ...]:
         made = new_tensors(self.inventory, changes_of(self.inventory, self.sizes))
         return tuple(replace(made[old], name=new) for old, new in self.names.items())
 
-    def resizer(self, folder: Path) -> Resizer:
+    def _resizer(self, folder: Path) -> Resizer:
         changes = changes_of(self.inventory, self.sizes)
         return Resizer(open_tensors(self.inventory), changes, folder)
 
+    def write(self, out: Path, progress: Progress | None) -> Written:
+        files = _weights_files(self._tensors)
+        used = {info.file for info in self.inventory.tensors.values()}
+        source = source_identity(self.inventory, used)
+        key = digest([gacprof.__version__, self.to, source, dict(self.config)])
+        with workspace(out, key) as folder:
+            _write_weights(files, self._resizer(folder / CUTS), folder, progress)
+            for name, text in self.code.items():
+                write_text(folder / name, text)
+            write_json(folder / "config.json", dict(self.config))
+            copied = _copy_along(self.inventory, self.tokenizer, folder)
+            write_provenance(folder, self.inventory, self.to)
+        notes = () if any(n.startswith("tokenizer") for n in copied) else (NO_TOKENIZER,)
+        if any(module.kind == "grouped" for module in self.inventory.modules):
+            notes = (*notes, _ONE_DEVICE)
+        names = (*(file.name for file in files), "config.json", *self.code, *copied)
+        parameters = sum(math.prod(tensor.shape) for tensor in self._tensors)
+        return Written(names, parameters, sum(file.nbytes for file in files), notes)
+
+    def run(self, out: Path) -> Check:
+        tables = [m.in_features for m in self.inventory.modules if m.kind == "embedding"]
+        prompt = prompt_of(self.tokenizer, min(tables, default=1))
+        return check_in_transformers(self.inventory, prompt, out, own_code=bool(self.code))
+
     def compare(self, out: Path) -> Check:
-        """Read every tensor of a folder back. Raises :class:`CheckpointError`."""
-        reader, resizer = open_tensors(scan(out)), self.resizer(out)
-        for tensor in self.tensors:
+        reader, resizer = open_tensors(scan(out)), self._resizer(out)
+        for tensor in self._tensors:
             stored, at = reader.read(tensor.name), 0
             if stored.shape != tensor.shape or reader.info(tensor.name).dtype != tensor.dtype:
                 raise CheckpointError(f"{out}: {tensor.name} has not the shape that was written")
@@ -73,66 +101,12 @@ def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(values).view(f"u{values.itemsize}")
 
 
-@dataclass(frozen=True)
-class FolderExport:
-    """A folder to be written. ``code`` maps a file's name to its text, ``tokenizer`` is the
-    folder to take the tokenizer's files from; ``serve``, ``engine`` and ``no_engine`` are those
-    of :class:`Export`."""
-
-    to: str
-    serve: str
-    decoder: Decoder
-    config: Mapping[str, Any]
-    code: Mapping[str, str]
-    tokenizer: Path
-    sizes: NewSizes = field(default_factory=dict)
-    engine: str = "transformers"
-    no_engine: str = ""
-
-    @property
-    def weights(self) -> Weights:
-        return Weights(self.decoder.inventory, self.sizes, self.decoder.names)
-
-    def write(self, out: Path, progress: Progress | None) -> Written:
-        inventory, weights = self.decoder.inventory, self.weights
-        files = _weights_files(weights.tensors)
-        source = source_identity(inventory, {info.file for info in inventory.tensors.values()})
-        key = digest([gacprof.__version__, self.to, source, dict(self.config)])
-        with workspace(out, key) as folder:
-            _write_weights(files, weights.resizer(folder / CUTS), folder, progress)
-            for name, text in self.code.items():
-                write_text(folder / name, text)
-            write_json(folder / "config.json", dict(self.config))
-            copied = _copy_along(inventory, self.tokenizer, folder)
-            write_provenance(folder, inventory, self.to)
-        notes = () if any(n.startswith("tokenizer") for n in copied) else (NO_TOKENIZER,)
-        if any(module.kind == "grouped" for module in self.decoder.factored):
-            notes = (*notes, ONE_DEVICE)
-        names = (*(file.name for file in files), "config.json", *self.code, *copied)
-        parameters = sum(math.prod(tensor.shape) for tensor in weights.tensors)
-        return Written(names, parameters, sum(file.nbytes for file in files), notes)
-
-    def run(self, out: Path) -> Check:
-        inventory, size = self.decoder.inventory, int(self.config["vocab_size"])
-        prompt = prompt_of(self.tokenizer, size)
-        return check_in_transformers(inventory, prompt, out, own_code=True)
-
-    def compare(self, out: Path) -> Check:
-        return self.weights.compare(out)
-
-
 def remote_code(name: str, **words: str) -> str:
     """The text of a template of this package with ``words`` replaced (``Llama="Qwen2"``)."""
-    text = (CODE / name).read_text(encoding="utf-8")
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     for word, other in words.items():
         text = text.replace(word, other)
     return text
-
-
-ONE_DEVICE = "heads are factored in groups, which are not split: serve it on one device"
-NO_TOKENIZER = (
-    "no tokenizer was found beside the weights: engines take token ids only; give --tokenizer DIR"
-)
 
 
 def _weights_files(tensors: Sequence[NewTensor]) -> list[WeightsFile]:
@@ -177,7 +151,7 @@ def _copy_along(inventory: Inventory, tokenizer: Path, folder: Path) -> list[str
     source = Path(inventory.folder)
     found = [source / n for n in inventory.side_files if any(fnmatch(n, p) for p in _ALONG)]
     listed = sorted(p for p in tokenizer.iterdir() if p.is_file() and p.suffix != ".py")
-    found += [path for path in listed if any(fnmatch(path.name, p) for p in _TOKENIZER)]
+    found += [path for path in listed if any(fnmatch(path.name, p) for p in TOKENIZER_FILES)]
     for path in found:
         copy(path, folder / path.name)
     return [path.name for path in found]
@@ -185,6 +159,6 @@ def _copy_along(inventory: Inventory, tokenizer: Path, folder: Path) -> list[str
 
 def write_provenance(folder: Path, inventory: Inventory, to: str) -> None:
     """Where the export came from, beside it."""
-    record = {"schema": "gacprof.exported/1", "gacprof": gacprof.__version__, "to": to}
     source = {"path": inventory.path, "fingerprint": inventory.fingerprint}
-    write_json(folder / PROVENANCE, {**record, "source": source})
+    record = {"schema": "gacprof.exported/1", "gacprof": gacprof.__version__, "to": to}
+    write_json(folder / PROVENANCE, record | {"source": source})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress
@@ -17,21 +17,13 @@ CheckWith = Literal["auto", "engine", "tensors"]
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for beside the format.
+    """What was asked for beside the format, as :func:`gacprof.export` takes it; ``tokenizer`` is
+    the folder that has one."""
 
-    ``type`` is the element type of a GGUF file, ``blocks_of`` the multiple that vllm-native pads
-    widths to, ``tokenizer`` a folder to take the tokenizer from, ``tokenizer_pre`` llama.cpp's
-    name of its pre-tokenizer.
-    """
-
-    type: str | None = None
-    blocks_of: int | None = None
-    tokenizer: Path | None = None
-    tokenizer_pre: str | None = None
-
-    def tokenizer_of(self, inventory: Inventory) -> Path:
-        """The folder that has the tokenizer."""
-        return self.tokenizer or Path(inventory.folder)
+    type: str | None
+    blocks_of: int | None
+    tokenizer: Path
+    tokenizer_pre: str | None
 
 
 @dataclass(frozen=True)
@@ -67,33 +59,31 @@ class Check(Record):
     notes: tuple[str, ...] = ()
 
 
-class Export(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Export:
     """A checkpoint that a format can express.
 
     ``serve`` is how to run what it writes. ``engine`` is the package that runs it here, or
     ``no_engine`` says why there is none.
     """
 
-    @property
-    def serve(self) -> str: ...
-
-    @property
-    def engine(self) -> str: ...
-
-    @property
-    def no_engine(self) -> str: ...
+    inventory: Inventory
+    tokenizer: Path
+    serve: str
+    engine: str = "transformers"
+    no_engine: str = ""
 
     def write(self, out: Path, progress: Progress | None) -> Written:
         """Write the folder ``out`` whole or not at all."""
-        ...
+        raise NotImplementedError
 
     def run(self, out: Path) -> Check:
         """Compare what the engine computes with what the checkpoint does."""
-        ...
+        raise NotImplementedError
 
     def compare(self, out: Path) -> Check:
         """Read every tensor back. Raises :class:`CheckpointError` for one that differs."""
-        ...
+        raise NotImplementedError
 
 
 Prepare = Callable[[Inventory, Request], Export]

@@ -8,16 +8,16 @@ blocks of 32, which the sizes must divide into. The ``gguf`` package packs and q
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import gacprof
 from gacprof.checkpoint import open_tensors
+from gacprof.checkpoint.gguf_headers import NAMES
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress, factors
 from gacprof.core.errors import CheckpointError
@@ -25,80 +25,67 @@ from gacprof.core.files import sync
 from gacprof.exporting.decoder import Decoder, read_decoder
 from gacprof.exporting.engines import check_in_llama_cpp, prompt_of, untested
 from gacprof.exporting.folder import NO_TOKENIZER, write_provenance
-from gacprof.exporting.format import Check, Request, Written
+from gacprof.exporting.format import Check, Export, Request, Written
 from gacprof.exporting.tokenizer import Vocabulary, read_tokenizer
 from gacprof.resizing.output import require_space, workspace
 from gacprof.resizing.sizes import digest
 
-TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2}
-"""Element types and their number in ``general.file_type`` (llama.h, llama_ftype)."""
 
-QUANTISED = ("q8_0", "q4_0")
+class Type(NamedTuple):
+    """An element type: its number in ``general.file_type`` (llama.h, llama_ftype), the bytes an
+    element takes, and torch's name. Quantised ones have none, and a 2-byte scale for every 32."""
+
+    number: int
+    nbytes: float
+    stored: str = ""
+
+
+TYPES = {
+    "f32": Type(0, 4, "float32"),
+    "f16": Type(1, 2, "float16"),
+    "bf16": Type(32, 2, "bfloat16"),
+    "q8_0": Type(7, 34 / 32),
+    "q4_0": Type(2, 18 / 32),
+}
+
 BLOCK = 32
 """Elements that share a scale in Q8_0 and Q4_0 (ggml-common.h, QK8_0 and QK4_0)."""
 
 ROWS_AT_ONCE = 1 << 22
 """Elements converted at a time: 32 MB in float64."""
 
-_PREFIX = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-}
-_PARTS = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-"""A Llama's names in transformers and in GGUF (gguf.TensorNameMap)."""
+_GGUF = {ours: theirs for theirs, ours in NAMES.items()}
 
 
-@dataclass(frozen=True)
-class GgufExport:
+@dataclass(frozen=True, kw_only=True)
+class GgufExport(Export):
     """A GGUF file whose matrices are of the element type ``kind``. Without a tokenizer it has no
     vocabulary."""
 
     decoder: Decoder
     kind: str
-    tokenizer: Vocabulary | None
-    engine: str = "xllamacpp"
+    vocabulary: Vocabulary | None
 
     @property
     def file(self) -> str:
         return f"model-{self.kind}.gguf"
 
-    @property
-    def serve(self) -> str:
-        return f"llama-server -m {{out}}/{self.file}"
-
-    @property
-    def no_engine(self) -> str:
-        return "" if self.tokenizer else "llama.cpp does not serve a file without a vocabulary"
-
     def write(self, out: Path, progress: Progress | None) -> Written:
-        inventory = self.decoder.inventory
         total = sum(self._nbytes(stored) for stored in self.decoder.names)
         with workspace(out, digest([gacprof.__version__, self.kind])) as folder:
             require_space(folder, total)
             self._write(folder / self.file, total, progress)
             sync(folder / self.file)
-            write_provenance(folder, inventory, "gguf")
-        parameters = sum(inventory.tensors[name].numel for name in self.decoder.names)
-        notes = untested("gguf") if self.tokenizer else (*untested("gguf"), NO_TOKENIZER)
+            write_provenance(folder, self.inventory, "gguf")
+        parameters = sum(self.inventory.tensors[name].numel for name in self.decoder.names)
+        notes = (*untested("gguf"), *(() if self.vocabulary else (NO_TOKENIZER,)))
         return Written((self.file,), parameters, (out / self.file).stat().st_size, notes)
 
     def run(self, out: Path) -> Check:
         """Every tensor is read back too: of a quantised file tokens alone would say little."""
         back, file = self.compare(out), out / self.file
-        folder = self.tokenizer.folder if self.tokenizer else Path()
-        prompt = prompt_of(folder, int(self.decoder.config["vocab_size"]))
-        check = check_in_llama_cpp(self.decoder.inventory, prompt, file, self.kind == "f32")
+        prompt = prompt_of(self.tokenizer, int(self.decoder.config["vocab_size"]))
+        check = check_in_llama_cpp(self.inventory, prompt, file, self.kind == "f32")
         return replace(check, tensors=back.tensors)
 
     def _write(self, path: Path, total: int, progress: Progress | None) -> None:
@@ -106,15 +93,15 @@ class GgufExport:
 
         writer = gguf.GGUFWriter(path, architecture(self.decoder))
         _add_metadata(writer, self.decoder, self.kind)
-        if self.tokenizer is not None:
-            self.tokenizer.add_to(writer)
+        if self.vocabulary is not None:
+            self.vocabulary.add_to(writer)
         else:
             writer.add_tokenizer_model("no_vocab")
         extra = _rope_factors(self.decoder)
         if extra is not None:
             writer.add_tensor("rope_freqs.weight", extra)
         for stored, name in self.decoder.names.items():
-            info = self.decoder.inventory.tensors[stored]
+            info = self.inventory.tensors[stored]
             kind = gguf.GGMLQuantizationType[self._kind(stored).upper()]
             nbytes = self._nbytes(stored)
             writer.add_tensor_info(
@@ -140,7 +127,7 @@ class GgufExport:
         reader = gguf.GGUFReader(path)
         found = {tensor.name: tensor for tensor in reader.tensors}
         for stored, name in self.decoder.names.items():
-            there, info = found.get(gguf_name(name)), self.decoder.inventory.tensors[stored]
+            there, info = found.get(gguf_name(name)), self.inventory.tensors[stored]
             if there is None or tuple(int(n) for n in there.shape) != info.shape[::-1]:
                 raise CheckpointError(f"{path}: {gguf_name(name)} is not as it was written")
             values = np.ascontiguousarray(there.data).reshape(-1).view(np.uint8)
@@ -150,39 +137,35 @@ class GgufExport:
 
     def _kind(self, stored: str) -> str:
         """The type of one tensor: vectors stay F32, as llama.cpp's converter has them."""
-        return self.kind if len(self.decoder.inventory.tensors[stored].shape) == 2 else "f32"
+        return self.kind if len(self.inventory.tensors[stored].shape) == 2 else "f32"
 
     def _nbytes(self, stored: str) -> int:
-        numel = self.decoder.inventory.tensors[stored].numel
-        return int(numel * BYTES[self._kind(stored)])
+        numel = self.inventory.tensors[stored].numel
+        return int(numel * TYPES[self._kind(stored)].nbytes)
 
     def _converted(self, stored: str) -> NDArray[Any]:
         """The tensor in its type, permuted where it has to be."""
         import gguf
 
-        reader = open_tensors(self.decoder.inventory)
+        reader = open_tensors(self.inventory)
         values, dtype = reader.read(stored), reader.info(stored).dtype
         heads = _heads_of(self.decoder, stored)
         if heads:
             values = pairs_from_halves(values, heads)
         kind = self._kind(stored)
-        if _NARROW.get(kind) == dtype:
+        narrow = TYPES[kind].stored
+        if narrow == dtype:
             return np.ascontiguousarray(values)
         blocks = []
-        for block in _row_blocks(values):
-            wide = factors.widen(np.ascontiguousarray(block), dtype)
-            if kind in QUANTISED:
+        step = max(1, ROWS_AT_ONCE // max(1, values[:1].size))
+        for start in range(0, len(values), step):
+            wide = factors.widen(np.ascontiguousarray(values[start : start + step]), dtype)
+            if narrow:
+                blocks.append(factors.narrow(wide, narrow))
+            else:
                 type_ = gguf.GGMLQuantizationType[kind.upper()]
                 blocks.append(gguf.quants.quantize(wide.astype(np.float32), type_))
-            else:
-                blocks.append(factors.narrow(wide, _NARROW[kind]))
         return np.concatenate(blocks)
-
-
-BYTES = {"f32": 4, "f16": 2, "bf16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
-"""Bytes an element takes: Q8_0 and Q4_0 keep a 2-byte scale for every 32."""
-
-_NARROW = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 def prepare(inventory: Inventory, request: Request) -> GgufExport:
@@ -198,28 +181,25 @@ def prepare(inventory: Inventory, request: Request) -> GgufExport:
         raise CheckpointError(f"--type {request.type}: write {', '.join(TYPES)}")
     decoder = read_decoder(inventory)
     decoder.refuse_factors("a GGUF file")
-    _refuse(decoder)
-    if kind in QUANTISED:
-        _refuse_blocks(decoder, kind)
-    vocabulary = int(decoder.config["vocab_size"])
-    tokenizer = read_tokenizer(request.tokenizer_of(inventory), vocabulary, request.tokenizer_pre)
-    return GgufExport(decoder, kind, tokenizer)
-
-
-def _refuse(decoder: Decoder) -> None:
-    scaling = decoder.config["rope_scaling"] or {}
-    rope = scaling.get("rope_type", scaling.get("type", "default"))
-    reason = ""
-    if decoder.family == "qwen3":
-        reason = "it norms queries and keys, which llama.cpp's Llama and DeciLM do not"
-    elif decoder.config.get("hidden_act", "silu") != "silu":
-        reason = f"its activation is {decoder.config['hidden_act']}, llama.cpp's Llama has silu"
-    elif decoder.attention_window is not None:
-        reason = f"its attention has a window of {decoder.attention_window}, llama.cpp's has none"
-    elif rope not in ("default", "linear", "llama3"):
-        reason = f"its RoPE is scaled by '{rope}', only linear and llama3 are written"
+    reason, (rope, _) = decoder.beyond("llama.cpp's Llama"), decoder.rope
+    if rope not in ("default", "linear", "llama3"):
+        reason = reason or f"its RoPE is scaled by '{rope}', only linear and llama3 are written"
     if reason:
         raise CheckpointError(f"{decoder.path}: {reason}: export --to transformers")
+    if not TYPES[kind].stored:
+        _refuse_blocks(decoder, kind)
+    size = int(decoder.config["vocab_size"])
+    vocabulary = read_tokenizer(request.tokenizer, size, request.tokenizer_pre)
+    return GgufExport(
+        inventory=inventory,
+        decoder=decoder,
+        kind=kind,
+        vocabulary=vocabulary,
+        tokenizer=request.tokenizer,
+        serve=f"llama-server -m {{out}}/model-{kind}.gguf",
+        engine="xllamacpp",
+        no_engine="" if vocabulary else "llama.cpp does not serve a file without a vocabulary",
+    )
 
 
 def _refuse_blocks(decoder: Decoder, kind: str) -> None:
@@ -236,16 +216,16 @@ def _refuse_blocks(decoder: Decoder, kind: str) -> None:
 
 def architecture(decoder: Decoder) -> str:
     """``deci`` keeps widths and heads per layer, ``llama`` has one of each."""
-    return "llama" if decoder.has_equal_widths and decoder.has_equal_heads else "deci"
+    return "llama" if decoder.has_equal_heads and len(set(decoder.widths)) == 1 else "deci"
 
 
 def gguf_name(name: str) -> str:
     """A Llama's tensor name as llama.cpp looks for it."""
     module, _, kind = name.rpartition(".")
-    if module in _PREFIX:
-        return f"{_PREFIX[module]}.{kind}"
+    if module in _GGUF:
+        return f"{_GGUF[module]}.{kind}"
     _, _, layer, part = module.split(".", 3)
-    return f"blk.{layer}.{_PARTS[part]}.{kind}"
+    return f"blk.{layer}.{_GGUF[part]}.{kind}"
 
 
 def pairs_from_halves(values: NDArray[Any], heads: int) -> NDArray[Any]:
@@ -269,19 +249,13 @@ def _heads_of(decoder: Decoder, stored: str) -> int:
     return attention.kv_heads if ".self_attn.k_proj." in name else 0
 
 
-def _row_blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    step = max(1, ROWS_AT_ONCE // max(1, values[:1].size))
-    for start in range(0, len(values), step):
-        yield values[start : start + step]
-
-
 def _add_metadata(writer: Any, decoder: Decoder, kind: str) -> None:
     config = decoder.config
-    heads, kv_heads = ([a.heads for a in decoder.attentions], [a.kv_heads for a in
-                       decoder.attentions])  # fmt: skip
+    heads = [a.heads for a in decoder.attentions]
+    kv_heads = [a.kv_heads for a in decoder.attentions]
     is_plain = architecture(decoder) == "llama"
     writer.add_name(Path(decoder.path).name or "model")
-    writer.add_file_type(TYPES[kind])
+    writer.add_file_type(TYPES[kind].number)
     writer.add_quantization_version(2)  # ggml.h, GGML_QNT_VERSION
     writer.add_block_count(len(decoder.widths))
     writer.add_context_length(int(config.get("max_position_embeddings", 2048)))
@@ -295,8 +269,8 @@ def _add_metadata(writer: Any, decoder: Decoder, kind: str) -> None:
     writer.add_rope_freq_base(float(config["rope_theta"]))
     writer.add_layer_norm_rms_eps(float(config.get("rms_norm_eps", 1e-6)))
     writer.add_vocab_size(int(config["vocab_size"]))
-    scaling = config["rope_scaling"] or {}
-    if scaling.get("rope_type", scaling.get("type")) == "linear":
+    rope, scaling = decoder.rope
+    if rope == "linear":
         from gguf import RopeScalingType
 
         writer.add_rope_scaling_type(RopeScalingType.LINEAR)
@@ -309,8 +283,8 @@ def _rope_factors(decoder: Decoder) -> NDArray[np.float32] | None:
     Wavelengths above old/low are stretched by ``factor``, those below old/high stay, and between
     them the two are blended (transformers, modeling_rope_utils.py, llama3).
     """
-    scaling = decoder.config["rope_scaling"] or {}
-    if scaling.get("rope_type", scaling.get("type")) != "llama3":
+    rope, scaling = decoder.rope
+    if rope != "llama3":
         return None
     dim, factor = decoder.head_dim, float(scaling["factor"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
-from gacprof.exporting import gguf, transformers, uniform, vllm
+from gacprof.exporting import gguf, transformers, vllm
 from gacprof.exporting.engines import cannot_run
 from gacprof.exporting.format import Check, CheckWith, Prepare, Request
 from gacprof.resizing.output import lies_in, refuse_existing, refuse_incomplete
 
-FORMATS: Mapping[str, Prepare] = MappingProxyType(
-    {
-        "transformers": transformers.prepare,
-        "vllm": vllm.prepare,
-        "vllm-native": vllm.prepare_native,
-        "gguf": gguf.prepare,
-        "uniform": uniform.prepare,
-    }
-)
+FORMATS: dict[str, Prepare] = {
+    "transformers": transformers.prepare,
+    "vllm": vllm.prepare,
+    "vllm-native": vllm.prepare_native,
+    "gguf": gguf.prepare,
+    "uniform": transformers.prepare_uniform,
+}
 
 
 @dataclass(frozen=True)
@@ -77,14 +73,16 @@ def export(
                               ("tokenizer-pre", tokenizer_pre, "gguf")):  # fmt: skip
         if value is not None and to != only:
             raise CheckpointError(f"--{name} goes with --to {only}")
-    folder = None if tokenizer is None else Path(tokenizer)
-    if folder is not None and not folder.is_dir():
-        raise CheckpointError(f"--tokenizer {folder}: there is no such folder")
+    if tokenizer is not None and not Path(tokenizer).is_dir():
+        raise CheckpointError(f"--tokenizer {tokenizer}: there is no such folder")
     inventory = checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
     open_tensors(inventory)  # refused here where they are not on this machine
     refuse_incomplete(inventory)
     target = Path(f"{Path(inventory.path).resolve().name}-{to}") if out is None else Path(out)
-    _refuse_target(target, inventory)
+    refuse_existing(target)
+    if lies_in(target, inventory):
+        raise CheckpointError(f"{target} lies in the checkpoint {inventory.path}: name another")
+    folder = Path(inventory.folder if tokenizer is None else tokenizer)
     prepared = FORMATS[to](inventory, Request(type, blocks_of, folder, tokenizer_pre))
     why = prepared.no_engine or cannot_run(inventory, prepared.engine)
     if check == "engine" and why:
@@ -93,19 +91,10 @@ def export(
     checked = prepared.run(target) if check != "tensors" and not why else prepared.compare(target)
     notes = (why,) if check == "auto" and why else ()
     return Exported(
+        **vars(written) | {"notes": (*written.notes, *notes, *checked.notes)},
         source=inventory.path,
         out=str(target),
         to=to,
-        files=written.files,
-        parameters=written.parameters,
-        bytes_written=written.bytes_written,
         check=checked,
         serve=prepared.serve.format(out=target),
-        notes=(*written.notes, *notes, *checked.notes),
     )
-
-
-def _refuse_target(out: Path, inventory: Inventory) -> None:
-    refuse_existing(out)
-    if lies_in(out, inventory):
-        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")

@@ -27,7 +27,14 @@ FFN_MULTIPLE = 256
 def prepare(inventory: Inventory, request: Request) -> FolderExport:
     """A folder for vLLM's and SGLang's Transformers backends."""
     decoder = read_decoder(inventory)
-    decoder.refuse_unequal_heads("vLLM's Transformers backend")
+    if not decoder.has_equal_heads:
+        counts = sorted({(a.heads, a.kv_heads) for a in decoder.attentions})
+        shown = ", ".join(f"{heads}/{kv}" for heads, kv in counts[:4])
+        raise CheckpointError(
+            f"{decoder.path}: layers differ in their heads (query/key-value {shown}), and vLLM's "
+            "Transformers backend has one count for all: heads cannot be padded, export --to "
+            "transformers"
+        )
     if any(module.name == "lm_head" for module in decoder.factored):
         raise CheckpointError(
             f"{decoder.path}: its lm_head is a factor pair, and vLLM builds a dense one: merge it "
@@ -51,29 +58,27 @@ def prepare_native(inventory: Inventory, request: Request) -> FolderExport:
     if request.blocks_of is not None:
         widths = tuple(-(-width // FFN_MULTIPLE) * FFN_MULTIPLE for width in widths)
         sizes = {f"model.layers.{i}.mlp:width": width for i, width in enumerate(widths)}
-    config = _config(decoder, widths, as_multiples=request.blocks_of is not None)
-    code = {f"{MODULE}.py": remote_code("remote_nemotron_nas.py")}
-    tokenizer = request.tokenizer_of(inventory)
-    serve = "vllm serve {out} --trust-remote-code"
     return FolderExport(
-        "vllm-native", serve, decoder, config, code, tokenizer, sizes, no_engine=NO_ENGINE
+        to="vllm-native",
+        serve="vllm serve {out} --trust-remote-code",
+        no_engine=NO_ENGINE,
+        inventory=inventory,
+        names=decoder.names,
+        config=_config(decoder, widths, as_multiples=request.blocks_of is not None),
+        code={f"{MODULE}.py": remote_code("remote_nemotron_nas.py")},
+        sizes=sizes,
+        tokenizer=request.tokenizer,
     )
 
 
 def _refuse(decoder: Decoder) -> None:
     """Raise :class:`CheckpointError` for what vLLM's class does not compute."""
     heads = {a.heads for a in decoder.attentions}
-    reason = ""
+    reason = decoder.beyond("DeciLM")
     if len(heads) > 1:
         reason = f"its layers have {len(heads)} different counts of query heads, DeciLM has one"
     elif any(a.heads % a.kv_heads for a in decoder.attentions):
         reason = "its query heads are no multiple of its key-value heads"
-    elif decoder.family == "qwen3":
-        reason = "it norms queries and keys, DeciLM does not"
-    elif decoder.config.get("hidden_act", "silu") != "silu":
-        reason = f"its activation is {decoder.config['hidden_act']}, DeciLM's is silu"
-    elif decoder.attention_window is not None:
-        reason = f"its attention has a window of {decoder.attention_window}, DeciLM's has none"
     if reason:
         raise CheckpointError(f"{decoder.path}: {reason}: export --to vllm")
 

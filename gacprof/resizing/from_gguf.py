@@ -50,9 +50,8 @@ def import_gguf(
     Raises :class:`CheckpointError` for a file that transformers cannot read, and where ``out``
     exists.
     """
-    from gacprof.checkpoint.load import dtype_of, load_gguf
+    from gacprof.checkpoint.load import dtype_of, load_gguf, tokenizer_beside
     from gacprof.checkpoint.skeleton import quiet, require_transformers
-    from gacprof.checkpoint.tokenizer import tokenizer_beside
 
     source, out, numbers = Path(source), Path(out), dtype_of(dtype)
     refuse_existing(out)

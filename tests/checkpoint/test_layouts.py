@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from checkpoint_making import checkpoint, contents
 
-from gacprof.checkpoint import Attention, Place, scan
-from gacprof.checkpoint.layouts import Findings, all_layouts, recognise
+from gacprof.checkpoint import Attention, Inventory, Place, scan
+from gacprof.checkpoint.layouts import all_layouts, recognise
 from gacprof.core.errors import CheckpointError
 
 MLP = "model.layers.0.mlp"
 
 
-def found(shapes: Any, config: Any = None, **more: Any) -> tuple[str, Findings]:
+def found(shapes: Any, config: Any = None, **more: Any) -> tuple[str, Inventory]:
     seen = contents(shapes, config, **more)
     layout = recognise(seen)
     return layout.name, layout.describe(seen)
 
 
-def dim(findings: Findings, name: str) -> Any:
+def dim(findings: Inventory, name: str) -> Any:
     return next(d for d in findings.dims if d.name == name)
 
 

@@ -51,8 +51,8 @@ def test_numbers_as_people_read_them():
     assert [microseconds(us) for us in (None, 1.25, 999.0, 1500.0, 2.5e6)] == [
         None, "1.2 µs", "999.0 µs", "1.50 ms", "2.50 s",
     ]  # fmt: skip
-    assert [percent(0.02), percent(0.02, signed=True), percent(0.5, decimals=0, gap="")] == [
-        "2.0 %", "+2.0 %", "50%",
+    assert [percent(0.02), percent(0.02, signed=True), percent(0.5, decimals=0)] == [
+        "2.0 %", "+2.0 %", "50 %",
     ]  # fmt: skip
     assert percent(None) is None and at_most(None) == "open" and at_most(0.02) == "2.0 %"
     assert duration(41.2) == "41 s" and duration(700) == "12 min"

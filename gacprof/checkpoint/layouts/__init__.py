@@ -6,7 +6,7 @@ from typing import Any
 
 import gacprof.compressors  # not its names: it imports this package, and either may come first
 from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
-from gacprof.checkpoint.layouts.layout import Findings, Layout
+from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.plain import (
     FactorPairs,
     GacprofFactors,
@@ -17,7 +17,7 @@ from gacprof.checkpoint.layouts.plain import (
 from gacprof.checkpoint.layouts.quantised import Quantised
 from gacprof.core.errors import CheckpointError
 
-__all__ = ["Contents", "Findings", "all_layouts", "layout_named", "mirrored_files", "recognise"]
+__all__ = ["Contents", "all_layouts", "layout_named", "mirrored_files", "recognise"]
 
 _WITHOUT_A_TOOL = (Quantised(), GacprofFactors(), FactorPairs(), Moe(), PerLayerWidths(), Plain())
 

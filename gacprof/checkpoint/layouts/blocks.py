@@ -198,6 +198,8 @@ def _width(
     places.append(Place(down.reads, down.axes[1]))
     feeds.append(Feed(down.reads, "K"))
     why = _refusal(contents, size, parts, strangers)
+    # LLM-Pruner keeps the old config; one that says the stored size says nothing of an earlier one
+    declared = _declared_width(contents.config, _kind_of(mlp), (size,)) or 0
     return Dim(
         name=f"{mlp}:width",
         kind="width",
@@ -207,7 +209,7 @@ def _width(
         params_per_unit=cost,
         layer=layer_of(mlp),
         role=_kind_of(mlp),
-        dense_size=_declared(contents, mlp, size),
+        dense_size=declared if declared > size else None,
         padding="refused" if why else "exact",
         why=why,
     )
@@ -244,15 +246,6 @@ def _refusal(
         if not (is_square and _OF_THE_STREAM.fullmatch(".".join(name.split(".")[-2:]))):
             return f"{name} has the same width and is not known to allow zeros"
     return ""
-
-
-def _declared(contents: Contents, mlp: str, size: int) -> int | None:
-    """The uncompressed width, where the config still has it (LLM-Pruner keeps the old one).
-
-    A config that says the stored size is true, and says nothing of an earlier one.
-    """
-    declared = _declared_width(contents.config, _kind_of(mlp), (size,))
-    return declared if declared is not None and declared > size else None
 
 
 def widths_against_config(

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import (
-    Attention,
     Contents,
     Dim,
     Feed,
@@ -23,6 +21,7 @@ from gacprof.checkpoint.inventory import (
     Module,
     NewSizes,
     Place,
+    dims_by_weight,
 )
 from gacprof.checkpoint.layouts.blocks import find_attentions, find_widths, mirror_widths
 from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
@@ -30,16 +29,6 @@ from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a layout makes of the contents."""
-
-    modules: tuple[Module, ...]
-    dims: tuple[Dim, ...]
-    attentions: tuple[Attention, ...]
-    notes: tuple[str, ...] = ()
 
 
 class Layout:
@@ -67,8 +56,10 @@ class Layout:
         """Whether the structure of names and shapes is this layout's."""
         return any(True for _ in self.found(contents))
 
-    def describe(self, contents: Contents) -> Findings:
-        """Modules, adjustable dims and attentions. Raises :class:`CheckpointError`."""
+    def describe(
+        self, contents: Contents, path: str = "", side_files: tuple[str, ...] = ()
+    ) -> Inventory:
+        """With modules, adjustable dims and attentions. Raises :class:`CheckpointError`."""
         found = list(self.found(contents))
         linears = [*found, *dense_linears(contents, found)]
         check_shapes(contents, linears)
@@ -76,15 +67,24 @@ class Layout:
         widths, width_notes = find_widths(contents, linears)
         own = self.dims(contents, linears)
         dims = sorted((*ranks, *widths, *own), key=lambda d: _order(d.layer, d.role, d.name))
-        fed = _fed_by(dims)
-        modules = [*_embeddings(contents), *(_module(contents, x, fed) for x in linears)]
+        fed = dims_by_weight(dims)
+        modules = [_embedding(contents, name) for name in embedding_tables(contents)]
+        modules.extend(_module(contents, linear, fed) for linear in linears)
         modules.extend(_tied_head(contents, modules, fed))
         modules.sort(key=lambda m: _order(m.layer, m.role, m.name))
         attentions, attention_notes = find_attentions(contents, linears)
-        notes = [*self.notes(contents, found), *width_notes, *attention_notes]
+        notes = [*contents.notes, *self.notes(contents, found), *width_notes, *attention_notes]
         if dims and not any(dim.adjustable for dim in dims):
             notes.append(f"nothing to realign: {dims[0].why}")
-        return Findings(tuple(modules), tuple(dims), attentions, tuple(notes))
+        return Inventory(
+            **vars(contents) | {"notes": tuple(notes)},
+            path=path,
+            layout=self.name,
+            modules=tuple(modules),
+            dims=tuple(dims),
+            attentions=attentions,
+            side_files=side_files,
+        )
 
     def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The JSON files that change with ``sizes``, by file name, unknown keys kept."""
@@ -155,7 +155,7 @@ def _ranks(contents: Contents, linear: Linear, ordered: bool) -> Iterator[Dim]:
         start += size
 
 
-def _module(contents: Contents, linear: Linear, fed: Mapping[str, Sequence[str]]) -> Module:
+def _module(contents: Contents, linear: Linear, fed: Mapping[str, Sequence[Dim]]) -> Module:
     n_out, n_in = linear.out_features(contents), linear.in_features(contents)
     biased = bool(linear.biases)
     if linear.packed or linear.inner is None:
@@ -167,7 +167,7 @@ def _module(contents: Contents, linear: Linear, fed: Mapping[str, Sequence[str]]
             shape = contents.shape(outer)
             gemms.append(Gemm(outer, shape[out_axis], shape[in_axis], biased))
     grouped = len(linear.outer) > 1
-    names = [name for gemm in gemms for name in fed.get(gemm.weight, ())]
+    names = [dim.name for gemm in gemms for dim in fed.get(gemm.weight, ())]
     return Module(
         name=linear.name,
         role=role_of(linear.name),
@@ -189,16 +189,14 @@ def embedding_tables(contents: Contents) -> Iterator[str]:
             yield name
 
 
-def _embeddings(contents: Contents) -> Iterator[Module]:
-    for name in embedding_tables(contents):
-        info, module = contents.tensors[name], name.removesuffix(".weight")
-        rows, width = info.shape
-        layer = layer_of(module)
-        yield Module(module, "embedding", layer, "embedding", rows, width, info.dtype, ())
+def _embedding(contents: Contents, name: str) -> Module:
+    info, module = contents.tensors[name], name.removesuffix(".weight")
+    rows, width = info.shape
+    return Module(module, "embedding", layer_of(module), "embedding", rows, width, info.dtype, ())
 
 
 def _tied_head(
-    contents: Contents, modules: Sequence[Module], fed: Mapping[str, Sequence[str]]
+    contents: Contents, modules: Sequence[Module], fed: Mapping[str, Sequence[Dim]]
 ) -> Iterator[Module]:
     """The head GEMM that reads the embedding's weight, where the head has none of its own."""
     is_tied = contents.config.get("tie_word_embeddings", False)
@@ -209,15 +207,6 @@ def _tied_head(
         if table.kind == "embedding" and last in ("embed_tokens", "wte", "word_embeddings"):
             rows, width = table.in_features, table.out_features
             gemm = Gemm(f"{table.name}.weight", rows, width)
-            dims = tuple(dict.fromkeys(fed.get(gemm.weight, ())))
+            dims = tuple(dim.name for dim in fed.get(gemm.weight, ()))
             yield Module("lm_head", "head", None, "dense", width, rows, table.dtype, (gemm,), dims)
             return
-
-
-def _fed_by(dims: Iterable[Dim]) -> dict[str, list[str]]:
-    """The names of the dims that feed each weight's GEMM."""
-    fed: dict[str, list[str]] = {}
-    for dim in dims:
-        for feed in dim.feeds:
-            fed.setdefault(feed.weight, []).append(dim.name)
-    return fed

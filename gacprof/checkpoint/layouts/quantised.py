@@ -28,9 +28,6 @@ from gacprof.checkpoint.layouts.linear import Linear, Packed, bias_of
 from gacprof.checkpoint.layouts.names import is_embedding, role_of
 from gacprof.core.points import MAX_DIM
 
-Sides = tuple[int, int]
-"""(out, in) of the true layer."""
-
 FROZEN = "its weight is quantised; resize before quantising, then quantise again"
 
 
@@ -121,24 +118,14 @@ def _plain_weight(contents: Contents, module: str) -> Packed | None:
         return None
     if f"{name}.absmax" in contents.tensors:
         kind = "fp4" if f"{name}.quant_state.bitsandbytes__fp4" in contents.tensors else "nf4"
-        return _flat(contents, module, info.numel, (2,), "bitsandbytes", kind)
+        return _flat(contents, module, ".weight", (2,), "bitsandbytes", kind)
     tool = "bitsandbytes " if f"{module}.SCB" in contents.tensors else ""
     return Packed(*info.shape, info.dtype, tool + info.dtype) if info.numel else None
-
-
-def _hqq(contents: Contents, module: str) -> Packed | None:
-    numel = contents.tensors[f"{module}.W_q"].numel
-    return _flat(contents, module, numel, (1, 2, 4, 8, 10), "HQQ")
 
 
 def _quanto(contents: Contents, module: str) -> Packed | None:
     shape = _shape(contents, f"{module}.weight._data")
     return Packed(*shape, "int8", "Quanto int8") if len(shape) == 2 else None
-
-
-def _quanto_packed(contents: Contents, module: str) -> Packed | None:
-    numel = contents.tensors[f"{module}.weight._data._data"].numel
-    return _flat(contents, module, numel, (2, 4), "Quanto")
 
 
 def _mxfp4(contents: Contents, module: str) -> Packed | None:
@@ -149,20 +136,20 @@ def _mxfp4(contents: Contents, module: str) -> Packed | None:
 
 
 def _flat(
-    contents: Contents, module: str, numel: int, per: Sequence[int], tool: str, dtype: str = ""
+    contents: Contents, module: str, suffix: str, per: Sequence[int], tool: str, dtype: str = ""
 ) -> Packed | None:
-    """A weight of which ``numel`` entries are stored, each of one of ``per`` values: its sides
-    are the config's, if they fit."""
-    sides = _sides(contents, module)
+    """A weight whose entries hold one of ``per`` values each: its sides are the config's, if they
+    fit."""
+    sides, entries = _sides(contents, module), contents.tensors[module + suffix].numel
     for held in per:
-        if sides and numel * held == sides[0] * sides[1]:
+        if sides and entries * held == sides[0] * sides[1]:
             packed_as = dtype or f"int{8 // held or 3}"  # HQQ puts ten of 3 bits in an int32
             return Packed(*sides, packed_as, f"{tool} {packed_as}")
     return None
 
 
-def _sides(contents: Contents, module: str) -> Sides | None:
-    """What the config makes of a layer of this role."""
+def _sides(contents: Contents, module: str) -> tuple[int, int] | None:
+    """(out, in) that the config makes of a layer of this role."""
     config = config_of_part(contents.config, module)
     hidden, width = count(config, "hidden_size"), count(config, "intermediate_size")
     heads = count(config, "num_attention_heads")
@@ -188,8 +175,8 @@ _FORMATS: dict[str, Callable[[Contents, str], Packed | None]] = {
     ".qweight": _int32,
     ".weight_packed": _compressed,
     ".weight": _plain_weight,
-    ".W_q": _hqq,
-    ".weight._data._data": _quanto_packed,
+    ".W_q": lambda c, module: _flat(c, module, ".W_q", (1, 2, 4, 8, 10), "HQQ"),
+    ".weight._data._data": lambda c, m: _flat(c, m, ".weight._data._data", (2, 4), "Quanto"),
     ".weight._data": _quanto,
     "_blocks": _mxfp4,
 }
