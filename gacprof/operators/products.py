@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core.points import Flag, Point
 from gacprof.operators.base import Operator, Prepared, itemsize, random_tensor
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 RESULT_BYTES = {"int8": 4, "float8_e4m3": 2}
 """Bytes of one element of an 8-bit product's result: int32, bfloat16."""
+
+
+def _product(
+    call: Callable[..., Any], x: torch.Tensor, w: torch.Tensor, *others: torch.Tensor
+) -> Prepared:
+    return Prepared(call, (x, w, *others), inputs=(0,), weights=(1,))
 
 
 class Bmm(Operator):
@@ -41,13 +47,11 @@ class Bmm(Operator):
 
         d = point.dim
         x = random_tensor((d["batch"], d["M"], d["K"]), point, device, seed=1)
+        stored = (d["K"], d["N"]) if point.flag["layout"] == "nn" else (d["N"], d["K"])
+        w = random_tensor((d["batch"], *stored), point, device, seed=2)
         if point.flag["layout"] == "nn":
-            w = random_tensor((d["batch"], d["K"], d["N"]), point, device, seed=2)
-            return Prepared(torch.bmm, (x, w), inputs=(0,), weights=(1,))
-        w = random_tensor((d["batch"], d["N"], d["K"]), point, device, seed=2)
-        return Prepared(
-            lambda x, w: torch.bmm(x, w.transpose(1, 2)), (x, w), inputs=(0,), weights=(1,)
-        )
+            return _product(torch.bmm, x, w)
+        return _product(lambda x, w: torch.bmm(x, w.transpose(1, 2)), x, w)
 
 
 class Quantised(Operator):
@@ -89,7 +93,7 @@ class Quantised(Operator):
         x = random_tensor((d["M"], d["K"]), point, device, seed=1)
         w = random_tensor((d["N"], d["K"]), point, device, seed=2)
         if point.dtype == "int8":
-            return Prepared(lambda x, w: torch._int_mm(x, w.t()), (x, w), inputs=(0,), weights=(1,))
+            return _product(lambda x, w: torch._int_mm(x, w.t()), x, w)
         one = torch.ones((), device=device)
         fast = bool(point.flag.get("fast_accum", False))
 
@@ -98,7 +102,7 @@ class Quantised(Operator):
                 x, w.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=fast
             )
 
-        return Prepared(scaled, (x, w, one), inputs=(0,), weights=(1,))
+        return _product(scaled, x, w, one)
 
 
 class Experts(Operator):
@@ -149,14 +153,9 @@ class Experts(Operator):
                 groups = zip(x.split(sizes), w.unbind(), strict=True)
                 return [rows @ weight for rows, weight in groups if len(rows)]
 
-            return Prepared(loop, (x, w), inputs=(0,), weights=(1,))
+            return _product(loop, x, w)
         ends = torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
-        return Prepared(
-            lambda x, w, ends: torch._grouped_mm(x, w, offs=ends),
-            (x, w, ends),
-            inputs=(0,),
-            weights=(1,),
-        )
+        return _product(lambda x, w, ends: torch._grouped_mm(x, w, offs=ends), x, w, ends)
 
 
 def group_sizes(point: Point) -> list[int]:

@@ -335,7 +335,9 @@ def test_streams_reach_beyond_two_to_the_31_elements(device: CudaDevice) -> None
     source[-1] = 1
     sums = torch.empty(rows, dtype=torch.float32, device=device.torch_device)
     for specialise in (True, False):
-        assert stream_triton.summer(specialise)(source, sums.zero_())[-2:].tolist() == [0, k]
+        assert stream_triton.launching("row_sum", specialise)(source, sums.zero_())[
+            -2:
+        ].tolist() == [0, k]
 
 
 # --- the worker, the counters ------------------------------------------------------------------
