@@ -37,7 +37,7 @@ def cpu_environment() -> Environment:
     """This machine's CPU as torch uses it."""
     import torch
 
-    facts: dict[str, Any] = {
+    facts = {
         "threads": torch.get_num_threads(),
         "cores_allowed": cores_allowed(),
         "native_bfloat16": native_bfloat16(),
@@ -140,14 +140,19 @@ def loaded(library: str) -> Path | None:
     return next((f for f in files if f.name.startswith(library + ".so")), None)
 
 
+def _of_loaded(library: str, function: str) -> Any:
+    """A function of a library that this process has loaded; None where there is none."""
+    file = loaded(library)
+    try:
+        return None if file is None else getattr(ctypes.CDLL(str(file)), function)
+    except (OSError, AttributeError):
+        return None
+
+
 def loaded_version(library: str, function: str) -> str | None:
     """The version that a loaded library's ``size_t function(void)`` returns, as 130100."""
-    file = loaded(library)
-    if file is None:
-        return None
-    try:
-        version = getattr(ctypes.CDLL(str(file)), function)
-    except (OSError, AttributeError):
+    version = _of_loaded(library, function)
+    if version is None:
         return None
     version.restype, version.argtypes = ctypes.c_size_t, []
     return str(version())
@@ -156,15 +161,8 @@ def loaded_version(library: str, function: str) -> str | None:
 def loaded_cupti() -> str | None:
     """The version of the CUPTI that this process has loaded, which a preload may have put in
     place of the installed one (``CUptiResult cuptiGetVersion(uint32_t *)``)."""
-    file = loaded("libcupti")
-    if file is None:
-        return None
-    number = ctypes.c_uint32()
-    try:
-        failed = ctypes.CDLL(str(file)).cuptiGetVersion(ctypes.byref(number))
-    except (OSError, AttributeError):
-        return None
-    return None if failed else str(number.value)
+    version, number = _of_loaded("libcupti", "cuptiGetVersion"), ctypes.c_uint32()
+    return None if version is None or version(ctypes.byref(number)) else str(number.value)
 
 
 def cpu_name() -> str:
