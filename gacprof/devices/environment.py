@@ -14,7 +14,7 @@ from typing import Any
 
 from gacprof.core.points import Environment
 
-NVIDIA_PACKAGES = {
+PACKAGES = {
     "cublas": ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
     "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "cupti": ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12"),
@@ -67,14 +67,13 @@ def cuda_environment(
         **(more_facts or {}),
         **{name: os.environ[name] for name in STEERING if name in os.environ},
     }
-    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     stack = common_stack() | {
         "driver": driver,
         "cuda": torch.version.cuda,
-        "cudnn": str(cudnn) if cudnn else None,
-        "cublas": installed(*NVIDIA_PACKAGES["cublas"]),
+        "cudnn": cudnn_version(),
+        "cublas": installed("cublas"),
         "cublaslt": loaded_version("libcublasLt", "cublasLtGetVersion"),
-        "cupti": loaded_cupti() or installed(*NVIDIA_PACKAGES["cupti"]),
+        "cupti": loaded_cupti() or installed("cupti"),
         "triton": installed("triton"),
     }
     arch = f"sm{properties.major}{properties.minor}"
@@ -90,6 +89,14 @@ def cuda_arch(index: int) -> str | None:
     except Exception:  # without CUDA it is an AssertionError, with a broken driver others
         return None
     return f"sm{major}{minor}"
+
+
+def cudnn_version() -> str | None:
+    """As 91002; None where torch has none."""
+    import torch
+
+    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    return str(number) if number else None
 
 
 def common_stack() -> dict[str, str | None]:
@@ -120,9 +127,9 @@ def cores_allowed() -> int | None:
         return None
 
 
-def installed(*packages: str) -> str | None:
-    """The version of the first of these packages that is installed."""
-    for package in packages:
+def installed(library: str) -> str | None:
+    """The version of a library, by the first of its packages that is installed."""
+    for package in PACKAGES.get(library, (library,)):
         try:
             return metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -51,7 +51,9 @@ def annotate(cliff_map: CliffMap, counters: Counters | None = None) -> CliffMap:
     """
     file = cliff_map.file
     where = Where.of_map(file)
-    curves = [_annotated(curve, where, counters or {}) for curve in file.curves]
+    curves = [
+        _annotated(curve, where, counters or {}) if curve.cliffs else curve for curve in file.curves
+    ]
     return CliffMap(file.model_copy(update={"curves": curves}))
 
 
@@ -67,13 +69,9 @@ def edge_points(curve: Curve, neighbours: int = 1) -> list[Point]:
 
 
 def _annotated(curve: Curve, where: Where, counters: Counters) -> Curve:
-    if not curve.cliffs:
-        return curve
     known = by_dim(curve, counters)
-    cliffs = []
-    for cliff in curve.cliffs:
-        cause = _cause(curve, cliff, where, known)
-        cliffs.append(cliff.model_copy(update={"cause": cause}) if cause else cliff)
+    causes = [(cliff, _cause(curve, cliff, where, known)) for cliff in curve.cliffs]
+    cliffs = [c.model_copy(update={"cause": cause}) if cause else c for c, cause in causes]
     return curve.model_copy(update={"cliffs": cliffs})
 
 

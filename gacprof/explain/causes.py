@@ -126,7 +126,7 @@ def _counted(case: Case) -> Iterator[Cause]:
     if not here:
         return
     main, other = max(here, key=_duration), max(there, key=_duration, default=None)
-    for kind, share, text in (*_loads(main, other), *_main_kernel(main), *_host(case, here)):
+    for kind, share, text in (*_seen(main, other), *_host(case, here)):
         yield Cause(kind, share, text, ("Nsight Compute counters",))
 
 
@@ -135,13 +135,6 @@ _Found = Iterator[tuple[str, float | None, str]]
 
 def _duration(launch: KernelCounters) -> float:
     return launch.values.get("duration_ns") or 0.0
-
-
-def _loads(main: KernelCounters, other: KernelCounters | None) -> _Found:
-    narrow, wide = _most_executed(main), _most_executed(other) if other else None
-    if narrow and wide and narrow[1] < wide[1]:
-        text = f"loads of {narrow[1]} bytes ({narrow[0]}) instead of {wide[1]} ({wide[0]})"
-        yield "load_width", None, text
 
 
 def _most_executed(launch: KernelCounters) -> tuple[str, int] | None:
@@ -153,7 +146,12 @@ def _most_executed(launch: KernelCounters) -> tuple[str, int] | None:
     return kind, 16 if kind == "TMA" else int(kind.split(".")[1])
 
 
-def _main_kernel(main: KernelCounters) -> _Found:
+def _seen(main: KernelCounters, other: KernelCounters | None) -> _Found:
+    """In the longest launch, beside that of the reference."""
+    narrow, wide = _most_executed(main), _most_executed(other) if other else None
+    if narrow and wide and narrow[1] < wide[1]:
+        text = f"loads of {narrow[1]} bytes ({narrow[0]}) instead of {wide[1]} ({wide[0]})"
+        yield "load_width", None, text
     found, ideal = (main.values.get(f"l2_{which}_sectors") for which in ("theoretical", "ideal"))
     if found and ideal and found / ideal > MORE_SECTORS:
         text = f"{found / ideal:.2f}× the L2 sectors that whole accesses would need"
