@@ -57,14 +57,14 @@ def annotate(cliff_map: CliffMap, counters: Counters | None = None) -> CliffMap:
     return CliffMap(file.model_copy(update={"curves": curves}))
 
 
-def edge_points(curve: Curve, neighbours: int = 1) -> list[Point]:
-    """The points that deserve counters: both sides of every cliff, ``neighbours`` dims around."""
+def edge_points(curve: Curve) -> list[Point]:
+    """The points that deserve counters: both sides of every cliff, and the dims next to them."""
     dims, points = curve.points.d, points_of(curve)
     chosen: set[int] = set()
     for cliff in curve.cliffs:
         for edge in (cliff.before, cliff.after):
             at = dims.index(edge)
-            chosen.update(range(max(0, at - neighbours), min(len(dims), at + neighbours + 1)))
+            chosen.update(range(max(0, at - 1), min(len(dims), at + 2)))
     return [points[i] for i in sorted(chosen)]
 
 
