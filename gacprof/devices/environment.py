@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.points import Environment
+from gacprof.devices.threads import cores_allowed
 
 PACKAGES = {
     "cublas": ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
@@ -39,7 +40,7 @@ def cpu_environment() -> Environment:
 
     facts = {
         "threads": torch.get_num_threads(),
-        "cores_allowed": cores_allowed(),
+        "cores_allowed": len(cores_allowed()) or None,
         "native_bfloat16": native_bfloat16(),
         "cpus": os.cpu_count(),
         "last_level_cache_bytes": last_level_cache(),
@@ -117,14 +118,6 @@ def native_bfloat16() -> bool:
 
     names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(bool(getattr(torch.cpu, name, bool)()) for name in names)
-
-
-def cores_allowed() -> int | None:
-    """How many cores the system lets this process use; None where it does not say."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return None
 
 
 def installed(library: str) -> str | None:

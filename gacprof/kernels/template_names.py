@@ -18,27 +18,25 @@ from gacprof.kernels.kernel import (
 )
 from gacprof.kernels.signature import Signature, template
 
-_FORWARD: Mapping[int, str] = {
-    5: "dropout causal even_mn even_k return_softmax",
-    6: "dropout causal local even_mn even_k return_softmax",
-    7: "dropout causal local alibi even_mn even_k return_softmax",
-    8: "dropout causal local alibi even_mn even_k softcap return_softmax",
-}
-_SPLIT: Mapping[int, str] = {
-    5: "causal even_mn even_k split append_kv",
-    6: "causal local even_mn even_k split append_kv",
-    7: "causal local alibi even_mn even_k split append_kv",
-    8: "causal local alibi even_mn even_k softcap split append_kv",
-}
-_BACKWARD: Mapping[int, str] = {
-    4: "dropout causal even_mn even_k",
-    5: "dropout causal local even_mn even_k",
-    6: "dropout causal local alibi even_mn even_k",
-    7: "dropout causal local alibi even_mn even_k softcap",
-}
+
+def _by_count(newest: str) -> Mapping[int, str]:
+    """Number of switches → their names: older versions lack softcap, then alibi too, then local."""
+    names = newest.split()
+    found = {len(names): newest}
+    for lacking in ("softcap", "alibi", "local"):
+        names.remove(lacking)
+        found[len(names)] = " ".join(names)
+    return found
+
+
+_BACKWARD = _by_count("dropout causal local alibi even_mn even_k softcap")
 SWITCHES = {
-    "flash_fwd_kernel": _FORWARD,
-    "flash_fwd_splitkv_kernel": _SPLIT,
+    "flash_fwd_kernel": _by_count(
+        "dropout causal local alibi even_mn even_k softcap return_softmax"
+    ),
+    "flash_fwd_splitkv_kernel": _by_count(
+        "causal local alibi even_mn even_k softcap split append_kv"
+    ),
     "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": _BACKWARD,
     "flash_bwd_dq_dk_dv_loop_kernel": _BACKWARD,
 }
