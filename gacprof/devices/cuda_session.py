@@ -193,8 +193,9 @@ class CudaSession(Session):
                 self._runs[place] = self._run(place, ready, calls)
                 self._nodes += (taken := kernels * calls + NODES_BESIDE)
                 self._device.open_nodes += taken
-                if number % TWICE_EVERY == 0:
-                    self._capture_half(place, ready, calls)
+                twice = isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold
+                if number % TWICE_EVERY == 0 and twice:  # what a graph adds is the same for both
+                    self._halves[place] = self._run(place, ready, calls // 2)
             except Exception as error:
                 self._fail(place, error)
                 if self._spoilt:
@@ -232,11 +233,6 @@ class CudaSession(Session):
             self.half_duty.add(place)
         before = self._device.flush if ready.cold else bound[0]
         return Work(bound, before, calls * ready.us if heavy else 0.0)
-
-    def _capture_half(self, place: int, ready: Ready, calls: int) -> None:
-        """Half as many calls beside it: what a graph adds to its calls is the same for both."""
-        if isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold:
-            self._halves[place] = self._run(place, ready, calls // 2)
 
     # --- calling
 

@@ -24,7 +24,6 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.points import Environment
 from gacprof.devices.device import BlockTimes, Device, Session, Slot, device_name, open_device
 from gacprof.devices.threads import short_waits
 from gacprof.operators.own import own_operators, take_over
@@ -192,8 +191,6 @@ class IsolatedDevice(Device):
         except MeasurementError:
             self._stop()
             raise
-        self.environment: Environment
-        self.timer: str
         self.environment, self.timer = opened
 
     def _stop(self, patience_s: float = LEAVING_S) -> str:
@@ -276,13 +273,14 @@ def sweeper(
     """
     name = device_name(name)
     spares = processes - 1 if name == "cpu" else 0
-    if not isolate:
-        with open_device(name, timer) as device:
-            yield device
-        return
-    opener = partial(open_away, own_operators(), name, timer)
-    with IsolatedDevice(opener, timeout_s, spares) as isolated:
-        yield isolated
+    opened: Device
+    if isolate:
+        opener = partial(open_away, own_operators(), name, timer)
+        opened = IsolatedDevice(opener, timeout_s, spares)
+    else:
+        opened = open_device(name, timer)
+    with opened:
+        yield opened
 
 
 def open_away(own: bytes, name: str, timer: str) -> Device:

@@ -73,8 +73,7 @@ class _File(BaseModel, Generic[_Row]):
 
 def write_counters(folder: Path, counters: Counters) -> Path:
     """Replace the folder's counters. Returns the file. Raises :class:`MeasurementError`."""
-    rows = {point: {"launches": plain(launches)} for point, launches in counters.items()}
-    return _write(folder / COUNTERS, rows)
+    return _write(folder / COUNTERS, {p: {"launches": plain(c)} for p, c in counters.items()})
 
 
 def read_counters(folder: Path) -> dict[Point, list[KernelCounters]]:
