@@ -25,6 +25,8 @@ from gacprof.devices.memory import BoundCall
 if TYPE_CHECKING:
     import torch
 
+    Events = tuple[torch.cuda.Event, torch.cuda.Event]
+
 GRAPH, EVENTS = "cuda-graph", "cuda-events"
 """The two ways, as timers are called."""
 CYCLES_PER_US = 2_000
@@ -55,7 +57,7 @@ class TimedRun(ABC):
     def __init__(self, work: Work) -> None:
         self._work = work
         self.calls = len(work.calls)
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] = (event(), event())
+        self._events: Events = (event(), event())
 
     @abstractmethod
     def launch(self) -> None:
@@ -106,10 +108,9 @@ class GraphRun(TimedRun):
 
     def __init__(self, work: Work, pool: Any, index: int) -> None:
         super().__init__(work)
-        external = external_event(), external_event()
-        self._inside = external[0] is not None
-        if external[0] is not None and external[1] is not None:
-            self._events = (external[0], external[1])
+        external = external_events()
+        self._inside = external is not None
+        self._events = external or self._events
         why_not = waits_for_device(work.calls[0])
         if why_not:
             raise MeasurementError(why_not)
@@ -190,14 +191,15 @@ def event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)
 
 
-def external_event() -> torch.cuda.Event | None:
-    """An event that a graph records at each replay; None where this torch has none."""
+def external_events() -> Events | None:
+    """Events that a graph records at each replay; None where this torch has none."""
     import torch
 
     try:
-        return torch.cuda.Event(enable_timing=True, external=True)
+        one, other = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
     except TypeError:
         return None
+    return one, other
 
 
 def sleep(us: float) -> None:

@@ -174,9 +174,8 @@ class CudaSession(Session):
             return run
 
         known = self._device.traced
-        unknown = {ready.slot.point: ready for ready in self._ready.values()}
-        for point in known.keys() & unknown.keys():
-            del unknown[point]
+        points = {ready.slot.point: ready for ready in self._ready.values()}
+        unknown = {point: ready for point, ready in points.items() if point not in known}
         found = self._device.tracer.typical_calls([once(ready) for ready in unknown.values()])
         known.update(zip(unknown, found, strict=False))
         for place, ready in self._ready.items():
@@ -192,10 +191,11 @@ class CudaSession(Session):
             calls = max(1, min(ready.calls, nodes // kernels))
             try:
                 self._runs[place] = self._run(place, ready, calls)
-                self._nodes += kernels * calls + NODES_BESIDE
-                self._device.open_nodes += kernels * calls + NODES_BESIDE
-                if number % TWICE_EVERY == 0:
-                    self._capture_half(place, ready, calls)
+                self._nodes += (taken := kernels * calls + NODES_BESIDE)
+                self._device.open_nodes += taken
+                twice = isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold
+                if number % TWICE_EVERY == 0 and twice:  # what a graph adds is the same for both
+                    self._halves[place] = self._run(place, ready, calls // 2)
             except Exception as error:
                 self._fail(place, error)
                 if self._spoilt:
@@ -207,7 +207,8 @@ class CudaSession(Session):
         ready.precision()
         if self._device.timer == GRAPH:
             try:
-                return self._tried(GraphRun(self._work(place, ready, calls), *self._shared))
+                work = self._work(place, ready, calls)
+                return self._tried(GraphRun(work, self._pool, self._device.index))
             except Exception as error:
                 why_not = reason(error)
                 if not self._device.falls_back or not self._device.usable():
@@ -215,10 +216,6 @@ class CudaSession(Session):
                 self._remarks[place] = f"timed by events, no CUDA graph can capture it: {why_not}"
         work = self._work(place, ready, min(calls, MOST_LAUNCHED))
         return self._tried(LaunchedRun(work, ready.enqueue_us))
-
-    @property
-    def _shared(self) -> tuple[Any, int]:
-        return self._pool, self._device.index
 
     def _tried(self, run: TimedRun) -> TimedRun:
         """Launched once: the first launch uploads a graph, and what goes wrong is this slot's."""
@@ -236,11 +233,6 @@ class CudaSession(Session):
             self.half_duty.add(place)
         before = self._device.flush if ready.cold else bound[0]
         return Work(bound, before, calls * ready.us if heavy else 0.0)
-
-    def _capture_half(self, place: int, ready: Ready, calls: int) -> None:
-        """Half as many calls beside it: what a graph adds to its calls is the same for both."""
-        if isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold:
-            self._halves[place] = self._run(place, ready, calls // 2)
 
     # --- calling
 
@@ -304,11 +296,8 @@ class CudaSession(Session):
         """Why slots were timed by events, and why kernels have no names."""
         why_not = self._device.tracer.why_not
         unnamed = f"kernels have no names: {why_not}" if why_not else ""
-        remarks = {
-            place: "; ".join(filter(None, (self._remarks.get(place), unnamed)))
-            for place in self._runs
-        }
-        return {place: text for place, text in remarks.items() if text}
+        each = {place: (self._remarks.get(place), unnamed) for place in self._runs}
+        return {place: "; ".join(filter(None, said)) for place, said in each.items() if any(said)}
 
     @property
     def constant_us(self) -> float | None:

@@ -1,9 +1,7 @@
 """What is published of GPUs: SMs, memory, rates; and a time as a share of what they could do.
 
-The numbers stand in ``datasheet.toml``. What no source was found for is missing, not guessed.
-
-Peak rates and memory bandwidths are published figures. A share of the roof is missing for other
-chips.
+The numbers, all published figures, stand in ``datasheet.toml``. What no source was found for is
+missing, not guessed; so is a share of the roof where a chip has none.
 """
 
 from __future__ import annotations
@@ -77,17 +75,10 @@ def _inherited(data: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _sheet(key: str, table: dict[str, Any], sources: Mapping[str, str]) -> Sheet:
-    numbers = {
-        name: pair for name, pair in table.items() if name not in ("name", "arch", "drivers")
-    }
-    return Sheet(
-        key,
-        table["name"],
-        table["arch"],
-        tuple(table["drivers"]),
-        {name: value for name, (value, _) in numbers.items()},
-        {name: sources[source] for name, (_, source) in numbers.items()},
-    )
+    name, arch, drivers = (table.pop(known) for known in ("name", "arch", "drivers"))
+    values = {number: value for number, (value, _) in table.items()}
+    cited = {number: sources[source] for number, (_, source) in table.items()}
+    return Sheet(key, name, arch, tuple(drivers), values, cited)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING
 
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
-from gacprof.devices.environment import cpu_environment, cuda_environment, find_ncu, installed
+from gacprof.devices.environment import (
+    cpu_environment,
+    cuda_environment,
+    cudnn_version,
+    find_ncu,
+    installed,
+)
 from gacprof.devices.nvml import Telemetry
 
 if TYPE_CHECKING:
@@ -64,9 +70,9 @@ def _processor() -> Iterator[Component]:
     cpu = cpu_environment()
     cores = f"{cpu.facts['threads']} threads, {cpu.arch}: can be swept with --device cpu"
     yield Component("cpu", True, cpu.name, cores)
-    libraries = {name: cpu.stack[name] for name in ("mkl", "onednn") if cpu.stack[name]}
-    for name, version in libraries.items():
-        yield Component(name, True, version, "serves matrix products on the CPU")
+    for name in ("mkl", "onednn"):
+        if version := cpu.stack[name]:
+            yield Component(name, True, version, "serves matrix products on the CPU")
 
 
 def _torch_note(gpus: int) -> str:
@@ -94,13 +100,10 @@ def _gpu(index: int) -> Component:
     telemetry = Telemetry(index)
     gpu = cuda_environment(index, telemetry.driver())
     memory = gpu.facts["memory_bytes"] / 2**30
-    chip = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB"
-    driver = gpu.stack["driver"] or "driver unknown"
-    if not _built_for(index):
-        return Component(
-            f"cuda:{index}", False, driver, f"{chip}: this torch has no kernels for {gpu.arch}"
-        )
-    return Component(f"cuda:{index}", True, driver, f"{chip}: can be swept")
+    built = _built_for(index)
+    note = "can be swept" if built else f"this torch has no kernels for {gpu.arch}"
+    note = f"{gpu.name}, {gpu.arch}, {memory:.0f} GiB: {note}"
+    return Component(f"cuda:{index}", built, gpu.stack["driver"] or "driver unknown", note)
 
 
 def _built_for(index: int) -> bool:
@@ -124,14 +127,16 @@ def _timer(gpus: int) -> Iterator[Component]:
     if not gpus:
         return
     tracing = try_tracing(0)
-    note = "calls are timed inside a graph, where the host launches nothing"
-    if tracing.no_graph:
-        note = f"calls are timed by events around their launches: {tracing.no_graph}"
-    yield Component("cuda-graph", not tracing.no_graph, None, note)
-    note = f"names of kernels; {tracing.batch_ms} ms to trace ten small calls"
-    if tracing.why_not:
-        note = f"kernels have no names: {tracing.why_not}"
-    yield Component("kineto", not tracing.why_not, None, note)
+    if lacking := tracing.no_graph:
+        note = f"calls are timed by events around their launches: {lacking}"
+    else:
+        note = "calls are timed inside a graph, where the host launches nothing"
+    yield Component("cuda-graph", not lacking, None, note)
+    if lacking := tracing.why_not:
+        note = f"kernels have no names: {lacking}"
+    else:
+        note = f"names of kernels; {tracing.batch_ms} ms to trace ten small calls"
+    yield Component("kineto", not lacking, None, note)
 
 
 def _attention(gpus: int) -> Iterator[Component]:
@@ -140,15 +145,11 @@ def _attention(gpus: int) -> Iterator[Component]:
         return
     import torch
 
-    enabled = {
-        "flash": torch.backends.cuda.flash_sdp_enabled(),
-        "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
-        "math": torch.backends.cuda.math_sdp_enabled(),
-        "cudnn": torch.backends.cuda.cudnn_sdp_enabled(),
-    }
-    names = ", ".join(name for name, on in enabled.items() if on)
-    note = f"{names}; 'gacprof evidence sdpa --head-dim N' says which serves N, and why not others"
-    yield Component("attention", any(enabled.values()), None, note)
+    names = ("flash", "mem_efficient", "math", "cudnn")
+    enabled = [n for n in names if getattr(torch.backends.cuda, f"{n}_sdp_enabled")()]
+    listed = ", ".join(name.removeprefix("mem_") for name in enabled)
+    note = f"{listed}; 'gacprof evidence sdpa --head-dim N' says which serves N, and why not others"
+    yield Component("attention", bool(enabled), None, note)
 
 
 def _libraries(gpus: int) -> Iterator[Component]:
@@ -156,15 +157,12 @@ def _libraries(gpus: int) -> Iterator[Component]:
 
     cuda = torch.version.cuda
     yield Component("cuda runtime", bool(cuda), cuda, "comes with torch")
-    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    yield Component(
-        "cudnn", bool(cudnn), str(cudnn) if cudnn else None, "an SDPA backend on sm90 up"
-    )
-    cublas = installed("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
+    cudnn = cudnn_version()
+    yield Component("cudnn", bool(cudnn), cudnn, "an SDPA backend on sm90 up")
+    cublas = installed("cublas")
+    note = "GEMM kernels and their heuristics"
     if cublas is None and gpus:
         note = "not from a wheel: the version that torch was built with is used"
-    else:
-        note = "GEMM kernels and their heuristics"
     yield Component("cublas(Lt)", bool(cublas) or bool(gpus), cublas, note)
     triton = installed("triton")
     note = "our load-width probes" if triton else "pip install gacprof[triton] for our own probes"

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.points import Environment
+from gacprof.devices.threads import cores_allowed
 
-NVIDIA_PACKAGES = {
+PACKAGES = {
     "cublas": ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
     "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
     "cupti": ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu13", "nvidia-cuda-cupti-cu12"),
@@ -37,9 +38,9 @@ def cpu_environment() -> Environment:
     """This machine's CPU as torch uses it."""
     import torch
 
-    facts: dict[str, Any] = {
+    facts = {
         "threads": torch.get_num_threads(),
-        "cores_allowed": cores_allowed(),
+        "cores_allowed": len(cores_allowed()) or None,
         "native_bfloat16": native_bfloat16(),
         "cpus": os.cpu_count(),
         "last_level_cache_bytes": last_level_cache(),
@@ -67,14 +68,13 @@ def cuda_environment(
         **(more_facts or {}),
         **{name: os.environ[name] for name in STEERING if name in os.environ},
     }
-    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     stack = common_stack() | {
         "driver": driver,
         "cuda": torch.version.cuda,
-        "cudnn": str(cudnn) if cudnn else None,
-        "cublas": installed(*NVIDIA_PACKAGES["cublas"]),
+        "cudnn": cudnn_version(),
+        "cublas": installed("cublas"),
         "cublaslt": loaded_version("libcublasLt", "cublasLtGetVersion"),
-        "cupti": loaded_cupti() or installed(*NVIDIA_PACKAGES["cupti"]),
+        "cupti": loaded_cupti() or installed("cupti"),
         "triton": installed("triton"),
     }
     arch = f"sm{properties.major}{properties.minor}"
@@ -90,6 +90,14 @@ def cuda_arch(index: int) -> str | None:
     except Exception:  # without CUDA it is an AssertionError, with a broken driver others
         return None
     return f"sm{major}{minor}"
+
+
+def cudnn_version() -> str | None:
+    """As 91002; None where torch has none."""
+    import torch
+
+    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    return str(number) if number else None
 
 
 def common_stack() -> dict[str, str | None]:
@@ -112,17 +120,9 @@ def native_bfloat16() -> bool:
     return any(bool(getattr(torch.cpu, name, bool)()) for name in names)
 
 
-def cores_allowed() -> int | None:
-    """How many cores the system lets this process use; None where it does not say."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        return None
-
-
-def installed(*packages: str) -> str | None:
-    """The version of the first of these packages that is installed."""
-    for package in packages:
+def installed(library: str) -> str | None:
+    """The version of a library, by the first of its packages that is installed."""
+    for package in PACKAGES.get(library, (library,)):
         try:
             return metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -140,14 +140,19 @@ def loaded(library: str) -> Path | None:
     return next((f for f in files if f.name.startswith(library + ".so")), None)
 
 
+def _of_loaded(library: str, function: str) -> Any:
+    """A function of a library that this process has loaded; None where there is none."""
+    file = loaded(library)
+    try:
+        return None if file is None else getattr(ctypes.CDLL(str(file)), function)
+    except (OSError, AttributeError):
+        return None
+
+
 def loaded_version(library: str, function: str) -> str | None:
     """The version that a loaded library's ``size_t function(void)`` returns, as 130100."""
-    file = loaded(library)
-    if file is None:
-        return None
-    try:
-        version = getattr(ctypes.CDLL(str(file)), function)
-    except (OSError, AttributeError):
+    version = _of_loaded(library, function)
+    if version is None:
         return None
     version.restype, version.argtypes = ctypes.c_size_t, []
     return str(version())
@@ -156,15 +161,8 @@ def loaded_version(library: str, function: str) -> str | None:
 def loaded_cupti() -> str | None:
     """The version of the CUPTI that this process has loaded, which a preload may have put in
     place of the installed one (``CUptiResult cuptiGetVersion(uint32_t *)``)."""
-    file = loaded("libcupti")
-    if file is None:
-        return None
-    number = ctypes.c_uint32()
-    try:
-        failed = ctypes.CDLL(str(file)).cuptiGetVersion(ctypes.byref(number))
-    except (OSError, AttributeError):
-        return None
-    return None if failed else str(number.value)
+    version, number = _of_loaded("libcupti", "cuptiGetVersion"), ctypes.c_uint32()
+    return None if version is None or version(ctypes.byref(number)) else str(number.value)
 
 
 def cpu_name() -> str:

@@ -122,9 +122,7 @@ class Arenas:
         return self._arena("weights", dtype).fixed(shape, replicate=False)
 
     def _arena(self, role: str, dtype: torch.dtype) -> Arena:
-        if (role, dtype) not in self._arenas:
-            self._arenas[role, dtype] = Arena(dtype, self._device)
-        return self._arenas[role, dtype]
+        return self._arenas.setdefault((role, dtype), Arena(dtype, self._device))
 
 
 def _elements(size_bytes: int, dtype: torch.dtype) -> int:

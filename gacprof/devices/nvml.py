@@ -78,15 +78,14 @@ def open_nvml(index: int) -> tuple[Any, Any]:
 
     pynvml.nvmlInit()
     uuid = str(torch.cuda.get_device_properties(index).uuid)
-    if uuid.startswith(("GPU-", "MIG-")):
-        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-    try:
-        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
-    except pynvml.NVMLError as error:
+    prefixes = ("",) if uuid.startswith(("GPU-", "MIG-")) else ("GPU-", "MIG-")
+    refused = []
+    for prefix in prefixes:
         try:
-            return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}".encode())
-        except pynvml.NVMLError:
-            raise error from None
+            return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}".encode())
+        except pynvml.NVMLError as error:
+            refused.append(error)
+    raise refused[0]
 
 
 def slowdown_bits(nvml: Any, handle: Any) -> int:
@@ -135,35 +134,35 @@ class Telemetry:
         return dict(self._reading)
 
     def _read_anew(self) -> dict[str, Any]:
-        nvml = self.nvml
-        milliwatts = self._read("nvmlDeviceGetPowerUsage")
+        nvml, power_w = self.nvml, self._watts("nvmlDeviceGetPowerUsage")
         return {
             "mem_clock_mhz": self._read("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
             "temperature_c": self._read("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-            "power_w": None if milliwatts is None else milliwatts / 1e3,
+            "power_w": power_w,
         }
+
+    def _watts(self, function: str) -> float | None:
+        milliwatts = self._read(function)
+        return None if milliwatts is None else milliwatts / 1e3
 
     def slowed_ns(self) -> dict[str, int]:
         """For how long each cause has held the clock down, in nanoseconds, since the driver was
         loaded; empty where NVML does not count."""
         if self.handle is None:
             return {}
-        nvml = self.nvml
         try:
-            values = nvml.nvmlDeviceGetFieldValues(self.handle, list(SLOWED_FOR))
+            values = self.nvml.nvmlDeviceGetFieldValues(self.handle, list(SLOWED_FOR))
             counted = {
                 SLOWED_FOR[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn
             }
-        except (AttributeError, nvml.NVMLError):
+        except (AttributeError, self.nvml.NVMLError):
             counted = {}
-        return counted or self._violations()
-
-    def _violations(self) -> dict[str, int]:
-        counted = {
-            name: self._read("nvmlDeviceGetViolationStatus", policy)
-            for policy, name in VIOLATIONS.items()
+        if counted:
+            return counted
+        found = {
+            name: self._read("nvmlDeviceGetViolationStatus", i) for i, name in VIOLATIONS.items()
         }
-        return {name: int(status.violationTime) for name, status in counted.items() if status}
+        return {name: int(status.violationTime) for name, status in found.items() if status}
 
     def slowed_since(self, before: Mapping[str, int], seconds: float) -> str:
         """What has held the clock down for :data:`THROTTLED_SHARE` of the ``seconds`` since
@@ -177,11 +176,11 @@ class Telemetry:
     def fixed(self) -> dict[str, Any]:
         """What is set for the whole sweep: power limit, VBIOS, ECC, persistence. None where NVML
         does not know."""
-        milliwatts = self._read("nvmlDeviceGetEnforcedPowerLimit")
+        power_limit_w = self._watts("nvmlDeviceGetEnforcedPowerLimit")
         ecc = self._read("nvmlDeviceGetEccMode")
         persistent = self._read("nvmlDeviceGetPersistenceMode")
         return {
-            "power_limit_w": None if milliwatts is None else milliwatts / 1e3,
+            "power_limit_w": power_limit_w,
             "vbios": self._read("nvmlDeviceGetVbiosVersion"),
             "ecc": None if ecc is None else bool(ecc[0]),
             "persistence": None if persistent is None else bool(persistent),

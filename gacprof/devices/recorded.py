@@ -30,7 +30,8 @@ class RecordedDevice(Device):
         self.environment = environment or Environment("recorded", "recorded", "none")
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
-        return RecordedSession(slots, self._answer, self._kernels)
+        named = {i: tuple(self._kernels(slot.point)) for i, slot in enumerate(slots)}
+        return RecordedSession(slots, self._answer, {i: one for i, one in named.items() if one})
 
 
 class RecordedSession(Session):
@@ -40,10 +41,10 @@ class RecordedSession(Session):
         self,
         slots: Sequence[Slot],
         answer: Answer,
-        kernels: Callable[[Point], Sequence[str]] = lambda point: (),
+        kernels: Mapping[int, tuple[str, ...]] | None = None,
     ) -> None:
-        self._slots, self._answer, self._kernels = slots, answer, kernels
-        self.failed: Mapping[int, str] = {}
+        self._slots, self._answer, self._kernels = slots, answer, kernels or {}
+        self.failed = {}
 
     def block(self, order: Sequence[int]) -> BlockTimes:
         calls, failed = [], {}
@@ -55,7 +56,4 @@ class RecordedSession(Session):
         return BlockTimes(tuple(calls), failed)
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
-        named = (
-            (place, tuple(self._kernels(slot.point))) for place, slot in enumerate(self._slots)
-        )
-        return {place: names for place, names in named if names}
+        return self._kernels

@@ -41,7 +41,7 @@ def bound_threads() -> Iterator[bool]:
 
     It is not where there are fewer cores than threads, or where they cannot be identified.
     """
-    before = _allowed()
+    before = cores_allowed()
     threads = _compute_threads() if before else []
     cores = sorted(before)
     done = 0 < len(threads) <= len(cores)
@@ -60,7 +60,8 @@ def preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _allowed() -> set[int]:
+def cores_allowed() -> set[int]:
+    """The cores that the system lets this process use; empty where it does not say."""
     try:
         return os.sched_getaffinity(0)
     except (AttributeError, OSError):  # not Linux

@@ -24,15 +24,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.points import Environment
-from gacprof.devices.device import (
-    BlockTimes,
-    Device,
-    Session,
-    Slot,
-    device_name,
-    open_device,
-)
+from gacprof.devices.device import BlockTimes, Device, Session, Slot, device_name, open_device
 from gacprof.devices.threads import short_waits
 from gacprof.operators.own import own_operators, take_over
 
@@ -97,22 +89,16 @@ class IsolatedDevice(Device):
 
     def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
         """All in one message. Raises :class:`WorkerLostError`, as a single block does."""
-        numbers = []
-        for session, order in wanted:
-            assert isinstance(session, _RemoteSession)
-            numbers.append((session.number(), tuple(order)))
-        calls = sum(len(order) for _, order in numbers)
+        calls = sum(len(order) for _, order in wanted)
         limit_s = self._timeout_s * max(1.0, calls / CALLS_IN_TIME)
-        found: list[BlockTimes] = self._ask_for_slots(("blocks", tuple(numbers)), limit_s)
+        orders = [(_number(session), tuple(order)) for session, order in wanted]
+        found: list[BlockTimes] = self._ask_for_slots(("blocks", orders), limit_s)
         return found
 
     def mixed(self, wanted: Sequence[tuple[Session, int]]) -> BlockTimes | None:
         """Raises :class:`WorkerLostError`."""
-        numbers = []
-        for session, slot in wanted:
-            assert isinstance(session, _RemoteSession)
-            numbers.append((session.number(), slot))
-        found: BlockTimes | None = self._ask_for_slots(("mixed", tuple(numbers)))
+        slots = [(_number(session), slot) for session, slot in wanted]
+        found: BlockTimes | None = self._ask_for_slots(("mixed", slots))
         return found
 
     def burn_in(self) -> None:
@@ -135,13 +121,7 @@ class IsolatedDevice(Device):
 
     def ask(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
         """The worker's answer. Raises :class:`WorkerLostError`, or what the worker raised."""
-        assert self._pipe is not None
-        try:
-            self._pipe.send(message)
-        except (BrokenPipeError, ConnectionResetError):
-            how = self._stop(DYING_S)
-            raise WorkerLostError(f"the worker process {how}") from None
-        return self._hear(timeout_s or self._timeout_s)
+        return self._hear(timeout_s or self._timeout_s, message)
 
     def _ask_for_slots(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
         """As :meth:`ask`, but every error is :class:`WorkerLostError`: a device reports single
@@ -153,9 +133,12 @@ class IsolatedDevice(Device):
         except MeasurementError as error:
             raise WorkerLostError(str(error)) from None
 
-    def _hear(self, limit_s: float) -> Any:
+    def _hear(self, limit_s: float, message: tuple[Any, ...] = ()) -> Any:
+        """What the worker sends, after it was sent the message if there is one."""
         assert self._pipe is not None
         try:
+            if message:
+                self._pipe.send(message)
             if not self._pipe.poll(limit_s):
                 self._stop()
                 raise WorkerLostError(f"hung: no answer within {limit_s:g} s")
@@ -208,8 +191,6 @@ class IsolatedDevice(Device):
         except MeasurementError:
             self._stop()
             raise
-        self.environment: Environment
-        self.timer: str
         self.environment, self.timer = opened
 
     def _stop(self, patience_s: float = LEAVING_S) -> str:
@@ -246,18 +227,12 @@ class _RemoteSession(Session):
     def __init__(
         self, device: IsolatedDevice, number: int, generation: int, opened: _Opened
     ) -> None:
-        self._device, self._number, self._generation = device, number, generation
+        self._device, self.number, self._generation = device, number, generation
         self.failed, self._opened = opened.failed, opened
 
     @property
-    def _alive(self) -> bool:
+    def alive(self) -> bool:
         return self._device.pid is not None and self._device.generation == self._generation
-
-    def number(self) -> int:
-        """The session's number in the worker. Raises where that worker is gone."""
-        if not self._alive:
-            raise WorkerLostError("the worker process was replaced")
-        return self._number
 
     def block(self, order: Sequence[int]) -> BlockTimes:
         return self._device.blocks([(self, order)])[0]
@@ -269,9 +244,17 @@ class _RemoteSession(Session):
         return self._opened.remarks
 
     def close(self) -> None:
-        if self._alive:
+        if self.alive:
             with contextlib.suppress(MeasurementError):
-                self._device.ask(("close", self._number))
+                self._device.ask(("close", self.number))
+
+
+def _number(session: Session) -> int:
+    """The session's number in the worker. Raises where that worker is gone."""
+    assert isinstance(session, _RemoteSession)
+    if not session.alive:
+        raise WorkerLostError("the worker process was replaced")
+    return session.number
 
 
 @contextlib.contextmanager
@@ -290,13 +273,14 @@ def sweeper(
     """
     name = device_name(name)
     spares = processes - 1 if name == "cpu" else 0
-    if not isolate:
-        with open_device(name, timer) as device:
-            yield device
-        return
-    opener = partial(open_away, own_operators(), name, timer)
-    with IsolatedDevice(opener, timeout_s, spares) as isolated:
-        yield isolated
+    opened: Device
+    if isolate:
+        opener = partial(open_away, own_operators(), name, timer)
+        opened = IsolatedDevice(opener, timeout_s, spares)
+    else:
+        opened = open_device(name, timer)
+    with opened:
+        yield opened
 
 
 def open_away(own: bytes, name: str, timer: str) -> Device:

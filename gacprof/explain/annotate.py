@@ -51,29 +51,27 @@ def annotate(cliff_map: CliffMap, counters: Counters | None = None) -> CliffMap:
     """
     file = cliff_map.file
     where = Where.of_map(file)
-    curves = [_annotated(curve, where, counters or {}) for curve in file.curves]
+    curves = [
+        _annotated(curve, where, counters or {}) if curve.cliffs else curve for curve in file.curves
+    ]
     return CliffMap(file.model_copy(update={"curves": curves}))
 
 
-def edge_points(curve: Curve, neighbours: int = 1) -> list[Point]:
-    """The points that deserve counters: both sides of every cliff, ``neighbours`` dims around."""
+def edge_points(curve: Curve) -> list[Point]:
+    """The points that deserve counters: both sides of every cliff, and the dims next to them."""
     dims, points = curve.points.d, points_of(curve)
     chosen: set[int] = set()
     for cliff in curve.cliffs:
         for edge in (cliff.before, cliff.after):
             at = dims.index(edge)
-            chosen.update(range(max(0, at - neighbours), min(len(dims), at + neighbours + 1)))
+            chosen.update(range(max(0, at - 1), min(len(dims), at + 2)))
     return [points[i] for i in sorted(chosen)]
 
 
 def _annotated(curve: Curve, where: Where, counters: Counters) -> Curve:
-    if not curve.cliffs:
-        return curve
     known = by_dim(curve, counters)
-    cliffs = []
-    for cliff in curve.cliffs:
-        cause = _cause(curve, cliff, where, known)
-        cliffs.append(cliff.model_copy(update={"cause": cause}) if cause else cliff)
+    causes = [(cliff, _cause(curve, cliff, where, known)) for cliff in curve.cliffs]
+    cliffs = [c.model_copy(update={"cause": cause}) if cause else c for c, cause in causes]
     return curve.model_copy(update={"cliffs": cliffs})
 
 

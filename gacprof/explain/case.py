@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
+from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.core.files import Record
 from gacprof.core.formatting import percent
@@ -55,10 +56,7 @@ class Where:
 
     @classmethod
     def of_map(cls, file: MapFile) -> Where:
-        device = file.device
-        return cls.of(
-            Environment(device.kind, device.name, device.arch, device.facts, file.provenance.stack)
-        )
+        return cls.of(CliffMap(file).environment)
 
     @classmethod
     def of(cls, environment: Environment) -> Where:

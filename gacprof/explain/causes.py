@@ -14,17 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import best, matching, why_none
-from gacprof.core.errors import MapError
+from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag, Point
-from gacprof.explain import attention, linear
+from gacprof.explain import attention
 from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, by_dim
+from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.ncu import KernelCounters
+from gacprof.kernels.tiers import Prediction, architecture, predict
 
 __all__ = ["Cause", "Explanation", "Where", "explain", "explain_edge", "explain_map"]
 
-CHAINS = {"attention": attention.chain, "linear": linear.chain}
-"""By operator. An operator without its own chain still has residues, kernels and counters."""
+ROW_AXES = ("K", "N")
+"""Row lengths of the operands of ``y[M, N] = x[M, K] W``: M is none (operators/products.py)."""
 CLEAR_WAVE = 0.1
 """Share of the last wave's slots left empty below which it is not worth naming."""
 HOST_SHARE = 0.5
@@ -98,7 +100,7 @@ def _check(curve: Curve, d: int) -> None:
 
 def _explain(case: Case) -> Explanation:
     chain = CHAINS.get(case.curve.operator, CauseChain)(case)
-    linear.finish(chain)
+    _finish(chain)
     return Explanation(
         curve=case.curve.identity,
         operator=case.curve.operator,
@@ -117,6 +119,128 @@ def _rank(cause: Cause) -> tuple[bool, bool, float]:
     return cause.share is None, cause.basis == "rules", -abs(cause.share or 0.0)
 
 
+# the chain of a matrix product: aligned rows; and how any operator's ends: residue, kernel, tile
+
+
+def _of_rows(case: Case) -> CauseChain:
+    """Aligned rows → the same residue → the same kernel → the other dim."""
+    here = case.product(case.d) or case.mechanism(case.d)
+    made = CauseChain(case, [str(here)] if here else [])
+    if case.curve.axis in ROW_AXES and case.curve.fixed.get("M") != 1:  # no rule for a GEMV
+        _alignment(case, made)
+    return made
+
+
+def _alignment(case: Case, made: CauseChain) -> None:
+    """Steps between dims whose rows suit different kernels, at either end of the chain."""
+    here, there = _predicted(case, case.d), _predicted(case, case.reference)
+    if here is None or there is None or None in (here.tier, there.tier) or here.tier == there.tier:
+        return
+    best, by_rules = architecture(here.arch).tiers_for(here.dtype)[0], [f"rules of {here.arch}"]
+    target = case.next_multiple(case.d, needs := best.elements(here.dtype))
+    if here.tier != best and target is not None:
+        kernel, other = case.product(case.d), case.product(target)
+        if kernel is None or other is None or not kernel.alignment or not other.alignment:
+            made.step("alignment", target, here.sentence, by_rules, "rules")
+        elif kernel.alignment != other.alignment:
+            text = (
+                f"a kernel for rows of {kernel.alignment} ({kernel.mechanism}) "
+                f"instead of {other.alignment} ({other.mechanism})"
+            )
+            made.step("alignment", target, text, ["kernel names"])
+        # else: what ran contradicts the rules, and what ran counts
+    if there.tier != best:
+        goal, text = case.next_multiple(case.reference, needs), "less what the rows of {} cost"
+        made.lead_to(goal, "alignment", text.format(case.reference), by_rules, "rules")
+
+
+def _predicted(case: Case, d: int) -> Prediction | None:
+    try:
+        return predict(case.where.arch or "", case.curve.dtype, {case.curve.axis: d})
+    except GacprofError:
+        return None
+
+
+def _finish(chain: CauseChain) -> None:
+    """Lead any operator's chain to the reference, naming each step if it can be named."""
+    _residue(chain)
+    case, goal = chain.case, chain.goal
+    if chain.at != goal:
+        left = abs(case.latency[chain.at] - case.latency[goal]) / case.latency[case.d]
+        if (found := _switch(case, chain.at, goal)) is not None:
+            kind, text, evidence = found
+            chain.step(kind, goal, text, [evidence])
+        elif left > case.curve.floor:
+            chain.step("unexplained", goal, f"unexplained ({_why(case)})", [])
+        else:
+            chain.at = goal  # the noise could make such a difference
+    chain.last_step()
+
+
+def _why(case: Case) -> str:
+    if case.kernels(case.d):
+        return "the kernels are the same"
+    return "the same library serves both" if case.mechanism(case.d) else "no kernel was recorded"
+
+
+def _residue(chain: CauseChain) -> None:
+    """Step to the next dim of the fastest residue class, where the map found a period."""
+    case, period = chain.case, chain.case.curve.period
+    if period is None or chain.goal <= chain.at:
+        return
+    fastest = period.classes[0].remainders
+    own = chain.at % period.modulus
+    ratio = next((c.ratio for c in period.classes if own in c.remainders), None)
+    target = next(
+        (x for x in sorted(case.latency) if x > chain.at and x % period.modulus in fastest), None
+    )
+    if own in fastest or ratio is None or target is None:
+        return
+    text = (
+        f"dims that leave {own} modulo {period.modulus} run {ratio:.2f}× as long as those that "
+        f"leave {', '.join(map(str, fastest))}; which mechanism is not recorded"
+    )
+    chain.step("residue", target, text, [f"period {period.modulus} of the measured curve"])
+
+
+def _switch(case: Case, at: int, goal: int) -> tuple[str, str, str] | None:
+    """(kind, sentence, evidence) by what served at both ends, if that is known and differs."""
+    here, there = case.product(at), case.product(goal)
+    if here is None or there is None:  # the map may still say what served, as it does of CPUs
+        served, other = case.mechanism(at), case.mechanism(goal)
+        if served is None or other is None or served == other:
+            return None
+        return "kernel_switch", f"{served} instead of {other}", "names in the map"
+    if _variant(here) != _variant(there):
+        return "kernel_switch", f"another kernel: {here} instead of {there}", "kernel names"
+    if extent := _tile_extent(case, here):
+        tiles, others = -(-at // extent), -(-goal // extent)
+        if tiles != others:
+            text = f"{tiles} tiles of {extent} along {case.curve.axis}, not {others}"
+            return "tile_quantisation", text, "kernel names"
+    return None
+
+
+def _variant(kernel: Kernel) -> tuple[object, ...]:
+    return kernel.mechanism, kernel.tile, kernel.stages, kernel.cluster, kernel.split_k
+
+
+def _tile_extent(case: Case, kernel: Kernel) -> int | None:
+    """The tile's extent along the swept axis.
+
+    cuBLAS is column-major, so it computes yᵀ: its M is our N (output features), its N our M.
+    """
+    if case.curve.operator != "linear" or kernel.provider not in ("cublas", "cutlass"):
+        return None
+    index = {"N": 0, "M": 1, "K": 2}.get(case.curve.axis)
+    tile = kernel.tile or ()
+    return tile[index] if index is not None and len(tile) > index else None
+
+
+CHAINS = {"attention": attention.chain, "linear": _of_rows}
+"""By operator. An operator without its own chain still has residues, kernels and counters."""
+
+
 # what counters show ------------------------------------------------------------------------
 
 
@@ -126,7 +250,7 @@ def _counted(case: Case) -> Iterator[Cause]:
     if not here:
         return
     main, other = max(here, key=_duration), max(there, key=_duration, default=None)
-    for kind, share, text in (*_loads(main, other), *_main_kernel(main), *_host(case, here)):
+    for kind, share, text in (*_seen(main, other), *_host(case, here)):
         yield Cause(kind, share, text, ("Nsight Compute counters",))
 
 
@@ -135,13 +259,6 @@ _Found = Iterator[tuple[str, float | None, str]]
 
 def _duration(launch: KernelCounters) -> float:
     return launch.values.get("duration_ns") or 0.0
-
-
-def _loads(main: KernelCounters, other: KernelCounters | None) -> _Found:
-    narrow, wide = _most_executed(main), _most_executed(other) if other else None
-    if narrow and wide and narrow[1] < wide[1]:
-        text = f"loads of {narrow[1]} bytes ({narrow[0]}) instead of {wide[1]} ({wide[0]})"
-        yield "load_width", None, text
 
 
 def _most_executed(launch: KernelCounters) -> tuple[str, int] | None:
@@ -153,7 +270,12 @@ def _most_executed(launch: KernelCounters) -> tuple[str, int] | None:
     return kind, 16 if kind == "TMA" else int(kind.split(".")[1])
 
 
-def _main_kernel(main: KernelCounters) -> _Found:
+def _seen(main: KernelCounters, other: KernelCounters | None) -> _Found:
+    """In the longest launch, beside that of the reference."""
+    narrow, wide = _most_executed(main), _most_executed(other) if other else None
+    if narrow and wide and narrow[1] < wide[1]:
+        text = f"loads of {narrow[1]} bytes ({narrow[0]}) instead of {wide[1]} ({wide[0]})"
+        yield "load_width", None, text
     found, ideal = (main.values.get(f"l2_{which}_sectors") for which in ("theoretical", "ideal"))
     if found and ideal and found / ideal > MORE_SECTORS:
         text = f"{found / ideal:.2f}× the L2 sectors that whole accesses would need"

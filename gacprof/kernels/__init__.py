@@ -1,7 +1,7 @@
 """Which kernel ran, and why.
 
 :func:`parse` reads a kernel's name, :func:`attach` groups the kernels of one call;
-``tiers/`` says what alignment each architecture needs, :mod:`sdpa` which attention backend
+``tiers.py`` says what alignment each architecture needs, :mod:`sdpa` which attention backend
 serves a shape, :mod:`fa2` which templates a PyTorch build holds, :mod:`ncu` what counters saw,
 :mod:`onednn` which CPU implementation serves, :mod:`static` what a compiler makes of a
 dimension without a GPU. Nothing here needs a GPU, and nothing imports torch until a live

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.files import write_json
+from gacprof.core.files import plain, write_json
 from gacprof.core.points import Flag, Point
 from gacprof.kernels.names import parse
 from gacprof.kernels.ncu import METRICS, KernelCounters
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 
 COUNTERS, IMPLEMENTATIONS = "ncu.json", "implementations.json"
+SCHEMAS = {COUNTERS: "gacprof.counters/1", IMPLEMENTATIONS: "gacprof.implementations/1"}
 Counters = Mapping[Point, Sequence[KernelCounters]]
 
 
@@ -29,17 +30,13 @@ class _Point(BaseModel):
     dtype: str
     flags: dict[str, Flag]
 
-    @property
-    def value(self) -> Point:
-        return Point.of(self.operator, self.dims, self.dtype, self.flags)
 
-
-class _Kernel(BaseModel):
+class _Name(BaseModel):
     name: str
 
 
 class _Launch(BaseModel):
-    kernel: _Kernel
+    kernel: _Name
     arch: str | None
     device: str | None
     ranges: tuple[str, ...]
@@ -49,9 +46,10 @@ class _Launch(BaseModel):
 
     @property
     def value(self) -> KernelCounters:
-        values = {metric.key: self.values.get(metric.key) for metric in METRICS}
-        plain = self.arch, self.device, self.ranges, values, self.absent, self.opcodes
-        return KernelCounters(parse(self.kernel.name), *plain)
+        fields = dict(self)
+        fields["kernel"] = parse(self.kernel.name)
+        fields["values"] = {metric.key: self.values.get(metric.key) for metric in METRICS}
+        return KernelCounters(**fields)
 
 
 class _Counted(BaseModel):
@@ -65,67 +63,56 @@ class _Served(BaseModel):
     reason: str
 
 
-class _CountersFile(BaseModel):
-    schema_: Literal["gacprof.counters/1"] = Field(alias="schema")
-    points: list[_Counted]
+_Row = TypeVar("_Row", _Counted, _Served)
 
 
-class _ImplementationsFile(BaseModel):
-    schema_: Literal["gacprof.implementations/1"] = Field(alias="schema")
-    points: list[_Served]
+class _File(BaseModel, Generic[_Row]):
+    schema_: str = Field(alias="schema")
+    points: list[_Row]
 
 
 def write_counters(folder: Path, counters: Counters) -> Path:
     """Replace the folder's counters. Returns the file. Raises :class:`MeasurementError`."""
-    rows = [
-        {"point": _plain(point), "launches": [launch.as_dict() for launch in launches]}
-        for point, launches in counters.items()
-    ]
-    return _write(folder / COUNTERS, "gacprof.counters/1", rows)
+    return _write(folder / COUNTERS, {p: {"launches": plain(c)} for p, c in counters.items()})
 
 
 def read_counters(folder: Path) -> dict[Point, list[KernelCounters]]:
     """Launches by point; empty where none were collected. Raises :class:`MeasurementError`."""
-    found = _read(folder / COUNTERS, _CountersFile)
-    rows = found.points if found else []
-    return {row.point.value: [launch.value for launch in row.launches] for row in rows}
+    found = _read(folder / COUNTERS, _File[_Counted])
+    return {point: [launch.value for launch in row.launches] for point, row in found.items()}
 
 
 def write_implementations(folder: Path, found: Sequence[CpuImplementation]) -> Path:
     """Replace the folder's CPU implementations. Returns the file. Raises as above."""
-    rows = [one.as_dict() | {"point": _plain(one.point)} for one in found]
-    return _write(folder / IMPLEMENTATIONS, "gacprof.implementations/1", rows)
+    return _write(folder / IMPLEMENTATIONS, {one.point: one.as_dict() for one in found})
 
 
 def read_implementations(folder: Path) -> dict[Point, CpuImplementation]:
     """By point; empty where nobody asked. Raises :class:`MeasurementError` where garbled."""
-    found = _read(folder / IMPLEMENTATIONS, _ImplementationsFile)
-    rows = [(row.point.value, row) for row in (found.points if found else [])]
-    return {point: CpuImplementation(point, row.calls, row.reason) for point, row in rows}
+    found = _read(folder / IMPLEMENTATIONS, _File[_Served])
+    return {p: CpuImplementation(p, row.calls, row.reason) for p, row in found.items()}
 
 
-def _plain(point: Point) -> dict[str, Any]:
-    return _Point(
-        operator=point.operator, dims=point.dim, dtype=point.dtype, flags=point.flag
-    ).model_dump()
-
-
-def _write(path: Path, schema: str, rows: list[dict[str, Any]]) -> Path:
+def _write(path: Path, rows: Mapping[Point, dict[str, Any]]) -> Path:
+    listed = [
+        row | {"point": {"operator": p.operator, "dims": p.dim, "dtype": p.dtype, "flags": p.flag}}
+        for p, row in rows.items()
+    ]
     try:
-        write_json(path, {"schema": schema, "points": rows})
+        write_json(path, {"schema": SCHEMAS[path.name], "points": listed})
     except OSError as error:
         raise MeasurementError(f"cannot write {path}: {error.strerror or error}") from None
     return path
 
 
-_File = TypeVar("_File", bound=BaseModel)
-
-
-def _read(path: Path, model: type[_File]) -> _File | None:
+def _read(path: Path, model: type[_File[_Row]]) -> dict[Point, _Row]:
+    """The file's rows by point; empty where there is no file."""
     if not path.exists():
-        return None
+        return {}
     try:
-        return model.model_validate_json(path.read_bytes())
+        file = model.model_validate_json(path.read_bytes())
+        if file.schema_ != SCHEMAS[path.name]:
+            raise ValueError(f"its schema is {file.schema_!r}, not {SCHEMAS[path.name]!r}")
     except (OSError, ValueError) as error:
         why = str(error)
         if isinstance(error, ValidationError):
@@ -134,3 +121,4 @@ def _read(path: Path, model: type[_File]) -> _File | None:
         raise MeasurementError(
             f"{path} is not readable as evidence ({why}): collect it again, or delete it"
         ) from None
+    return {Point.of(**dict(row.point)): row for row in file.points}

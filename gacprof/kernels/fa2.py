@@ -126,10 +126,10 @@ def from_names(names: Iterable[str], torch: str, source: str) -> FlashTemplates:
     for kernel in map(parse, names):
         if kernel.family != "flash2" or kernel.role != "attention" or kernel.template is None:
             continue
-        tiles = split if "split" in kernel.flag else forward
         if kernel.tile and "warps" in kernel.flag:
-            tile = (*kernel.tile[:2], int(kernel.flag["warps"]))
-            tiles.setdefault(kernel.template, set()).add((tile[0], tile[1], tile[2]))
+            tiles = split if "split" in kernel.flag else forward
+            rows, keys = kernel.tile[:2]
+            tiles.setdefault(kernel.template, set()).add((rows, keys, int(kernel.flag["warps"])))
     templates = tuple(sorted(forward.keys() | split.keys()))
     return FlashTemplates(torch, templates, _sorted(forward), _sorted(split), source)
 

@@ -89,6 +89,12 @@ def run_together(text: str) -> list[str]:
     return data_types(re.findall(part, text)) if re.fullmatch(f"(?:{part})+", text) else []
 
 
+def first(pattern: str, text: str, of: Callable[[str], Any] = str) -> Any:
+    """What the pattern's group finds in the text, by ``of``; None where it finds nothing."""
+    found = re.search(pattern, text)
+    return of(found[found.lastindex or 0]) if found else None
+
+
 def numbers(text: str) -> tuple[int, ...]:
     """``128x64`` → (128, 64)."""
     return tuple(int(n) for n in text.split("x"))

@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
@@ -44,25 +43,11 @@ class Evidence:
     report: Path | None = None
     problem: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "counters": {
-                point: [launch.as_dict() for launch in launches]
-                for point, launches in self.counters.items()
-            },
-            "report": str(self.report) if self.report else None,
-            "problem": self.problem,
-        }
-
 
 def command(
-    ncu: str,
-    report: Path,
-    points: Path,
-    flush: bool = False,
-    arch: str | None = None,
+    ncu: str, report: Path, points: Path, flush: bool = False, arch: str | None = None,
     device: int = 0,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """The one command that collects: for the GPU machine, as a list of arguments.
 
     Unless told to ``flush``, caches are left as they are between passes: ncu would empty them,
@@ -124,17 +109,12 @@ def _run(arguments: list[str], timeout_s: float) -> tuple[int | None, str]:
         try:
             output, _ = process.communicate(timeout=timeout_s)
             return process.returncode, output
-        except subprocess.TimeoutExpired:
-            _end(process)
-            return None, process.communicate()[0]
-        except BaseException:
-            _end(process)
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None, process.communicate()[0]
             raise
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _problem(ncu: str, code: int | None, output: str, timeout_s: float, reported: bool) -> str:

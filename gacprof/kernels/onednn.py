@@ -130,7 +130,6 @@ def _child() -> None:
     libc = ctypes.CDLL(None)
     for index, (operator, dims, dtype, flags) in enumerate(json.load(sys.stdin)):
         reason = ""
-        work = None
         try:
             point = operators.point(operator, dims, dtype, flags)
             work = operators.get(operator).prepare(point, torch.device("cpu"))
@@ -139,7 +138,7 @@ def _child() -> None:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
         libc.fflush(None)
         os.write(1, f"{_MARK} {index} {reason}\n".encode())
-        if work is None or reason:
+        if reason:
             continue
         with contextlib.ExitStack() as verbose:
             for library in (torch.backends.mkldnn, torch.backends.mkl):

@@ -34,7 +34,7 @@ HALVES = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Question:
-    """One call of ``scaled_dot_product_attention`` on dense, contiguous tensors.
+    """One call of ``scaled_dot_product_attention`` on dense, contiguous tensors, for inference.
 
     ``q`` is (batch, heads, tokens, head_dim); so are ``k`` and ``v``, whose heads may be fewer
     (grouped queries) and whose head_dims may differ. ``mask`` is ``none``, ``float`` or
@@ -51,8 +51,6 @@ class Question:
     cudnn: int | None = None
     mask: str = "none"
     causal: bool = False
-    dropout: float = 0.0
-    training: bool = False
 
     @property
     def sm(self) -> int:
@@ -177,8 +175,6 @@ def _flash(q: Question) -> Iterator[str]:
     if d > 256:
         yield f"head_dim {d} is above 256"
     yield from _device(q, oldest=80)
-    if q.training and q.sm in (86, 89, 120, 121) and (192 < d <= 224 or (d > 224 and q.dropout)):
-        yield f"training with head_dim {d} does not fit the shared memory of {q.arch}"
     if q.causal and q.q[2] != q.k[2]:
         yield f"is_causal with {q.q[2]} queries and {q.k[2]} keys"
     yield from _types_and_heads(q)
@@ -196,23 +192,17 @@ def _efficient(q: Question) -> Iterator[str]:
         yield "query heads outnumber key heads (no grouped queries)"
 
 
-def _math(q: Question) -> Iterator[str]:
-    return iter(())
-
-
 def _cudnn(q: Question) -> Iterator[str]:
     version = q.cudnn or 0
     if q.cudnn is not None and version < 8903:
         yield "cuDNN is older than 8.9.3"
-    if q.dropout and 91100 <= version < 91400:
-        yield "cuDNN 9.11 to 9.13 has no dropout"
     limit = 256 if q.sm == 90 and version >= 91000 else 128
     if q.sm // 10 == 10 and (q.q[3], q.v[3]) == (192, 128):  # multi-head latent attention
         limit = 192
     yield from _multiples(q, 8, limit)
     if q.k[2] == 1:
         yield "there is one key"
-    if q.q[2] == 1 and (q.release < (2, 9) or q.dropout):
+    if q.q[2] == 1 and q.release < (2, 9):
         yield "there is one query"
     if q.release >= (2, 13) and max(q.q[0], q.q[1]) > LARGEST_GRID:
         yield f"batch or heads exceed {LARGEST_GRID}"
@@ -244,7 +234,7 @@ def _types_and_heads(q: Question) -> Iterator[str]:
 _REASONS: Mapping[str, Callable[[Question], Iterator[str]]] = {
     "flash": _flash,
     "efficient": _efficient,
-    "math": _math,
+    "math": lambda question: iter(()),
     "cudnn": _cudnn,
 }
 
@@ -258,9 +248,6 @@ def ask(question: Question) -> BackendChoice:
     from gacprof.operators.attention import torch_choice
 
     q = question
-    found = torch_choice(
-        (q.q, q.k, q.v), q.dtype, mask=q.mask, causal=q.causal, dropout=q.dropout,
-        training=q.training,
-    )  # fmt: skip
-    pads_to = padded(q.q[3]) if found.backend == "flash" else None
-    return BackendChoice(found.backend, found.refusals, found.order, pads_to, "live")
+    backend, order, refusals = torch_choice((q.q, q.k, q.v), q.dtype, q.mask, q.causal)
+    pads_to = padded(q.q[3]) if backend == "flash" else None
+    return BackendChoice(backend, refusals, order, pads_to, "live")

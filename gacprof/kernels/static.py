@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -77,23 +78,14 @@ def table(
     or an architecture that there is not.
     """
     _triton()
-    _check(probes, architectures)
-    with _own_cache():
-        return tuple(
-            _row(name, arch, divisor)
-            for name in probes
-            for arch in architectures
-            for divisor in divisors
-        )
-
-
-def _check(probes: Sequence[str], architectures: Sequence[str]) -> None:
     for probe in probes:
         if probe not in PROBES:
             raise MeasurementError(f"no probe '{probe}' (there are {', '.join(PROBES)})")
     for arch in architectures:
         if not re.fullmatch(r"sm\d{2,3}", arch):
             raise MeasurementError(f"'{arch}' is no architecture such as sm80 or sm100")
+    with _own_cache():
+        return tuple(_row(*each) for each in product(probes, architectures, divisors))
 
 
 def jit_divisibility(value: int) -> int:

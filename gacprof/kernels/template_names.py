@@ -13,30 +13,30 @@ from gacprof.kernels.kernel import (
     Flag,
     Types,
     data_types,
+    first,
+    numbers,
 )
 from gacprof.kernels.signature import Signature, template
 
-_FORWARD: Mapping[int, str] = {
-    5: "dropout causal even_mn even_k return_softmax",
-    6: "dropout causal local even_mn even_k return_softmax",
-    7: "dropout causal local alibi even_mn even_k return_softmax",
-    8: "dropout causal local alibi even_mn even_k softcap return_softmax",
-}
-_SPLIT: Mapping[int, str] = {
-    5: "causal even_mn even_k split append_kv",
-    6: "causal local even_mn even_k split append_kv",
-    7: "causal local alibi even_mn even_k split append_kv",
-    8: "causal local alibi even_mn even_k softcap split append_kv",
-}
-_BACKWARD: Mapping[int, str] = {
-    4: "dropout causal even_mn even_k",
-    5: "dropout causal local even_mn even_k",
-    6: "dropout causal local alibi even_mn even_k",
-    7: "dropout causal local alibi even_mn even_k softcap",
-}
+
+def _by_count(newest: str) -> Mapping[int, str]:
+    """Number of switches → their names: older versions lack softcap, then alibi too, then local."""
+    names = newest.split()
+    found = {len(names): newest}
+    for lacking in ("softcap", "alibi", "local"):
+        names.remove(lacking)
+        found[len(names)] = " ".join(names)
+    return found
+
+
+_BACKWARD = _by_count("dropout causal local alibi even_mn even_k softcap")
 SWITCHES = {
-    "flash_fwd_kernel": _FORWARD,
-    "flash_fwd_splitkv_kernel": _SPLIT,
+    "flash_fwd_kernel": _by_count(
+        "dropout causal local alibi even_mn even_k softcap return_softmax"
+    ),
+    "flash_fwd_splitkv_kernel": _by_count(
+        "causal local alibi even_mn even_k softcap split append_kv"
+    ),
     "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": _BACKWARD,
     "flash_bwd_dq_dk_dv_loop_kernel": _BACKWARD,
 }
@@ -80,11 +80,9 @@ def read_flash3(signature: Signature) -> Fields:
     shapes = [shape for shape in map(_sizes, arguments) if len(shape) == 3]
     sizes = [int(a) for a in arguments if re.fullmatch(r"\d+", a)]
     kinds = data_types(a for a in arguments if a.endswith("_t") or a == "float")
-    arch = re.search(r"Sm(\d+)$", signature.path)
-    types = Types(kinds[0], kinds[0], kinds[0], kinds[-1]) if kinds else Types()
     return {
-        "arch": f"sm{arch[1]}" if arch else None,
-        "types": types,
+        "arch": first(r"(Sm\d+)$", signature.path, str.lower),
+        "types": Types(kinds[0], kinds[0], kinds[0], kinds[-1]) if kinds else Types(),
         "stages": sizes[0] if sizes else None,
         "cluster": shapes[0] if shapes else None,
         "tile": shapes[1][:2] if len(shapes) > 1 else None,
@@ -96,15 +94,13 @@ def read_cutlass2(signature: Signature) -> Fields:
     """``cutlass::gemm::kernel::Gemm<…MmaMultistage<GemmShape<128, 128, 32>, …``"""
     body = ",".join(signature.arguments)
     shapes = [tuple(map(int, s)) for s in re.findall(r"GemmShape<(\d+), ?(\d+), ?(\d+)>", body)]
-    arch = re.search(r"arch::Sm(\d+)", body)
     kinds = data_types(re.findall(r"cutlass::(\w+_t)\b", body))
-    access = re.search(r"(?:AlignedArray|Array)<cutlass::\w+_t, ?(\d+)", body)
     return {
-        "arch": f"sm{arch[1]}" if arch else None,
+        "arch": first(r"arch::(Sm\d+)", body, str.lower),
         "types": Types(kinds[0], kinds[0]) if kinds else Types(),
         "tile": shapes[0] if shapes else None,
         "mma": shapes[2] if len(shapes) > 2 else None,
-        "alignment": int(access[1]) if access else None,
+        "alignment": first(r"(?:AlignedArray|Array)<cutlass::\w+_t, ?(\d+)", body, int),
     }
 
 
@@ -122,16 +118,14 @@ def read_cutlass3(signature: Signature) -> Fields:
     if wrapped:
         operands, tile, cluster = arguments[:1], arguments[3:4], arguments[4:5]
     tiles, clusters = ([s for s in map(_sizes, x) if len(s) == 3] for x in (tile, cluster))
-    found = re.search(r"Mainloop(?:Sm|SM)(\d+)\w*(?:<\s*(\d+))?", mainloop)
     kinds = [kind for text in operands for kind in data_types(re.findall(r"[\w ]+", text))[:1]]
-    mma = re.search(r"\b(?:SM\d+_|MMA_)(\d+)x(\d+)x(\d+)_", body)
     return {
-        "arch": f"sm{found[1]}" if found else None,
+        "arch": first(r"Mainloop(S[mM]\d+)", mainloop, str.lower),
         "types": Types(kinds[0], kinds[-1], kinds[0]) if kinds else Types(),
         "cluster": clusters[0] if clusters else None,
         "tile": tiles[0] if tiles else None,
-        "stages": int(found[2]) if found and found[2] else None,
-        "mma": tuple(map(int, mma.groups())) if mma else None,
+        "stages": first(r"MainloopS[mM]\d+\w*<\s*(\d+)", mainloop, int),
+        "mma": first(r"\b(?:SM\d+_|MMA_)(\d+x\d+x\d+)_", body, numbers),
         "alignment": _copied(body, kinds[0]) if kinds else None,
     }
 
@@ -149,8 +143,7 @@ def read_cta_tile(signature: Signature) -> Fields:
     tile = re.search(r"Cta_tile<xmma\w*::(\w+), (\d+), (\d+), (\d+)", signature.text)
     if tile is None:
         return {}
-    arch = ARCHITECTURES.get(tile[1].lower())
-    return {"arch": arch, "tile": (int(tile[2]), int(tile[3]), int(tile[4]))}
+    return {"arch": ARCHITECTURES.get(tile[1].lower()), "tile": tuple(map(int, tile.groups()[1:]))}
 
 
 def read_typed(signature: Signature) -> Fields:
@@ -163,11 +156,10 @@ def read_typed(signature: Signature) -> Fields:
     kinds = data_types(word for word in words if "<" not in word)
     if len(kinds) == 1 and not re.search("…|[.]{3}", signature.text):
         kinds *= 4
-    layout = re.match(r"gemv2?([TN])_|gemmSN_([TN]{2})_", signature.base)
     a, b, out, accumulate = (*kinds, *[None] * 4)[:4]
     return {
         "types": Types(a, b, a, accumulate, out),
-        "layout": layout[layout.lastindex or 0].lower() if layout else None,
+        "layout": first(r"^gemv2?([TN])_|^gemmSN_([TN]{2})_", signature.base, str.lower),
         "flags": {"sizes": ",".join(map(str, signature.integers)) or None},
     }
 

@@ -15,6 +15,7 @@ from gacprof.kernels.kernel import (
     Words,
     data_type,
     data_types,
+    first,
     numbers,
     run_together,
 )
@@ -212,14 +213,12 @@ def _xmma_types(tokens: list[str]) -> tuple[Types, str | None]:
 
 def read_letter(signature: Signature) -> Fields:
     """Older names: ``sgemm_32x32x32_NN_vec``, ``magma_hgemmEx_kernel``, ``dgemm_largek``."""
-    op = re.search(r"(?:^|_|::)(gc|[shdczi])gemm", signature.path)
-    tile = re.search(r"\d+x\d+(?:x\d+)?", signature.path)
-    layout = re.search(r"_([NTC]{2})(?:_|$)", signature.path)
-    operand, accumulator = OP_LETTERS[op[1]] if op else (None, None)
+    op = first(r"(?:^|_|::)(gc|[shdczi])gemm", signature.path)
+    operand, accumulator = OP_LETTERS[op] if op else (None, None)
     return {
         "types": Types(operand, operand, operand, accumulator, accumulator),
-        "tile": numbers(tile.group()) if tile else None,
-        "layout": layout[1].lower() if layout else None,
+        "tile": first(r"\d+x\d+(?:x\d+)?", signature.path, numbers),
+        "layout": first(r"_([NTC]{2})(?:_|$)", signature.path, str.lower),
     }
 
 
@@ -274,16 +273,13 @@ def read_flash4(signature: Signature) -> Fields:
     in front of it all.
     """
     path = signature.path
-    arch = re.search(r"(?:Forward|Backward)\w*?Sm(\d+)", path)
-    kind = re.search(r"tensorptr(b?f16|f8\w*?)gmem", path) or re.search(r"_(bf16|fp16)_", path)
-    head_dim = re.search(r"_head_dim(\d+)(?=_)", path)
-    tile = re.search(r"_tile(\d+x\d+)(?=_)", path)
-    made = data_type(kind[1]) if kind else None
+    word = first(r"tensorptr(b?f16|f8\w*?)gmem", path) or first(r"_(bf16|fp16)_", path) or ""
+    kind = data_type(word)
     return {
-        "arch": f"sm{arch[1]}" if arch else None,
-        "types": Types(made, made, made, "float32") if made else Types(),
-        "template": int(head_dim[1]) if head_dim else None,
-        "tile": numbers(tile[1]) if tile else None,
+        "arch": first(r"(?:Forward|Backward)\w*?(Sm\d+)", path, str.lower),
+        "types": Types(kind, kind, kind, "float32") if kind else Types(),
+        "template": first(r"_head_dim(\d+)(?=_)", path, int),
+        "tile": first(r"_tile(\d+x\d+)(?=_)", path, numbers),
     }
 
 

@@ -9,8 +9,7 @@ from gacprof.core.plugins import brought
 from gacprof.core.points import Flag, Point
 from gacprof.operators.attention import Attention
 from gacprof.operators.base import Operator, canonical, set_precision
-from gacprof.operators.linear import Linear
-from gacprof.operators.products import Bmm, Experts, Quantised
+from gacprof.operators.products import Bmm, Experts, Linear, Quantised
 from gacprof.operators.stream import Stream
 
 OPERATORS: dict[str, Operator] = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError
@@ -85,14 +85,14 @@ class Attention(Operator):
                 q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
             )
 
+        prepared = Prepared(attend, (q, k, v, mask), inputs=(0,), weights=(1, 2))
         backend = str(point.flag["backend"])
         if backend == "auto":
-            return Prepared(attend, (q, k, v, mask), inputs=(0,), weights=(1, 2))
-        forced = _forced(attend, backend)
-        why_not = refusal(forced, (q, k, v, mask), backend)
-        if why_not:
+            return prepared
+        prepared = replace(prepared, call=_forced(attend, backend))
+        if why_not := refusal(prepared.call, prepared.operands, backend):
             raise MeasurementError(why_not)
-        return Prepared(forced, (q, k, v, mask), inputs=(0,), weights=(1, 2))
+        return prepared
 
     @staticmethod
     def _mask(point: Point, device: torch.device) -> torch.Tensor | None:
@@ -119,10 +119,6 @@ BACKENDS = {
 """Our flag's values as torch.nn.attention.SDPBackend names them."""
 
 
-_BESIDE = ("not used because:", "has been runtime disabled.")
-"""Ends of warnings that introduce a reason, or name what we disabled ourselves."""
-
-
 def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
     """``attend`` on one backend only; raises with PyTorch's reason where that refuses."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -136,7 +132,7 @@ def _forced(attend: Callable[..., Any], backend: str) -> Callable[..., Any]:
     return call
 
 
-def refusal(call: Callable[..., Any], operands: tuple[Any, ...], backend: str) -> str | None:
+def refusal(forced: Callable[..., Any], operands: tuple[Any, ...], backend: str) -> str | None:
     """Why PyTorch will not serve the call on that backend; None if it does.
 
     It raises the same sentence whatever the cause, and warns of the causes, among them those of
@@ -148,42 +144,33 @@ def refusal(call: Callable[..., Any], operands: tuple[Any, ...], backend: str) -
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            call(*operands)
+            forced(*operands)
             return None
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
             first = str(error).strip().split("\n")[0]
-    reasons = [str(w.message).split(" (Triggered")[0].strip() for w in warned]
-    reasons = [text for text in reasons if not text.endswith(_BESIDE)]
+    reasons = [text for text in _reasons(warned) if not text.endswith("has been runtime disabled.")]
     return f"the {backend} backend refuses: {'; '.join(dict.fromkeys(reasons)) or first}"
+
+
+def _reasons(warned: Sequence[warnings.WarningMessage]) -> list[str]:
+    """What PyTorch warned of, without the sentences that only introduce a reason."""
+    texts = [str(warning.message).split("(Triggered")[0].strip() for warning in warned]
+    return [
+        t for t in texts if "not used because" not in t and "attention kernel not used" not in t
+    ]
 
 
 CODES = {-1: "error", 0: "math", 1: "flash", 2: "efficient", 3: "cudnn", 4: "overrideable"}
 """What ``torch._fused_sdp_choice`` returns (ATen SDPBackend)."""
-_ASIDE = ("kernel not used because", "attention kernel not used")
-"""Parts of warnings that introduce a reason and are none."""
-
-
-@dataclass(frozen=True)
-class TorchChoice:
-    """The backend taken, the order in which they are asked, and why others refuse."""
-
-    backend: str
-    order: tuple[str, ...]
-    refusals: Mapping[str, str]
 
 
 def torch_choice(
-    shapes: Sequence[tuple[int, int, int, int]],
-    dtype: str,
-    *,
-    mask: str = "none",
-    causal: bool = False,
-    dropout: float = 0.0,
-    training: bool = False,
-) -> TorchChoice:
-    """What PyTorch takes for q, k and v of these shapes (batch, heads, tokens, head_dim).
+    shapes: Sequence[tuple[int, int, int, int]], dtype: str, mask: str, causal: bool
+) -> tuple[str, tuple[str, ...], dict[str, str]]:
+    """What PyTorch takes for q, k and v of these shapes (batch, heads, tokens, head_dim), the order
+    in which it asks the backends, and why others refuse.
 
     The tensors are allocated and freed. Raises :class:`MeasurementError` without CUDA, or where
     they do not fit.
@@ -195,36 +182,23 @@ def torch_choice(
             "PyTorch answers about SDPA backends only where it sees a CUDA device; without one, "
             "ask the rules for an architecture (--arch sm80, or gacprof.kernels.sdpa.choose)"
         )
+    kind = getattr(torch, dtype)
+    masked = None
     try:
-        tensors = _tensors(shapes, dtype, mask, training)
+        tensors = [torch.empty(shape, dtype=kind, device="cuda") for shape in shapes]
+        if mask != "none":
+            size, of = (shapes[0][2], shapes[1][2]), torch.bool if mask == "bool" else kind
+            masked = torch.zeros(size, dtype=of, device="cuda")
     except torch.cuda.OutOfMemoryError as error:
         raise MeasurementError(f"tensors of {list(shapes)} do not fit the device") from error
     grouped = len({heads for _, heads, _, _ in shapes}) > 1
+    call = (*tensors, masked, 0.0, causal)  # without dropout
     fused_choice: Any = torch._fused_sdp_choice
-    code = int(fused_choice(*tensors, dropout, causal, scale=None, enable_gqa=grouped))
+    code = int(fused_choice(*call, scale=None, enable_gqa=grouped))
     make_params: Any = torch.backends.cuda.SDPAParams
     listed: Any = getattr(torch._C, "_get_sdp_priority_order", lambda: [])()
-    return TorchChoice(
-        CODES.get(code, f"code {code}"),
-        tuple(CODES.get(int(code), str(code)) for code in listed),
-        _refusals(make_params(*tensors, dropout, causal, grouped)),
-    )
-
-
-def _tensors(
-    shapes: Sequence[tuple[int, int, int, int]], dtype: str, mask: str, training: bool
-) -> list[torch.Tensor | None]:
-    """q, k, v and the mask, if there is one."""
-    import torch
-
-    kind = getattr(torch, dtype)
-    made: list[torch.Tensor | None] = [
-        torch.empty(shape, dtype=kind, device="cuda", requires_grad=training) for shape in shapes
-    ]
-    if mask == "none":
-        return [*made, None]
-    size = shapes[0][2], shapes[1][2]
-    return [*made, torch.zeros(size, dtype=torch.bool if mask == "bool" else kind, device="cuda")]
+    order = tuple(CODES.get(int(one), str(one)) for one in listed)
+    return CODES.get(code, f"code {code}"), order, _refusals(make_params(*call, grouped))
 
 
 def _refusals(params: Any) -> dict[str, str]:
@@ -234,11 +208,9 @@ def _refusals(params: Any) -> dict[str, str]:
     refusals = {}
     for name in ("flash", "efficient", "cudnn"):
         check = getattr(torch.backends.cuda, f"can_use_{name}_attention")
-        with warnings.catch_warnings(record=True) as raised:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             usable = check(params, True)
         if not usable:
-            messages = [str(warning.message).split("(Triggered")[0].strip() for warning in raised]
-            reasons = [text for text in messages if not any(part in text for part in _ASIDE)]
-            refusals[name] = " ".join(reasons) or "no reason given"
+            refusals[name] = " ".join(_reasons(warned)) or "no reason given"
     return refusals

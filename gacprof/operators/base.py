@@ -7,7 +7,7 @@ A new operator is one class derived from :class:`Operator`, and one line in
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -81,21 +81,22 @@ def canonical(
     Raises :class:`SuiteError` naming the key at fault.
     """
     full_dims = _complete_dims(operator, dims)
-    if dtype not in operator.dtypes:
-        raise SuiteError(
-            f"operator '{operator.name}' has no dtype '{dtype}' "
-            f"(it has {', '.join(operator.dtypes)})"
-        )
+    _refuse_unknown(operator, "dtype", (dtype,), operator.dtypes)
     return Point.of(operator.name, full_dims, dtype, _complete_flags(operator, flags))
 
 
-def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int]:
-    for name in dims:
-        if name not in operator.dims:
+def _refuse_unknown(
+    operator: Operator, what: str, given: Iterable[str], known: Collection[str]
+) -> None:
+    for name in given:
+        if name not in known:
             raise SuiteError(
-                f"operator '{operator.name}' has no dim '{name}' "
-                f"(it has {', '.join(operator.dims)})"
+                f"operator '{operator.name}' has no {what} '{name}' (it has {', '.join(known)})"
             )
+
+
+def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int]:
+    _refuse_unknown(operator, "dim", dims, operator.dims)
     full: dict[str, int] = {}
     for name in operator.dims:
         size: int | str | None = dims.get(name, operator.default_dims.get(name))
@@ -113,12 +114,8 @@ def _complete_dims(operator: Operator, dims: Mapping[str, int]) -> dict[str, int
 
 
 def _complete_flags(operator: Operator, flags: Mapping[str, Flag]) -> dict[str, Flag]:
+    _refuse_unknown(operator, "flag", flags, operator.flags)
     for name, value in flags.items():
-        if name not in operator.flags:
-            raise SuiteError(
-                f"operator '{operator.name}' has no flag '{name}' "
-                f"(it has {', '.join(operator.flags)})"
-            )
         allowed = operator.flags[name]
         if not any(value is a or (type(value) is type(a) and value == a) for a in allowed):
             raise SuiteError(

@@ -44,12 +44,11 @@ class OwnOperator(Operator):
         self,
         function: Callable[..., Any],
         shapes: Mapping[str, Shape],
-        *,
-        name: str = "",
-        dtypes: Sequence[str] = DTYPES,
-        weights: Sequence[str] = (),
-        flops: Count | None = None,
-        numpy: bool = False,
+        name: str,
+        dtypes: Sequence[str],
+        weights: Sequence[str],
+        flops: Count | None,
+        numpy: bool,
     ) -> None:
         self.name = name or function.__name__
         self.dims = tuple(
@@ -101,13 +100,9 @@ class OwnOperator(Operator):
         The suite as TOML would state it; it is checked when it is swept.
         """
         table = {
-            "operator": self.name,
-            "axis": axis,
-            "values": list(values),
-            "dims": dims,
-            "dtype": dtype,
-            "flags": {"cache": cache},
-        }
+            "operator": self.name, "axis": axis, "values": list(values), "dims": dims,
+            "dtype": dtype, "flags": {"cache": cache},
+        }  # fmt: skip
         timing = {} if budget_s is None else {"budget_s": float(budget_s)}
         return {"name": self.name, "timing": timing, "sweep": [table]}
 
@@ -135,15 +130,8 @@ def operator(
     """
 
     def register(function: Callable[..., Any]) -> OwnOperator:
-        made = OwnOperator(
-            function,
-            shapes,
-            name=name,
-            dtypes=("float32",) if numpy else dtypes,
-            weights=weights,
-            flops=flops,
-            numpy=numpy,
-        )
+        kinds = ("float32",) if numpy else dtypes
+        made = OwnOperator(function, shapes, name, kinds, weights, flops, numpy)
         _register(made)
         return made
 
@@ -195,17 +183,13 @@ def _with_arrays(function: Callable[..., Any], *operands: torch.Tensor) -> Any:
     return function(*(operand.numpy() for operand in operands))
 
 
+def _is_size(size: object) -> bool:
+    return size.isidentifier() if isinstance(size, str) else type(size) is int and size > 0
+
+
 def _check(made: OwnOperator, shapes: Mapping[str, Shape]) -> None:
     for name, shape in shapes.items():
-        right = (
-            isinstance(shape, tuple)
-            and shape
-            and all(
-                (isinstance(s, str) and s.isidentifier()) or (type(s) is int and s > 0)
-                for s in shape
-            )
-        )
-        if not right:
+        if not (isinstance(shape, tuple) and shape and all(map(_is_size, shape))):
             raise SuiteError(
                 f"operator '{made.name}': the shape of {name} is {shape!r}; write it as a tuple of "
                 "dim names and sizes, as ('M', 'K')"

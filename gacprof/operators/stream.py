@@ -58,12 +58,12 @@ class Stream(Operator):
                 "pip install gacprof[triton]"
             ) from None
         matrix = random_tensor((point.dim["rows"], point.dim["K"]), point, device, seed=1)
-        specialise = bool(point.flag["specialise"])
         if self.name == "row_copy":
-            call = stream_triton.copier(specialise)
-            return Prepared(call, (matrix, torch.empty_like(matrix)), weights=(0,))
-        sums = torch.empty(point.dim["rows"], dtype=torch.float32, device=device)
-        return Prepared(stream_triton.summer(specialise), (matrix, sums), weights=(0,))
+            target = torch.empty_like(matrix)
+        else:
+            target = torch.empty(point.dim["rows"], dtype=torch.float32, device=device)
+        call = stream_triton.launching(self.name, bool(point.flag["specialise"]))
+        return Prepared(call, (matrix, target), weights=(0,))
 
 
 def _elements(point: Point) -> int:

@@ -8,6 +8,7 @@ unless that is switched off. The same body is compiled twice, with and without.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import triton
@@ -40,25 +41,14 @@ def gacprof_row_copy(source, target, K, BLOCK: tl.constexpr):  # type: ignore[no
         tl.store(target + row * K + column, values, mask=inside)
 
 
-def _both(kernel: Callable[..., None]) -> dict[bool, Any]:
-    """By whether K may be specialised on."""
-    return {True: triton.jit(kernel), False: triton.jit(kernel, do_not_specialize=["K"])}
+KERNELS = {"row_sum": gacprof_row_sum, "row_copy": gacprof_row_copy}
 
 
-_SUM, _COPY = _both(gacprof_row_sum), _both(gacprof_row_copy)
+@cache
+def launching(name: str, specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """(matrix[rows, K], float32 sums[rows]) → sums, or (matrix, its like) → the copy."""
+    kernel: Any = triton.jit(KERNELS[name], do_not_specialize=None if specialise else ["K"])
 
-
-def summer(specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """(matrix[rows, K], float32 sums[rows]) → sums."""
-    return _launching(_SUM[specialise])
-
-
-def copier(specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """(matrix[rows, K], its like) → the copy."""
-    return _launching(_COPY[specialise])
-
-
-def _launching(kernel: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     def call(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         rows, K = source.shape
         kernel[(rows,)](source, target, K, BLOCK=BLOCK)

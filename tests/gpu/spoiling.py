@@ -8,7 +8,7 @@ from gacprof import operators
 from gacprof.core.points import Point
 from gacprof.devices.cuda import CudaDevice
 from gacprof.operators.base import Prepared
-from gacprof.operators.linear import Linear
+from gacprof.operators.products import Linear
 
 ILLEGAL, TOO_LARGE, REFUSED, WAITING = 101, 102, 103, 104
 

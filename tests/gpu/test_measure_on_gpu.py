@@ -121,7 +121,7 @@ def test_events_inside_a_graph_and_around_it_agree(
 ) -> None:
     point = linear(1024, 1024, 1024)
     (inside,) = typical_us(device, point)
-    monkeypatch.setattr("gacprof.devices.cuda_graph.external_event", lambda: None)
+    monkeypatch.setattr("gacprof.devices.cuda_graph.external_events", lambda: None)
     (around,) = typical_us(device, point)
     assert inside / 1.2 < around < inside * 1.2
     print(inside, around)
@@ -335,7 +335,9 @@ def test_streams_reach_beyond_two_to_the_31_elements(device: CudaDevice) -> None
     source[-1] = 1
     sums = torch.empty(rows, dtype=torch.float32, device=device.torch_device)
     for specialise in (True, False):
-        assert stream_triton.summer(specialise)(source, sums.zero_())[-2:].tolist() == [0, k]
+        assert stream_triton.launching("row_sum", specialise)(source, sums.zero_())[
+            -2:
+        ].tolist() == [0, k]
 
 
 # --- the worker, the counters ------------------------------------------------------------------
