@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import BASIS, Curve
-from gacprof.cliffmap.selection import check_whole, check_window
+from gacprof.cliffmap.selection import check_whole, span_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Flag
@@ -87,26 +87,11 @@ class Use:
 
 def of_curve(curve: Curve) -> list[Candidate]:
     """Every measured dim of the curve with its verdict; ascending."""
-    p, identity = curve.points, curve.identity
-    safe, misaligned, frontier = set(curve.safe), set(curve.misaligned), set(curve.frontier)
-    columns = zip(
-        p.d, p.median_us, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
-    )
-    return [
-        Candidate(
-            d,
-            latency,
-            penalty,
-            low,
-            high,
-            "safe" if d in safe else "misaligned" if d in misaligned else "undecided",
-            d in frontier,
-            curve.tolerance,
-            identity,
-            curve.by_rules,
-        )
-        for d, latency, penalty, low, high in columns
-    ]
+    p, frontier = curve.points, set(curve.frontier)
+    about = curve.tolerance, curve.identity, curve.by_rules
+    penalty = detect.penalty(p.median_us)
+    columns = (p.d, p.median_us, penalty, p.penalty_low, p.penalty_high, curve.verdicts)
+    return [Candidate(d, *rest, d in frontier, *about) for d, *rest in zip(*columns, strict=True)]
 
 
 def of_sums(
@@ -122,20 +107,13 @@ def of_sums(
     relative standard errors of the sums; ``settled`` as for :func:`judge`."""
     judged = judge(latency, error, tolerance, settled)
     frontier = detect.frontier_of(d, latency, settled, judged.verdict, detect.cliff_floor(error))
+    high = [bound if isfinite(bound) else None for bound in judged.high.tolist()]
+    columns = (
+        d, latency, judged.penalty.tolist(), judged.low.tolist(), high, judged.verdict
+    )  # fmt: skip
     return [
-        Candidate(
-            size,
-            t,
-            float(judged.penalty[i]),
-            float(judged.low[i]),
-            float(judged.high[i]) if isfinite(judged.high[i]) else None,
-            judged.verdict[i],
-            size in frontier,
-            tolerance,
-            curve,
-            by_rules,
-        )
-        for i, (size, t) in enumerate(zip(d, latency, strict=True))
+        Candidate(size, *rest, size in frontier, tolerance, curve, by_rules)
+        for size, *rest in zip(*columns, strict=True)
     ]
 
 
@@ -172,12 +150,8 @@ def choose(
     for name, limit in (("below", below), ("above", above), ("count", count)):
         if limit is not None:
             check_whole(name, limit, 0)
-    if window is not None:
-        check_window(window)
-    kept = [c for c in judged if c.safe or not safe_only]
-    if window is not None:
-        first, last = window if isinstance(window, tuple | list) else (near - window, near + window)
-        kept = [c for c in kept if first <= c.d <= last]
+    first, last = (1, inf) if window is None else span_of(window, near)
+    kept = [c for c in judged if (c.safe or not safe_only) and first <= c.d <= last]
     lower = sorted((c for c in kept if c.d < near), key=lambda c: -c.d)
     upper = sorted((c for c in kept if c.d > near), key=lambda c: c.d)
     kept = [*lower[:below], *(c for c in kept if c.d == near), *upper[:above]]

@@ -209,11 +209,8 @@ class Index:
             shape = " ".join(f"{name}={size}" for name, size in sorted(query.dims.items()))
             raise MapLookupError(
                 f"the map '{self._name}' cannot tell the latency of {operator} {shape} {dtype}",
-                operator=operator,
-                dims=query.dims,
-                dtype=dtype,
-                flags=query.flags,
-            )
+                operator, query.dims, dtype, flags,
+            )  # fmt: skip
         unbounded = self._measured and found.low_us is None
         return replace(found, unbounded=True) if unbounded else found
 

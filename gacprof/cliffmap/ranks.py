@@ -133,10 +133,7 @@ def _check_measured(
         )
     else:
         return
-    raise MapLookupError(
-        why, operator="linear", dims=use.dims, dtype=use.dtype, flags=use.flags, axis=use.axis,
-        command=command,
-    )  # fmt: skip
+    raise MapLookupError(why, "linear", use.dims, use.dtype, use.flags, use.axis, command)
 
 
 def break_even_rank(out_features: int, in_features: int) -> int:

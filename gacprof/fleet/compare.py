@@ -14,8 +14,8 @@ from math import prod
 from typing import ClassVar
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.intersect import Intersection, intersect
-from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.intersect import Intersection, check_different, intersect
+from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 
@@ -91,12 +91,11 @@ def compare(
 
     Raises :class:`MapError` for fewer than two maps, a price of no map, and no curve in common.
     """
+    check_different(maps, "a comparison")
     names = [m.name for m in maps]
-    if len(set(names)) < max(2, len(names)):
-        raise MapError(
-            f"a comparison needs two maps of different names, not {', '.join(names) or 'none'} "
-            "(gacprof map build has --name)"
-        )
+    ruled = [m.name for m in maps if m.by_rules]
+    if ruled:
+        raise MapError(f"{', '.join(ruled)} {BASIS}: no latency is known to compare")
     priced = _priced(names, prices or {})
     by_map = [{c.identity: c for c in m.curves} for m in maps]
     wanted = [
