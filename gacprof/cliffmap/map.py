@@ -274,9 +274,9 @@ class CliffMap(Framed):
         fixed: Mapping[str, int],
     ) -> MapLookupError:
         check_names(self.curves, operator, axis)
+        why = why_none(self.curves, operator, axis, dtype, flags, fixed)
         held = any((c.operator, c.axis) == (operator, axis) for c in self.curves)
-        why = why_none(self.curves, operator, axis, dtype, flags, fixed) if held else ""
-        there = f" with these settings: {why}" if why else ""
+        there = f" with these settings: {why}" if why and held else ""
         missing = f"the map '{self.name}' has no curve of {operator} over {axis}{there}"
         return MapLookupError(missing, operator, fixed, dtype, flags, axis)
 

@@ -183,10 +183,9 @@ class Points(_Strict):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Points:
-        n = len(self.d)
-        of_all = ("median_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
-        lengths = {len(getattr(self, name)) for name in of_all}
-        if lengths != {n} or not {len(self.mechanism), len(self.kernels)} <= {0, n}:
+        n, lengths = len(self.d), {name: len(column) for name, column in self}
+        optional = {lengths.pop("mechanism"), lengths.pop("kernels")}
+        if set(lengths.values()) != {n} or not optional <= {0, n}:
             raise ValueError("the columns of 'points' differ in length")
         if n < 2:
             raise ValueError(f"an axis needs two dims at least, this one has {n}")

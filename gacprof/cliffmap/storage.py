@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
 from gacprof.core.files import write_text
+from gacprof.core.points import Point
 from gacprof.operators import OPERATORS
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ def read_map(name_or_path: str | Path) -> MapFile:
         file = MapFile.model_validate_json(text)
     except ValidationError as error:
         raise MapError(f"{where} is no cliff map: {_reason(text, error)}") from None
-    for fault in (*_contradictions(file), *_disagreements(file)):
+    fault = next(chain(_contradictions(file), _disagreements(file)), None)
+    if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file
 
@@ -131,7 +134,7 @@ def _place(loc: tuple[int | str, ...], data: Any) -> str:
 def _contradictions(file: MapFile) -> Iterator[str]:
     """Findings that the points of their curve contradict, in words."""
     for number, curve in enumerate(file.curves):
-        for fault in (*_of_dims(curve), *_of_verdicts(curve), *_of_cliffs(curve)):
+        for fault in chain(_of_dims(curve), _of_verdicts(curve), _of_cliffs(curve)):
             yield f"curves[{number}] ({curve.identity}): {fault}"
 
 
@@ -177,39 +180,22 @@ def _disagreements(file: MapFile) -> Iterator[str]:
     """Points of which two curves say different things, in words."""
     least = LEVELS_DISAGREE if file.provenance.kind == "measured" else DISAGREE
     allowed = max(least, 3 * (file.noise.floor or 0.0))
-    crossing: dict[tuple, list[Curve]] = defaultdict(list)
+    crossed = {size for curve in file.curves for size in curve.fixed.items()}
+    said: dict[Point, list[tuple[float, str]]] = defaultdict(list)
     for curve in file.curves:
-        for name in curve.fixed:
-            crossing[_key(curve, curve.axis, name)].append(curve)
-    for curve in file.curves:
-        for other_axis in curve.fixed:
-            for other in crossing.get(_key(curve, other_axis, curve.axis), ()):
-                here = _at(curve, other.fixed[curve.axis])
-                there = _at(other, curve.fixed[other_axis])
-                if here and there and abs(here - there) / min(here, there) > allowed:
-                    point = {**curve.fixed, curve.axis: other.fixed[curve.axis]}
-                    dims = " ".join(f"{name}={value}" for name, value in sorted(point.items()))
+        p = curve.points
+        for d, us, low in zip(p.d, p.median_us, p.low_us, strict=True):
+            if (curve.axis, d) not in crossed or (low is None and curve.timer in SPREAD_KNOWN):
+                continue
+            point = curve.point(d)
+            for other, axis in said[point]:
+                if abs(us - other) / min(us, other) > allowed:
+                    dims = " ".join(f"{name}={value}" for name, value in point.dims)
                     yield (
                         f"two curves disagree at {curve.operator} {dims} {curve.dtype}: "
-                        f"{here} µs over {curve.axis}, {there} µs over {other_axis}"
+                        f"{other} µs over {axis}, {us} µs over {curve.axis}"
                     )
-
-
-def _key(curve: Curve, swept: str, opened: str) -> tuple:
-    """What curves over ``swept`` share whose fixed dims differ in ``opened`` at most."""
-    rest = tuple(item for item in sorted(curve.fixed.items()) if item[0] not in (swept, opened))
-    flags = tuple(sorted(curve.flags.items()))
-    return curve.operator, curve.dtype, flags, swept, opened, rest
-
-
-def _at(curve: Curve, d: int) -> float | None:
-    """The latency at a measured dim, in µs; None where it was measured too seldom to be bounded
-    though others were."""
-    p = curve.points
-    place = p.place(d)
-    if place is None or (p.low_us[place] is None and curve.timer in SPREAD_KNOWN):
-        return None
-    return p.median_us[place]
+            said[point].append((us, curve.axis))
 
 
 def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -104,7 +104,12 @@ class Member:
     blocks: int = 0
     done: float = 0.0
     total: float = 0.0
-    state: str = "starting"
+
+    @property
+    def state(self) -> str:
+        if self.group is None:
+            return "starting"
+        return "idle" if self.share is None else "measuring"
 
 
 @dataclass
@@ -119,7 +124,7 @@ class Group:
     links: list[CurvePlan] = field(default_factory=list)
     linked: set[str] = field(default_factory=set)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     number: int = 0
     process: int = 0
     calls: int = 0
@@ -140,8 +145,7 @@ class Group:
         return self.held
 
     def _count(self, block: Block) -> None:
-        key = curve_key(block.calls[0].point, block.axis), block.device
-        self.counts[key] = self.counts.get(key, 0) + 1
+        self.counts[curve_key(block.calls[0].point, block.axis), block.device] += 1
         self.calls += len(block.calls)
 
     def keep(self, measured: Iterable[tuple[Member, Step]]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.tasks import Tasks
-from gacprof.fleet.models import tasks_on
+from gacprof.fleet.on_ray import tasks_on
 from gacprof.fleet.on_ray import connected
 
 
