@@ -118,10 +118,12 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
             found.append(_Dim(d, serve(point, target), step(point, axis, target)))
         except RefusedError as error:
             failed[d] = str(error)
-    found += _settling(found, points, axis, target)
-    point = next(iter(points.values()))
+    if found:
+        found += _settling(found[-1], points[found[0].d], axis, target)
     if len(found) < 2:
-        raise NoRuleError(f"{point.operator} over {axis}: fewer than two dims that are served")
+        operator = next(iter(points.values())).operator
+        raise NoRuleError(f"{operator} over {axis}: fewer than two dims that are served")
+    point = points[found[0].d]
     dims, tiers = [each.d for each in found], [float(each.served.tier) for each in found]
     penalty = [round(p, 6) for p in detect.penalty(tiers)]
     widest = {each.step: each.d for each in found if each.served.tier == 1 and not each.served.open}
@@ -160,23 +162,19 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
     )
 
 
-def _settling(
-    found: Sequence[_Dim], points: Mapping[int, Point], axis: str, target: Target
-) -> Iterator[_Dim]:
+def _settling(last: _Dim, point: Point, axis: str, target: Target) -> list[_Dim]:
     """The next dim of tier 1 above the last, so that the last ones are judged too."""
-    if not found or found[-1].served.tier == 1:
-        return
-    last = found[-1].d
-    point = points[last]
-    for d in range(last + 1, last + 1 + REACH):
+    if last.served.tier == 1:
+        return []
+    for d in range(last.d + 1, last.d + 1 + REACH):
         try:
             at = operators.point(point.operator, {**point.dim, axis: d}, point.dtype, point.flag)
             served = serve(at, target)
         except MapError:
             continue
         if served.tier == 1:
-            yield _Dim(d, served, step(at, axis, target))
-            return
+            return [_Dim(d, served, step(at, axis, target))]
+    return []
 
 
 def _tiers(axis: str, found: Sequence[_Dim]) -> list[Tier]:

@@ -23,7 +23,7 @@ from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
 from gacprof.core.points import PointNote
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
-from gacprof.fleet.cluster import Cluster, GoneError, OpenerOn, Place
+from gacprof.fleet.cluster import Cluster, OpenerOn, Place
 from gacprof.fleet.members import Group, Member, Share, kind_of, link_curves, split
 from gacprof.fleet.worker import THREADS, Hello, Step, Worker
 from gacprof.sweeping.engine import Outcome, RunSummary
@@ -176,8 +176,6 @@ class Driver:
             member.pending.popleft()
             try:
                 answer = self.cluster.result(reference)
-            except GoneError as gone:
-                self._lose(member, str(gone))
             except MeasurementError as error:
                 self._lose(member, first_line(error))
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -82,11 +81,11 @@ def split(plans: Sequence[CurvePlan], devices: int, cost: Cost) -> list[Share]:
     """At most so many shares of about equal cost: the longest curve first, each to the share that
     has least (Graham 1969: at most 4/3 of the best split's longest)."""
     shares = [Share([]) for _ in range(min(devices, len(plans)))]
-    loads = [(0.0, number) for number in range(len(shares))]
+    loads = [0.0] * len(shares)
     for plan in sorted(plans, key=lambda p: (-cost(p), p.key)):
-        load, number = heapq.heappop(loads)
-        shares[number].plans.append(plan)
-        heapq.heappush(loads, (load + cost(plan), number))
+        least = loads.index(min(loads))
+        shares[least].plans.append(plan)
+        loads[least] += cost(plan)
     return shares
 
 
