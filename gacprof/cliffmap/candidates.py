@@ -89,9 +89,12 @@ def of_curve(curve: Curve) -> list[Candidate]:
     """Every measured dim of the curve with its verdict; ascending."""
     p, frontier = curve.points, set(curve.frontier)
     about = curve.tolerance, curve.identity, curve.by_rules
-    penalty = detect.penalty(p.median_us)
-    columns = (p.d, p.median_us, penalty, p.penalty_low, p.penalty_high, curve.verdicts)
-    return [Candidate(d, *rest, d in frontier, *about) for d, *rest in zip(*columns, strict=True)]
+    penalties, verdicts = detect.penalty(p.median_us), curve.verdicts
+    columns = zip(p.d, p.median_us, penalties, p.penalty_low, p.penalty_high, verdicts, strict=True)
+    return [
+        Candidate(d, latency, penalty, low, high, verdict, d in frontier, *about)
+        for d, latency, penalty, low, high, verdict in columns
+    ]
 
 
 def of_sums(
@@ -107,14 +110,15 @@ def of_sums(
     relative standard errors of the sums; ``settled`` as for :func:`judge`."""
     judged = judge(latency, error, tolerance, settled)
     frontier = detect.frontier_of(d, latency, settled, judged.verdict, detect.cliff_floor(error))
-    high = [bound if isfinite(bound) else None for bound in judged.high.tolist()]
-    columns = (
-        d, latency, judged.penalty.tolist(), judged.low.tolist(), high, judged.verdict
-    )  # fmt: skip
+    bounds = (column.tolist() for column in (judged.penalty, judged.low, judged.high))
+    columns = zip(d, latency, *bounds, judged.verdict, strict=True)
     return [
-        Candidate(size, *rest, size in frontier, tolerance, curve, by_rules)
-        for size, *rest in zip(*columns, strict=True)
-    ]
+        Candidate(
+            size, t, penalty, low, high if isfinite(high) else None, verdict,
+            size in frontier, tolerance, curve, by_rules,
+        )
+        for size, t, penalty, low, high, verdict in columns
+    ]  # fmt: skip
 
 
 J = TypeVar("J", bound=JudgedDim)

@@ -89,13 +89,14 @@ def compare(
     """All curves that all maps have, or those of an ``operator`` and ``axis``. ``prices`` (USD an
     hour) are by map name or pattern (``h100*``).
 
-    Raises :class:`MapError` for fewer than two maps, a price of no map, and no curve in common.
+    Raises :class:`MapError` for fewer than two maps, one by rules, a price of no map, and no curve
+    in common.
     """
     check_different(maps, "a comparison")
     names = [m.name for m in maps]
-    ruled = [m.name for m in maps if m.by_rules]
-    if ruled:
-        raise MapError(f"{', '.join(ruled)} {BASIS}: no latency is known to compare")
+    for m in maps:
+        if m.by_rules:
+            raise MapError(f"the map '{m.name}' is {BASIS}: it has no latency to compare")
     priced = _priced(names, prices or {})
     by_map = [{c.identity: c for c in m.curves} for m in maps]
     common = [

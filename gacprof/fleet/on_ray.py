@@ -218,11 +218,11 @@ class RayTasks(Tasks):
     def _result(self, reference: Any, function: Callable[..., T], args: tuple[Any, ...]) -> T:
         for _ in range(TRIES - 1):
             try:
-                return result_of(self._ray, reference)  # type: ignore[no-any-return]
+                return result_of(self._ray, reference)
             except GoneError:
                 self._nodes = cycle(self._equal_nodes())
                 reference = self._on(next(self._nodes), function, args)
-        return result_of(self._ray, reference)  # type: ignore[no-any-return]
+        return result_of(self._ray, reference)
 
 
 def _run(threads: int, function: Callable[..., T], *args: Any) -> T:
