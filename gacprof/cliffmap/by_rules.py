@@ -99,44 +99,38 @@ def map_by_rules(
     )
 
 
-@dataclass(frozen=True)
-class _Dim:
-    d: int
-    served: Served
-    step: object
-
-
 def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Curve:
     """Every dim of one axis by rules.
 
     Raises :class:`NoRuleError` where there is none, and for fewer than two dims that are served.
     """
-    found: list[_Dim] = []
+    by_dim: dict[int, Served] = {}
     failed: dict[int, str] = {}
     for d, point in sorted(points.items()):
         try:
-            found.append(_Dim(d, serve(point, target), step(point, axis, target)))
+            by_dim[d] = serve(point, target)
         except RefusedError as error:
             failed[d] = str(error)
-    if found:
-        found += _settling(found[-1], points[found[0].d], axis, target)
-    if len(found) < 2:
+    first = next((points[d] for d in by_dim), None)
+    above = _settling(by_dim, first, axis, target) if first else {}
+    by_dim |= {d: serve(point, target) for d, point in above.items()}
+    if first is None or len(by_dim) < 2:
         operator = next(iter(points.values())).operator
         raise NoRuleError(f"{operator} over {axis}: fewer than two dims that are served")
-    point = points[found[0].d]
-    dims, tiers = [each.d for each in found], [float(each.served.tier) for each in found]
+    at, found, dims = {**points, **above}, list(by_dim.values()), list(by_dim)
+    tiers = [float(served.tier) for served in found]
     penalty = [round(p, 6) for p in detect.penalty(tiers)]
-    widest = {each.step: each.d for each in found if each.served.tier == 1 and not each.served.open}
-    undecided = {i for i, each in enumerate(found) if each.served.open and not penalty[i]}
-    mechanisms = sorted({each.served.mechanism for each in found})
+    best = [d for d, served in by_dim.items() if served.tier == 1 and not served.open]
+    widest = {step(at[d], axis, target): d for d in best}
+    undecided = {i for i, served in enumerate(found) if served.open and not penalty[i]}
+    mechanisms = sorted({served.mechanism for served in found})
     asked = [*dims, *failed]
-    fixed = {name: size for name, size in point.dims if name != axis}
     return Curve(
-        operator=point.operator,
+        operator=first.operator,
         axis=axis,
-        fixed=dict(sorted(fixed.items())),
-        dtype=point.dtype,
-        flags=dict(sorted(point.flags)),
+        fixed={name: size for name, size in first.dims if name != axis},
+        dtype=first.dtype,
+        flags=first.flag,
         timer=BY_RULES,
         points=Points(
             d=dims,
@@ -146,11 +140,11 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
             count=[0] * len(dims),
             penalty_low=penalty,
             penalty_high=[None if i in undecided else p for i, p in enumerate(penalty)],
-            mechanism=[mechanisms.index(each.served.mechanism) for each in found],
+            mechanism=[mechanisms.index(served.mechanism) for served in found],
         ),
         mechanisms=mechanisms,
-        tiers=_tiers(axis, found),
-        rules=[*_notes(found), *_waves(point, axis, target, dims)],
+        tiers=_tiers(axis, by_dim),
+        rules=[*_notes(found), *_waves(first, axis, target, dims)],
         frontier=sorted(widest.values()),
         safe=[d for i, d in enumerate(dims) if penalty[i] == 0 and i not in undecided],
         misaligned=[d for d, p in zip(dims, penalty, strict=True) if p > 0],
@@ -162,33 +156,36 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
     )
 
 
-def _settling(last: _Dim, point: Point, axis: str, target: Target) -> list[_Dim]:
+def _settling(
+    by_dim: Mapping[int, Served], first: Point, axis: str, target: Target
+) -> dict[int, Point]:
     """The next dim of tier 1 above the last, so that the last ones are judged too."""
-    if last.served.tier == 1:
-        return []
-    for d in range(last.d + 1, last.d + 1 + REACH):
+    last = max(by_dim)
+    if by_dim[last].tier == 1:
+        return {}
+    for d in range(last + 1, last + 1 + REACH):
         try:
-            at = operators.point(point.operator, {**point.dim, axis: d}, point.dtype, point.flag)
-            served = serve(at, target)
+            at = operators.point(first.operator, {**first.dim, axis: d}, first.dtype, first.flag)
+            if serve(at, target).tier == 1:
+                return {d: at}
         except MapError:
             continue
-        if served.tier == 1:
-            return [_Dim(d, served, step(at, axis, target))]
-    return []
+    return {}
 
 
-def _tiers(axis: str, found: Sequence[_Dim]) -> list[Tier]:
+def _tiers(axis: str, by_dim: Mapping[int, Served]) -> list[Tier]:
     """One for each mechanism: its residues, within the stretch that it serves."""
     by_mechanism: dict[str, list[int]] = defaultdict(list)
-    for each in found:
-        by_mechanism[each.served.mechanism].append(each.d)
+    for d, served in by_dim.items():
+        by_mechanism[served.mechanism].append(d)
     made = []
     for mechanism, members in by_mechanism.items():
-        inside = [each.d for each in found if members[0] <= each.d <= members[-1]]
-        modulus, remainders = _residues(set(members), inside)
+        first, last = members[0], members[-1]
+        modulus, remainders = _residues(set(members), [d for d in by_dim if first <= d <= last])
+        name = detect.label(axis, modulus, remainders)
         made.append(
             Tier(
-                name=detect.label(axis, modulus, remainders), first=members[0], last=members[-1],
+                name=name, first=first, last=last,
                 modulus=modulus, remainders=remainders, mechanism=mechanism,
             )
         )  # fmt: skip
@@ -204,11 +201,11 @@ def _residues(members: set[int], inside: Sequence[int]) -> tuple[int, list[int]]
     return 1, [0]
 
 
-def _notes(found: Sequence[_Dim]) -> list[RuleNote]:
+def _notes(found: Sequence[Served]) -> list[RuleNote]:
     """The rules of each tier that the curve has, best first; then what they leave open."""
     notes: dict[tuple[int, str], RuleNote] = {}
     doubts: dict[str, RuleNote] = {}
-    for served in (each.served for each in found):
+    for served in found:
         for rule in served.rules:
             note = RuleNote(tier=served.tier, relative=served.relative, **vars(rule))
             notes.setdefault((served.tier, rule.says), note)
