@@ -73,7 +73,7 @@ def compress(
     Without --map or --round the sizes are the method's own. After Ctrl-C the same command goes on.
     """
     import gacprof
-    from gacprof.fleet.models import tasks_on
+    from gacprof.fleet.on_ray import tasks_on
 
     own = {"alpha": alpha, "group_size": group_size, "scope": scope}
     with progress(method), tasks_on(fleet, device) as tasks:

@@ -55,7 +55,7 @@ def evaluate(
     Exit code 1 if a model's numbers are not finite.
     """
     import gacprof
-    from gacprof.fleet.models import tasks_on
+    from gacprof.fleet.on_ray import tasks_on
 
     if tasks is not None:
         if fleet is not None:

@@ -79,25 +79,32 @@ def build_map(
         raise MapError(f"'{environment.kind}' is no kind of device, such as cuda, cpu, recorded")
     taken, timer, notes = _of_one_timer(list(blocks))
     about = point_notes or {}
-    curves = {key: curve_blocks(of_curve) for key, of_curve in _by_curve(taken).items()}
-    moved = levels_of([b for b in taken if b.axis == LEVEL], list(curves.values()))
-    levels = dict(zip(curves, moved, strict=True))
+    curves = _by_curve(taken)
     if not curves:
+        reasons = Counter(note.failed for note in about.values() if note.failed)
+        why = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
         raise MapError(
-            f"nothing to build the map '{name}' from: no sample was measured{_why(about)}. "
+            f"nothing to build the map '{name}' from: no sample was measured{why}. "
             "Run the sweep again (gacprof sweep … --resume)"
         )
-    noise = noise_of(list(curves.values()))
+    fits = list(curves.values())
+    moved = levels_of([b for b in taken if b.axis == LEVEL], fits)
+    levels = dict(zip(curves, moved, strict=True))
+    noise = noise_of(fits)
     failed = _failed_by_curve(about, curves)
-    across = device_variance(list(curves.values())) ** 0.5
-    made, lone = [], []
+    across = device_variance(fits) ** 0.5
+    made: list[Curve] = []
+    lone: dict[Point, LonePoint] = {}
     for key, curve in sorted(curves.items(), key=lambda item: str(item[0])):
         unseen = across if len(curve.devices) < 2 else 0.0
         measured = _measured(
             curve, key.axis, levels[key], noise.inflation, unseen, about, mechanism_of
         )
         if len(measured) < 2:
-            lone += [_lone(m, key, timer) for m in measured]
+            for alone in (_lone(m, key, timer) for m in measured):
+                lone.setdefault(
+                    Point.of(alone.operator, alone.dims, alone.dtype, alone.flags), alone
+                )
             continue
         what = Axis(key.operator, key.axis, dict(key.fixed), key.dtype, dict(key.flags), timer)
         try:
@@ -105,37 +112,32 @@ def build_map(
         except ValidationError as error:
             fault = error.errors()[0]["msg"]
             raise MapError(f"{key.operator} {key.axis} ({what.fixed}): {fault}") from None
-    about_run = Provenance(
-        kind="measured",
-        created=created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        suite=suite,
-        suite_hash=suite_hash,
-        stack=dict(environment.stack),
-        notes=notes,
-    )
+    on_curves = {curve.point(d) for curve in made for d in curve.points.d}
     file = MapFile(
         schema_=SCHEMA,
         name=name,
         device=Device(
-            kind=environment.kind,
-            name=environment.name,
-            arch=environment.arch,
+            kind=environment.kind, name=environment.name, arch=environment.arch,
             facts=dict(environment.facts),
         ),
-        provenance=about_run,
+        provenance=Provenance(
+            kind="measured",
+            created=created or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            suite=suite, suite_hash=suite_hash, stack=dict(environment.stack), notes=notes,
+        ),
         noise=noise,
-        checks=checks(list(curves.values()), moved),
+        checks=checks(fits, moved),
         curves=made,
-        lone=_on_no_curve(lone, made),
+        lone=[alone for point, alone in lone.items() if point not in on_curves],
         unmeasured=list(unmeasured),
-    )
+    )  # fmt: skip
     return CliffMap(file)
 
 
 def noise_of_blocks(blocks: Iterable[Block]) -> Noise:
     """The A/A floor of these blocks, without a map. Raises :class:`MapError`."""
     taken, _, _ = _of_one_timer(list(blocks))
-    return noise_of([curve_blocks(of_curve) for of_curve in _by_curve(taken).values()])
+    return noise_of(list(_by_curve(taken).values()))
 
 
 class _Key(NamedTuple):
@@ -168,12 +170,12 @@ def _of_one_timer(blocks: list[Block]) -> tuple[list[Block], str, list[str]]:
     return [block for block in held if block.timer == timer], timer, notes
 
 
-def _by_curve(blocks: Iterable[Block]) -> dict[_Key, list[Block]]:
+def _by_curve(blocks: Iterable[Block]) -> dict[_Key, CurveBlocks]:
     found: dict[_Key, list[Block]] = defaultdict(list)
     for block in blocks:
         if block.calls and block.axis != LEVEL:
             found[_Key.of(block.calls[0].point, block.axis)].append(block)
-    return dict(found)
+    return {key: curve_blocks(of_curve) for key, of_curve in found.items()}
 
 
 def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
@@ -261,32 +263,7 @@ def _failed_by_curve(
 
 def _lone(m: Measured, key: _Key, timer: str) -> LonePoint:
     return LonePoint(
-        operator=key.operator,
-        dims=dict(key.fixed) | {key.axis: m.d},
-        dtype=key.dtype,
-        flags=dict(key.flags),
-        timer=timer,
-        median_us=float(f"{m.us:.6g}"),
-        count=m.count,
-        mechanism=m.mechanism,
-        kernels=list(m.kernels),
-    )
-
-
-def _on_no_curve(lone: Sequence[LonePoint], curves: Sequence[Curve]) -> list[LonePoint]:
-    """Lone points that no curve holds, each once."""
-    held = {
-        Point.of(curve.operator, {**curve.fixed, curve.axis: d}, curve.dtype, curve.flags)
-        for curve in curves
-        for d in curve.points.d
-    }
-    kept: dict[Point, LonePoint] = {}
-    for p in lone:
-        kept.setdefault(Point.of(p.operator, p.dims, p.dtype, p.flags), p)
-    return [p for point, p in kept.items() if point not in held]
-
-
-def _why(notes: Mapping[Point, PointNote]) -> str:
-    """The commonest reason why points have no times, for the message."""
-    reasons = Counter(note.failed for note in notes.values() if note.failed)
-    return f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+        operator=key.operator, dims=dict(key.fixed) | {key.axis: m.d}, dtype=key.dtype,
+        flags=dict(key.flags), timer=timer, median_us=float(f"{m.us:.6g}"), count=m.count,
+        mechanism=m.mechanism, kernels=list(m.kernels),
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
 from gacprof import operators
@@ -38,13 +38,15 @@ from gacprof.cliffmap.schema import (
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Point
-from gacprof.rules import NoRuleError, RefusedError, Rule, Served, Target, serve, step, target
+from gacprof.rules import NoRuleError, RefusedError, Served, Target, serve, step, target
 from gacprof.rules.gemm import TILES_FROM, wave_edges
 
 TOLERANCE = 1e-6
 """A tier is a tier: rounding of weighted sums of them is all that a tolerance is for."""
 REACH = 64
 """How far above a curve's end a dim of tier 1 is looked for: templates are as far apart."""
+SHOWN = ("sms", "l2_mib", "gb_s")
+"""What a map's notes say of the data sheet."""
 MODULI = (2, 4, 8, 16, 32)
 """Of residue classes that a tier may be."""
 NOTES = (
@@ -61,90 +63,74 @@ def map_by_rules(
 
     Raises :class:`MapError` where there is no rule for any of them.
     """
-    made, without = [], []
+    made: list[Curve] = []
+    without: dict[str, None] = {}
     for axis, points in curves:
         try:
-            curve = curve_by_rules(axis, points, target)
+            made.append(curve_by_rules(axis, points, target))
         except NoRuleError as error:
-            without.append(str(error))
-            continue
-        if curve is None:
-            first = next(iter(points.values()))
-            without.append(f"{first.operator} over {axis}: fewer than two dims that are served")
-        else:
-            made.append(curve)
+            without[str(error)] = None
     if not made:
-        raise MapError(without[0] if without else "a map by rules of no curve")
-    about = Provenance(
-        kind="rules",
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        source="rules of gacprof.rules, each curve names its own",
-        suite=suite,
-        stack={"torch": target.torch, "cudnn": str(target.cudnn)},
-        notes=[
-            *NOTES,
-            *_sheet_notes(target),
-            *(f"left out: {why}" for why in dict.fromkeys(without)),
-        ],
-    )
+        raise MapError(next(iter(without), "a map by rules of no curve"))
     sheet = target.sheet
-    device = Device(kind="cuda", name=sheet.name, arch=sheet.arch, facts=dict(sheet.values))
-    noise = Noise(floor=None, reason="by rules: nothing was measured")
+    known = [f"{key} {sheet.values[key]:g}" for key in SHOWN if key in sheet.values]
+    lacking = [key for key in SHOWN if key not in sheet.values]
+    missing = f"; without a source, so left out: {', '.join(lacking)}" if lacking else ""
     return CliffMap(
         MapFile(
-            schema_=SCHEMA, name=name, device=device, provenance=about, noise=noise, curves=made
+            schema_=SCHEMA,
+            name=name,
+            device=Device(kind="cuda", name=sheet.name, arch=sheet.arch, facts=dict(sheet.values)),
+            provenance=Provenance(
+                kind="rules",
+                created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                source="rules of gacprof.rules, each curve names its own",
+                suite=suite,
+                stack={"torch": target.torch, "cudnn": str(target.cudnn)},
+                notes=[
+                    *NOTES,
+                    f"data sheet: {', '.join(known)}{missing}",
+                    *(f"left out: {why}" for why in without),
+                ],
+            ),
+            noise=Noise(floor=None, reason="by rules: nothing was measured"),
+            curves=made,
         )
     )
 
 
-def _sheet_notes(target: Target) -> list[str]:
-    values = [
-        f"{key} {target.sheet.values[key]:g}"
-        for key in ("sms", "l2_mib", "gb_s")
-        if key in target.sheet.values
-    ]
-    lacking = [key for key in ("sms", "l2_mib", "gb_s") if key not in target.sheet.values]
-    missing = f"; without a source, so left out: {', '.join(lacking)}" if lacking else ""
-    return [f"data sheet: {', '.join(values)}{missing}"]
+def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Curve:
+    """Every dim of one axis by rules.
 
-
-@dataclass(frozen=True)
-class _Dim:
-    d: int
-    served: Served
-    step: object
-
-
-def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Curve | None:
-    """Every dim of one axis by rules. None for fewer than two dims that anything serves.
-
-    Raises :class:`NoRuleError`.
+    Raises :class:`NoRuleError` where there is none, and for fewer than two dims that are served.
     """
-    found: list[_Dim] = []
+    by_dim: dict[int, Served] = {}
     failed: dict[int, str] = {}
     for d, point in sorted(points.items()):
         try:
-            found.append(_Dim(d, serve(point, target), step(point, axis, target)))
+            by_dim[d] = serve(point, target)
         except RefusedError as error:
             failed[d] = str(error)
-    if not found:
-        return None
-    point = points[found[0].d]
-    found += _settling(found, point, axis, target)
-    if len(found) < 2:
-        return None
-    dims, tiers = [each.d for each in found], [float(each.served.tier) for each in found]
+    first = next((points[d] for d in by_dim), None)
+    above = _settling(by_dim, first, axis, target) if first else {}
+    by_dim |= {d: serve(point, target) for d, point in above.items()}
+    if first is None or len(by_dim) < 2:
+        operator = next(iter(points.values())).operator
+        raise NoRuleError(f"{operator} over {axis}: fewer than two dims that are served")
+    at, found, dims = {**points, **above}, list(by_dim.values()), list(by_dim)
+    tiers = [float(served.tier) for served in found]
     penalty = [round(p, 6) for p in detect.penalty(tiers)]
-    undecided = {i for i, each in enumerate(found) if each.served.open and not penalty[i]}
-    mechanisms = sorted({each.served.mechanism for each in found})
+    best = [d for d, served in by_dim.items() if served.tier == 1 and not served.open]
+    widest = {step(at[d], axis, target): d for d in best}
+    undecided = {i for i, served in enumerate(found) if served.open and not penalty[i]}
+    mechanisms = sorted({served.mechanism for served in found})
     asked = [*dims, *failed]
-    fixed = {name: size for name, size in point.dims if name != axis}
     return Curve(
-        operator=point.operator,
+        operator=first.operator,
         axis=axis,
-        fixed=dict(sorted(fixed.items())),
-        dtype=point.dtype,
-        flags=dict(sorted(point.flags)),
+        fixed={name: size for name, size in first.dims if name != axis},
+        dtype=first.dtype,
+        flags=first.flag,
         timer=BY_RULES,
         points=Points(
             d=dims,
@@ -154,12 +140,12 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
             count=[0] * len(dims),
             penalty_low=penalty,
             penalty_high=[None if i in undecided else p for i, p in enumerate(penalty)],
-            mechanism=[mechanisms.index(each.served.mechanism) for each in found],
+            mechanism=[mechanisms.index(served.mechanism) for served in found],
         ),
         mechanisms=mechanisms,
-        tiers=_tiers(axis, found),
-        rules=[*_notes(found), *_bounds(point, axis, target, dims)],
-        frontier=_frontier(found),
+        tiers=_tiers(axis, by_dim),
+        rules=[*_notes(found), *_waves(first, axis, target, dims)],
+        frontier=sorted(widest.values()),
         safe=[d for i, d in enumerate(dims) if penalty[i] == 0 and i not in undecided],
         misaligned=[d for d, p in zip(dims, penalty, strict=True) if p > 0],
         floor=0.0,
@@ -170,43 +156,37 @@ def curve_by_rules(axis: str, points: Mapping[int, Point], target: Target) -> Cu
     )
 
 
-def _settling(found: Sequence[_Dim], point: Point, axis: str, target: Target) -> list[_Dim]:
+def _settling(
+    by_dim: Mapping[int, Served], first: Point, axis: str, target: Target
+) -> dict[int, Point]:
     """The next dim of tier 1 above the last, so that the last ones are judged too."""
-    last = found[-1]
-    if last.served.tier == 1:
-        return []
-    for d in range(last.d + 1, last.d + 1 + REACH):
+    last = max(by_dim)
+    if by_dim[last].tier == 1:
+        return {}
+    for d in range(last + 1, last + 1 + REACH):
         try:
-            at = operators.point(point.operator, {**point.dim, axis: d}, point.dtype, point.flag)
-            served = serve(at, target)
+            at = operators.point(first.operator, {**first.dim, axis: d}, first.dtype, first.flag)
+            if serve(at, target).tier == 1:
+                return {d: at}
         except MapError:
             continue
-        if served.tier == 1:
-            return [_Dim(d, served, step(at, axis, target))]
-    return []
+    return {}
 
 
-def _frontier(found: Sequence[_Dim]) -> list[int]:
-    """The widest dim of tier 1 of every step."""
-    best = [each for each in found if each.served.tier == 1 and not each.served.open]
-    widest = {each.step: each.d for each in best}
-    return sorted(widest.values())
-
-
-def _tiers(axis: str, found: Sequence[_Dim]) -> list[Tier]:
+def _tiers(axis: str, by_dim: Mapping[int, Served]) -> list[Tier]:
     """One for each mechanism: its residues, within the stretch that it serves."""
     by_mechanism: dict[str, list[int]] = defaultdict(list)
-    for each in found:
-        by_mechanism[each.served.mechanism].append(each.d)
+    for d, served in by_dim.items():
+        by_mechanism[served.mechanism].append(d)
     made = []
     for mechanism, members in by_mechanism.items():
-        inside = [each.d for each in found if members[0] <= each.d <= members[-1]]
-        modulus, remainders = _residues(set(members), inside)
-        name = detect.label(axis, modulus, remainders) if modulus > 1 else f"all {axis}"
+        first, last = members[0], members[-1]
+        modulus, remainders = _residues(set(members), [d for d in by_dim if first <= d <= last])
+        name = detect.label(axis, modulus, remainders)
         made.append(
             Tier(
-                name=name, first=members[0], last=members[-1], modulus=modulus,
-                remainders=remainders, mechanism=mechanism,
+                name=name, first=first, last=last,
+                modulus=modulus, remainders=remainders, mechanism=mechanism,
             )
         )  # fmt: skip
     return made
@@ -221,35 +201,27 @@ def _residues(members: set[int], inside: Sequence[int]) -> tuple[int, list[int]]
     return 1, [0]
 
 
-def _notes(found: Sequence[_Dim]) -> list[RuleNote]:
+def _notes(found: Sequence[Served]) -> list[RuleNote]:
     """The rules of each tier that the curve has, best first; then what they leave open."""
     notes: dict[tuple[int, str], RuleNote] = {}
-    for served in (each.served for each in found):
+    doubts: dict[str, RuleNote] = {}
+    for served in found:
         for rule in served.rules:
-            key = served.tier, rule.says
-            notes.setdefault(key, _note(rule, served.tier, served.relative))
-    doubts = {rule.says: _note(rule) for each in found for rule in each.served.doubts}
+            note = RuleNote(tier=served.tier, relative=served.relative, **vars(rule))
+            notes.setdefault((served.tier, rule.says), note)
+        doubts |= {rule.says: RuleNote(**vars(rule)) for rule in served.doubts}
     return [notes[key] for key in sorted(notes)] + list(doubts.values())
 
 
-def _note(rule: Rule, tier: int | None = None, relative: float | None = None) -> RuleNote:
-    return RuleNote(
-        tier=tier, says=rule.says, source=rule.source, basis=rule.basis, relative=relative
-    )
-
-
-def _bounds(point: Point, axis: str, target: Target, dims: Sequence[int]) -> list[RuleNote]:
+def _waves(point: Point, axis: str, target: Target, dims: Sequence[int]) -> Iterator[RuleNote]:
     edges = wave_edges(point, axis, target, dims)
-    if not edges:
-        return []
-    return [
-        RuleNote(
+    if edges:
+        yield RuleNote(
             says=f"waves of {target.sheet.sms} tiles end here: a step may be, at most this large",
             source=f"{TILES_FROM}; SMs: {target.sheet.sources['sms']}",
             basis="binary",
-            edges=[Edge(after=e.after, tile=e.tile, at_most=e.at_most) for e in edges],
+            edges=[Edge(**vars(edge)) for edge in edges],
         )
-    ]
 
 
 @dataclass(frozen=True)
@@ -273,11 +245,8 @@ class Share(Record):
         return self.agreed / self.measured if self.measured else None
 
     def __add__(self, other: Share) -> Share:
-        return Share(
-            self.agreed + other.agreed,
-            self.by_rules + other.by_rules,
-            self.measured + other.measured,
-        )
+        sums = (a + b for a, b in zip(astuple(self), astuple(other), strict=True))
+        return Share(*sums)
 
 
 @dataclass(frozen=True)
@@ -350,18 +319,11 @@ def agree(rules: CliffMap, measured: CliffMap) -> Agreement:
     about = _target(rules, measured)
     curves, without = [], []
     for curve in measured.curves:
-        points = {
-            d: Point.of(curve.operator, {**curve.fixed, curve.axis: d}, curve.dtype, curve.flags)
-            for d in curve.points.d
-        }
+        points = {d: curve.point(d) for d in curve.points.d}
         try:
-            ruled = curve_by_rules(curve.axis, points, about)
+            curves.append(_compared(curve_by_rules(curve.axis, points, about), curve))
         except NoRuleError:
-            ruled = None
-        if ruled is None:
             without.append(curve.identity)
-        else:
-            curves.append(_compared(ruled, curve))
     torch = measured.environment.stack.get("torch")
     notes = []
     if torch and torch.split("+")[0] != about.torch:
@@ -385,16 +347,12 @@ def _target(rules: CliffMap, measured: CliffMap) -> Target:
 
 
 def _compared(ruled: Curve, measured: Curve) -> CurveAgreement:
-    p, settles = measured.points, measured.coverage.settles
-    known = set(ruled.points.d)
-    dims = [d for d in p.d if settles(d) and d in known]
-    penalty = dict(zip(p.d, detect.penalty(p.median_us), strict=True))
+    p, safe = measured.points, set(ruled.safe)
     tier = dict(zip(ruled.points.d, ruled.points.median_us, strict=True))
-    verdict = dict.fromkeys(measured.safe, "safe") | dict.fromkeys(
-        measured.misaligned, "misaligned"
-    )
-    decided = [d for d in dims if d in verdict]
-    safe = set(ruled.safe)
+    dims = [d for d in p.d if measured.coverage.settles(d) and d in tier]
+    verdict = dict(zip(p.d, measured.verdicts, strict=True))
+    penalty = dict(zip(p.d, detect.penalty(p.median_us), strict=True))
+    decided = [d for d in dims if verdict[d] != "undecided"]
     wrong = [
         CounterExample(
             d, int(tier[d]), "safe" if d in safe else "misaligned", verdict[d], round(penalty[d], 4)
@@ -402,7 +360,7 @@ def _compared(ruled: Curve, measured: Curve) -> CurveAgreement:
         for d in decided
         if (d in safe) != (verdict[d] == "safe")
     ]
-    of_class = [c for c in measured.cliffs if {c.before, c.after} <= safe]
+    cliffs = [c for c in measured.cliffs if {c.before, c.after} <= safe]
     return CurveAgreement(
         operator=measured.operator,
         axis=measured.axis,
@@ -411,8 +369,8 @@ def _compared(ruled: Curve, measured: Curve) -> CurveAgreement:
         safe=_share(safe, set(measured.safe), decided),
         frontier=_share(set(ruled.frontier), set(measured.frontier), dims),
         counter_examples=wrong,
-        cliffs=len(of_class),
-        unexplained=[(c.before, c.after, c.jump) for c in _unexplained(of_class, ruled)],
+        cliffs=len(cliffs),
+        unexplained=[(c.before, c.after, c.jump) for c in _unexplained(cliffs, ruled)],
     )
 
 

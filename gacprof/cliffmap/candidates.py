@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import BASIS, Curve
-from gacprof.cliffmap.selection import check_whole, check_window
+from gacprof.cliffmap.selection import check_whole, span_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Flag
@@ -87,25 +87,13 @@ class Use:
 
 def of_curve(curve: Curve) -> list[Candidate]:
     """Every measured dim of the curve with its verdict; ascending."""
-    p, identity = curve.points, curve.identity
-    safe, misaligned, frontier = set(curve.safe), set(curve.misaligned), set(curve.frontier)
-    columns = zip(
-        p.d, p.median_us, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
-    )
+    p, frontier = curve.points, set(curve.frontier)
+    about = curve.tolerance, curve.identity, curve.by_rules
+    penalties, verdicts = detect.penalty(p.median_us), curve.verdicts
+    columns = zip(p.d, p.median_us, penalties, p.penalty_low, p.penalty_high, verdicts, strict=True)
     return [
-        Candidate(
-            d,
-            latency,
-            penalty,
-            low,
-            high,
-            "safe" if d in safe else "misaligned" if d in misaligned else "undecided",
-            d in frontier,
-            curve.tolerance,
-            identity,
-            curve.by_rules,
-        )
-        for d, latency, penalty, low, high in columns
+        Candidate(d, latency, penalty, low, high, verdict, d in frontier, *about)
+        for d, latency, penalty, low, high, verdict in columns
     ]
 
 
@@ -122,21 +110,15 @@ def of_sums(
     relative standard errors of the sums; ``settled`` as for :func:`judge`."""
     judged = judge(latency, error, tolerance, settled)
     frontier = detect.frontier_of(d, latency, settled, judged.verdict, detect.cliff_floor(error))
+    bounds = (column.tolist() for column in (judged.penalty, judged.low, judged.high))
+    columns = zip(d, latency, *bounds, judged.verdict, strict=True)
     return [
         Candidate(
-            size,
-            t,
-            float(judged.penalty[i]),
-            float(judged.low[i]),
-            float(judged.high[i]) if isfinite(judged.high[i]) else None,
-            judged.verdict[i],
-            size in frontier,
-            tolerance,
-            curve,
-            by_rules,
+            size, t, penalty, low, high if isfinite(high) else None, verdict,
+            size in frontier, tolerance, curve, by_rules,
         )
-        for i, (size, t) in enumerate(zip(d, latency, strict=True))
-    ]
+        for size, t, penalty, low, high, verdict in columns
+    ]  # fmt: skip
 
 
 J = TypeVar("J", bound=JudgedDim)
@@ -172,12 +154,8 @@ def choose(
     for name, limit in (("below", below), ("above", above), ("count", count)):
         if limit is not None:
             check_whole(name, limit, 0)
-    if window is not None:
-        check_window(window)
-    kept = [c for c in judged if c.safe or not safe_only]
-    if window is not None:
-        first, last = window if isinstance(window, tuple | list) else (near - window, near + window)
-        kept = [c for c in kept if first <= c.d <= last]
+    first, last = (1, inf) if window is None else span_of(window, near)
+    kept = [c for c in judged if (c.safe or not safe_only) and first <= c.d <= last]
     lower = sorted((c for c in kept if c.d < near), key=lambda c: -c.d)
     upper = sorted((c for c in kept if c.d > near), key=lambda c: c.d)
     kept = [*lower[:below], *(c for c in kept if c.d == near), *upper[:above]]

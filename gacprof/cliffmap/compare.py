@@ -130,29 +130,20 @@ def _changes(a: Curve, b: Curve) -> list[CliffChange]:
     floor = a.floor + b.floor
     in_a, in_b = _latencies(a), _latencies(b)
     of_a, of_b = ({(c.before, c.after) for c in curve.cliffs} for curve in (a, b))
-    kept = [(cliff, _change(cliff, in_b, floor, of_b)) for cliff in a.cliffs]
     backwards = [(cliff, _change(cliff, in_a, floor, of_a)) for cliff in b.cliffs]
     new = [(cliff, change) for cliff, change in backwards if change.verdict == "gone"]
     found = []
-    for cliff, change in kept:
+    for cliff in a.cliffs:
+        change = _change(cliff, in_b, floor, of_b)
         match = next((pair for pair in new if _same_but_moved(cliff, pair[0])), None)
-        if change.verdict != "gone":
-            if change.verdict == "unknown" or change.significant:
-                found.append(change)
-        elif match is None:
-            found.append(change)
-        else:
+        if change.verdict == "gone" and match is not None:
             new.remove(match)
             to, back = match
-            found.append(
-                replace(
-                    change,
-                    verdict="moved",
-                    jump_b=to.jump,
-                    significant=change.significant and back.significant,
-                    to=(to.before, to.after),
-                )
-            )
+            both = change.significant and back.significant
+            there = to.before, to.after
+            change = replace(change, verdict="moved", jump_b=to.jump, significant=both, to=there)
+        if change.verdict in ("gone", "moved", "unknown") or change.significant:
+            found.append(change)
     found += [replace(c, verdict="new", jump_a=c.jump_b, jump_b=c.jump_a) for _, c in new]
     return sorted(found, key=lambda change: (change.before, change.after))
 
@@ -226,20 +217,16 @@ def check(cliff_map: CliffMap, here: Environment) -> Compatibility:
     """Compare the map's device and stack with an environment. A component that the map does
     not name (a published one names few) cannot mismatch."""
     there = cliff_map.environment
-    found = [
-        Mismatch(what, of_map, at_hand, True)
-        for what, of_map, at_hand in (
-            ("kind of device", there.kind, here.kind),
-            ("device", there.name, here.name),
-            ("architecture", there.arch, here.arch),
-        )
-        if of_map != at_hand
-    ]
-    for names, decisive in ((DECISIVE, True), (REPORTED, False)):
-        for name in names:
-            of_map, at_hand = there.stack.get(name), here.stack.get(name)
-            if of_map and _release(name, of_map) != _release(name, at_hand):
-                found.append(Mismatch(name, of_map, at_hand, decisive))
+    device = (
+        Mismatch("kind of device", there.kind, here.kind, True),
+        Mismatch("device", there.name, here.name, True),
+        Mismatch("architecture", there.arch, here.arch, True),
+    )
+    found = [mismatch for mismatch in device if mismatch.map != mismatch.here]
+    for name in (*DECISIVE, *REPORTED):
+        of_map, at_hand = there.stack.get(name), here.stack.get(name)
+        if of_map and _release(name, of_map) != _release(name, at_hand):
+            found.append(Mismatch(name, of_map, at_hand, name in DECISIVE))
     return Compatibility(cliff_map.name, cliff_map.file.provenance.kind, found)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite
+from math import exp, isfinite
 from statistics import median
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.judge import TOLERANCE, Judged, judge, settled_dims
+from gacprof.cliffmap.judge import TOLERANCE, judge, known_errors, settled_dims
 from gacprof.cliffmap.periods import find_period
-from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Period, Points, Tier
+from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Points, Tier
 from gacprof.core.points import Flag
 
 
@@ -39,15 +39,6 @@ class Measured:
     kernels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Class:
-    """Dims judged as neighbours: one residue class of a period, or the whole curve."""
-
-    modulus: int
-    remainders: list[int]
-    members: list[Measured]
-
-
 def make_curve(
     axis: Axis,
     measured: list[Measured],
@@ -63,16 +54,24 @@ def make_curve(
     measured = sorted(measured, key=lambda m: m.d)
     failed = dict(failed or {})
     dims, latency = [m.d for m in measured], [m.us for m in measured]
-    errors = _errors(measured)
+    errors = known_errors([m.error for m in measured])
     floor = round(detect.cliff_floor(errors), 6)
     period = find_period(dims, latency, floor)
-    classes = _classes(measured, period)
-    cliffs_by_class = [_cliffs(c, len(measured) - 1) for c in classes]
     settled = settled_dims(dims, latency, period, tolerance)
-    last = max((d for d, yes in zip(dims, settled, strict=True) if yes), default=0)
     judged = judge(latency, errors, tolerance, settled)
-    misaligned = [d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"]
-    points, mechanisms, kernels = _columns(measured, judged)
+    by_verdict = {v: [d for d, own in zip(dims, judged.verdict, strict=True) if own == v]
+                  for v in ("safe", "misaligned")}  # fmt: skip
+    cliffs: list[Cliff] = []
+    tiers: list[Tier] = []
+    modulus = period.modulus if period else 1
+    for remainders in [c.remainders for c in period.classes] if period else [[0]]:
+        members = [m for m in measured if m.d % modulus in remainders]
+        within = _cliffs(members, modulus, remainders, looked_at=len(measured) - 1)
+        cliffs += within
+        tiers += _tiers(members, axis.axis, modulus, remainders, {c.after for c in within})
+    mechanisms = sorted({m.mechanism for m in measured if m.mechanism})
+    kernels = sorted({m.kernels for m in measured if m.kernels})
+    last = max((d for d, yes in zip(dims, settled, strict=True) if yes), default=0)
     asked = [*dims, *failed]
     return Curve(
         operator=axis.operator,
@@ -81,19 +80,24 @@ def make_curve(
         dtype=axis.dtype,
         flags=dict(sorted(axis.flags.items())),
         timer=axis.timer,
-        points=points,
+        points=Points(
+            d=dims,
+            median_us=[_rounded(us) for us in latency],
+            low_us=[_bound(m, -1) for m in measured],
+            high_us=[_bound(m, 1) for m in measured],
+            count=[m.count for m in measured],
+            penalty_low=[_rounded(p) for p in judged.low.tolist()],
+            penalty_high=[_rounded(p) if isfinite(p) else None for p in judged.high.tolist()],
+            mechanism=_places([m.mechanism for m in measured], mechanisms),
+            kernels=_places([m.kernels for m in measured], kernels),
+        ),
         mechanisms=mechanisms,
         kernels=[list(names) for names in kernels],
         period=period,
-        tiers=[
-            tier
-            for c, cliffs in zip(classes, cliffs_by_class, strict=True)
-            for tier in _tiers(axis.axis, c, cliffs)
-        ],
-        cliffs=sorted((c for cs in cliffs_by_class for c in cs), key=lambda c: c.before),
+        tiers=tiers,
+        cliffs=sorted(cliffs, key=lambda c: c.before),
         frontier=detect.frontier_of(dims, latency, settled, judged.verdict, floor),
-        safe=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "safe"],
-        misaligned=misaligned,
+        **by_verdict,
         floor=floor,
         tolerance=tolerance,
         coverage=Coverage(
@@ -104,32 +108,10 @@ def make_curve(
     )  # fmt: skip
 
 
-def _errors(measured: Sequence[Measured]) -> list[float] | None:
-    """The errors; infinite for a dim that has none where others have."""
-    if all(m.error is None for m in measured):
-        return None
-    return [inf if m.error is None else m.error for m in measured]
-
-
-def _columns(
-    measured: list[Measured], judged: Judged
-) -> tuple[Points, list[str], list[tuple[str, ...]]]:
-    mechanisms = sorted({m.mechanism for m in measured if m.mechanism})
-    kernels = sorted({m.kernels for m in measured if m.kernels})
-    mechanism_at = {name: i for i, name in enumerate(mechanisms)}
-    kernels_at = {names: i for i, names in enumerate(kernels)}
-    points = Points(
-        d=[m.d for m in measured],
-        median_us=[_rounded(m.us) for m in measured],
-        low_us=[_bound(m, -1) for m in measured],
-        high_us=[_bound(m, 1) for m in measured],
-        count=[m.count for m in measured],
-        penalty_low=[_rounded(p) for p in judged.low.tolist()],
-        penalty_high=[_rounded(p) if isfinite(p) else None for p in judged.high.tolist()],
-        mechanism=[mechanism_at.get(m.mechanism or "") for m in measured] if mechanisms else [],
-        kernels=[kernels_at.get(m.kernels) for m in measured] if kernels else [],
-    )
-    return points, mechanisms, kernels
+def _places(column: Sequence[Hashable], listed: Sequence[Hashable]) -> list[int | None]:
+    """Where each entry stands in the list, None for one that is not there; empty for no list."""
+    at = {name: i for i, name in enumerate(listed)}
+    return [at.get(entry) for entry in column] if listed else []
 
 
 def _bound(m: Measured, side: int) -> float | None:
@@ -144,25 +126,16 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _classes(measured: list[Measured], period: Period | None) -> list[_Class]:
-    modulus = period.modulus if period else 1
-    remainders = [c.remainders for c in period.classes] if period else [[0]]
-    return [_Class(modulus, r, [m for m in measured if m.d % modulus in r]) for r in remainders]
-
-
-def _cliffs(c: _Class, looked_at: int) -> list[Cliff]:
-    dims, latency = [m.d for m in c.members], [m.us for m in c.members]
-    at = {m.d: m for m in c.members}
-    return [
-        cliff.model_copy(
-            update={
-                "modulus": c.modulus,
-                "remainders": c.remainders,
-                "cause": _cause(at[cliff.before], at[cliff.after]),
-            }
-        )
-        for cliff in detect.edges(dims, latency, _errors(c.members), looked_at)
-    ]
+def _cliffs(
+    members: Sequence[Measured], modulus: int, remainders: list[int], looked_at: int
+) -> list[Cliff]:
+    """Those within one residue class; ``looked_at`` edges are those of the whole curve."""
+    at = {m.d: m for m in members}
+    errors = known_errors([m.error for m in members])
+    found = detect.edges(list(at), [m.us for m in members], errors, looked_at)
+    where = {"modulus": modulus, "remainders": remainders}
+    return [c.model_copy(update={**where, "cause": _cause(at[c.before], at[c.after])})
+            for c in found]  # fmt: skip
 
 
 def _cause(before: Measured, after: Measured) -> str | None:
@@ -176,24 +149,21 @@ def _cause(before: Measured, after: Measured) -> str | None:
     return "same kernel"
 
 
-def _tiers(axis: str, c: _Class, cliffs: list[Cliff]) -> list[Tier]:
-    """Stretches of the class between cliffs and between changes of mechanism."""
-    edges = {cliff.after for cliff in cliffs}
+def _tiers(
+    members: Sequence[Measured], axis: str, modulus: int, remainders: list[int], edges: set[int]
+) -> list[Tier]:
+    """Stretches of a residue class between cliffs and between changes of mechanism."""
     stretches: list[list[Measured]] = []
-    for m in c.members:
+    for m in members:
         if not stretches or m.d in edges or m.mechanism != stretches[-1][-1].mechanism:
             stretches.append([])
         stretches[-1].append(m)
-    name = detect.label(axis, c.modulus, c.remainders)
+    name = detect.label(axis, modulus, remainders)
     return [
         Tier(
-            name=name,
-            first=stretch[0].d,
-            last=stretch[-1].d,
-            modulus=c.modulus,
-            remainders=c.remainders,
-            mechanism=stretch[0].mechanism,
+            name=name, first=stretch[0].d, last=stretch[-1].d, modulus=modulus,
+            remainders=remainders, mechanism=stretch[0].mechanism,
             median_us=_rounded(median(m.us for m in stretch)),
         )
         for stretch in stretches
-    ]
+    ]  # fmt: skip

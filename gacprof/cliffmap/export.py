@@ -133,22 +133,17 @@ def settings(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     best = _best(tables)
     found = []
     for tool in TOOLS:
-        known = [table[tool.default] for table in tables if tool.default in table]
-        default = _worst(known) if len(known) == len(tables) else None
+        judged = all(tool.default in table for table in tables)
+        default = _worst([table[tool.default] for table in tables]) if judged else None
         found.append(
             {
-                "tool": tool.tool,
-                "option": tool.option,
-                "value": best.modulus,
-                "rounds": tool.rounds,
-                "penalty": best.penalty,
-                "loses": best.loses,
-                "unreached": best.unreached,
-                "default": tool.default,
+                "tool": tool.tool, "option": tool.option, "value": best.modulus,
+                "rounds": tool.rounds, "penalty": best.penalty, "loses": best.loses,
+                "unreached": best.unreached, "default": tool.default,
                 "default_penalty": default.penalty if default else None,
                 "default_loses": default.loses if default else None,
             }
-        )
+        )  # fmt: skip
     return found
 
 
@@ -162,6 +157,9 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
     for curve in cliff_map.curves:
         if curve.operator == "linear" and curve.axis in ("K", "N") and moduli(curve):
             scopes.setdefault((curve.dtype, curve.fixed.get("M", 1)), []).append(curve)
+    # By rules a value is known, not what it loses.
+    lost = ("penalty", "loses", "default_penalty", "default_loses")
+    untimed = {**dict.fromkeys(lost), "basis": BASIS} if cliff_map.by_rules else {}
     found = []
     for (dtype, tokens), curves in sorted(scopes.items()):
         try:
@@ -174,16 +172,10 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
                 "M": tokens,
                 "axes": sorted({curve.axis for curve in curves}),
                 "curves": [curve.identity for curve in curves],
-                "tools": [_untimed(tool) for tool in tools] if cliff_map.by_rules else tools,
+                "tools": [{**tool, **untimed} for tool in tools],
             }
         )
     return found
-
-
-def _untimed(tool: dict[str, Any]) -> dict[str, Any]:
-    """By rules a value is known, not what it loses."""
-    lost = ("penalty", "loses", "default_penalty", "default_loses")
-    return {**tool, **dict.fromkeys(lost), "basis": BASIS}
 
 
 def settings_rows(cliff_map: CliffMap) -> list[dict[str, Any]]:
@@ -232,26 +224,16 @@ def _pairs(values: dict[str, Any]) -> str:
 
 def _axis(curve: Curve) -> dict[str, Any]:
     judged = _by_modulus(curve)
+    best = asdict(_best([judged])) if judged else None
+    if best and curve.by_rules:
+        best |= dict.fromkeys(("penalty", "worst_penalty", "loses"))
     return {
-        "operator": curve.operator,
-        "axis": curve.axis,
-        "dtype": curve.dtype,
-        "fixed": curve.fixed,
-        "flags": curve.flags,
-        "first": curve.coverage.first,
-        "last": curve.coverage.settled,
-        "safe": curve.safe,
-        "undecided": curve.undecided,
-        "frontier": curve.frontier,
-        "best_modulus": _modulus(curve, _best([judged])) if judged else None,
-    }
-
-
-def _modulus(curve: Curve, best: Modulus) -> dict[str, Any]:
-    found = asdict(best)
-    if curve.by_rules:
-        found |= dict.fromkeys(("penalty", "worst_penalty", "loses"))
-    return found
+        "operator": curve.operator, "axis": curve.axis, "dtype": curve.dtype,
+        "fixed": curve.fixed, "flags": curve.flags,
+        "first": curve.coverage.first, "last": curve.coverage.settled,
+        "safe": curve.safe, "undecided": curve.undecided, "frontier": curve.frontier,
+        "best_modulus": best,
+    }  # fmt: skip
 
 
 def _worst(several: Sequence[Modulus]) -> Modulus:

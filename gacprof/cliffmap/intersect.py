@@ -15,8 +15,6 @@ from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Flag
 
-_WORST_FIRST: tuple[Verdict, ...] = ("misaligned", "undecided")
-
 
 @dataclass(frozen=True)
 class SharedDim(JudgedDim):
@@ -114,7 +112,7 @@ def intersect(
     Raises :class:`MapError` for fewer than two maps, two of one name, or no dim in common;
     :class:`MapLookupError` where a map has no such axis.
     """
-    _check(maps)
+    check_different(maps, "an intersection")
     first, *others = (m.select(operator, axis, dtype, flags, **fixed) for m in maps)
     sizes = [[curve.fixed for curve in of_map] for of_map in others]
     shared = best([curve for curve in first if all(curve.fixed in s for s in sizes)], near)
@@ -127,18 +125,19 @@ def intersect(
 
 def intersect_uses(maps: Sequence[CliffMap], uses: Sequence[Use]) -> Intersection:
     """One dim of several operators (:meth:`CliffMap.joint_candidates`) on several maps."""
-    _check(maps)
+    check_different(maps, "an intersection")
     judged = {m.name: m.judge_jointly(uses) for m in maps}
     operators = " + ".join(dict.fromkeys(use.operator for use in uses))
     axes = " + ".join(dict.fromkeys(use.axis for use in uses))
     return _together(operators, axes, {name: f"{len(uses)} uses" for name in judged}, judged)
 
 
-def _check(maps: Sequence[CliffMap]) -> None:
+def check_different(maps: Sequence[CliffMap], what: str) -> None:
+    """Raises :class:`MapError` for fewer than two maps, and for two of one name."""
     names = [m.name for m in maps]
     if len(set(names)) < max(2, len(names)):
         raise MapError(
-            f"an intersection needs two maps of different names, not {', '.join(names) or 'none'} "
+            f"{what} needs two maps of different names, not {', '.join(names) or 'none'} "
             "(gacprof map build has --name)"
         )
 
@@ -153,24 +152,20 @@ def _together(
         raise MapError(
             f"{' and '.join(curves)} measured no {axis} of {operator} in common: {', '.join(spans)}"
         )
-    return Intersection(
-        operator,
-        axis,
-        curves,
-        [_shared({n: known[d] for n, known in by_dim.items()}) for d in common],
-    )
+    dims = [_shared({name: known[d] for name, known in by_dim.items()}) for d in common]
+    return Intersection(operator, axis, curves, dims)
 
 
 def _shared(candidates: Mapping[str, Candidate]) -> SharedDim:
     """One dim by its candidate on each map."""
-    here = list(candidates.values())
     timed = {name: c for name, c in candidates.items() if not c.by_rules}
-    verdicts = {c.verdict for c in here}
+    verdicts = {c.verdict for c in candidates.values()}
+    worst_first: tuple[Verdict, ...] = ("misaligned", "undecided")
     bounds = [c.penalty_high for c in timed.values() if c.penalty_high is not None]
     return SharedDim(
-        d=here[0].d,
+        d=next(iter(candidates.values())).d,
         worst_penalty=max((c.penalty for c in timed.values()), default=None),
-        verdict=next((v for v in _WORST_FIRST if v in verdicts), "safe"),
+        verdict=next((v for v in worst_first if v in verdicts), "safe"),
         penalties={name: c.penalty for name, c in timed.items()},
         latencies_us={name: c.latency_us for name, c in timed.items()},
         penalty_high=max(bounds) if bounds and len(bounds) == len(timed) else None,

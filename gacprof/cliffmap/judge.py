@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gacprof.cliffmap.schema import Curve, MapFile, Period
+    from gacprof.cliffmap.schema import MapFile, Period
 
 Verdict = Literal["safe", "misaligned", "undecided"]
 
@@ -66,25 +66,27 @@ def judge(
     e = np.zeros(len(y)) if error is None else np.asarray(error, dtype=np.float64)
     penalty, low, high = np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))
     one = NormalDist().inv_cdf(1 - LEVEL)
-    sure, loose = _Frontier(1), _Frontier(-1)  # the larger dims that can bound a penalty at all
+    sure: _Dims = []  # the larger dims that can bound a penalty at all
+    loose: _Dims = []
     for i in range(len(y) - 2, -1, -1):
-        own, spread = float(y[i]), float(e[i])
-        for frontier in (sure, loose):
-            frontier.add(float(y[i + 1]), float(e[i + 1]))
+        own, spread, after = float(y[i]), float(e[i]), (float(y[i + 1]), float(e[i + 1]))
+        sure, loose = _with(sure, *after, 1), _with(loose, *after, -1)
         many = NormalDist().inv_cdf(1 - LEVEL / (len(y) - 1 - i))
-        penalty[i] = max(0.0, own - min(other for other, _ in sure.members))
-        low[i] = max(
-            0.0, *(own - a - many * sqrt(spread * spread + b * b) for a, b in sure.members)
-        )
-        high[i] = max(
-            0.0, *(own - a + one * sqrt(spread * spread + b * b) for a, b in loose.members)
-        )
+        penalty[i] = max(0.0, own - min(other for other, _ in sure))
+        low[i] = max(0.0, *(own - a - many * sqrt(spread * spread + b * b) for a, b in sure))
+        high[i] = max(0.0, *(own - a + one * sqrt(spread * spread + b * b) for a, b in loose))
     high[~np.isfinite(e)] = np.inf  # the largest dim's too, which is compared with none
     if settled is not None:
         high[~np.asarray(settled, dtype=bool)] = np.inf
     penalty, low, high = np.expm1(penalty), np.expm1(low), np.expm1(high)
     verdicts = tuple(verdict_of(a, b, tolerance) for a, b in zip(low, high, strict=True))
     return Judged(penalty, low, high, verdicts)
+
+
+def known_errors(error: Sequence[float | None]) -> list[float] | None:
+    """Errors as :func:`judge` takes them: infinite where one is unknown and others are not."""
+    known = any(e is not None for e in error)
+    return [inf if e is None else e for e in error] if known else None
 
 
 WIDEST_GAP = 1.25
@@ -159,20 +161,16 @@ def _settles(
     )
 
 
-class _Frontier:
-    """Logarithms of latencies with their errors: those that no faster one of at most the same
-    error (``sign`` 1), or of at least the same (-1), makes superfluous. They are few."""
+_Dims = list[tuple[float, float]]
+"""Logarithms of latencies with their errors."""
 
-    def __init__(self, sign: int) -> None:
-        self.sign = sign
-        self.members: list[tuple[float, float]] = []
 
-    def add(self, y: float, e: float) -> None:
-        sign = self.sign
-        if any(a <= y and sign * b <= sign * e for a, b in self.members):
-            return
-        kept = [(a, b) for a, b in self.members if a < y or sign * b < sign * e]
-        self.members = [*kept, (y, e)]
+def _with(dims: _Dims, y: float, e: float, sign: int) -> _Dims:
+    """The dims and another one, without those that a faster one of at most the same error (``sign``
+    1), or of at least the same (-1), makes superfluous. They are few."""
+    if any(a <= y and sign * b <= sign * e for a, b in dims):
+        return dims
+    return [*((a, b) for a, b in dims if a < y or sign * b < sign * e), (y, e)]
 
 
 def verdict_of(low: float, high: float, tolerance: float) -> Verdict:
@@ -201,23 +199,18 @@ def too_noisy(file: MapFile) -> str:
     floor = file.noise.floor
     if floor is not None and floor > MOST_FLOOR:
         reasons.append(f"its A/A floor is {floor:.1%}, above {MOST_FLOOR:.0%}")
-    counted = [_wide(curve) for curve in file.curves]
-    wide, dims = (sum(column) for column in zip(*counted, strict=True)) if counted else (0, 0)
-    if wide > MOST_WIDE * dims:
+    bounds = [
+        (verdict, high, WIDE * curve.tolerance)
+        for curve in file.curves
+        for d, verdict, high in zip(
+            curve.points.d, curve.verdicts, curve.points.penalty_high, strict=True
+        )
+        if curve.coverage.settles(d)
+    ]
+    wide = sum(v == "undecided" and (high is None or high > most) for v, high, most in bounds)
+    if wide > MOST_WIDE * len(bounds):
         reasons.append(
-            f"{wide} of {dims} dims are undecided with penalties of up to more than "
+            f"{wide} of {len(bounds)} dims are undecided with penalties of up to more than "
             f"{WIDE} tolerances"
         )
     return " and ".join(reasons)
-
-
-def _wide(curve: Curve) -> tuple[int, int]:
-    """(undecided dims of a wide or unknown bound, all dims), of those that could be decided."""
-    undecided, most = set(curve.undecided), WIDE * curve.tolerance
-    within = [
-        (d, high)
-        for d, high in zip(curve.points.d, curve.points.penalty_high, strict=True)
-        if curve.coverage.settles(d)
-    ]
-    wide = sum(d in undecided and (high is None or high > most) for d, high in within)
-    return wide, len(within)

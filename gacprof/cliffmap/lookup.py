@@ -98,7 +98,8 @@ def measured(curve: Curve, d: int) -> Lookup | None:
 def between(curve: Curve, d: int) -> Lookup | None:
     """Linear between the two measured neighbours of d's tier; None where d is in no one tier."""
     tiers = [tier for tier in curve.tiers if tier.holds(d)]
-    dims, latency, step = curve.points.d, curve.points.median_us, finest_step(curve.points.d)
+    p, dims, latency = curve.points, curve.points.d, curve.points.median_us
+    step = finest_step(dims)
     # A sweep in steps says nothing of residues that it never visited.
     if len(tiers) != 1 or (d - dims[0]) % step:
         return None
@@ -108,17 +109,15 @@ def between(curve: Curve, d: int) -> Lookup | None:
     a, b = dims[before], dims[after]
     if b / a > WIDEST_GAP:
         return None
-    around = [latency[before], latency[after]]
+    ends: list[int | None] = [before, after]
     if curve.period is None:
-        places = [curve.points.place(d + step * steps) for steps in AROUND_A_HOLE]
-        around = [latency[place] for place in places if place is not None]
-        if len(around) < len(places):
-            return None
-    if max(around) > WIDEST_STEP * min(around):
+        ends = [p.place(d + step * steps) for steps in AROUND_A_HOLE]
+    around = [latency[end] for end in ends if end is not None]
+    if len(around) < len(ends) or max(around) > WIDEST_STEP * min(around):
         return None
     middle = latency[before] + (d - a) / (b - a) * (latency[after] - latency[before])
-    lows = [low for low in (curve.points.low_us[before], curve.points.low_us[after]) if low]
-    highs = [high for high in (curve.points.high_us[before], curve.points.high_us[after]) if high]
+    lows = [low for low in (p.low_us[before], p.low_us[after]) if low]
+    highs = [high for high in (p.high_us[before], p.high_us[after]) if high]
     return Lookup(
         middle,
         min([*lows, middle]) if lows else None,
@@ -126,13 +125,6 @@ def between(curve: Curve, d: int) -> Lookup | None:
         "scaled",
         f"{curve.identity}, between {curve.axis}={a} and {b} of the tier '{tiers[0].name}'",
     )
-
-
-def _target(file: MapFile) -> Target:
-    """What the rules of a map by rules are about."""
-    from gacprof.rules import target
-
-    return target(file.device.name, file.provenance.stack.get("torch") or "")
 
 
 def _by_rules(query: _Query, target: Target) -> Lookup | None:
@@ -175,7 +167,11 @@ class Index:
     def __init__(self, file: MapFile) -> None:
         self._name = file.name
         self._measured = file.provenance.kind == "measured"
-        self._rules = _target(file) if file.provenance.kind == "rules" else None
+        self._rules: Target | None = None
+        if file.provenance.kind == "rules":
+            from gacprof.rules import target
+
+            self._rules = target(file.device.name, file.provenance.stack.get("torch") or "")
         self._through: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         self._alike: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         for curve in file.curves:
@@ -195,25 +191,18 @@ class Index:
         """The latency at these dims. Raises :class:`MapLookupError` where the map cannot say."""
         query = _Query(operator, complete_dims(operator, dims), dtype, flags or {})
         curves = list(self._curves_through(query))
+        found = self._exact(query, curves)
         if self._rules is not None:
-            found = self._exact(query, curves) or _by_rules(query, self._rules)
+            found = found or _by_rules(query, self._rules)
         else:
-            found = (
-                self._exact(query, curves)
-                or _nearest_flags(
-                    (distance, between(c, query.dims[c.axis])) for distance, c in curves
-                )
-                or self._scaled(query)
-            )
+            near = ((distance, between(c, query.dims[c.axis])) for distance, c in curves)
+            found = found or _nearest_flags(near) or self._scaled(query)
         if found is None:
             shape = " ".join(f"{name}={size}" for name, size in sorted(query.dims.items()))
             raise MapLookupError(
                 f"the map '{self._name}' cannot tell the latency of {operator} {shape} {dtype}",
-                operator=operator,
-                dims=query.dims,
-                dtype=dtype,
-                flags=query.flags,
-            )
+                operator, query.dims, dtype, flags,
+            )  # fmt: skip
         unbounded = self._measured and found.low_us is None
         return replace(found, unbounded=True) if unbounded else found
 
@@ -264,11 +253,14 @@ class Index:
             wanted = query.dims[name]
             if wanted == there:
                 continue
-            spanning = self._spanning(curve, query, name, there)
+            low, high = sorted((there, wanted))
+            alike = self._alike.get(_alike(curve, name, query.but(name)), ())
+            spanning = [c for c in alike if c.points.d[0] <= low and high <= c.points.d[-1]]
             if spanning:
                 ratio = _measured_ratio(spanning, query, name, there)
-            else:
-                ratio, blind = _blind_ratio(there, wanted), blind + 1
+            else:  # by work alone, along a dim over which no curve leads this way
+                far = high / low > BLIND_RATIO or gcd(there, wanted) % BLIND_MULTIPLE
+                ratio, blind = None if far else wanted / there, blind + 1
             if ratio is None or blind > 1:
                 return None
             factor *= ratio
@@ -281,12 +273,6 @@ class Index:
             kind="scaled",
             source=", ".join([here.source, *steps]),
         )
-
-    def _spanning(self, curve: Curve, query: _Query, name: str, there: int) -> list[Curve]:
-        """Curves over ``name``, of the same flags, that hold both ends of the way."""
-        low, high = sorted((there, query.dims[name]))
-        alike = self._alike.get(_alike(curve, name, query.but(name)), ())
-        return [c for c in alike if c.points.d[0] <= low and high <= c.points.d[-1]]
 
 
 def _measured_ratio(spanning: list[Curve], query: _Query, name: str, there: int) -> float | None:
@@ -304,15 +290,9 @@ def _measured_ratio(spanning: list[Curve], query: _Query, name: str, there: int)
     return end.latency_us / start.latency_us if start and end else None
 
 
-def _blind_ratio(there: int, wanted: int) -> float | None:
-    """By work alone, along a dim over which no curve leads this way."""
-    far = max(there, wanted) / min(there, wanted) > BLIND_RATIO
-    return None if far or gcd(there, wanted) % BLIND_MULTIPLE else wanted / there
-
-
 def _nearest_flags(hits: Iterable[tuple[tuple[int, int], Lookup | None]]) -> Lookup | None:
-    found = [(distance, hit) for distance, hit in hits if hit is not None]
-    return min(found, key=lambda hit: hit[0])[1] if found else None
+    found = ((distance, hit) for distance, hit in hits if hit is not None)
+    return min(found, key=lambda hit: hit[0], default=(None, None))[1]
 
 
 def _through(of: Curve | LonePoint | _Query, axis: str, fixed: Mapping[str, int]) -> tuple:

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, of_curve, of_sums
-from gacprof.cliffmap.judge import settled_of_sum, too_noisy
+from gacprof.cliffmap.judge import known_errors, settled_of_sum, too_noisy
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import (
@@ -164,7 +164,9 @@ class CliffMap(Framed):
         curve = self.curve(operator, axis, dtype, flags, near=d, **fixed)
         place = curve.points.place(d)
         if place is None:
-            raise MapLookupError.at(curve, d, f"{axis}={d} was not measured on {curve.identity}")
+            why = f"{axis}={d} was not measured on {curve.identity}"
+            dims = {**curve.fixed, axis: d}
+            raise MapLookupError(why, operator, dims, curve.dtype, curve.flags)
         return detect.penalty(curve.points.median_us)[place]
 
     def candidates(
@@ -191,12 +193,11 @@ class CliffMap(Framed):
         curve = self.curve(operator, axis, dtype, flags, near=near, **fixed)
         first, last = curve.points.d[0], curve.points.d[-1]
         if not first <= near <= last:
-            raise MapLookupError.at(
-                curve,
-                near,
+            raise MapLookupError(
                 f"the map '{self.name}' holds {axis} from {first} to {last} on "
                 f"{curve.identity}, not near {near}",
-            )
+                operator, {**curve.fixed, axis: near}, curve.dtype, curve.flags,
+            )  # fmt: skip
         return choose(
             of_curve(curve), near,
             below=below, above=above, window=window, count=count, safe_only=safe_only,
@@ -213,16 +214,13 @@ class CliffMap(Framed):
         :class:`MapLookupError` where there is none, naming the sweep of the first use.
         """
         judged = self.judge_jointly(uses)
-        first, last = judged[0].d, judged[-1].d
+        first, last, use = judged[0].d, judged[-1].d, uses[0]
         if not first <= near <= last:
             raise MapLookupError(
                 f"the map '{self.name}' knows all {len(uses)} uses from {first} to {last} only, "
                 f"not near {near}",
-                operator=uses[0].operator,
-                dims={**uses[0].fixed, uses[0].axis: near},
-                dtype=uses[0].dtype,
-                flags=uses[0].flags,
-            )
+                use.operator, {**use.fixed, use.axis: near}, use.dtype, use.flags,
+            )  # fmt: skip
         return choose(judged, near, **limits)
 
     def judge_jointly(self, uses: Sequence[Use]) -> list[Candidate]:
@@ -235,27 +233,17 @@ class CliffMap(Framed):
         sizes = sorted({d for c in curves for d in c.points.d if first <= d <= last})
         known = [(d, *total) for d in sizes if (total := self._total(uses, d)) is not None]
         if not known:
+            use = uses[0]
             raise MapLookupError(
                 f"the map '{self.name}' holds no size at which all {len(uses)} uses can be told",
-                operator=uses[0].operator,
-                dims=uses[0].fixed,
-                dtype=uses[0].dtype,
-                flags=uses[0].flags,
-                axis=uses[0].axis,
-            )
+                use.operator, use.fixed, use.dtype, use.flags, use.axis,
+            )  # fmt: skip
         d, latency, error = (list(column) for column in zip(*known, strict=True))
         tolerance = min(curve.tolerance for curve in curves)
-        return of_sums(
-            d,
-            latency,
-            None if all(e is None for e in error) else [inf if e is None else e for e in error],
-            tolerance,
-            settled_of_sum(
-                d, latency, [(c.settled_among(d), c.foretells) for c in curves], tolerance
-            ),
-            " + ".join(dict.fromkeys(curve.identity for curve in curves)),
-            by_rules=self.by_rules,
-        )
+        each = [(curve.settled_among(d), curve.foretells) for curve in curves]
+        settled = settled_of_sum(d, latency, each, tolerance)
+        names = " + ".join(dict.fromkeys(curve.identity for curve in curves))
+        return of_sums(d, latency, known_errors(error), tolerance, settled, names, self.by_rules)
 
     def _nearest(self, use: Use) -> Curve:
         fixed = complete_dims(use.operator, use.fixed)
@@ -286,17 +274,11 @@ class CliffMap(Framed):
         fixed: Mapping[str, int],
     ) -> MapLookupError:
         check_names(self.curves, operator, axis)
+        why = why_none(self.curves, operator, axis, dtype, flags, fixed)
         held = any((c.operator, c.axis) == (operator, axis) for c in self.curves)
-        why = why_none(self.curves, operator, axis, dtype, flags, fixed) if held else ""
-        there = f" with these settings: {why}" if why else ""
-        return MapLookupError(
-            f"the map '{self.name}' has no curve of {operator} over {axis}{there}",
-            operator=operator,
-            dims=fixed,
-            dtype=dtype,
-            flags=flags,
-            axis=axis,
-        )
+        there = f" with these settings: {why}" if why and held else ""
+        missing = f"the map '{self.name}' has no curve of {operator} over {axis}{there}"
+        return MapLookupError(missing, operator, fixed, dtype, flags, axis)
 
     @cached_property
     def _index(self) -> Index:

@@ -64,19 +64,13 @@ class CurveBlocks:
         """The devices that measured it, of several equal ones."""
         return sorted({block.device for block in self.blocks})
 
-    @property
-    def units(self) -> list[int]:
-        """By block, what its times may depend on as a whole: see :func:`units_of`."""
-        return units_of(self.blocks)
-
 
 def units_of(blocks: Sequence[Block]) -> list[int]:
     """The number of each block's process; of its device, where several measured the curve: what
     processes of one device have in common would pass for certain otherwise."""
     names = sorted({block.device for block in blocks})
-    if len(names) < 2:
-        return [block.process for block in blocks]
-    return [names.index(block.device) for block in blocks]
+    several = len(names) > 1
+    return [names.index(block.device) if several else block.process for block in blocks]
 
 
 def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
@@ -89,18 +83,17 @@ def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
     across: list[float] = []
     standard: list[float] = []
     for curve in curves:
-        pairs = curve.pairs
+        pairs, several = curve.pairs, len(curve.devices) > 1
         if not pairs:
             continue
-        several = len(curve.devices) > 1
-        found = half_sample_differences(curve.log_us, curve.units, pairs, 1 if several else None)
-        differences += found.tolist()
-        across += found.tolist() if several else []
+        units = units_of(curve.blocks)
+        found = half_sample_differences(curve.log_us, units, pairs, 1 if several else None).tolist()
+        differences += found
+        across += found if several else []
         for i, j in pairs:
             spread = float(np.hypot(curve.fit.error[i], curve.fit.error[j]))
             if 0 < spread < np.inf:
                 standard.append(abs(curve.fit.effect[i] - curve.fit.effect[j]) / spread)
-    number = sum(len(curve.pairs) for curve in curves)
     if not differences:
         return Noise(floor=None, reason="no hidden A/A replicate was measured often enough")
     floor = max(aa_floor(differences), aa_floor(across) if len(across) >= LEAST_PAIRS else 0.0)
@@ -108,7 +101,7 @@ def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
     return Noise(
         floor=float(f"{np.expm1(floor):.4g}"),
         quantile=FLOOR_QUANTILE,
-        pairs=number,
+        pairs=sum(len(curve.pairs) for curve in curves),
         processes=len({block.process for curve in curves for block in curve.blocks}),
         inflation=round(max(1.0, off), 3),
     )
@@ -157,13 +150,9 @@ def levels_of(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> list[Fl
 def checks(curves: Sequence[CurveBlocks], levels: Sequence[Floats] = ()) -> list[Check]:
     """Carry-over from the predecessor, drift of the level, contention, how far ``levels`` of
     curves moved (log), and whether equal devices are equally fast, each tested."""
-    found = [
-        _carry_over(curves),
-        _drift(curves),
-        _contention(curves),
-        _moved(levels),
-        _devices(curves),
-    ]
+    found = (
+        _carry_over(curves), _drift(curves), _contention(curves), _moved(levels), _devices(curves)
+    )  # fmt: skip
     return [check for check in found if check is not None]
 
 

@@ -133,14 +133,15 @@ def _period(
     effects = _effects(logs, modulus)
     groups = _grouped(effects, floor)
     levels = [median(effects[place][0] for place in group) for group in groups]
+    ratios = [round(exp(level - levels[0]), 4) for level in levels]
+    smallest, remainders = _reduced(
+        modulus * step,
+        [{(first + place * step) % (modulus * step) for place in group} for group in groups],
+    )
     classes = [
-        ResidueClass(
-            remainders=sorted((first + place * step) % (modulus * step) for place in group),
-            ratio=round(exp(level - levels[0]), 4),
-        )
-        for group, level in zip(groups, levels, strict=True)
+        ResidueClass(remainders=sorted(one), ratio=ratio)
+        for one, ratio in zip(remainders, ratios, strict=True)
     ]
-    smallest, classes = _reduced(modulus * step, classes)
     return Period(modulus=smallest, classes=classes, explained=round(explained, 4))
 
 
@@ -251,12 +252,8 @@ def _effects(logs: Array, modulus: int) -> dict[int, tuple[float, float]]:
     relative = _against_period(logs, modulus)
     apart = relative.ravel() - _by_residue(relative.ravel(), modulus)
     spread = MAD * float(np.nanmedian(np.abs(apart - np.nanmedian(apart))))
-    columns = {i: column[~np.isnan(column)] for i, column in enumerate(relative.T)}
-    return {
-        i: (float(np.median(column)), spread / len(column) ** 0.5)
-        for i, column in columns.items()
-        if len(column)
-    }
+    columns = ((i, column[~np.isnan(column)]) for i, column in enumerate(relative.T))
+    return {i: (float(np.median(c)), spread / len(c) ** 0.5) for i, c in columns if len(c)}
 
 
 def _grouped(effects: dict[int, tuple[float, float]], floor: float) -> list[list[int]]:
@@ -271,13 +268,10 @@ def _grouped(effects: dict[int, tuple[float, float]], floor: float) -> list[list
     return groups
 
 
-def _reduced(modulus: int, classes: list[ResidueClass]) -> tuple[int, list[ResidueClass]]:
+def _reduced(modulus: int, classes: list[set[int]]) -> tuple[int, list[set[int]]]:
     """The same classes by the smallest divisor of the modulus that separates them."""
     for smaller in (m for m in range(2, modulus) if modulus % m == 0):
-        merged = [{r % smaller for r in c.remainders} for c in classes]
-        if sum(len(m) for m in merged) == len(set().union(*merged)):
-            return smaller, [
-                ResidueClass(remainders=sorted(m), ratio=c.ratio)
-                for m, c in zip(merged, classes, strict=True)
-            ]
+        merged = [{r % smaller for r in remainders} for remainders in classes]
+        if sum(map(len, merged)) == len(set().union(*merged)):
+            return smaller, merged
     return modulus, classes

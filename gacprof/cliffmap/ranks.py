@@ -99,9 +99,8 @@ def _only_dtype(cliff_map: CliffMap) -> str:
 
 def _regime(cliff_map: CliffMap, dtype: str) -> dict[str, Flag]:
     """Cold weights where the map has them, as a diagnosis and a plan take them."""
-    curves = cliff_map.select("linear", dtype=dtype)
-    cold = any(curve.flags.get("cache") == "cold" for curve in curves)
-    return {"cache": "cold"} if cold else {}
+    cold: dict[str, Flag] = {"cache": "cold"}
+    return cold if cliff_map.select("linear", dtype=dtype, flags=cold) else {}
 
 
 def _measured(
@@ -124,18 +123,17 @@ def _check_measured(
     curves = cliff_map.select("linear", use.axis, use.dtype, use.flags, **use.dims)
     spans = [(curve.points.d[0], curve.points.d[-1]) for curve in curves]
     at = ", ".join(f"{name}={size}" for name, size in use.dims.items())
+    of = f"linear over {use.axis} at {at}"
     if not spans:
-        why = f"the map '{cliff_map.name}' has no curve of linear over {use.axis} at {at}"
+        why = f"has no curve of {of}"
     elif within is not None and not any(a <= within[0] and b >= within[1] for a, b in spans):
-        why = (
-            f"the map '{cliff_map.name}' holds ranks from {spans[0][0]} to {spans[0][1]} of linear "
-            f"over {use.axis} at {at}, not {within[0]} to {within[1]}"
-        )
+        first, last = spans[0]
+        why = f"holds ranks from {first} to {last} of {of}, not {within[0]} to {within[1]}"
     else:
         return
     raise MapLookupError(
-        why, operator="linear", dims=use.dims, dtype=use.dtype, flags=use.flags, axis=use.axis,
-        command=command,
+        f"the map '{cliff_map.name}' {why}",
+        "linear", use.dims, use.dtype, use.flags, use.axis, command,
     )  # fmt: skip
 
 

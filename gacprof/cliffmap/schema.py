@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gacprof.cliffmap.judge import settled_dims
+from gacprof.cliffmap.judge import Verdict, settled_dims
 from gacprof.core.formatting import Framed
+from gacprof.core.points import Point
 
 SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
 
@@ -182,10 +183,9 @@ class Points(_Strict):
 
     @model_validator(mode="after")
     def _columns_agree(self) -> Points:
-        n = len(self.d)
-        of_all = ("median_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
-        lengths = {len(getattr(self, name)) for name in of_all}
-        if lengths != {n} or not {len(self.mechanism), len(self.kernels)} <= {0, n}:
+        n, lengths = len(self.d), {name: len(column) for name, column in self}
+        optional = {lengths.pop("mechanism"), lengths.pop("kernels")}
+        if set(lengths.values()) != {n} or not optional <= {0, n}:
             raise ValueError("the columns of 'points' differ in length")
         if n < 2:
             raise ValueError(f"an axis needs two dims at least, this one has {n}")
@@ -345,25 +345,19 @@ class Curve(_Strict, Framed):
         return self.by_rules or self.period is not None
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
-        p, verdict = self.points, dict.fromkeys(self.safe, "safe")
-        verdict |= dict.fromkeys(self.misaligned, "misaligned")
-        columns = (p.d, p.median_us, p.low_us, p.high_us, p.count, p.penalty_low, p.penalty_high)
-        for d, *numbers in zip(*columns, strict=True):
+        p = self.points
+        names = ("latency_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
+        columns = (p.median_us, p.low_us, p.high_us, p.count, p.penalty_low, p.penalty_high)
+        for d, verdict, *numbers in zip(p.d, self.verdicts, *columns, strict=True):
+            told = dict(zip(names, numbers, strict=True))
             if self.by_rules:
-                yield {
-                    self.axis: d,
-                    "tier": int(numbers[0]),
-                    "verdict": verdict.get(d, "undecided"),
-                    "on_frontier": d in self.frontier,
-                    "basis": BASIS,
-                }
-                continue
-            names = ("latency_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
+                told = {"tier": int(numbers[0])}
             yield {
                 self.axis: d,
-                **dict(zip(names, numbers, strict=True)),
-                "verdict": verdict.get(d, "undecided"),
+                **told,
+                "verdict": verdict,
                 "on_frontier": d in self.frontier,
+                **({"basis": BASIS} if self.by_rules else {}),
             }
 
     def frame_title(self) -> str:
@@ -375,10 +369,21 @@ class Curve(_Strict, Framed):
         return self.timer == BY_RULES
 
     @property
+    def verdicts(self) -> list[Verdict]:
+        """Of each measured dim."""
+        verdict: dict[int, Verdict] = dict.fromkeys(self.safe, "safe")
+        verdict |= dict.fromkeys(self.misaligned, "misaligned")
+        return [verdict.get(d, "undecided") for d in self.points.d]
+
+    def point(self, d: int) -> Point:
+        """What was measured at a dim."""
+        dims = {**self.fixed, self.axis: d}
+        return Point.of(self.operator, dims, self.dtype, self.flags)
+
+    @property
     def undecided(self) -> list[int]:
         """Dims that are neither safe nor misaligned."""
-        judged = {*self.safe, *self.misaligned}
-        return [d for d in self.points.d if d not in judged]
+        return [d for d, v in zip(self.points.d, self.verdicts, strict=True) if v == "undecided"]
 
     @property
     def identity(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
+from gacprof.operators import OPERATORS
 
 SHOWN = 6
 """Values that a message lists before it counts the rest."""
@@ -22,14 +23,12 @@ AROUND, RANGE = 16, "64:256"
 class MapLookupError(MapError):
     """The map lacks what was asked; the message ends with the command that measures it.
 
-    The attributes are the ``reason`` and what was asked. ``axis`` is None where a single point was
-    asked for; ``command`` is the one that measures it, where it is known.
+    The attributes are what was asked, ``axis`` None for a single point, and the ``command``.
     """
 
     def __init__(
         self,
         reason: str,
-        *,
         operator: str,
         dims: Mapping[str, int],
         dtype: str | None,
@@ -37,35 +36,18 @@ class MapLookupError(MapError):
         axis: str | None = None,
         command: str = "",
     ) -> None:
-        self.reason = reason
-        self.operator = operator
-        self.dims = dict(dims)
-        self.dtype = dtype
-        self.flags = dict(flags or {})
-        self.axis = axis
-        self.command = command
-        super().__init__(f"{reason}; to measure it: {command or self.sweep}")
+        self.operator, self.dims, self.dtype = operator, dict(dims), dtype
+        self.flags, self.axis = dict(flags or {}), axis
+        self.command = command or self._sweep()
+        super().__init__(f"{reason}; to measure it: {self.command}")
 
-    @classmethod
-    def at(cls, curve: Curve, d: int, reason: str) -> MapLookupError:
-        """Of one dim of a curve."""
-        dims = {**curve.fixed, curve.axis: d}
-        return cls(reason, operator=curve.operator, dims=dims, dtype=curve.dtype, flags=curve.flags)
-
-    @property
-    def sweep(self) -> str:
-        """The command that measures the curve through what is missing; dims that were not asked for
-        are left as SIZE."""
-        from gacprof.operators import OPERATORS
-
+    def _sweep(self) -> str:
+        """The command that measures the curve through what is missing."""
         known = OPERATORS.get(self.operator)
-        names = known.dims if known else ()
-        there = [name for name in names if name in self.dims]
+        there = [name for name in (known.dims if known else ()) if name in self.dims]
         axis = self.axis or (there[-1] if there else "AXIS")
         d = self.dims.get(axis)
-        dims = ",".join(
-            f"{name}={size}" for name, size in sorted(self.dims.items()) if name != axis
-        )
+        dims = ",".join(f"{n}={size}" for n, size in sorted(self.dims.items()) if n != axis)
         parts = [
             f"--op {self.operator} --axis {axis}",
             f"--range {RANGE if d is None else f'{max(1, d - AROUND)}:{d + AROUND}'}",
@@ -85,11 +67,8 @@ def flag_distance(
     ``bias`` False, ``cache`` warm, ``causal`` False, ``mask`` none), then at anything else;
     among equals the one with fewer flags is nearer.
     """
-    for name, value in asked.items():
-        if name not in flags or flags[name] != value:
-            return None
-    from gacprof.operators import OPERATORS
-
+    if any(flags.get(name) != value for name, value in asked.items()):
+        return None
     known = OPERATORS.get(operator)
     default = {name: allowed[0] for name, allowed in known.flags.items()} if known else {}
     strange = sum(
@@ -100,8 +79,6 @@ def flag_distance(
 
 def complete_dims(operator: str, dims: Mapping[str, int]) -> dict[str, int]:
     """The dims with the operator's defaults filled in (``kv_len`` as ``q_len``)."""
-    from gacprof.operators import OPERATORS
-
     full = dict(dims)
     known = OPERATORS.get(operator)
     for name, default in (known.default_dims if known else {}).items():
@@ -165,14 +142,13 @@ def why_none(
     for name, value in wanted.items():
         if value is None:
             continue
-        held = {settings[name] for settings in left if settings.get(name) is not None}
+        held = {settings[name] for settings in left if name in settings}
         left = [settings for settings in left if settings.get(name) == value]
         if not left:
-            there = [
-                str(v) for v in sorted(held, key=lambda v: (v if type(v) is int else 0, str(v)))
-            ]
+            there = sorted(held, key=lambda v: (v if type(v) is int else 0, str(v)))
+            listed = ", ".join(map(str, there[:SHOWN]))
             more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
-            values = f"there are {', '.join(there[:SHOWN])}{more}" if there else "they have none"
+            values = f"there are {listed}{more}" if there else "they have none"
             return f"none has {name} = {value} ({values})"
     return None
 
@@ -191,8 +167,6 @@ def _settings(
 def check_names(curves: Iterable[Curve], operator: str, axis: str | None) -> None:
     """An operator or axis that neither the map nor gacprof knows is a mistake in the question:
     no sweep would answer it. Raises :class:`MapError` with the names that there are."""
-    from gacprof.operators import OPERATORS
-
     axes = {curve.axis for curve in curves if curve.operator == operator}
     known = OPERATORS.get(operator)
     if known is None and not axes:
@@ -217,14 +191,16 @@ def check_whole(name: str, value: Any, least: int) -> None:
         raise MapError(f"{name} must be a whole number, {least} or more, not {value!r}")
 
 
-def check_window(window: Any) -> None:
-    """A half-width, or (first, last) in this order. Raises :class:`MapError`."""
+def span_of(window: Any, near: int) -> tuple[int, int]:
+    """The first and last dim of a window: a half-width, or these two in this order. Raises
+    :class:`MapError`."""
     if not isinstance(window, tuple | list):
         check_whole("window", window, 0)
-        return
+        return near - window, near + window
     if len(window) != 2:
         raise MapError(f"window must be a half-width or (first, last), not {window!r}")
     for end in window:
         check_whole("window", end, 0)
     if window[0] > window[1]:
         raise MapError(f"window is empty: its first dim {window[0]} is above its last {window[1]}")
+    return window[0], window[1]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +18,11 @@ from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
 from gacprof.core.files import write_text
+from gacprof.core.points import Point
+from gacprof.operators import OPERATORS
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.map import CliffMap
-
-FAMILY = SCHEMA.rsplit("/", 1)[0]
 
 ROUNDING = 2e-4
 """Jumps are kept with four decimals, medians with six digits."""
@@ -46,7 +48,7 @@ def read_map(name_or_path: str | Path) -> MapFile:
         file = MapFile.model_validate_json(text)
     except ValidationError as error:
         raise MapError(f"{where} is no cliff map: {_reason(text, error)}") from None
-    fault = _contradiction(file) or _disagreement(file)
+    fault = next(chain(_contradictions(file), _disagreements(file)), None)
     if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file
@@ -61,14 +63,13 @@ def shipped_maps() -> list[str]:
 def write_map(file: MapFile, path: Path) -> None:
     """Write atomically: one line a curve, so that maps stay small and differences readable."""
     data = file.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    lines = [f'"{key}": {_value(value)}' for key, value in data.items()]
+    lines = []
+    for key, value in data.items():
+        text = _compact(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n" + ",\n".join(map(_compact, value)) + "\n]"
+        lines.append(f'"{key}": {text}')
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        return "[\n" + ",\n".join(_compact(entry) for entry in value) + "\n]"
-    return _compact(value)
 
 
 def _compact(value: Any) -> str:
@@ -78,10 +79,8 @@ def _compact(value: Any) -> str:
 def _text(name_or_path: str | Path) -> tuple[str, str]:
     place: Path | Traversable = Path(name_or_path)
     name = str(name_or_path)
-    is_path = (
-        isinstance(name_or_path, Path) or name.endswith(".json") or "/" in name or place.is_file()
-    )
-    if not is_path:
+    named = isinstance(name_or_path, str) and not name.endswith(".json") and "/" not in name
+    if named and not place.is_file():
         place = resources.files("gacprof.maps") / f"{name}.json"
         if name not in shipped_maps():
             raise MapError(
@@ -104,19 +103,18 @@ def _reason(text: str, error: ValidationError) -> str:
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema is None:
         return f"its 'schema' is missing (a map says \"{SCHEMA}\")"
-    if schema != SCHEMA:
-        family, _, version = str(schema).rpartition("/")
-        if family == FAMILY and version.isdigit() and int(version) > int(SCHEMA.split("/")[1]):
-            return f"it is {schema}, newer than the {SCHEMA} of this gacprof; upgrade gacprof"
-        if family == FAMILY and version.isdigit():
-            return (
-                f"it is {schema}, of an earlier gacprof that did not measure in blocks; make it "
-                "anew (gacprof sweep … --out RUN, then gacprof map build RUN)"
-            )
+    if schema == SCHEMA:
+        first = error.errors()[0]
+        return f"{_place(first['loc'], data)}: {first['msg'].removeprefix('Value error, ')}"
+    (family, own), (other, _, version) = SCHEMA.split("/"), str(schema).rpartition("/")
+    if other != family or not version.isdigit():
         return f"its schema is {schema!r}, not {SCHEMA}"
-    first = error.errors()[0]
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{_place(first['loc'], data)}: {message}"
+    if int(version) > int(own):
+        return f"it is {schema}, newer than the {SCHEMA} of this gacprof; upgrade gacprof"
+    return (
+        f"it is {schema}, of an earlier gacprof that did not measure in blocks; make it "
+        "anew (gacprof sweep … --out RUN, then gacprof map build RUN)"
+    )
 
 
 def _place(loc: tuple[int | str, ...], data: Any) -> str:
@@ -133,105 +131,71 @@ def _place(loc: tuple[int | str, ...], data: Any) -> str:
     return words or "the file"
 
 
-def _contradiction(file: MapFile) -> str | None:
-    """The first finding that the points of its curve contradict, in words; None if all follow."""
+def _contradictions(file: MapFile) -> Iterator[str]:
+    """Findings that the points of their curve contradict, in words."""
     for number, curve in enumerate(file.curves):
-        fault = _of_dims(curve) or _of_safe(curve) or _of_cliffs(curve) or _of_coverage(curve)
-        if fault is not None:
-            return f"curves[{number}] ({curve.identity}): {fault}"
-    return None
+        for fault in chain(_of_dims(curve), _of_verdicts(curve), _of_cliffs(curve)):
+            yield f"curves[{number}] ({curve.identity}): {fault}"
 
 
-def _of_dims(curve: Curve) -> str | None:
+def _of_dims(curve: Curve) -> Iterator[str]:
     """The axis and the fixed dims are all that a known operator has."""
-    from gacprof.operators import OPERATORS
-
-    known = OPERATORS.get(curve.operator)
+    known, dims, coverage = OPERATORS.get(curve.operator), curve.points.d, curve.coverage
     if known is not None and {curve.axis, *curve.fixed} != set(known.dims):
-        return f"{curve.operator} has the dims {', '.join(known.dims)}"
-    return None
+        yield f"{curve.operator} has the dims {', '.join(known.dims)}"
+    if coverage.measured != len(dims):
+        yield f"'coverage' says {coverage.measured} dims were measured, there are {len(dims)}"
+    for d in coverage.failed:
+        if d in dims:
+            yield f"{d} is among the measured and the failed dims"
 
 
-def _of_safe(curve: Curve) -> str | None:
+def _of_verdicts(curve: Curve) -> Iterator[str]:
     """Verdicts follow from the penalties' bounds, and these hold the penalty itself."""
-    p, safe, misaligned = curve.points, set(curve.safe), set(curve.misaligned)
-    for d, penalty, low, high in zip(
-        p.d, detect.penalty(p.median_us), p.penalty_low, p.penalty_high, strict=True
-    ):
+    p, most = curve.points, curve.tolerance
+    columns = (p.d, curve.verdicts, detect.penalty(p.median_us), p.penalty_low, p.penalty_high)
+    for d, verdict, penalty, low, high in zip(*columns, strict=True):
         if not low - ROUNDING <= penalty or (high is not None and penalty > high + ROUNDING):
-            return f"the penalty of {d} is {penalty:.1%}, its bounds are {low} and {high}"
-        if d in safe and (high is None or high > curve.tolerance + ROUNDING):
-            return f"'safe' names {d}, whose penalty may be {high or penalty:.1%}"
-        if d in misaligned and low <= curve.tolerance - ROUNDING:
-            return f"'misaligned' names {d}, whose penalty may be as low as {low:.1%}"
-        if d in safe and not curve.coverage.settles(d):
-            return f"'safe' names {d}, but what it would be padded to was not measured"
-    return None
+            yield f"the penalty of {d} is {penalty:.1%}, its bounds are {low} and {high}"
+        if verdict == "safe" and (high is None or high > most + ROUNDING):
+            yield f"'safe' names {d}, whose penalty may be {high or penalty:.1%}"
+        if verdict == "misaligned" and low <= most - ROUNDING:
+            yield f"'misaligned' names {d}, whose penalty may be as low as {low:.1%}"
+        if verdict == "safe" and not curve.coverage.settles(d):
+            yield f"'safe' names {d}, but what it would be padded to was not measured"
 
 
-def _of_cliffs(curve: Curve) -> str | None:
+def _of_cliffs(curve: Curve) -> Iterator[str]:
     latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
     for cliff in curve.cliffs:
         jump = latency[cliff.after] / latency[cliff.before] - 1
         if abs(jump - cliff.jump) > ROUNDING * (1 + abs(jump)):
-            return (
+            yield (
                 f"the cliff {cliff.before} → {cliff.after} says {cliff.jump:+.1%}, "
                 f"the points say {jump:+.1%}"
             )
-    return None
 
 
-def _of_coverage(curve: Curve) -> str | None:
-    measured = len(curve.points.d)
-    if curve.coverage.measured != measured:
-        return f"'coverage' says {curve.coverage.measured} dims were measured, there are {measured}"
-    both = [d for d in curve.coverage.failed if d in set(curve.points.d)]
-    return f"{both[0]} is among the measured and the failed dims" if both else None
-
-
-def _disagreement(file: MapFile) -> str | None:
-    """The first point of which two curves say different things, in words; None if all agree."""
+def _disagreements(file: MapFile) -> Iterator[str]:
+    """Points of which two curves say different things, in words."""
     least = LEVELS_DISAGREE if file.provenance.kind == "measured" else DISAGREE
     allowed = max(least, 3 * (file.noise.floor or 0.0))
-    crossing = _by_open_axis(file.curves)
+    crossed = {size for curve in file.curves for size in curve.fixed.items()}
+    said: dict[Point, list[tuple[float, str]]] = defaultdict(list)
     for curve in file.curves:
-        for other_axis in curve.fixed:
-            for other in crossing.get(_key(curve, other_axis, curve.axis), ()):
-                here = _at(curve, other.fixed[curve.axis])
-                there = _at(other, curve.fixed[other_axis])
-                if here and there and abs(here - there) / min(here, there) > allowed:
-                    point = {**curve.fixed, curve.axis: other.fixed[curve.axis]}
-                    dims = " ".join(f"{name}={value}" for name, value in sorted(point.items()))
-                    return (
+        p = curve.points
+        for d, us, low in zip(p.d, p.median_us, p.low_us, strict=True):
+            if (curve.axis, d) not in crossed or (low is None and curve.timer in SPREAD_KNOWN):
+                continue
+            point = curve.point(d)
+            for other, axis in said[point]:
+                if abs(us - other) / min(us, other) > allowed:
+                    dims = " ".join(f"{name}={value}" for name, value in point.dims)
+                    yield (
                         f"two curves disagree at {curve.operator} {dims} {curve.dtype}: "
-                        f"{here} µs over {curve.axis}, {there} µs over {other_axis}"
+                        f"{other} µs over {axis}, {us} µs over {curve.axis}"
                     )
-    return None
-
-
-def _at(curve: Curve, d: int) -> float | None:
-    """The latency at a measured dim, in µs; None where it was measured too seldom to be bounded
-    though others were."""
-    p = curve.points
-    place = p.place(d)
-    if place is None or (p.low_us[place] is None and curve.timer in SPREAD_KNOWN):
-        return None
-    return p.median_us[place]
-
-
-def _by_open_axis(curves: list[Curve]) -> dict[tuple, list[Curve]]:
-    """Curves by the axis they sweep and by one more axis left open, all else equal."""
-    found: dict[tuple, list[Curve]] = defaultdict(list)
-    for curve in curves:
-        for name in curve.fixed:
-            found[_key(curve, curve.axis, name)].append(curve)
-    return found
-
-
-def _key(curve: Curve, swept: str, opened: str) -> tuple:
-    rest = tuple(item for item in sorted(curve.fixed.items()) if item[0] not in (swept, opened))
-    flags = tuple(sorted(curve.flags.items()))
-    return curve.operator, curve.dtype, flags, swept, opened, rest
+            said[point].append((us, curve.axis))
 
 
 def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def compress(
     ``out`` appears whole or not at all. What is worked out on the way lies beside it until then, so
     that the same call goes on after an interrupt; in a folder ``work`` of your own it stays, for
     other ratios and maps. ``device`` is ``cpu`` or ``cuda`` (default: a GPU if there is one).
-    ``tasks`` decompose the layers elsewhere, as :mod:`gacprof.fleet.models` does; the result is the
+    ``tasks`` decompose the layers elsewhere, as :mod:`gacprof.fleet.on_ray` does; the result is the
     same to the last bit.
 
     Raises :class:`CompressionError`, :class:`CheckpointError`, :class:`MapError`,

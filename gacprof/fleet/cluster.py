@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.worker import Opener
+from gacprof.devices.worker import Opener, open_away
 from gacprof.fleet.worker import Worker
 
 
@@ -31,7 +31,7 @@ class GoneError(MeasurementError):
     """A worker, or its node, is no longer there."""
 
 
-Making = Callable[[], Worker]
+Making = partial[Worker]
 """Makes the worker where it is to run; it must survive pickling."""
 
 
@@ -93,6 +93,4 @@ OpenerOn = Callable[[Place], Opener]
 
 def opener_on(own: bytes, timer: str) -> OpenerOn:
     """The real device of a place. ``own`` are the caller's operators."""
-    from gacprof.devices.worker import open_away
-
     return lambda place: partial(open_away, own, place.device, timer)

@@ -14,8 +14,8 @@ from math import prod
 from typing import ClassVar
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.intersect import Intersection, intersect
-from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.intersect import Intersection, check_different, intersect
+from gacprof.cliffmap.schema import BASIS, Curve
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 
@@ -89,23 +89,24 @@ def compare(
     """All curves that all maps have, or those of an ``operator`` and ``axis``. ``prices`` (USD an
     hour) are by map name or pattern (``h100*``).
 
-    Raises :class:`MapError` for fewer than two maps, a price of no map, and no curve in common.
+    Raises :class:`MapError` for fewer than two maps, one by rules, a price of no map, and no curve
+    in common.
     """
+    check_different(maps, "a comparison")
     names = [m.name for m in maps]
-    if len(set(names)) < max(2, len(names)):
-        raise MapError(
-            f"a comparison needs two maps of different names, not {', '.join(names) or 'none'} "
-            "(gacprof map build has --name)"
-        )
+    for m in maps:
+        if m.by_rules:
+            raise MapError(f"the map '{m.name}' is {BASIS}: it has no latency to compare")
     priced = _priced(names, prices or {})
     by_map = [{c.identity: c for c in m.curves} for m in maps]
-    wanted = [
-        identity
+    common = [
+        [held[identity] for held in by_map]
         for identity, curve in by_map[0].items()
-        if operator in (None, curve.operator) and axis in (None, curve.axis)
+        if operator in (None, curve.operator)
+        and axis in (None, curve.axis)
+        and all(identity in held for held in by_map)
     ]
-    common = [identity for identity in wanted if all(identity in held for held in by_map)]
-    found = [_shared(maps, by_map[0][identity], priced) for identity in common]
+    found = [_shared(maps, own, priced) for own in common]
     curves = [curve for curve in found if curve is not None]
     if not curves:
         raise MapError(
@@ -129,33 +130,30 @@ def _priced(names: Sequence[str], prices: Mapping[str, float]) -> dict[str, floa
 
 
 def _shared(
-    maps: Sequence[CliffMap], curve: Curve, prices: Mapping[str, float]
+    maps: Sequence[CliffMap], own: Sequence[Curve], prices: Mapping[str, float]
 ) -> SharedCurve | None:
     """The curve on all maps; None where they measured no size in common."""
+    curve = own[0]
     try:
         both = intersect(maps, curve.operator, curve.axis, curve.dtype, curve.flags, **curve.fixed)
     except MapError:
         return None
-    tokens = _tokens(curve)
-    kinds = {m.name: _on_kind(both, m, curve, tokens, prices.get(m.name)) for m in maps}
+    kinds = {m.name: _on_kind(both, m.name, of_kind, prices.get(m.name))
+             for m, of_kind in zip(maps, own, strict=True)}  # fmt: skip
     return SharedCurve(curve.identity, len(both.dims), both.safe, kinds)
 
 
-def _on_kind(
-    both: Intersection, m: CliffMap, curve: Curve, tokens: int | None, price: float | None
-) -> CurveOnKind:
-    own_curve = m.curve(curve.operator, curve.axis, curve.dtype, curve.flags, **curve.fixed)
-    latency = {dim.d: dim.latencies_us[m.name] for dim in both.dims}
-    own = set(own_curve.safe) & latency.keys()
-    shared = dict(_padded(latency, set(both.safe)))
-    alone = dict(_padded(latency, own))
+def _on_kind(both: Intersection, kind: str, curve: Curve, price: float | None) -> CurveOnKind:
+    latency = {dim.d: dim.latencies_us[kind] for dim in both.dims}
+    safe = set(curve.safe) & latency.keys()
+    shared, alone = dict(_padded(latency, set(both.safe))), dict(_padded(latency, safe))
     losses = [shared[d] / alone[d] - 1 for d in shared]
     if not losses:
-        return CurveOnKind(len(own), None, None, None)
-    usd = None
+        return CurveOnKind(len(safe), None, None, None)
+    tokens, usd = _tokens(curve), None
     if tokens and price is not None:
         usd = sum(shared.values()) / len(shared) / 3.6e9 * price / tokens * 1e6
-    return CurveOnKind(len(own), sum(losses) / len(losses), max(losses), usd)
+    return CurveOnKind(len(safe), sum(losses) / len(losses), max(losses), usd)
 
 
 def _padded(latency: Mapping[int, float], safe: set[int]) -> Iterator[tuple[int, float]]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
 from gacprof.core.points import PointNote
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
-from gacprof.fleet.cluster import Cluster, GoneError, OpenerOn, Place
+from gacprof.fleet.cluster import Cluster, OpenerOn, Place
 from gacprof.fleet.members import Group, Member, Share, kind_of, link_curves, split
 from gacprof.fleet.worker import THREADS, Hello, Step, Worker
 from gacprof.sweeping.engine import Outcome, RunSummary
@@ -56,26 +56,23 @@ Watch = Callable[[Sequence[Member]], None]
 """Called now and then with all workers."""
 
 
+@dataclass
 class Driver:
     """One call of :func:`sweep_fleet`."""
 
-    def __init__(
-        self,
-        suite: Suite,
-        cluster: Cluster,
-        opener_on: OpenerOn,
-        out: Path,
-        *,
-        resume: bool = False,
-        budget_s: float | None = None,
-        timeout_s: float = BLOCK_TIMEOUT_S,
-        isolate: bool = True,
-        wait_s: float = 120.0,
-        watch: Watch = lambda members: None,
-    ) -> None:
-        self._suite, self._cluster, self._opener_on, self._out = suite, cluster, opener_on, out
-        self._resume, self._timeout_s, self._isolate = resume, timeout_s, isolate
-        self._budget_s, self._wait_s, self._watch = budget_s, wait_s, watch
+    suite: Suite
+    cluster: Cluster
+    opener_on: OpenerOn
+    out: Path
+    _: KW_ONLY
+    resume: bool = False
+    budget_s: float | None = None
+    timeout_s: float = BLOCK_TIMEOUT_S
+    isolate: bool = True
+    wait_s: float = 120.0
+    watch: Watch = lambda members: None
+
+    def __post_init__(self) -> None:
         self._started = time.monotonic()
         self._members: list[Member] = []
         self._groups: dict[str, Group] = {}
@@ -89,26 +86,22 @@ class Driver:
         self._stack = ExitStack()
 
     def run(self) -> FleetRun:
-        with self._stack, self._stopping():
-            self._look_for_places()
-            if not self._members:
-                raise MeasurementError("the cluster has no device to sweep on")
-            while self._members or self._open_groups():
+        with self._stack:
+            try:
                 self._look_for_places()
-                self._hear()
-                self._deal_out()
-                self._watch(self._members)
-            for group in self._groups.values():
-                group.store.fold()
+                if not self._members:
+                    raise MeasurementError("the cluster has no device to sweep on")
+                while self._members or self._open_groups():
+                    self._look_for_places()
+                    self._hear()
+                    self._deal_out()
+                    self.watch(self._members)
+                for group in self._groups.values():
+                    group.store.fold()
+            finally:
+                for member in self._members:
+                    self.cluster.stop(member.handle)
         return self._summary()
-
-    @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            for member in self._members:
-                self._cluster.stop(member.handle)
 
     def _open_groups(self) -> list[Group]:
         return [g for g in self._groups.values() if g.queue or not g.is_split]
@@ -120,14 +113,13 @@ class Driver:
         self._looked = time.monotonic()
         waiting = {group.kind: group for group in self._open_groups()}
         taken = {member.place for member in self._members}
-        places = [p for p in self._cluster.places() if p not in taken and self._usable(p)]
+        places = [p for p in self.cluster.places() if p not in taken and self._usable(p)]
         self._present = {*places, *taken}
         for place in places:
-            kind = self._kinds.get(place)
-            group = waiting.get(kind or "")
-            if kind is None:
+            if place not in self._kinds:
                 wanted = bool(waiting) or not self._groups
             else:
+                group = waiting.get(self._kinds[place])
                 wanted = group is not None and (
                     not group.is_split or self._next_share(group, place) is not None
                 )
@@ -154,25 +146,22 @@ class Driver:
     def _give_up_waiting(self, waiting: list[str]) -> None:
         """Raise where no device has come for a while."""
         self._alone_since = self._alone_since or time.monotonic()
-        wait_s = self._wait_s if self._cluster.grows else 0.0
+        wait_s = self.wait_s if self.cluster.grows else 0.0
         if time.monotonic() - self._alone_since >= wait_s:
             raise MeasurementError(
                 f"no device of {', '.join(waiting)} is left ({'; '.join(self._notes[-1:])}), and "
-                f"none came within {wait_s:g} s; what was measured is in {self._out}: "
+                f"none came within {wait_s:g} s; what was measured is in {self.out}: "
                 "--resume goes on with it"
             )
 
     def _start(self, place: Place) -> None:
         make = partial(
-            Worker,
-            self._opener_on(place),
-            timeout_s=self._timeout_s,
-            processes=self._suite.timing.processes if place.device == "cpu" else 1,
-            isolate=self._isolate,
+            Worker, self.opener_on(place), timeout_s=self.timeout_s, isolate=self.isolate,
+            processes=self.suite.timing.processes if place.device == "cpu" else 1,
             threads=os.environ.get(THREADS),
-        )
-        handle = self._cluster.start(place, make)
-        hello = self._cluster.call(handle, "hello")
+        )  # fmt: skip
+        handle = self.cluster.start(place, make)
+        hello = self.cluster.call(handle, "hello")
         self._members.append(Member(place, handle, deque([hello])))
 
     def _hear(self) -> None:
@@ -182,13 +171,11 @@ class Driver:
             time.sleep(0.0 if self._members else SHOW_S)
             return
         measured: dict[str, list[tuple[Member, Step]]] = {}
-        for reference in self._cluster.ready(list(heads), SHOW_S):
+        for reference in self.cluster.ready(list(heads), SHOW_S):
             member = heads[reference]
             member.pending.popleft()
             try:
-                answer = self._cluster.result(reference)
-            except GoneError as gone:
-                self._lose(member, str(gone))
+                answer = self.cluster.result(reference)
             except MeasurementError as error:
                 self._lose(member, first_line(error))
             else:
@@ -199,15 +186,11 @@ class Driver:
         for kind, steps in measured.items():
             self._groups[kind].keep(steps)
             for member, step in steps:
-                self._go_on(member, step)
-
-    def _go_on(self, member: Member, step: Step) -> None:
-        """Ask for the next batch, now that the last one is on disk."""
-        member.done, member.total = step.done, step.total
-        if step.over:
-            self._finish(member, step)
-        else:
-            member.pending.append(self._cluster.call(member.handle, "step"))
+                member.done, member.total = step.done, step.total
+                if step.over:
+                    self._finish(member, self._groups[kind], step)
+                else:
+                    member.pending.append(self.cluster.call(member.handle, "step"))
 
     def _admit(self, member: Member, hello: Hello) -> None:
         """A worker has opened its device: it joins its equals."""
@@ -218,17 +201,16 @@ class Driver:
         kind = kind_of(hello.environment, hello.timer)
         if kind not in self._groups:
             self._groups[kind] = self._new_group(kind, hello)
-        self._kinds[member.place] = kind
-        member.group, member.state = self._groups[kind], "idle"
+        self._kinds[member.place], member.group = kind, self._groups[kind]
         host = member.place.name.partition("/")[0]
         on_gpu = hello.gpu and member.place.device.startswith("cuda")
         member.device = f"{host}/{hello.gpu}" if on_gpu else member.place.name
 
     def _new_group(self, kind: str, hello: Hello) -> Group:
-        plans = self._suite.curves(hello.environment.kind)
-        store = RunFolder(self._out / kind)
-        header = header_of(self._suite, hello.environment, hello.timer)
-        self._stack.enter_context(opened(store, header, self._resume))
+        plans = self.suite.curves(hello.environment.kind)
+        store = RunFolder(self.out / kind)
+        header = header_of(self.suite, hello.environment, hello.timer)
+        self._stack.enter_context(opened(store, header, self.resume))
         group = Group(kind, hello, store, plans)
         group.replayed()
         return group
@@ -237,7 +219,7 @@ class Driver:
         """Shares to those who have none. A group is split once all workers have told what they
         are, or have had time enough to."""
         starting = any(member.state == "starting" for member in self._members)
-        late = time.monotonic() - self._started > self._wait_s
+        late = time.monotonic() - self._started > self.wait_s
         for group in self._groups.values():
             idle = [m for m in self._members if m.group is group and m.state == "idle"]
             if not group.is_split:
@@ -248,9 +230,8 @@ class Driver:
                 self._begin(group, member)
 
     def _split(self, group: Group, devices: int) -> None:
-        environment, timing = group.hello.environment, self._suite.timing
-        costs = {p.key: guessed_s(p, timing, environment.kind, environment.name)
-                 for p in group.plans}  # fmt: skip
+        kind, name = group.hello.environment.kind, group.hello.environment.name
+        costs = {p.key: guessed_s(p, self.suite.timing, kind, name) for p in group.plans}
 
         def cost(plan: CurvePlan) -> float:
             return costs[plan.key]
@@ -263,38 +244,32 @@ class Driver:
 
     def _begin(self, group: Group, member: Member) -> None:
         """Give a worker a share, and the link curves once; let it go where nothing is left."""
-        share = self._next_share(group, member.place)
-        if share is None:
-            share = Share([])
-        else:
+        share = self._next_share(group, member.place) or Share([])
+        if share.plans:
             group.queue.remove(share)
         links = [] if member.device in group.linked else group.links
         if not share.plans and not links:
             self._dismiss(member)
             return
-        budget_s = self._budget_s or self._suite.timing.budget_s
+        budget_s = self.budget_s or self.suite.timing.budget_s
         if budget_s is not None:
             self._measuring_since = self._measuring_since or time.monotonic()
             budget_s = max(0.001, budget_s - (time.monotonic() - self._measuring_since))
-        known = group.known(share.plans, links, member.device)
-        plans = [*share.plans, *links]
-        salt = member.device if links else ""
-        member.share, member.state, member.blocks = share, "measuring", 0
-        member.processes = {}
-        call = partial(self._cluster.call, member.handle)
-        begun = call("begin", self._suite.timing, plans, known, budget_s, salt)
+        known, plans = group.known(share.plans, links, member.device), [*share.plans, *links]
+        member.share, member.blocks, member.processes = share, 0, {}
+        call, salt = partial(self.cluster.call, member.handle), member.device if links else ""
+        begun = call("begin", self.suite.timing, plans, known, budget_s, salt)
         member.pending = deque([begun, *(call("step") for _ in range(AHEAD))])
 
-    def _finish(self, member: Member, step: Step) -> None:
-        assert member.group is not None
-        member.group.outcomes |= step.outcomes
-        member.group.linked.add(member.device)
+    def _finish(self, member: Member, group: Group, step: Step) -> None:
+        group.outcomes |= step.outcomes
+        group.linked.add(member.device)
         self._failures.pop(member.place, None)
         member.pending.clear()
-        member.share, member.state = None, "idle"
+        member.share = None
 
     def _dismiss(self, member: Member) -> None:
-        self._cluster.stop(member.handle)
+        self.cluster.stop(member.handle)
         self._members.remove(member)
 
     def _lose(self, member: Member, why: str, for_good: bool = False) -> None:
@@ -308,18 +283,12 @@ class Driver:
         self._failures[place] = failed * TRIES if for_good else failed
         self._dismiss(member)
         self._looked = -LOOK_S  # another one at once, where its node still is
-        if group is not None and share is not None and share.plans:
-            self._put_back(group, share, place, why, progressed=member.blocks > 0)
-
-    def _put_back(
-        self, group: Group, share: Share, place: Place, why: str, progressed: bool
-    ) -> None:
-        """A share whose worker was lost is for another one, unless that happens again and again:
-        then its curves are tried one by one, and the one that it is failed."""
-        if progressed:
-            share.losses, share.tried = 0, set()
-        else:
-            share.losses, share.tried = share.losses + 1, share.tried | {place}
+        if group is None or share is None or not share.plans:
+            return
+        # The share is for another worker, unless that happens again and again: then its curves are
+        # tried one by one, and the one that it is failed.
+        share.losses = 0 if member.blocks else share.losses + 1
+        share.tried = set() if member.blocks else share.tried | {place}
         if share.losses < TRIES:
             group.queue.append(share)
         elif len(share.plans) > 1:

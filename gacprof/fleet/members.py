@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,11 +81,11 @@ def split(plans: Sequence[CurvePlan], devices: int, cost: Cost) -> list[Share]:
     """At most so many shares of about equal cost: the longest curve first, each to the share that
     has least (Graham 1969: at most 4/3 of the best split's longest)."""
     shares = [Share([]) for _ in range(min(devices, len(plans)))]
-    loads = [(0.0, number) for number in range(len(shares))]
+    loads = [0.0] * len(shares)
     for plan in sorted(plans, key=lambda p: (-cost(p), p.key)):
-        load, number = heapq.heappop(loads)
-        shares[number].plans.append(plan)
-        heapq.heappush(loads, (load + cost(plan), number))
+        least = loads.index(min(loads))
+        shares[least].plans.append(plan)
+        loads[least] += cost(plan)
     return shares
 
 
@@ -104,7 +103,12 @@ class Member:
     blocks: int = 0
     done: float = 0.0
     total: float = 0.0
-    state: str = "starting"
+
+    @property
+    def state(self) -> str:
+        if self.group is None:
+            return "starting"
+        return "idle" if self.share is None else "measuring"
 
 
 @dataclass
@@ -119,7 +123,7 @@ class Group:
     links: list[CurvePlan] = field(default_factory=list)
     linked: set[str] = field(default_factory=set)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     number: int = 0
     process: int = 0
     calls: int = 0
@@ -140,8 +144,7 @@ class Group:
         return self.held
 
     def _count(self, block: Block) -> None:
-        key = curve_key(block.calls[0].point, block.axis), block.device
-        self.counts[key] = self.counts.get(key, 0) + 1
+        self.counts[curve_key(block.calls[0].point, block.axis), block.device] += 1
         self.calls += len(block.calls)
 
     def keep(self, measured: Iterable[tuple[Member, Step]]) -> None:

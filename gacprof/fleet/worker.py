@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import gacprof
@@ -63,12 +64,14 @@ class Worker:
         os.environ.pop(THREADS, None)
         if self._threads is not None:
             os.environ[THREADS] = self._threads
-        device = self._opener() if not self._isolate else self._isolated()
-        self._device = device
-        return Hello(device.environment, device.timer, gacprof.__version__, _gpu())
-
-    def _isolated(self) -> Device:
-        return IsolatedDevice(self._opener, self._timeout_s, self._spares)
+        if self._isolate:
+            self._device = IsolatedDevice(self._opener, self._timeout_s, self._spares)
+        else:
+            self._device = self._opener()
+        # Ray shows a worker one GPU only, as ``cuda:0``: which one of the node that is.
+        visible = os.environ.get(VISIBLE, "")
+        gpu = "" if "," in visible else f"cuda:{visible}" if visible.isdigit() else visible
+        return Hello(self._device.environment, self._device.timer, gacprof.__version__, gpu)
 
     def begin(
         self,
@@ -92,9 +95,10 @@ class Worker:
         """Measure the next batch. Raises :class:`MeasurementError` where the device cannot."""
         assert self._engine is not None
         over = next(self._steps, self) is self
-        blocks, notes = self._kept.taken()
-        outcomes = self._engine.outcomes() if over else {}
-        return Step(blocks, notes, *self._engine.progress(), over, outcomes)
+        kept, outcomes = self._kept, self._engine.outcomes() if over else {}
+        measured = Step(kept.blocks, kept.notes, *self._engine.progress(), over, outcomes)
+        kept.blocks, kept.notes = [], []
+        return measured
 
     def close(self) -> None:
         if self._device is not None:
@@ -102,26 +106,15 @@ class Worker:
         self._device = None
 
 
+@dataclass
 class _Kept:
     """Blocks and notes until they are handed over."""
 
-    def __init__(self) -> None:
-        self._blocks: list[Block] = []
-        self._notes: list[PointNote] = []
+    blocks: list[Block] = field(default_factory=list)
+    notes: list[PointNote] = field(default_factory=list)
 
     def append(self, block: Block) -> None:
-        self._blocks.append(block)
+        self.blocks.append(block)
 
     def note(self, notes: Iterable[PointNote]) -> None:
-        self._notes += notes
-
-    def taken(self) -> tuple[list[Block], list[PointNote]]:
-        taken = self._blocks, self._notes
-        self._blocks, self._notes = [], []
-        return taken
-
-
-def _gpu() -> str:
-    """Ray shows a worker one GPU only, as ``cuda:0``: which one of the node that is."""
-    visible = os.environ.get(VISIBLE, "")
-    return "" if "," in visible else f"cuda:{visible}" if visible.isdigit() else visible
+        self.notes += notes

@@ -5,7 +5,8 @@ another mechanism, and at the same work it is not faster. What is known beyond t
 with its source; nothing here is measured. The rules are read from library binaries, from PyTorch's
 code, from documents and from public threads, and each says which.
 
-:func:`serve` is the one entrance. ``gemm``, ``attention`` and ``loads`` hold the rules.
+:func:`serve` is the one entrance. ``gemm`` and ``attention`` hold the rules of their operators,
+those of Triton kernels that read rows stand here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 
 from gacprof.core.points import Point
-from gacprof.rules import attention, gemm, loads
+from gacprof.rules import attention, gemm
 from gacprof.rules.target import NoRuleError, RefusedError, Rule, Served, Target, target
+
+PTX = "PTX of our row copy compiled for the architecture, Triton 3.7.1 (gacprof/kernels/static.py)"
+WIDE = Rule("rows of a multiple of 16: ld.global.v4, 16 bytes a load", PTX, "binary")
+NARROW = Rule(
+    "Triton is told of divisibility by 16 only: single elements are loaded", PTX, "binary"
+)
+
+
+def _serve_rows(point: Point, target: Target) -> Served:
+    """Triton's JIT tells its compiler of an integer argument only whether 16 divides it. Compiled
+    for every architecture of the data sheet, with no GPU (:mod:`gacprof.kernels.static`), a row
+    copy loads 16 bytes at once where it does and single elements where it does not."""
+    if point.dim["K"] % 16 == 0 and point.flag.get("specialise", True):
+        return Served(1, "16-byte loads", (WIDE,))
+    return Served(2, "single-element loads", (NARROW,))
+
 
 SERVES: Mapping[str, Callable[[Point, Target], Served]] = {
     **dict.fromkeys(("linear", "bmm", "experts", "quantised"), gemm.serve),
     "attention": attention.serve,
-    **dict.fromkeys(("row_sum", "row_copy"), loads.serve),
+    **dict.fromkeys(("row_sum", "row_copy"), _serve_rows),
 }
 
 
@@ -38,9 +55,8 @@ def step(point: Point, axis: str, target: Target) -> Hashable:
     Of equal steps the widest dim is on the frontier."""
     if point.operator == "attention" and axis == "head_dim":
         return attention.step(point, target)
-    if point.operator in ("linear", "bmm", "experts", "quantised"):
-        return gemm.step(point, axis, target)
-    return point.dim[axis]
+    by_tiles = SERVES.get(point.operator) is gemm.serve
+    return gemm.step(point, axis, target) if by_tiles else point.dim[axis]
 
 
 __all__ = ["NoRuleError", "RefusedError", "Rule", "Served", "Target", "serve", "step", "target"]

@@ -47,7 +47,7 @@ any."""
 def serve(point: Point, target: Target) -> Served:
     """Tiers count the classes that head_dims up to 256 (or 512) meet in such a call."""
     name, mechanism = _class(point, target)
-    met = _met(_with(point, 8), target, 513 if point.dim["head_dim"] > 256 else 257)
+    met = _met(point.with_dim("head_dim", 8), target, 513 if point.dim["head_dim"] > 256 else 257)
     rule = CLASSES[name]
     if not rule.source:
         rule = Rule(rule.says, f"libtorch_cuda.so, {target.templates.source}", rule.basis)
@@ -92,11 +92,7 @@ def _met(point: Point, target: Target, below: int) -> list[int]:
     found = set()
     for d in range(1, below):
         try:
-            found.add(RANK[_class(_with(point, d), target)[0]])
+            found.add(RANK[_class(point.with_dim("head_dim", d), target)[0]])
         except RefusedError:
             continue
     return sorted(found)
-
-
-def _with(point: Point, head_dim: int) -> Point:
-    return Point.of(point.operator, {**point.dim, "head_dim": head_dim}, point.dtype, point.flag)

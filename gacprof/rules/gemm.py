@@ -7,11 +7,11 @@ do not say where the library's heuristic puts one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gacprof.core.points import Point
+from gacprof.core.points import BYTES_PER_ELEMENT, Point
 from gacprof.kernels.tiers import AlignmentTier
 from gacprof.rules.target import NoRuleError, RefusedError, Rule, Served, Target
 
@@ -80,27 +80,24 @@ class Level:
 
 def serve(point: Point, target: Target) -> Served:
     """The tier of the worst of K and N."""
-    d, dtype = point.dim, point.dtype
+    d = point.dim
     _demand(point)
-    levels = _levels(target, dtype)
-    rows = {"K": d["K"], "N": d["N"]}
-    one_row = d.get("M") == 1 and point.operator == "linear"
-    offset = int(point.flag.get("offset", 0))
-    if offset:
-        rows["offset"] = offset
+    levels = _levels(target, point.dtype)
     worst = 0
-    for name, size in rows.items():
+    offset = int(point.flag.get("offset", 0))  # 0 is a multiple of all
+    for name, size in (("K", d["K"]), ("N", d["N"]), ("offset", offset)):
         at = next((i for i, level in enumerate(levels) if size % level.elements == 0), None)
         if at is None:
             raise RefusedError(
                 f"{name}={size} is no multiple of {levels[-1].elements}: no kernel serves it"
             )
         worst = max(worst, at)
-    level, rules = levels[worst], [levels[worst].rule]
-    tier, mechanism = worst + 1, level.mechanism
-    doubts = [ONE_ROW] if one_row else []
-    if point.dtype in HALVES and target.arch in SIXTEEN and not one_row:
-        doubts.append(SIXTEEN[target.arch])
+    tier, mechanism, rules = worst + 1, levels[worst].mechanism, [levels[worst].rule]
+    doubts = []
+    if d.get("M") == 1 and point.operator == "linear":
+        doubts = [ONE_ROW]
+    elif point.dtype in HALVES and target.arch in SIXTEEN:
+        doubts = [SIXTEEN[target.arch]]
     if _unsplit(point, target):
         tier, mechanism = tier + len(levels), f"{mechanism}; K not split"
         rules.append(SPLIT)
@@ -161,21 +158,19 @@ def _relative(point: Point, target: Target, worst: int) -> float | None:
 
 
 def step(point: Point, axis: str, target: Target) -> int:
-    """Dims of one number do the same work: whole tiles along M and N, whole slices along K."""
+    """Dims of one number do the same work: whole tiles along M and N, whole slices along K.
+
+    The finest that any kernel has: 64 rows or columns, from Hopper on 8 (nvjet's tiles go from
+    ``64x8`` to ``256x256``); 64 bytes of K, from Hopper on 128 (``64x64_32x6``, ``_64x4``).
+    """
     size = point.dim[axis]
-    if axis in ("K", "N", "M", "tokens"):
-        return -(-size // _quantum(axis, point.dtype, target))
-    return size
-
-
-def _quantum(axis: str, dtype: str, target: Target) -> int:
-    """The finest that any kernel has: 64 rows or columns, from Hopper on 8 (nvjet's tiles go from
-    ``64x8`` to ``256x256``); 64 bytes of K, from Hopper on 128 (``64x64_32x6``, ``_64x4``)."""
-    itemsize = {"int8": 1, "float8_e4m3": 1, "float16": 2, "bfloat16": 2}.get(dtype, 4)
+    if axis not in ("K", "N", "M", "tokens"):
+        return size
     old = target.arch in OLD
+    finest = 64 if old else 8
     if axis == "K":
-        return (64 if old else 128) // itemsize
-    return 64 if old else 8
+        finest = (64 if old else 128) // BYTES_PER_ELEMENT[point.dtype]
+    return -(-size // finest)
 
 
 @dataclass(frozen=True)
@@ -201,16 +196,11 @@ def wave_edges(point: Point, axis: str, target: Target, dims: Sequence[int]) -> 
     across = point.dim["N" if axis == "M" else "M"]
     batch = point.dim.get("batch", 1) if point.operator == "bmm" else 1
     largest: dict[int, Edge] = {}
-    for edge in _edges(across, batch, sms, dims[0], dims[-1]):
-        if edge.after not in largest or largest[edge.after].at_most < edge.at_most:
-            largest[edge.after] = edge
-    return [largest[after] for after in sorted(largest)]
-
-
-def _edges(across: int, batch: int, sms: int, first: int, last: int) -> Iterator[Edge]:
     for along, other in OLD_TILES:
         beside = batch * -(-across // other)
         for waves in range(1, MOST_WAVES + 1):
-            after = along * (waves * sms // beside)
-            if first <= after < last:
-                yield Edge(after, f"{along}×{other}", round(1 / waves, 4))
+            edge = Edge(along * (waves * sms // beside), f"{along}×{other}", round(1 / waves, 4))
+            known = largest.get(edge.after)
+            if dims[0] <= edge.after < dims[-1] and (not known or known.at_most < edge.at_most):
+                largest[edge.after] = edge
+    return [largest[after] for after in sorted(largest)]

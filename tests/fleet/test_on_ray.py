@@ -114,7 +114,7 @@ def test_layers_and_windows_computed_as_tasks_give_the_same_bits(local, tmp_path
     from tiny_models import TEXT, write_tiny
 
     import gacprof
-    from gacprof.fleet.models import tasks_on
+    from gacprof.fleet.on_ray import tasks_on
 
     dense = make_model(tmp_path / "dense")
     ids = torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3))
@@ -145,7 +145,7 @@ def test_layers_and_windows_computed_as_tasks_give_the_same_bits(local, tmp_path
 
 def test_an_error_in_a_task_is_the_users_own(local):
     from gacprof.core.errors import CompressionError
-    from gacprof.fleet.models import RayTasks
+    from gacprof.fleet.on_ray import RayTasks
 
     with pytest.raises(CompressionError, match="overflow"):
         RayTasks("cpu").submit(_failing)()
