@@ -7,7 +7,6 @@ or into a model in memory comes through it too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,18 +47,10 @@ def open_dense(model: str | Path | Inventory | torch.nn.Module) -> TensorReader:
     return reader
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The layers that a method factors, and those that it leaves dense, with the reason."""
+def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...], dict[str, str]]:
+    """The layers that the method factors, and those that it leaves dense, with the reason.
 
-    targets: tuple[Target, ...]
-    left: dict[str, str]
-
-
-def targets_of(reader: TensorReader, method: LowRank) -> Choice:
-    """What the method compresses of the model.
-
-    Raises :class:`CompressionError` where that is nothing.
+    Raises :class:`CompressionError` where it factors none.
     """
     inventory = reader.inventory
     roles = method.roles(has_tied_head(inventory))
@@ -80,7 +71,7 @@ def targets_of(reader: TensorReader, method: LowRank) -> Choice:
         raise CompressionError(
             f"{inventory.path}: {method.name} finds nothing to compress: {': '.join(why)}"
         )
-    return Choice(tuple(found), left)
+    return tuple(found), left
 
 
 def _target(inventory: Inventory, module: Module, method: LowRank) -> Target:

@@ -7,50 +7,30 @@ rank that is raised holds more of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import Any
 
-from gacprof.checkpoint.tensors import TensorReader
-from gacprof.compressing.calibration import Calibration
-from gacprof.compressing.decomposing import Decompositions, Tell, entries_kept
-from gacprof.compressing.dense import Choice, unique
-from gacprof.compressing.scores import scores_of
-from gacprof.compressing.state import State
+import torch
+
+from gacprof.compressing.decomposing import Decompositions, entries_kept
+from gacprof.compressing.dense import targets_of, unique
+from gacprof.compressing.state import Work
 from gacprof.compressing.writing import NewTensor
 from gacprof.compressors.method import Evidence, LowRank, Target, uniform_rank
-from gacprof.core.tasks import Tasks
 from gacprof.planning.memory import NewSizes
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Factoring:
     """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes."""
 
-    kind = "rank"
-
-    def __init__(
-        self,
-        reader: TensorReader,
-        method: LowRank,
-        choice: Choice,
-        state: State,
-        calibration: Calibration | None,
-        device: str,
-        score: str | None,
-        tell: Tell,
-        tasks: Tasks,
-    ) -> None:
-        self.reader, self.method, self.score = reader, method, score
-        self.targets, self.left = choice.targets, choice.left
-        self._work = Decompositions(
-            reader, method, choice.targets, state, calibration, device, score, tell, tasks
-        )
+    def __init__(self, work: Work, method: LowRank, score: str | None) -> None:
+        self.reader, self.method, self.score = work.reader, method, score
+        self.targets, self.left = targets_of(work.reader, method)
+        self._found = Decompositions(work, method, self.targets, score)
 
     def prepare(self) -> None:
         """Work out what later questions need, unless an earlier try has."""
-        self._work.prepare()
+        self._found.prepare()
 
     @property
     def parameters(self) -> int:
@@ -67,24 +47,20 @@ class Factoring:
     def most(self) -> dict[str, int]:
         """The largest rank worth choosing, by dim name: where parameters count, the dense weight
         is smaller beyond."""
-        by_latents = self.method.counts == "latents"
-        return {
-            name: target.full if by_latents else target.even
-            for target in self.targets
-            for name in target.dims
-        }
+        return {n: t.even if self.fuses else t.full for t in self.targets for n in t.dims}
 
     def wish(self, ratio: float) -> dict[str, int | None]:
         """The ranks that the method would choose by itself."""
         scores = self.scores() if self.method.scored else {}
-        return self.method.ranks(self.targets, ratio, Evidence(scores, self._work.losses()))
+        return self.method.ranks(self.targets, ratio, Evidence(scores, self._found.losses()))
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
         """The method's own rounding of its ranks."""
         rounded: dict[str, int | None] = {}
         for target in self.targets:
+            most = entries_kept(target)
             for name in target.dims:
-                size, most = sizes[name], entries_kept(target)
+                size = sizes[name]
                 rounded[name] = (
                     None if size is None else min(self.method.rounded(size, multiple, most), most)
                 )
@@ -101,7 +77,7 @@ class Factoring:
         """By dim name: the share of Σσ² of W·S kept at ranks 0 … full."""
         found = {}
         for target in self.targets:
-            held = self._work.of(target)
+            held = self._found.of(target)
             for i, name in enumerate(target.dims):
                 energy = held[f"{target.name}/{i}/sigma"].square()
                 total = max(float(energy.sum()), 1e-300)
@@ -119,17 +95,14 @@ class Factoring:
             return self._measured_weights()
         if self.score is None:
             return None
+        scores = self.scores()
         if self.score != "fisher":
-            return self.scores()
-        sizes = {
-            target.name: self._work.of(target)[f"{target.name}/magnitude"]
-            for target in self.targets
-        }
-        norms = scores_of("magnitude", self.targets, sizes)
-        return {name: (score * norms[name]) ** 2 for name, score in self.scores().items()}
+            return scores
+        norms = self._found.scores("magnitude")
+        return {name: (score * norms[name]) ** 2 for name, score in scores.items()}
 
     def _measured_weights(self) -> dict[str, float]:
-        losses = self._work.losses()
+        losses = self._found.losses()
         least = min(losses.values())
         found = {}
         for target in self.targets:
@@ -142,9 +115,7 @@ class Factoring:
 
     def scores(self) -> dict[str, float]:
         """Importance by dim name, by the score that was asked for."""
-        name = self.score or "magnitude"
-        rows = {target.name: self._work.rows(target, name) for target in self.targets}
-        return scores_of(name, self.targets, rows)
+        return self._found.scores(self.score or "magnitude")
 
     def tensors(self, sizes: NewSizes) -> list[NewTensor]:
         """Every tensor of the model with these ranks, in the source's order."""
@@ -164,26 +135,22 @@ class Factoring:
         ranks = [sizes[name] or 0 for name in target.dims]
 
         def factor(group: int, what: str) -> torch.Tensor:
-            held = self._work.of(target)[f"{target.name}/{group}/{what}"]
+            held = self._found.of(target)[f"{target.name}/{group}/{what}"]
             return held[:, : ranks[group]] if what == "u" else held[: ranks[group]]
 
         def inner() -> torch.Tensor:
-            import torch
-
             return torch.cat([factor(i, "v") for i in range(target.groups)])
 
-        dtype, rows = target.dtype, target.rows
-        made = [NewTensor(names.inner, dtype, (sum(ranks), target.in_features), inner)]
+        def bias(group: int) -> torch.Tensor:
+            return self.reader.torch(str(target.bias))[target.group(group)]
+
+        made = [NewTensor(names.inner, target.dtype, (sum(ranks), target.in_features), inner)]
         for i, name in enumerate(names.outer):
-            shape = (rows, ranks[i])
-            made.append(NewTensor(name, dtype, shape, lambda i=i: factor(i, "u")))  # type: ignore[misc]
+            shape = (target.rows, ranks[i])
+            made.append(NewTensor(name, target.dtype, shape, partial(factor, i, "u")))
         for i, name in enumerate(names.biases):
-            bias = str(target.bias)
-            part = slice(i * rows, (i + 1) * rows)
-            own = self.reader.info(bias).dtype
-            made.append(
-                NewTensor(name, own, (rows,), lambda p=part, b=bias: self.reader.torch(b)[p])  # type: ignore[misc]
-            )
+            dtype = self.reader.info(str(target.bias)).dtype
+            made.append(NewTensor(name, dtype, (target.rows,), partial(bias, i)))
         return made
 
     def config(self, sizes: NewSizes) -> dict[str, Any]:

@@ -7,33 +7,30 @@ a group's size is a multiple of the head_dim already. Widths are what a map can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
 from gacprof.checkpoint.layouts.blocks import mirror_widths
-from gacprof.checkpoint.tensors import TensorReader
-from gacprof.compressing.calibration import Calibration
+from gacprof.compressing.activations import FILE, back_through, enter, pass_on
 from gacprof.compressing.dense import unique
-from gacprof.compressing.state import State
+from gacprof.compressing.layered import LayeredModel
+from gacprof.compressing.outcome import TAYLOR
+from gacprof.compressing.state import Work
 from gacprof.compressing.writing import NewTensor
 from gacprof.compressors.llmpruner import TaylorPruning, Units, strongest
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE, Stored, norms
 from gacprof.planning.memory import NewSizes
 
-if TYPE_CHECKING:
-    import torch
-
-TAYLOR = "taylor"
 SCORES = (TAYLOR, "magnitude")
 """By what units are ranked: Taylor unless the magnitude of their weights is asked for."""
 
 IMPORTANCE = "importance.safetensors"
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -62,26 +59,16 @@ class Group:
 class Pruning:
     """``score`` is ``taylor`` or ``magnitude``."""
 
-    kind = "width"
+    fuses = True
 
-    def __init__(
-        self,
-        reader: TensorReader,
-        method: TaylorPruning,
-        state: State,
-        calibration: Calibration | None,
-        device: str,
-        score: str,
-        tell: Tell,
-    ) -> None:
-        self.reader, self.method, self.state = reader, method, state
-        self._calibration, self._device, self._tell = calibration, device, tell
-        self.score = score
-        if self.score not in SCORES:
+    def __init__(self, work: Work, method: TaylorPruning, score: str) -> None:
+        self.reader, self.method, self.score = work.reader, method, score
+        self._work = work
+        if score not in SCORES:
             raise CompressionError(
                 f"{method.name} ranks units by taylor (no --score) or magnitude, not '{score}'"
             )
-        self.groups, self.left = groups_of(reader.inventory)
+        self.groups, self.left = groups_of(work.reader.inventory)
         inside = method.layers(1 + max(group.layer for group in self.groups))
         self.pruned = [group for group in self.groups if group.layer in inside]
         whole = (group.dim for group in self.groups if group.layer not in inside)
@@ -89,15 +76,12 @@ class Pruning:
 
     def prepare(self) -> None:
         """Work out the importance of every unit, unless an earlier try has."""
-        if self.state.has(IMPORTANCE):
-            return
-        values = self._magnitudes() if self.score == "magnitude" else self._taylor()
-        self.state.save(IMPORTANCE, values)
+        if not self._work.state.has(IMPORTANCE):
+            values = self._magnitudes() if self.score == "magnitude" else self._taylor()
+            self._work.state.save(IMPORTANCE, values)
 
     def _magnitudes(self) -> dict[str, torch.Tensor]:
         """Σ w² over a unit's weights."""
-        import torch
-
         found = {}
         for group in self.groups:
             total = torch.zeros(group.count, dtype=torch.float64)
@@ -111,25 +95,17 @@ class Pruning:
         return found
 
     def _taylor(self) -> dict[str, torch.Tensor]:
-        import torch
-
-        from gacprof.compressing.activations import FILE, back_through, enter, hidden, pass_on
-        from gacprof.compressing.layered import LayeredModel
-
-        assert self._calibration is not None
-        model = LayeredModel(self.reader, self._device)
-        enter(model, self.state, self._calibration.ids)
-        for index, name in enumerate(model.layers):
-            if not any(self.state.has(hidden(i)) for i in range(index + 1, len(model.layers) + 1)):
-                self._tell(f"{name}, forward")
-                with model.holding(index) as layer:
-                    pass_on(model, self.state, index, layer, {}, False)
-        back_through(
-            model, self.state, self._calibration.ids, self._watched(model.layers), self._tell
-        )
+        state, calibration, tell = self._work.state, self._work.calibration, self._work.tell
+        assert calibration is not None
+        model = LayeredModel(self.reader, self._work.device)
+        for index in range(enter(model, state, calibration.ids), len(model.layers)):
+            tell(f"{model.layers[index]}, forward")
+            with model.holding(index) as layer:
+                pass_on(model, state, index, layer, {}, False)
+        back_through(model, state, calibration.ids, self._watched(model.layers), tell)
         found = {}
         for group in self.groups:
-            held = self.state.load(FILE.format(group.layer))
+            held = state.load(FILE.format(group.layer))
             total = torch.zeros(group.count, dtype=torch.float64)
             for part in group.slices:
                 what = "taylor_columns" if part.axis == 1 else "taylor_rows"
@@ -149,19 +125,15 @@ class Pruning:
                     watched[group.layer][module] = module.removeprefix(prefix)
         return watched
 
-    # --- what a loop asks of it
-
     @cached_property
     def _importance(self) -> dict[str, list[float]]:
-        held = self.state.load(IMPORTANCE)
+        held = self._work.state.load(IMPORTANCE)
         return {name: values.tolist() for name, values in held.items()}
 
     @property
     def parameters(self) -> int:
         """Of the units of all layers, those that stay whole included."""
         return sum(group.count * group.parameters for group in self.groups)
-
-    fuses = True
 
     @property
     def most(self) -> dict[str, int]:
@@ -234,8 +206,6 @@ class Pruning:
         shape = tuple(len(kept.get(axis, range(n))) for axis, n in enumerate(info.shape))
 
         def make() -> torch.Tensor:
-            import torch
-
             value = self.reader.torch(info.name)
             for axis, indices in kept.items():
                 value = value.index_select(axis, torch.tensor(indices))

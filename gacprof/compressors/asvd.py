@@ -71,7 +71,7 @@ class ActivationAware(LowRank):
         outer = (f"{target.name}.ALinear.weight",)
         return FactorNames(f"{target.name}.BLinear.weight", outer, biases)
 
-    def scaling(self, target: Target, seen: Mapping[str, Any]) -> Any:
+    def scaling(self, seen: Mapping[str, Any]) -> Any:
         return seen["magnitude"] ** self.alpha + LEAST_SCALE
 
     def ranks(
