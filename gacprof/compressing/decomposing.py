@@ -33,6 +33,9 @@ from gacprof.core.errors import CompressionError
 FACTORS = "factors-{}.safetensors"
 FORWARD, LOSSES = "forward.json", "losses.json"
 
+Piece = tuple[Target, torch.Tensor, Mapping[str, torch.Tensor] | None]
+"""A target, its stored weight, and what is known of its inputs; None where it has seen none."""
+
 SPARE = 128
 """Entries are kept up to the next multiple of this behind the rank at which a pair is as large as
 its dense weight: a tool's own rounding may go beyond."""
@@ -115,18 +118,14 @@ class Decompositions:
         """Submit a layer; its factors are saved, and ``done_with`` is dropped, when they come."""
         targets, file = self._in_layer(layer), _file_of(layer)
         if not self._state.has(file) and (targets or layer is not None):
-            numbers: dict[int, int] = {}
-            facts: list[Mapping[str, torch.Tensor]] = []
-            pieces: list[tuple[Target, torch.Tensor, int | None]] = []
+            facts: dict[int, Mapping[str, torch.Tensor]] = {}  # q, k and v share theirs
+            pieces: list[Piece] = []
             for target in targets:
                 one = seen.get(target.name)
-                if one is not None and id(one) not in numbers:
-                    numbers[id(one)] = len(facts)
-                    facts.append(one.as_mapping(target.name))
-                pieces.append((target, self._finite(target), numbers.get(id(one))))
-            wanted = self._work.tasks.submit(
-                decomposed, self.method, pieces, facts, self._work.device
-            )
+                if one is not None and id(one) not in facts:
+                    facts[id(one)] = one.as_mapping(target.name)
+                pieces.append((target, self._finite(target), facts.get(id(one))))
+            wanted = self._work.tasks.submit(decomposed, self.method, pieces, self._work.device)
             self._pending.append((file, wanted, done_with))
         elif done_with:
             self._state.drop(done_with)
@@ -209,25 +208,18 @@ def _file_of(layer: int | None) -> str:
     return FACTORS.format("head" if layer is None else layer)
 
 
-def decomposed(
-    method: LowRank,
-    pieces: Sequence[tuple[Target, torch.Tensor, int | None]],
-    facts: Sequence[Mapping[str, torch.Tensor]],
-    device: str,
-) -> dict[str, torch.Tensor]:
-    """The factors of a layer's targets, each with its stored weight and, by their place in
-    ``facts``, what is known of its inputs. Needs nothing but its arguments."""
+def decomposed(method: LowRank, pieces: Sequence[Piece], device: str) -> dict[str, torch.Tensor]:
+    """The factors of a layer's targets. Needs nothing but its arguments."""
     found: dict[str, torch.Tensor] = {}
     scalings: dict[int, Any] = {}
-    for target, stored, place in pieces:
-        known = {} if place is None else facts[place]
-        if place is not None and place not in scalings:
-            scalings[place] = method.scaling(known)
+    with_text = any(known is not None for _, _, known in pieces)
+    for target, stored, known in pieces:
+        if known is not None and id(known) not in scalings:
+            scalings[id(known)] = method.scaling(known)
         # An expert that no token was sent to has seen nothing: its plain SVD.
-        scaling = None if place is None else scalings[place]
-        if place is None and facts:
+        if known is None and with_text:
             found[f"{target.name}/activation"] = torch.zeros(1)
-        found |= _decompose(target, stored, scaling, known, device)
+        found |= _decompose(target, stored, scalings.get(id(known)), known or {}, device)
     return found
 
 

@@ -12,11 +12,15 @@ from typing import Any
 
 import torch
 
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.names import in_tower
+from gacprof.checkpoint.tensors import TensorReader
 from gacprof.compressing.decomposing import Decompositions, entries_kept
-from gacprof.compressing.dense import targets_of, unique
 from gacprof.compressing.state import Work
-from gacprof.compressing.writing import NewTensor
+from gacprof.compressing.writing import NewTensor, unique
 from gacprof.compressors.method import Evidence, LowRank, Target, uniform_rank
+from gacprof.core.errors import CompressionError
+from gacprof.core.factors import COMPUTABLE
 from gacprof.planning.memory import NewSizes
 
 
@@ -160,3 +164,74 @@ class Factoring:
             if sizes[t.dims[0]] is not None
         }
         return self.method.config(self.reader.inventory.config, ranks)
+
+
+def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...], dict[str, str]]:
+    """The layers that the method factors, and those that it leaves dense, with the reason.
+
+    Raises :class:`CompressionError` where it factors none.
+    """
+    inventory = reader.inventory
+    roles = method.roles(has_tied_head(inventory))
+    found, left = [], {}
+    for module in inventory.modules:
+        if not module.gemms or module.kind == "embedding":
+            continue
+        target = _target(inventory, module, method)
+        reason = _refusal(inventory, module, roles)
+        if not reason and method.names(target) is None:
+            reason = f"the layout of {method.layout} has no name for it"
+        if reason:
+            left[module.name] = reason
+        else:
+            found.append(target)
+    if not found:
+        why = next(iter(left.items()), ("", "it has no linear layers"))
+        raise CompressionError(
+            f"{inventory.path}: {method.name} finds nothing to compress: {': '.join(why)}"
+        )
+    return tuple(found), left
+
+
+def _target(inventory: Inventory, module: Module, method: LowRank) -> Target:
+    attention = next((a for a in inventory.attentions if a.layer == module.layer), None)
+    groups = 1
+    if attention is not None and module.role in ("k", "v"):
+        groups = method.groups(module, attention.heads, attention.kv_heads)
+    gemm = module.gemms[0]
+    return Target(
+        name=module.name,
+        weight=gemm.weight,
+        bias=f"{module.name}.bias" if gemm.bias else None,
+        out_features=gemm.N,
+        in_features=gemm.K,
+        dtype=module.dtype,
+        layer=module.layer,
+        role=module.role,
+        groups=groups,
+    )
+
+
+def _refusal(inventory: Inventory, module: Module, roles: Sequence[str]) -> str:
+    """Why a layer stays dense; empty where it does not."""
+    if in_tower(module.name):
+        return "a vision or audio tower is left as it is"
+    if module.role.removeprefix("expert_") not in roles:
+        return "the method does not touch it"
+    if module.layer is None and module.role != "head":
+        return "it is in no decoder layer"
+    info = inventory.tensors.get(module.gemms[0].weight)
+    if info is not None and len(info.shape) == 3:
+        return "all experts are stored in one tensor"
+    if info is None or info.shape != (module.out_features, module.in_features):
+        return "its weight is stored transposed"
+    if info.dtype not in COMPUTABLE:
+        return f"it is stored as {info.dtype}"
+    return ""
+
+
+def has_tied_head(inventory: Inventory) -> bool:
+    """Whether the head is the embedding, or there is none."""
+    heads = [module for module in inventory.modules if module.role == "head"]
+    own = any(f"{head.name}.weight" in inventory.tensors for head in heads)
+    return bool(inventory.config.get("tie_word_embeddings", False)) or not own

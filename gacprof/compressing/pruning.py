@@ -7,9 +7,10 @@ a group's size is a multiple of the head_dim already. Widths are what a map can 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -17,11 +18,10 @@ import torch
 from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
 from gacprof.checkpoint.layouts.blocks import mirror_widths
 from gacprof.compressing.activations import FILE, back_through, enter, pass_on
-from gacprof.compressing.dense import unique
 from gacprof.compressing.layered import LayeredModel
 from gacprof.compressing.outcome import TAYLOR
 from gacprof.compressing.state import Work
-from gacprof.compressing.writing import NewTensor
+from gacprof.compressing.writing import NewTensor, unique
 from gacprof.compressors.llmpruner import TaylorPruning, Units, strongest
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE, Stored, norms
@@ -116,6 +116,7 @@ class Pruning:
         return found
 
     def _watched(self, layers: list[str]) -> list[dict[str, str]]:
+        """By layer, the modules that hold units, and where they are in it."""
         watched: list[dict[str, str]] = [{} for _ in layers]
         for group in self.groups:
             for part in group.slices:
@@ -162,11 +163,8 @@ class Pruning:
         """By dim name: the share of importance that 0 … all units keep, the best ones first."""
         found = {}
         for group in self.pruned:
-            values = sorted(self._importance[group.dim], reverse=True)
-            total, sums = sum(values) or 1.0, [0.0]
-            for value in values:
-                sums.append(sums[-1] + value)
-            found[group.dim] = [min(1.0, value / total) for value in sums]
+            sums = list(accumulate(sorted(self._importance[group.dim], reverse=True), initial=0.0))
+            found[group.dim] = [min(1.0, value / (sums[-1] or 1.0)) for value in sums]
         return found
 
     def weights(self) -> dict[str, float] | None:
@@ -249,16 +247,17 @@ def groups_of(inventory: Inventory) -> tuple[list[Group], dict[str, str]]:
         if reason:
             left[dim.name.partition(":")[0]] = reason
         elif dim.layer is not None:
-            groups.append(_width(inventory, dim))
+            slices = tuple(Slice(p.tensor, p.axis, p.start, 1) for p in dim.places)
+            groups.append(Group(dim.name, dim.layer, dim.size, dim.params_per_unit, slices))
     modules = {(m.layer, m.role): m for m in inventory.modules if m.kind == "dense"}
     for attention in inventory.attentions:
-        parts = {role: modules.get((attention.layer, role)) for role in ("q", "k", "v", "o")}
-        made = _heads(inventory, attention, parts)
+        parts = [modules.get((attention.layer, role)) for role in ("q", "k", "v", "o")]
+        made = _heads(inventory, attention, [part for part in parts if part is not None])
         if made is None:
             left[f"attention of layer {attention.layer}"] = "q, k, v and o are not plain layers"
         else:
             groups.append(made)
-    if not any(not group.is_heads for group in groups):
+    if all(group.is_heads for group in groups):
         raise CompressionError(f"{inventory.path}: no MLP is found whose width could be pruned")
     return sorted(groups, key=lambda g: (g.layer, not g.is_heads, g.dim)), left
 
@@ -277,22 +276,15 @@ def _refusal(inventory: Inventory, dim: Dim) -> str:
     return ""
 
 
-def _width(inventory: Inventory, dim: Dim) -> Group:
-    slices = tuple(Slice(p.tensor, p.axis, p.start, 1) for p in dim.places)
-    return Group(dim.name, dim.layer or 0, dim.size, dim.params_per_unit, slices)
-
-
-def _heads(
-    inventory: Inventory, attention: Attention, parts: Mapping[str, Module | None]
-) -> Group | None:
-    """Groups of heads that share their keys and values; None where the layers do not say so."""
-    wide = attention.heads // attention.kv_heads * attention.head_dim
-    wanted = {"q": (wide, 0), "k": (attention.head_dim, 0), "v": (attention.head_dim, 0)}
+def _heads(inventory: Inventory, attention: Attention, parts: Sequence[Module]) -> Group | None:
+    """Groups of heads that share their keys and values, of the modules q, k, v and o; None where
+    these are not plain layers."""
+    if len(parts) < 4:
+        return None
+    one = attention.head_dim
+    wide = attention.heads // attention.kv_heads * one
     slices, parameters = [], 0
-    for role, (width, axis) in (wanted | {"o": (wide, 1)}).items():
-        module = parts[role]
-        if module is None:
-            return None
+    for module, width, axis in zip(parts, (wide, one, one, wide), (0, 0, 0, 1), strict=True):
         info = inventory.tensors.get(module.gemms[0].weight)
         plain = info is not None and info.shape == (module.out_features, module.in_features)
         if info is None or not plain or info.shape[axis] != width * attention.kv_heads:
@@ -303,5 +295,5 @@ def _heads(
         if axis == 0 and bias in inventory.tensors:
             slices.append(Slice(bias, 0, 0, width))
             parameters += width
-    name = f"{parts['o'].name.rpartition('.')[0]}:heads" if parts["o"] else ""
+    name = f"{parts[-1].name.rpartition('.')[0]}:heads"
     return Group(name, attention.layer, attention.kv_heads, parameters, tuple(slices), True)

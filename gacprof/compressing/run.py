@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import tensors_of
 from gacprof.cliffmap import CliffMap
 from gacprof.compressing.calibration import LENGTH, WINDOWS, calibration_of
 from gacprof.compressing.choosing import choose, only, weighted
-from gacprof.compressing.dense import open_dense
 from gacprof.compressing.factoring import Factoring
 from gacprof.compressing.outcome import (
     BACKWARD,
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     import torch
 
 Family = Factoring | Pruning
+
+COMPRESSED = ("factored", "grouped")
 
 
 def compress(
@@ -103,8 +105,9 @@ def compress(
     if (out / PROVENANCE).is_file():  # killed between the output's last step and this
         remove_leftovers(out)
     refuse_existing(out)
-    reader = open_dense(model)
+    reader = tensors_of(model)
     inventory = reader.inventory
+    _refuse_all_but_dense(inventory)
     if lies_in(out, inventory):
         raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
     loaded = None if cliff_map is None else CliffMap.load(cliff_map)
@@ -138,6 +141,24 @@ def compress(
             family = Factoring(setting, chosen, by)
         family.prepare()
         return _finish(family, request, loaded, out, key, setting)
+
+
+def _refuse_all_but_dense(inventory: Inventory) -> None:
+    """Raise :class:`CompressionError` for a model that is compressed or packed already."""
+    done = next((m.name for m in inventory.modules if m.kind in COMPRESSED), None)
+    if done is not None:
+        raise CompressionError(
+            f"{inventory.path} is compressed already ('{done}' is a factor pair, layout "
+            f"{inventory.layout}): give the dense model that it was made from"
+        )
+    if inventory.layout == "quantised" or inventory.config.get("quantization_config"):
+        raise CompressionError(
+            f"{inventory.path} is quantised: compress the model before, then quantise it again"
+        )
+    if not inventory.config:
+        raise CompressionError(
+            f"{inventory.path} has no config.json: nothing says what it computes"
+        )
 
 
 def _score(method: LowRank | TaylorPruning, request: CompressRequest) -> tuple[str | None, str]:

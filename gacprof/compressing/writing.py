@@ -44,6 +44,15 @@ class NewTensor:
         return prod(self.shape) * element_type(self.dtype).itemsize
 
 
+def unique(reader: TensorReader) -> list[TensorInfo]:
+    """The tensors of the source, one that is stored under two names once."""
+    seen: dict[object, TensorInfo] = {}
+    for info in reader.inventory.tensors.values():
+        place = (info.file, info.offset, info.shape) if info.offset is not None else info.name
+        seen.setdefault(place, info)
+    return list(seen.values())
+
+
 def inventory_of_output(
     path: str, tensors: Iterable[NewTensor], config: Mapping[str, Any]
 ) -> Inventory:

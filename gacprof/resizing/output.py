@@ -118,7 +118,8 @@ def weights_files(
     found = []
     for i, (source, stored) in enumerate(sorted(by_source.items()), 1):
         if inventory.container == "safetensors":
-            name, metadata = source, _metadata(_folder(inventory), source)
+            header = parse_json(read_header(_folder(inventory), source), source)
+            name, metadata = source, header.get("__metadata__", {})
         elif inventory.layout == "slicegpt":
             found.append(WeightsFile(source, "torch", tuple(stored), {}))
             continue
@@ -139,12 +140,6 @@ def _folder(inventory: Inventory) -> LocalFolder:
     """Where the checkpoint lies, read by the rules that it was scanned by."""
     path = Path(inventory.path)
     return LocalFolder(Path(inventory.folder), path.name if path.is_file() else None)
-
-
-def _metadata(folder: LocalFolder, file: str) -> dict[str, str]:
-    """A safetensors file's own metadata."""
-    found: dict[str, str] = parse_json(read_header(folder, file), file).get("__metadata__", {})
-    return found
 
 
 def write_side_files(

@@ -28,8 +28,7 @@ from gacprof.devices.device import open_device
 from gacprof.devices.environment import free_bytes
 from gacprof.evaluation.benchmark import ROUNDS, SEED
 from gacprof.evaluation.comparison import FIRST_LOOK
-from gacprof.evaluation.engines.engine import Engine, engine_of
-from gacprof.evaluation.engines.process import EngineProcess
+from gacprof.evaluation.engines.engine import Engine, EngineProcess, engine_of
 from gacprof.evaluation.models import distinct_names
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
@@ -99,13 +98,10 @@ def bench_engine(
     Raises :class:`MeasurementError` for an engine that is missing or refuses a model,
     :class:`CheckpointError` for a model in another format than the engine's.
     """
-    found = engine_of(engine)
-    interpreter, paths = found.python(python), [found.model(model) for model in models]
-    workloads = _workloads(tokens, decode_steps)
+    setting, paths = _setting(models, engine, python, threads, dtype, trust_remote_code)
+    found, workloads = setting.engine, _workloads(tokens, decode_steps)
     if not models or rounds < FIRST_LOOK:
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
-    _refuse_remote_code(found, paths, trust_remote_code)
-    setting = _Setting(found, interpreter, threads, dtype, trust_remote_code)
     names = distinct_names(list(map(str, models)))
     same = [path == paths[0] or _same_files(path, paths[0]) for path in paths]
     with setting.opened(paths, max(tokens) + decode_steps) as live:
@@ -127,7 +123,7 @@ def bench_engine(
         rounds=taken.count,
         timings=summary.timings(),
         replicates=summary.replicates(),
-        environment=_stack(found, live.told[0]),
+        environment=_environment(found, live.told[0]),
         timer=f"timed by {engine}'s own process",
         notes=(*_conditions(setting, live), *summary.notes()),
         engine=f"{engine} {live.told[0]['version']}",
@@ -144,19 +140,15 @@ class _Live:
     shared: bool
 
 
+@dataclass(frozen=True)
 class _Setting:
-    """How models are opened, the same for all. Raises :class:`MeasurementError` for a dtype that
-    the engine does not choose."""
+    """How models are opened, the same for all."""
 
-    def __init__(
-        self, engine: Engine, python: Path, threads: int | None, dtype: str | None, trust: bool
-    ) -> None:
-        if dtype is not None and engine.format == "gguf":
-            raise MeasurementError(
-                f"{engine.name} computes in what the file holds: leave out the dtype"
-            )
-        self.engine, self.threads = engine, threads or len(os.sched_getaffinity(0))
-        self._python, self._dtype, self._trust = python, dtype, trust
+    engine: Engine
+    python: Path
+    threads: int
+    dtype: str | None
+    trust: bool
 
     @contextmanager
     def opened(self, paths: Sequence[Path], positions: int) -> Iterator[_Live]:
@@ -178,9 +170,9 @@ class _Setting:
         """A model, and room for so many tokens and a few more.
 
         Raises :class:`MeasurementError` where the model has fewer positions (vLLM itself does)."""
-        process = stack.enter_context(EngineProcess(self.engine, self._python, self.threads))
+        process = stack.enter_context(EngineProcess(self.engine, self.python, self.threads))
         room = positions + SPARE_POSITIONS
-        told = process.open(path, self.threads, room, self._dtype, self._trust)
+        told = process.open(path, self.threads, room, self.dtype, self.trust)
         most = told.get("positions") or positions
         if positions > most:
             raise MeasurementError(
@@ -188,6 +180,34 @@ class _Setting:
                 "together do not fit; ask for fewer (--tokens, --decode-steps)"
             )
         return process, told
+
+
+def _setting(
+    models: Sequence[str | Path],
+    engine: str,
+    python: str | Path | None,
+    threads: int | None,
+    dtype: str | None,
+    trust: bool,
+) -> tuple[_Setting, list[Path]]:
+    """The engine, and what it loads of the models.
+
+    Raises :class:`MeasurementError` for an engine that is not there, a dtype that it does not
+    choose, and code that nobody has allowed.
+    """
+    found = engine_of(engine)
+    interpreter, paths = found.python(python), [found.model(model) for model in models]
+    for path in paths if found.format == "folder" and not trust else ():
+        config = (path / "config.json").read_text(encoding="utf-8", errors="replace")
+        if '"auto_map"' in config:
+            raise MeasurementError(
+                f"{path} brings code of its own (auto_map in its config.json), which {engine} "
+                "would run: read it, then allow it with --trust-remote-code"
+            )
+    if dtype is not None and found.format == "gguf":
+        raise MeasurementError(f"{engine} computes in what the file holds: leave out the dtype")
+    count = threads or len(os.sched_getaffinity(0))
+    return _Setting(found, interpreter, count, dtype, trust), paths
 
 
 def greedy(
@@ -205,10 +225,7 @@ def greedy(
 
     Raises as :func:`bench_engine`.
     """
-    found = engine_of(engine)
-    interpreter, path = found.python(python), found.model(model)
-    _refuse_remote_code(found, [path], trust_remote_code)
-    setting = _Setting(found, interpreter, threads, dtype, trust_remote_code)
+    setting, (path,) = _setting([model], engine, python, threads, dtype, trust_remote_code)
     with ExitStack() as stack:
         process, _ = setting.one(stack, path, len(ids) + count)
         tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
@@ -222,19 +239,6 @@ def _workloads(tokens: Sequence[int], decode_steps: int) -> tuple[BenchWorkload,
     prefill = [BenchWorkload("prefill", length, 1) for length in lengths]
     decode = [BenchWorkload("decode", lengths[0], 1)] if decode_steps else []
     return (*prefill, *decode)
-
-
-def _refuse_remote_code(engine: Engine, paths: Sequence[Path], trusted: bool) -> None:
-    for path in paths:
-        if engine.format == "folder" and not trusted and _has_code(path):
-            raise MeasurementError(
-                f"{path} brings code of its own (auto_map in its config.json), which {engine.name} "
-                "would run: read it, then allow it with --trust-remote-code"
-            )
-
-
-def _has_code(folder: Path) -> bool:
-    return '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8", errors="replace")
 
 
 def _no_room(process: EngineProcess) -> bool:
@@ -263,7 +267,7 @@ def _parameters(path: Path, told: dict[str, Any]) -> int:
         return 0
 
 
-def _stack(engine: Engine, told: dict[str, Any]) -> Environment:
+def _environment(engine: Engine, told: dict[str, Any]) -> Environment:
     where = open_device("cuda" if told["device"] == "cuda" else "cpu").environment
     beneath: dict[str, str] = told.get("beneath", {})
     return replace(where, stack={engine.name: told["version"], **beneath})
