@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gacprof.checkpoint import scan
 from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.points import Environment
@@ -104,40 +105,31 @@ def bench_engine(
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
     names = distinct_names(list(map(str, models)))
     same = [path == paths[0] or _same_files(path, paths[0]) for path in paths]
-    with setting.opened(paths, max(tokens) + decode_steps) as live:
-        vocabulary = min(int(each["vocabulary"]) for each in live.told)
+    with setting.opened(paths, max(tokens) + decode_steps) as processes:
+        vocabulary = min(int(each.told["vocabulary"]) for each in processes)
         runners = [
-            [EngineRunner(each, workload, vocabulary, decode_steps) for each in live.processes]
+            [EngineRunner(each, workload, vocabulary, decode_steps) for each in processes]
             for workload in workloads
         ]
         taken = Rounds(workloads, runners, EngineClock(found), rounds, time_cap_s, progress)
         summary = BenchSummary(names, workloads, same, taken)
         taken.run(summary.decided)
+    told = processes[0].told
     return BenchResult(
         models=names,
         sources=tuple(map(str, models)),
-        parameters=tuple(map(_parameters, paths, live.told)),
-        dtype=live.told[0]["dtype"],
+        parameters=tuple(map(_parameters, paths, processes)),
+        dtype=told["dtype"],
         batch=1,
         decode_steps=decode_steps,
         rounds=taken.count,
         timings=summary.timings(),
         replicates=summary.replicates(),
-        environment=_environment(found, live.told[0]),
+        environment=_environment(found, told),
         timer=f"timed by {engine}'s own process",
-        notes=(*_conditions(setting, live), *summary.notes()),
-        engine=f"{engine} {live.told[0]['version']}",
+        notes=(*_conditions(setting, processes), *summary.notes()),
+        engine=f"{engine} {told['version']}",
     )
-
-
-@dataclass(frozen=True)
-class _Live:
-    """A process for each model and the last for the reference once more, and what each engine
-    told of itself. ``shared``: the last is the first."""
-
-    processes: Sequence[EngineProcess]
-    told: Sequence[dict[str, Any]]
-    shared: bool
 
 
 @dataclass(frozen=True)
@@ -151,35 +143,28 @@ class _Setting:
     trust: bool
 
     @contextmanager
-    def opened(self, paths: Sequence[Path], positions: int) -> Iterator[_Live]:
+    def opened(self, paths: Sequence[Path], positions: int) -> Iterator[list[EngineProcess]]:
+        """A process for each model, and the last for the reference once more: the first one again
+        where there is no room."""
         with ExitStack() as stack:
-            processes: list[EngineProcess] = []
-            told: list[dict[str, Any]] = []
-            for path in (*paths, paths[0]):
-                if len(processes) == len(paths) and _no_room(processes[0]):
-                    yield _Live((*processes, processes[0]), told, shared=True)
-                    return
-                process, said = self.one(stack, path, positions)
-                processes.append(process)
-                told.append(said)
-            yield _Live(processes, told, shared=False)
+            processes = [self.one(stack, path, positions) for path in paths]
+            first = processes[0]
+            again = first if _no_room(first) else self.one(stack, paths[0], positions)
+            yield [*processes, again]
 
-    def one(
-        self, stack: ExitStack, path: Path, positions: int
-    ) -> tuple[EngineProcess, dict[str, Any]]:
+    def one(self, stack: ExitStack, path: Path, positions: int) -> EngineProcess:
         """A model, and room for so many tokens and a few more.
 
         Raises :class:`MeasurementError` where the model has fewer positions (vLLM itself does)."""
         process = stack.enter_context(EngineProcess(self.engine, self.python, self.threads))
-        room = positions + SPARE_POSITIONS
-        told = process.open(path, self.threads, room, self.dtype, self.trust)
-        most = told.get("positions") or positions
+        process.open(path, positions + SPARE_POSITIONS, self.dtype, self.trust)
+        most = process.told.get("positions") or positions
         if positions > most:
             raise MeasurementError(
                 f"{path} has {most} positions: a prompt and its decode steps of {positions} tokens "
                 "together do not fit; ask for fewer (--tokens, --decode-steps)"
             )
-        return process, told
+        return process
 
 
 def _setting(
@@ -227,7 +212,7 @@ def greedy(
     """
     setting, (path,) = _setting([model], engine, python, threads, dtype, trust_remote_code)
     with ExitStack() as stack:
-        process, _ = setting.one(stack, path, len(ids) + count)
+        process = setting.one(stack, path, len(ids) + count)
         tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
     return tokens
 
@@ -255,12 +240,10 @@ def _same_files(a: Path, b: Path) -> bool:
     return mine == other and not any(filecmp.cmpfiles(a, b, mine, shallow=False)[1:])
 
 
-def _parameters(path: Path, told: dict[str, Any]) -> int:
+def _parameters(path: Path, process: EngineProcess) -> int:
     """As the engine counts them, else as the headers do; 0 where neither can."""
-    from gacprof.checkpoint import scan
-
-    if told.get("parameters"):
-        return int(told["parameters"])
+    if process.told.get("parameters"):
+        return int(process.told["parameters"])
     try:
         return scan(path).parameters
     except GacprofError:
@@ -273,19 +256,19 @@ def _environment(engine: Engine, told: dict[str, Any]) -> Environment:
     return replace(where, stack={engine.name: told["version"], **beneath})
 
 
-def _conditions(setting: _Setting, live: _Live) -> Iterator[str]:
+def _conditions(setting: _Setting, processes: Sequence[EngineProcess]) -> Iterator[str]:
     """What was not as it should be, or was not asked for."""
     name, threads = setting.engine.name, setting.threads
-    note = setting.engine.version_note(live.told[0]["version"])
+    note = setting.engine.version_note(processes[0].told["version"])
     if note:
         yield note
-    used = {int(each.get("threads", threads)) for each in live.told}
+    used = {int(each.told.get("threads", threads)) for each in processes}
     if used != {threads}:
         yield f"{threads} threads were asked for, {name} took {max(used)}"
-    kinds = sorted({each["dtype"] for each in live.told})
+    kinds = sorted({each.told["dtype"] for each in processes})
     if len(kinds) > 1:
         yield f"the models are computed in different dtypes ({', '.join(kinds)})"
-    if live.shared:
+    if processes[-1] is processes[0]:
         yield (
             "the A/A replicate is the reference's own process (a second one has no room): what "
             "another process does to the time does not show in the A/A spread"

@@ -129,13 +129,15 @@ WAITS = {"GOMP_SPINCOUNT": SPIN_COUNT, "KMP_BLOCKTIME": "1"}
 
 
 class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
-    """One model in one engine, until the end of its context or :meth:`close`.
+    """One model in one engine, until the end of its context or :meth:`close`. ``told`` is what the
+    engine says of itself and of the model.
 
     Raises :class:`MeasurementError` where the engine is missing, dies, hangs or refuses the model.
     """
 
     def __init__(self, engine: Engine, python: Path, threads: int) -> None:
-        self._engine, self._python = engine, python
+        self._engine, self._python, self._threads = engine, python, threads
+        self.told: dict[str, Any] = {}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._rest = b""
         self._process = subprocess.Popen(
@@ -147,15 +149,12 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             start_new_session=True,  # Ctrl-C is ours: the worker's children do not get it
         )
 
-    def open(
-        self, model: Path, threads: int, positions: int, dtype: str | None, trust: bool
-    ) -> dict[str, Any]:
-        """Load a model; what the engine says of itself."""
-        told: dict[str, Any] = self.ask(
-            "open", OPEN_TIMEOUT_S, model=str(model), threads=threads, positions=positions,
+    def open(self, model: Path, positions: int, dtype: str | None, trust: bool) -> None:
+        """Load a model."""
+        self.told = self.ask(
+            "open", OPEN_TIMEOUT_S, model=str(model), threads=self._threads, positions=positions,
             dtype=dtype, trust=trust,
         )  # fmt: skip
-        return told
 
     def ask(self, do: str, timeout_s: float = CALL_TIMEOUT_S, **more: Any) -> Any:
         request = json.dumps({"do": do, **more}).encode() + b"\n"
