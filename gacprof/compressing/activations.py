@@ -11,14 +11,16 @@ window's tokens.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from gacprof.compressing.layered import LayeredModel, batch_of
-from gacprof.compressing.state import State
+from gacprof.compressing.state import State, Tell
 from gacprof.core.errors import CompressionError
 
 
@@ -58,22 +60,21 @@ def watching(modules: Mapping[str, nn.Module], moments: bool) -> Iterator[dict[s
     """By name what each module was given within the block. Modules that are given the very same
     tensor (q, k and v) share one entry: it is counted once."""
     seen: dict[str, Seen] = {}
-    last: list[tuple[torch.Tensor, Seen]] = []
+    last: list[Any] = [None, None]  # the tensor counted last, and its entry
 
-    def hook(name: str) -> object:
+    def hook(name: str) -> Any:
         def before(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
             x = args[0]
-            if last and last[0][0] is x and name not in seen:
-                seen[name] = last[0][1]
-            elif name not in seen:
-                seen[name] = _nothing(x, moments)
-            if not (last and last[0][0] is x and last[0][1] is seen[name]):
+            same = last[1] if last[0] is x else None
+            if name not in seen:
+                seen[name] = same or _nothing(x, moments)
+            if seen[name] is not same:
                 seen[name].add(x)
-                last[:] = [(x, seen[name])]
+                last[:] = x, seen[name]
 
         return before
 
-    handles = [m.register_forward_pre_hook(hook(n)) for n, m in modules.items()]  # type: ignore[arg-type]
+    handles = [m.register_forward_pre_hook(hook(n)) for n, m in modules.items()]
     try:
         yield seen
     finally:
@@ -84,11 +85,8 @@ def watching(modules: Mapping[str, nn.Module], moments: bool) -> Iterator[dict[s
 
 def _nothing(x: torch.Tensor, moments: bool) -> Seen:
     width = x.shape[-1]
-
-    def zeros(*shape: int) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.float64, device=x.device)
-
-    return Seen(zeros(width), zeros(width), zeros(width, width) if moments else None)
+    zeros = x.new_zeros(width, dtype=torch.float64)
+    return Seen(zeros, zeros.clone(), zeros.new_zeros(width, width) if moments else None)
 
 
 def hidden(index: int, of: str = "hidden") -> str:
@@ -96,17 +94,25 @@ def hidden(index: int, of: str = "hidden") -> str:
     return f"{of}-{index:05d}.npy"
 
 
-def enter(model: LayeredModel, state: State, ids: torch.Tensor, of: str = "hidden") -> None:
-    """Record how layers are called; write what the first is given, unless a later file is there."""
-    if any(state.has(hidden(i, of)) for i in range(len(model.layers) + 1)):
+def reached(model: LayeredModel, state: State, of: str = "hidden") -> int:
+    """The last layer whose input is there (the head counts as one); −1 where none is."""
+    there = (i for i in range(len(model.layers) + 1) if state.has(hidden(i, of)))
+    return max(there, default=-1)
+
+
+def enter(model: LayeredModel, state: State, ids: torch.Tensor, of: str = "hidden") -> int:
+    """Record how layers are called; write what the first is given, unless a later file is there.
+    Returns the first layer whose output is not there."""
+    begun = reached(model, state, of)
+    if begun >= 0:
         model.record(ids)
-        return
-    shape = (*ids.shape, model.hidden_size)
-    with state.new_array(hidden(0, of), shape) as target:
+        return begun
+    with state.new_array(hidden(0, of), (*ids.shape, model.hidden_size)) as target:
         done = 0
         for batch in model.embed(ids):
             target[done : done + len(batch)] = batch.float().cpu().numpy()
             done += len(batch)
+    return 0
 
 
 def pass_on(
@@ -120,54 +126,39 @@ def pass_on(
 ) -> dict[str, Seen]:
     """Run all windows through a layer; returns what the ``watched`` modules were given."""
     source = state.array(hidden(index, of))
-    step = batch_of(source.shape[1])
     with (
-        torch.no_grad(),
         watching(watched, moments) as seen,
         state.new_array(hidden(index + 1, of), source.shape) as target,
     ):
-        for start in range(0, len(source), step):
-            x = window(source, start, step, model.device)
-            y = model.run(index, layer, x)
-            if y.shape != x.shape:
-                raise CompressionError(
-                    f"{model.layers[index]} is no decoder layer that is known here: it turns "
-                    f"{list(x.shape)} into {list(y.shape)}"
-                )
-            target[start : start + step] = y.float().cpu().numpy()
+        run_all(model, index, layer, source, target)
     return seen
 
 
-def window(source: object, start: int, step: int, device: torch.device) -> torch.Tensor:
-    """Windows from ``start`` on of a file of hidden states."""
-    import numpy as np
+@torch.no_grad()
+def run_all(
+    model: LayeredModel, index: int, layer: nn.Module, source: Any, target: Any, at: int = 0
+) -> int:
+    """Run all windows of ``source`` through a layer into ``target`` from ``at`` on; returns where
+    they end there."""
+    step = batch_of(source.shape[1])
+    for start in range(0, len(source), step):
+        x = window(source, start, step, model.device)
+        y = model.run(index, layer, x)
+        if y.shape != x.shape:
+            raise CompressionError(
+                f"{model.layers[index]} is no decoder layer that is known here: it turns "
+                f"{list(x.shape)} into {list(y.shape)}"
+            )
+        target[at + start : at + start + len(y)] = y.float().cpu().numpy()
+    return at + len(source)
 
-    part = np.array(source[start : start + step])  # type: ignore[index]
-    return torch.from_numpy(part).to(device)
+
+def window(source: Any, start: int, step: int, device: torch.device) -> torch.Tensor:
+    """Windows from ``start`` on of a file of hidden states."""
+    return torch.from_numpy(np.array(source[start : start + step])).to(device)
 
 
 FILE = "gradients-{:05d}.safetensors"
-
-Tell = Callable[[str], None]
-
-
-@dataclass
-class _Sums:
-    """Of one weight: Σ over windows of g and of g², and Σ |∂L/∂h·h| by row."""
-
-    gradient: torch.Tensor
-    squares: torch.Tensor
-    outputs: torch.Tensor
-    windows: int = field(default=0)
-
-    def results(self, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-        taylor = (weight * self.gradient).abs()
-        return {
-            "taylor_rows": taylor.sum(1),
-            "taylor_columns": taylor.sum(0),
-            "fisher_rows": (self.squares / self.windows).sqrt().sum(1),
-            "gradient_rows": self.outputs / self.windows,
-        }
 
 
 def back_through(
@@ -214,66 +205,61 @@ def _loss(model: LayeredModel, state: State, ids: torch.Tensor) -> None:
             target[i : i + 1] = slope.cpu().numpy()
 
 
+class _Sums:
+    """Of one weight: Σ over windows of g and of g², and Σ |∂L/∂h·h| by row."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.gradient, self.squares = torch.zeros_like(weight), torch.zeros_like(weight)
+        self.outputs = torch.zeros(len(weight), device=weight.device)
+
+    def add(self, gradient: torch.Tensor, slope: torch.Tensor, output: torch.Tensor) -> None:
+        """One window: the gradients by the weight and by the ``output`` h."""
+        self.gradient += gradient
+        self.squares += gradient.square()
+        self.outputs += (slope * output.detach()).abs().flatten(0, -2).sum(0)
+
+    def results(self, weight: torch.Tensor, windows: int) -> dict[str, torch.Tensor]:
+        taylor = (weight * self.gradient).abs()
+        return {
+            "taylor_rows": taylor.sum(1),
+            "taylor_columns": taylor.sum(0),
+            "fisher_rows": (self.squares / windows).sqrt().sum(1),
+            "gradient_rows": self.outputs / windows,
+        }
+
+
 def _layer_back(
     model: LayeredModel, state: State, index: int, layer: nn.Module, watched: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
     given, above = state.array(hidden(index)), state.array(hidden(index + 1, "gradient"))
-    modules = {name: layer.get_submodule(path) for name, path in watched.items()}
-    weights = [_weight(module).requires_grad_(True) for module in modules.values()]
-    sums = [
-        _Sums(torch.zeros_like(w), torch.zeros_like(w), torch.zeros(len(w), device=w.device))
-        for w in weights
-    ]
+    modules: dict[str, Any] = {name: layer.get_submodule(path) for name, path in watched.items()}
+    weights = {name: module.weight.requires_grad_(True) for name, module in modules.items()}
+    sums = {name: _Sums(weight) for name, weight in weights.items()}
     outputs: dict[str, torch.Tensor] = {}
-    hooks = [module.register_forward_hook(_keep(outputs, name)) for name, module in modules.items()]
+
+    def keep(name: str) -> Any:
+        return lambda module, args, output: outputs.update({name: output})
+
+    hooks = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
     try:
         with state.new_array(hidden(index, "gradient"), given.shape) as target:
             for i in range(len(given)):
                 x = window(given, i, 1, model.device).requires_grad_(True)
                 outputs.clear()
                 y = model.run(index, layer, x)
-                ran = [j for j, name in enumerate(modules) if name in outputs]  # some experts not
-                gave = [outputs[name] for name in modules if name in outputs]
-                slope, *slopes = torch.autograd.grad(
-                    y, [x, *(weights[j] for j in ran), *gave], window(above, i, 1, model.device)
-                )
-                target[i : i + 1] = slope.cpu().numpy()
-                _add([sums[j] for j in ran], slopes[: len(ran)], slopes[len(ran) :], gave)
-        for one in sums:
-            one.windows = len(given)
+                ran = [name for name in modules if name in outputs]  # some experts do not
+                by = [x, *(weights[name] for name in ran), *(outputs[name] for name in ran)]
+                slopes = torch.autograd.grad(y, by, window(above, i, 1, model.device))
+                target[i : i + 1] = slopes[0].cpu().numpy()
+                for k, name in enumerate(ran, 1):
+                    sums[name].add(slopes[k], slopes[k + len(ran)], outputs[name])
     finally:
         for hook in hooks:
             hook.remove()
-        for weight in weights:
+        for weight in weights.values():
             weight.requires_grad_(False)
     return {
         f"{name}/{what}": value
-        for name, one, weight in zip(modules, sums, weights, strict=True)
-        for what, value in one.results(weight.detach()).items()
+        for name, one in sums.items()
+        for what, value in one.results(weights[name].detach(), len(given)).items()
     }
-
-
-def _keep(outputs: dict[str, torch.Tensor], name: str) -> Callable[..., None]:
-    def after(module: nn.Module, args: object, output: torch.Tensor) -> None:
-        outputs[name] = output
-
-    return after
-
-
-def _add(
-    sums: Sequence[_Sums],
-    gradients: Sequence[torch.Tensor],
-    slopes: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-) -> None:
-    """Add one window."""
-    for one, gradient, slope, output in zip(sums, gradients, slopes, outputs, strict=True):
-        one.gradient += gradient
-        one.squares += gradient.square()
-        one.outputs += (slope * output.detach()).abs().flatten(0, -2).sum(0)
-
-
-def _weight(module: nn.Module) -> torch.Tensor:
-    weight = module.weight
-    assert isinstance(weight, torch.Tensor)
-    return weight

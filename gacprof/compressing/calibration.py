@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.skeleton import require_transformers
 from gacprof.core.errors import CompressionError, first_line
 
 if TYPE_CHECKING:
@@ -33,23 +32,16 @@ class Calibration:
     source: str
 
     @property
-    def windows(self) -> int:
-        return len(self.ids)
-
-    @property
-    def length(self) -> int:
-        return int(self.ids.shape[1])
-
-    @property
     def digest(self) -> str:
         return sha256(self.ids.numpy().tobytes()).hexdigest()[:16]
 
     def as_dict(self) -> dict[str, Any]:
+        windows, length = self.ids.shape
         return {
             "source": self.source,
-            "windows": self.windows,
-            "tokens_per_window": self.length,
-            "tokens": self.windows * self.length,
+            "windows": windows,
+            "tokens_per_window": length,
+            "tokens": windows * length,
             "digest": self.digest,
         }
 
@@ -109,17 +101,16 @@ def _tokens(
         raise CompressionError(f"cannot read the calibration text {path}: {error}") from None
     if not content.strip():
         raise CompressionError(f"the calibration text {path} is empty")
+    from gacprof.checkpoint.tokenizer import tokenizer_beside
+
     folder = Path(tokenizer or inventory.folder)
     if not any(folder.glob("tokenizer*")):
         raise CompressionError(
             f"calibration needs a tokenizer, and there is none in {folder}: name its folder "
             "(--tokenizer)"
         )
-    transformers = require_transformers()
+    found: Any = tokenizer_beside(folder)
     try:
-        found = transformers.AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
         ids: list[int] = found(content)["input_ids"]
     except Exception as error:  # a tokenizer file can be wrong in any way
         raise CompressionError(f"{folder}: its tokenizer fails: {first_line(error)}") from None

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap, candidates
 from gacprof.cliffmap.candidates import Candidate, Use
-from gacprof.compressing.outcome import CompressRequest
 from gacprof.core.errors import CompressionError, PlanError
 from gacprof.diagnosing.latency_profile import LEAST_REACH
 from gacprof.diagnosing.predict import Predictor, is_number
@@ -26,7 +25,10 @@ from gacprof.planning.request import WINDOW
 from gacprof.solver import InfeasibleBudget, solve
 
 if TYPE_CHECKING:
-    from gacprof.cliffmap import CliffMap
+    from gacprof.compressing.outcome import CompressRequest
+
+NOTHING_KNOWN = "the map knows no safe size for any dim"
+"""How the planner says so; it cannot name a checkpoint that does not exist yet."""
 
 
 def only(inventory: Inventory, names: Sequence[str]) -> Inventory:
@@ -86,9 +88,10 @@ def choose(
     except PlanError as error:
         if NOTHING_KNOWN not in str(error):
             raise
+        tokens = Predictor(cliff_map, inventory, request.tokens).tokens
         raise CompressionError(
             f"the map '{cliff_map.name}' knows no safe size for any of {len(inventory.dims)} dims: "
-            f"{_why(cliff_map, inventory, Predictor(cliff_map, inventory, request.tokens).tokens)}"
+            f"{how_to_measure(cliff_map, inventory, tokens)}"
         ) from None
     unknown = [choice for choice in plan.choices if choice.safe is None]
     if unknown:
@@ -96,24 +99,15 @@ def choose(
         raise CompressionError(
             f"the map '{plan.map}' knows no safe size for {len(unknown)} of {len(plan.choices)} "
             f"dims, the first is {first.name}, wanted at {first.size}: "
-            f"{_why(cliff_map, inventory, plan.workload.tokens)}"
+            f"{how_to_measure(cliff_map, inventory, plan.workload.tokens)}"
         )
     return plan
 
 
-def _why(cliff_map: CliffMap, inventory: Inventory, counts: Iterable[int]) -> str:
-    """Why there is no safe size, or how to measure some."""
+def how_to_measure(cliff_map: CliffMap, inventory: Inventory, counts: Iterable[int]) -> str:
+    """The sweep that fills the map for these sizes at these token counts; or why none would."""
     if cliff_map.too_noisy:
         return f"it is too noisy to judge by ({cliff_map.too_noisy})"
-    return how_to_measure(inventory, counts)
-
-
-NOTHING_KNOWN = "the map knows no safe size for any dim"
-"""How the planner says so; it cannot name a checkpoint that does not exist yet."""
-
-
-def how_to_measure(inventory: Inventory, counts: Iterable[int]) -> str:
-    """The sweep that fills the map for these sizes at these token counts."""
     sizes = [dim.size for dim in inventory.dims]
     tokens = ",".join(str(count) for count in counts)
     if all(dim.kind == "rank" for dim in inventory.dims):
@@ -167,15 +161,15 @@ def align(
     _check(dims, scores, costs, uses, most)
     loaded = CliffMap.load(cliff_map)
     units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
-    limits: Sequence[int | None] = most or [None] * len(dims)
-    known: dict[Any, list[Candidate]] = {}
+    known: dict[str, list[Candidate]] = {}
     offered = []
     for i, wish in enumerate(dims):
         where: Any = uses[i] if uses is not None else costs[i]
         key = repr(where)
         if key not in known:
             known[key] = _judged(where, loaded, tokens, dtype)
-        found = _offered(known[key], wish, scores[i], window, limits[i])
+        allowed = [c for c in known[key] if most is None or c.d <= most[i]]
+        found = _offered(allowed, wish, scores[i], window)
         if not found:
             raise CompressionError(
                 f"dim {i}, wanted at {wish}: the map '{loaded.name}' knows no safe dim near it; "
@@ -239,30 +233,23 @@ def _judged(
     """Every measured dim of a rank or of a width's uses, with its verdict."""
     from gacprof.cliffmap.ranks import safe_ranks
 
-    if _is_shape(where):
+    if len(where) == 2 and all(is_number(size, int) for size in where):  # a shape
         return safe_ranks(where, cliff_map, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
     uses: Iterable[Use] = where  # type: ignore[assignment]
     given = [use if dtype is None else replace(use, dtype=dtype) for use in uses]
     return [c for c in cliff_map.judge_jointly(given) if c.safe]
 
 
-def _is_shape(where: Where) -> bool:
-    return len(where) == 2 and all(is_number(size, int) for size in where)
-
-
-def _offered(
-    judged: Sequence[Candidate], wish: int, score: Score, window: float, most: int | None
-) -> list[int]:
+def _offered(allowed: Sequence[Candidate], wish: int, score: Score, window: float) -> list[int]:
     """The dims to choose from, ascending."""
-    allowed = [c for c in judged if most is None or c.d <= most]
     if is_number(score):
         exact = any(c.d == wish for c in allowed)  # the wish itself is one of those above
         above = GAC_NEIGHBOURS - exact
-        return [c.d for c in candidates.choose(allowed, wish, below=GAC_NEIGHBOURS, above=above)]
-    reach = max(LEAST_REACH, round(wish * window))
-    return [
-        c.d for c in candidates.choose(allowed, wish, window=(max(1, wish - reach), wish + reach))
-    ]
+        found = candidates.choose(allowed, wish, below=GAC_NEIGHBOURS, above=above)
+    else:
+        reach = max(LEAST_REACH, round(wish * window))
+        found = candidates.choose(allowed, wish, window=(max(1, wish - reach), wish + reach))
+    return [c.d for c in found]
 
 
 def _value(score: Score, unit: int, wish: int, d: int) -> float:

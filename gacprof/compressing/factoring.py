@@ -7,50 +7,34 @@ rank that is raised holds more of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import Any
 
+import torch
+
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.checkpoint.tensors import TensorReader
-from gacprof.compressing.calibration import Calibration
-from gacprof.compressing.decomposing import Decompositions, Tell, entries_kept
-from gacprof.compressing.dense import Choice, unique
-from gacprof.compressing.scores import scores_of
-from gacprof.compressing.state import State
-from gacprof.compressing.writing import NewTensor
+from gacprof.compressing.decomposing import Decompositions, entries_kept
+from gacprof.compressing.state import Work
+from gacprof.compressing.writing import NewTensor, unique
 from gacprof.compressors.method import Evidence, LowRank, Target, uniform_rank
-from gacprof.core.tasks import Tasks
+from gacprof.core.errors import CompressionError
+from gacprof.core.factors import COMPUTABLE
 from gacprof.planning.memory import NewSizes
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Factoring:
     """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes."""
 
-    kind = "rank"
-
-    def __init__(
-        self,
-        reader: TensorReader,
-        method: LowRank,
-        choice: Choice,
-        state: State,
-        calibration: Calibration | None,
-        device: str,
-        score: str | None,
-        tell: Tell,
-        tasks: Tasks,
-    ) -> None:
-        self.reader, self.method, self.score = reader, method, score
-        self.targets, self.left = choice.targets, choice.left
-        self._work = Decompositions(
-            reader, method, choice.targets, state, calibration, device, score, tell, tasks
-        )
+    def __init__(self, work: Work, method: LowRank, score: str | None) -> None:
+        self.reader, self.method, self.score = work.reader, method, score
+        self.targets, self.left = targets_of(work.reader, method)
+        self._found = Decompositions(work, method, self.targets, score)
 
     def prepare(self) -> None:
         """Work out what later questions need, unless an earlier try has."""
-        self._work.prepare()
+        self._found.prepare()
 
     @property
     def parameters(self) -> int:
@@ -67,24 +51,20 @@ class Factoring:
     def most(self) -> dict[str, int]:
         """The largest rank worth choosing, by dim name: where parameters count, the dense weight
         is smaller beyond."""
-        by_latents = self.method.counts == "latents"
-        return {
-            name: target.full if by_latents else target.even
-            for target in self.targets
-            for name in target.dims
-        }
+        return {n: t.even if self.fuses else t.full for t in self.targets for n in t.dims}
 
     def wish(self, ratio: float) -> dict[str, int | None]:
         """The ranks that the method would choose by itself."""
         scores = self.scores() if self.method.scored else {}
-        return self.method.ranks(self.targets, ratio, Evidence(scores, self._work.losses()))
+        return self.method.ranks(self.targets, ratio, Evidence(scores, self._found.losses()))
 
     def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
         """The method's own rounding of its ranks."""
         rounded: dict[str, int | None] = {}
         for target in self.targets:
+            most = entries_kept(target)
             for name in target.dims:
-                size, most = sizes[name], entries_kept(target)
+                size = sizes[name]
                 rounded[name] = (
                     None if size is None else min(self.method.rounded(size, multiple, most), most)
                 )
@@ -101,7 +81,7 @@ class Factoring:
         """By dim name: the share of Σσ² of W·S kept at ranks 0 … full."""
         found = {}
         for target in self.targets:
-            held = self._work.of(target)
+            held = self._found.of(target)
             for i, name in enumerate(target.dims):
                 energy = held[f"{target.name}/{i}/sigma"].square()
                 total = max(float(energy.sum()), 1e-300)
@@ -119,17 +99,14 @@ class Factoring:
             return self._measured_weights()
         if self.score is None:
             return None
+        scores = self.scores()
         if self.score != "fisher":
-            return self.scores()
-        sizes = {
-            target.name: self._work.of(target)[f"{target.name}/magnitude"]
-            for target in self.targets
-        }
-        norms = scores_of("magnitude", self.targets, sizes)
-        return {name: (score * norms[name]) ** 2 for name, score in self.scores().items()}
+            return scores
+        norms = self._found.scores("magnitude")
+        return {name: (score * norms[name]) ** 2 for name, score in scores.items()}
 
     def _measured_weights(self) -> dict[str, float]:
-        losses = self._work.losses()
+        losses = self._found.losses()
         least = min(losses.values())
         found = {}
         for target in self.targets:
@@ -142,9 +119,7 @@ class Factoring:
 
     def scores(self) -> dict[str, float]:
         """Importance by dim name, by the score that was asked for."""
-        name = self.score or "magnitude"
-        rows = {target.name: self._work.rows(target, name) for target in self.targets}
-        return scores_of(name, self.targets, rows)
+        return self._found.scores(self.score or "magnitude")
 
     def tensors(self, sizes: NewSizes) -> list[NewTensor]:
         """Every tensor of the model with these ranks, in the source's order."""
@@ -164,26 +139,22 @@ class Factoring:
         ranks = [sizes[name] or 0 for name in target.dims]
 
         def factor(group: int, what: str) -> torch.Tensor:
-            held = self._work.of(target)[f"{target.name}/{group}/{what}"]
+            held = self._found.of(target)[f"{target.name}/{group}/{what}"]
             return held[:, : ranks[group]] if what == "u" else held[: ranks[group]]
 
         def inner() -> torch.Tensor:
-            import torch
-
             return torch.cat([factor(i, "v") for i in range(target.groups)])
 
-        dtype, rows = target.dtype, target.rows
-        made = [NewTensor(names.inner, dtype, (sum(ranks), target.in_features), inner)]
+        def bias(group: int) -> torch.Tensor:
+            return self.reader.torch(str(target.bias))[target.group(group)]
+
+        made = [NewTensor(names.inner, target.dtype, (sum(ranks), target.in_features), inner)]
         for i, name in enumerate(names.outer):
-            shape = (rows, ranks[i])
-            made.append(NewTensor(name, dtype, shape, lambda i=i: factor(i, "u")))  # type: ignore[misc]
+            shape = (target.rows, ranks[i])
+            made.append(NewTensor(name, target.dtype, shape, partial(factor, i, "u")))
         for i, name in enumerate(names.biases):
-            bias = str(target.bias)
-            part = slice(i * rows, (i + 1) * rows)
-            own = self.reader.info(bias).dtype
-            made.append(
-                NewTensor(name, own, (rows,), lambda p=part, b=bias: self.reader.torch(b)[p])  # type: ignore[misc]
-            )
+            dtype = self.reader.info(str(target.bias)).dtype
+            made.append(NewTensor(name, dtype, (target.rows,), partial(bias, i)))
         return made
 
     def config(self, sizes: NewSizes) -> dict[str, Any]:
@@ -193,3 +164,74 @@ class Factoring:
             if sizes[t.dims[0]] is not None
         }
         return self.method.config(self.reader.inventory.config, ranks)
+
+
+def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...], dict[str, str]]:
+    """The layers that the method factors, and those that it leaves dense, with the reason.
+
+    Raises :class:`CompressionError` where it factors none.
+    """
+    inventory = reader.inventory
+    roles = method.roles(has_tied_head(inventory))
+    found, left = [], {}
+    for module in inventory.modules:
+        if not module.gemms or module.kind == "embedding":
+            continue
+        target = _target(inventory, module, method)
+        reason = _refusal(inventory, module, roles)
+        if not reason and method.names(target) is None:
+            reason = f"the layout of {method.layout} has no name for it"
+        if reason:
+            left[module.name] = reason
+        else:
+            found.append(target)
+    if not found:
+        why = next(iter(left.items()), ("", "it has no linear layers"))
+        raise CompressionError(
+            f"{inventory.path}: {method.name} finds nothing to compress: {': '.join(why)}"
+        )
+    return tuple(found), left
+
+
+def _target(inventory: Inventory, module: Module, method: LowRank) -> Target:
+    attention = next((a for a in inventory.attentions if a.layer == module.layer), None)
+    groups = 1
+    if attention is not None and module.role in ("k", "v"):
+        groups = method.groups(module, attention.heads, attention.kv_heads)
+    gemm = module.gemms[0]
+    return Target(
+        name=module.name,
+        weight=gemm.weight,
+        bias=f"{module.name}.bias" if gemm.bias else None,
+        out_features=gemm.N,
+        in_features=gemm.K,
+        dtype=module.dtype,
+        layer=module.layer,
+        role=module.role,
+        groups=groups,
+    )
+
+
+def _refusal(inventory: Inventory, module: Module, roles: Sequence[str]) -> str:
+    """Why a layer stays dense; empty where it does not."""
+    if in_tower(module.name):
+        return "a vision or audio tower is left as it is"
+    if module.role.removeprefix("expert_") not in roles:
+        return "the method does not touch it"
+    if module.layer is None and module.role != "head":
+        return "it is in no decoder layer"
+    info = inventory.tensors.get(module.gemms[0].weight)
+    if info is not None and len(info.shape) == 3:
+        return "all experts are stored in one tensor"
+    if info is None or info.shape != (module.out_features, module.in_features):
+        return "its weight is stored transposed"
+    if info.dtype not in COMPUTABLE:
+        return f"it is stored as {info.dtype}"
+    return ""
+
+
+def has_tied_head(inventory: Inventory) -> bool:
+    """Whether the head is the embedding, or there is none."""
+    heads = [module for module in inventory.modules if module.role == "head"]
+    own = any(f"{head.name}.weight" in inventory.tensors for head in heads)
+    return bool(inventory.config.get("tie_word_embeddings", False)) or not own

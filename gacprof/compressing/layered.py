@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class LayeredModel:
         """
         base = getattr(self.model, "base_model", self.model)
         with self._outside(base), self._stand_ins() as places:
-            for i, batch in enumerate((ids[:1], *batches(ids))):
+            for i, batch in enumerate((ids[:1], *ids.split(batch_of(ids.shape[1])))):
                 with torch.no_grad():
                     base(input_ids=batch.to(self.device), use_cache=False)
                 if places[-1].given.shape != places[0].given.shape:
@@ -164,19 +164,19 @@ class LayeredModel:
     @contextlib.contextmanager
     def _stand_ins(self) -> Iterator[list[_StandIn]]:
         """Every decoder layer replaced by one that hands on what it is given."""
-        places = [(self._place(name), self.model.get_submodule(name)) for name in self.layers]
-        made = [_StandIn(layer) for _, layer in places]
+        layers = {name: self.model.get_submodule(name) for name in self.layers}
+        made = {name: _StandIn(layer) for name, layer in layers.items()}
         try:
-            for ((parent, key), _), one in zip(places, made, strict=True):
-                parent[key] = one
-            yield made
+            self._put(made)
+            yield list(made.values())
         finally:
-            for (parent, key), layer in places:
-                parent[key] = layer
+            self._put(layers)
 
-    def _place(self, name: str) -> tuple[Any, int]:
-        parent, _, key = name.rpartition(".")
-        return self.model.get_submodule(parent), int(key)
+    def _put(self, layers: Mapping[str, nn.Module]) -> None:
+        for name, layer in layers.items():
+            parent, _, key = name.rpartition(".")
+            holder: Any = self.model.get_submodule(parent)
+            holder[int(key)] = layer
 
 
 class _StandIn(nn.Module):
@@ -200,13 +200,8 @@ class _StandIn(nn.Module):
             return getattr(self.__dict__["_layer"], name)
 
 
-def batches(ids: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Ids [windows, tokens] in batches of some :data:`TOKENS_AT_ONCE`."""
-    return torch.split(ids, batch_of(ids.shape[1]))
-
-
 def batch_of(length: int) -> int:
-    """Windows of ``length`` tokens that are run together."""
+    """Windows of ``length`` tokens that are run together: some :data:`TOKENS_AT_ONCE` tokens."""
     return max(1, TOKENS_AT_ONCE // length)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,8 @@ from typing import Any
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration
-from gacprof.compressing.scores import check_score
 from gacprof.core.errors import CompressionError
-from gacprof.core.files import Record
+from gacprof.core.files import Record, read_json
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.diagnosing.predict import Tokens, is_number
 from gacprof.planning import Plan
@@ -22,6 +21,11 @@ from gacprof.planning.request import WINDOW
 from gacprof.resizing.output import PROVENANCE
 
 OBJECTIVES = ("energy", "gac")
+SCORES = ("magnitude", "activation", "gradient", "fisher")
+BACKWARD = ("gradient", "fisher")
+"""The scores that need a backward pass."""
+TAYLOR = "taylor"
+"""What pruning ranks by unless a score is asked for."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,19 @@ class CompressRequest(Record):
                 f"the ratio {self.ratio} is not between 0 and 1: it is the share of parameters to "
                 f"remove{meant}"
             )
-        if self.objective not in OBJECTIVES:
-            raise CompressionError(
-                f"the objective is '{self.objective}': it must be one of {', '.join(OBJECTIVES)}"
-            )
+        for what, given, known in (
+            ("objective", self.objective, OBJECTIVES),
+            ("score", self.score, (*SCORES, None)),
+        ):
+            if given not in known:
+                raise CompressionError(
+                    f"the {what} is '{given}': it must be one of {', '.join(filter(None, known))}"
+                )
         for name in ("round_to", "windows", "length"):
             value = getattr(self, name)
             least = 2 if name == "length" else 1
             if value is not None and (not is_number(value, int) or value < least):
                 raise CompressionError(f"{name} is {value!r}: it must be {least} or more")
-        check_score(self.score)
 
 
 SCHEMA = "gacprof.compressed/1"
@@ -109,18 +116,14 @@ class CompressResult:
     @property
     def aligned(self) -> int | None:
         """How many dims the map calls safe; None without a map."""
-        if self.plan is None:
-            return None
-        return sum(choice.verdict == "safe" for choice in self.plan.choices)
+        return None if self.plan is None else self._count("safe")
 
     @property
     def undecided(self) -> int:
-        return sum(c.verdict == "undecided" for c in self.plan.choices) if self.plan else 0
+        return self._count("undecided")
 
-    @property
-    def dense(self) -> int:
-        """Layers that the method would have compressed and that stay dense."""
-        return sum(size is None for size in self.sizes.values())
+    def _count(self, verdict: str) -> int:
+        return sum(c.verdict == verdict for c in self.plan.choices) if self.plan else 0
 
     @property
     def notes(self) -> list[str]:
@@ -138,9 +141,9 @@ class CompressResult:
         reasons: dict[str, list[str]] = {}
         for name, reason in self.left.items():
             reasons.setdefault(reason, []).append(name)
-        notes += [
-            f"left uncompressed, {reason}: {_named(names)}" for reason, names in reasons.items()
-        ]
+        for reason, (name, *more) in reasons.items():
+            others = f" and {len(more)} more" if more else ""
+            notes.append(f"left uncompressed, {reason}: {name}{others}")
         if self.layout == "palu":
             notes.append("PaLU's ratio counts latent entries of k and v, not parameters")
         if self.parameters_after > self.parameters_before:
@@ -162,18 +165,13 @@ class CompressResult:
             "dims": len(self.sizes),
             "aligned": self.aligned,
             "undecided": self.undecided,
-            "left_dense": self.dense,
+            "left_dense": sum(size is None for size in self.sizes.values()),
             "wish": dict(self.wish),
             "sizes": dict(self.sizes),
             "left": self.left,
             "plan": None if self.plan is None else self.plan.as_dict(),
             "notes": self.notes,
         }
-
-
-def _named(names: list[str]) -> str:
-    """``lm_head``, ``a and 7 more``."""
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def record_of(
@@ -187,32 +185,23 @@ def record_of(
     for key in ("source", "out", "plan"):
         del data[key]
     asked = request.as_dict()
-    asked["tokens"] = _listed(asked["tokens"])
+    if request.tokens is not None and not isinstance(request.tokens, Mapping):
+        asked["tokens"] = list(request.tokens)
+    try:  # the record that the model itself came with, if any
+        earlier = read_json(Path(source.folder) / PROVENANCE)
+    except (OSError, ValueError):
+        earlier = None
     return {
         "schema": SCHEMA,
         "gacprof": gacprof.__version__,
         "source": {"name": Path(source.path).name, "fingerprint": source.fingerprint},
-        "earlier": _earlier(Path(source.folder) / PROVENANCE),
+        "earlier": earlier,
         "request": asked,
         "calibration": None if calibration is None else calibration.as_dict(),
         "map": None if result.plan is None else result.plan.map,
         "device": None if result.plan is None else result.plan.device,
         **data,
     }
-
-
-def _earlier(path: Path) -> Any:
-    """The record that the model itself came with, if any."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _listed(tokens: Any) -> Any:
-    if tokens is None or isinstance(tokens, dict):
-        return tokens
-    return list(tokens)
 
 
 def card_of(
@@ -233,13 +222,10 @@ def card_of(
         ("the same at the method's own sizes", f"{result.energy_of_wish:.4f}"),
     ]
     if calibration is not None:
-        text = f"{calibration.windows} × {calibration.length} tokens of {calibration.source}"
+        windows, length = calibration.ids.shape
+        text = f"{windows} × {length} tokens of {calibration.source}"
         rows.append(("calibration", text))
-    if result.plan is not None:
-        rows += _map_rows(result, result.plan, request)
-    else:
-        how = f"the method's own, to {request.round_to}" if request.round_to else "none"
-        rows.append(("rounding", how))
+    rows += _map_rows(result, request)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     notes = "\n".join(f"- {note}" for note in result.notes)
     return (
@@ -251,26 +237,24 @@ def card_of(
     )
 
 
-def _map_rows(
-    result: CompressResult, plan: Plan, request: CompressRequest
-) -> list[tuple[str, str]]:
-    penalties = [choice.penalty_high for choice in plan.choices]
-    known = [penalty for penalty in penalties if penalty is not None]
-    worst = at_most(max(known)) if len(known) == len(penalties) and known else "open"
-    if plan.basis:
+def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[str, str]]:
+    plan, unknown = result.plan, "unknown"
+    if plan is None:
         return [
-            ("map", f"{plan.map} ({plan.device}), {plan.basis}"),
-            ("sizes of the best tier", f"{result.aligned} of {len(plan.choices)}"),
-            ("chosen by", request.objective),
+            ("rounding", f"the method's own, to {request.round_to}" if request.round_to else "none")
         ]
+    of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", request.objective)
+    if plan.basis:
+        basis = f"{plan.map} ({plan.device}), {plan.basis}"
+        return [("map", basis), ("sizes of the best tier", of_all), by]
+    known = [c.penalty_high for c in plan.choices if c.penalty_high is not None]
+    worst = at_most(max(known)) if known and len(known) == len(plan.choices) else "open"
+    judged = f"{of_all}, {result.undecided} undecided; penalties at most {worst}"
+    before, after = plan.predicted_before_us, plan.predicted_after_us
     return [
         ("map", f"{plan.map} ({plan.device})"),
-        (
-            "sizes that the map calls safe",
-            f"{result.aligned} of {len(plan.choices)}, {result.undecided} undecided; penalties at "
-            f"most {worst}",
-        ),
-        ("chosen by", request.objective),
-        ("time predicted", microseconds(plan.predicted_after_us) or "unknown"),
-        ("the same at the method's own sizes", microseconds(plan.predicted_before_us) or "unknown"),
+        ("sizes that the map calls safe", judged),
+        by,
+        ("time predicted", microseconds(after) or unknown),
+        ("the same at the method's own sizes", microseconds(before) or unknown),
     ]

@@ -7,33 +7,30 @@ a group's size is a multiple of the head_dim already. Widths are what a map can 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import Any
+
+import torch
 
 from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
 from gacprof.checkpoint.layouts.blocks import mirror_widths
-from gacprof.checkpoint.tensors import TensorReader
-from gacprof.compressing.calibration import Calibration
-from gacprof.compressing.dense import unique
-from gacprof.compressing.state import State
-from gacprof.compressing.writing import NewTensor
+from gacprof.compressing.activations import FILE, back_through, enter, pass_on
+from gacprof.compressing.layered import LayeredModel
+from gacprof.compressing.outcome import TAYLOR
+from gacprof.compressing.state import Work
+from gacprof.compressing.writing import NewTensor, unique
 from gacprof.compressors.llmpruner import TaylorPruning, Units, strongest
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE, Stored, norms
 from gacprof.planning.memory import NewSizes
 
-if TYPE_CHECKING:
-    import torch
-
-TAYLOR = "taylor"
 SCORES = (TAYLOR, "magnitude")
 """By what units are ranked: Taylor unless the magnitude of their weights is asked for."""
 
 IMPORTANCE = "importance.safetensors"
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -62,26 +59,16 @@ class Group:
 class Pruning:
     """``score`` is ``taylor`` or ``magnitude``."""
 
-    kind = "width"
+    fuses = True
 
-    def __init__(
-        self,
-        reader: TensorReader,
-        method: TaylorPruning,
-        state: State,
-        calibration: Calibration | None,
-        device: str,
-        score: str,
-        tell: Tell,
-    ) -> None:
-        self.reader, self.method, self.state = reader, method, state
-        self._calibration, self._device, self._tell = calibration, device, tell
-        self.score = score
-        if self.score not in SCORES:
+    def __init__(self, work: Work, method: TaylorPruning, score: str) -> None:
+        self.reader, self.method, self.score = work.reader, method, score
+        self._work = work
+        if score not in SCORES:
             raise CompressionError(
                 f"{method.name} ranks units by taylor (no --score) or magnitude, not '{score}'"
             )
-        self.groups, self.left = groups_of(reader.inventory)
+        self.groups, self.left = groups_of(work.reader.inventory)
         inside = method.layers(1 + max(group.layer for group in self.groups))
         self.pruned = [group for group in self.groups if group.layer in inside]
         whole = (group.dim for group in self.groups if group.layer not in inside)
@@ -89,15 +76,12 @@ class Pruning:
 
     def prepare(self) -> None:
         """Work out the importance of every unit, unless an earlier try has."""
-        if self.state.has(IMPORTANCE):
-            return
-        values = self._magnitudes() if self.score == "magnitude" else self._taylor()
-        self.state.save(IMPORTANCE, values)
+        if not self._work.state.has(IMPORTANCE):
+            values = self._magnitudes() if self.score == "magnitude" else self._taylor()
+            self._work.state.save(IMPORTANCE, values)
 
     def _magnitudes(self) -> dict[str, torch.Tensor]:
         """Σ w² over a unit's weights."""
-        import torch
-
         found = {}
         for group in self.groups:
             total = torch.zeros(group.count, dtype=torch.float64)
@@ -111,25 +95,17 @@ class Pruning:
         return found
 
     def _taylor(self) -> dict[str, torch.Tensor]:
-        import torch
-
-        from gacprof.compressing.activations import FILE, back_through, enter, hidden, pass_on
-        from gacprof.compressing.layered import LayeredModel
-
-        assert self._calibration is not None
-        model = LayeredModel(self.reader, self._device)
-        enter(model, self.state, self._calibration.ids)
-        for index, name in enumerate(model.layers):
-            if not any(self.state.has(hidden(i)) for i in range(index + 1, len(model.layers) + 1)):
-                self._tell(f"{name}, forward")
-                with model.holding(index) as layer:
-                    pass_on(model, self.state, index, layer, {}, False)
-        back_through(
-            model, self.state, self._calibration.ids, self._watched(model.layers), self._tell
-        )
+        state, calibration, tell = self._work.state, self._work.calibration, self._work.tell
+        assert calibration is not None
+        model = LayeredModel(self.reader, self._work.device)
+        for index in range(enter(model, state, calibration.ids), len(model.layers)):
+            tell(f"{model.layers[index]}, forward")
+            with model.holding(index) as layer:
+                pass_on(model, state, index, layer, {}, False)
+        back_through(model, state, calibration.ids, self._watched(model.layers), tell)
         found = {}
         for group in self.groups:
-            held = self.state.load(FILE.format(group.layer))
+            held = state.load(FILE.format(group.layer))
             total = torch.zeros(group.count, dtype=torch.float64)
             for part in group.slices:
                 what = "taylor_columns" if part.axis == 1 else "taylor_rows"
@@ -140,6 +116,7 @@ class Pruning:
         return found
 
     def _watched(self, layers: list[str]) -> list[dict[str, str]]:
+        """By layer, the modules that hold units, and where they are in it."""
         watched: list[dict[str, str]] = [{} for _ in layers]
         for group in self.groups:
             for part in group.slices:
@@ -149,19 +126,15 @@ class Pruning:
                     watched[group.layer][module] = module.removeprefix(prefix)
         return watched
 
-    # --- what a loop asks of it
-
     @cached_property
     def _importance(self) -> dict[str, list[float]]:
-        held = self.state.load(IMPORTANCE)
+        held = self._work.state.load(IMPORTANCE)
         return {name: values.tolist() for name, values in held.items()}
 
     @property
     def parameters(self) -> int:
         """Of the units of all layers, those that stay whole included."""
         return sum(group.count * group.parameters for group in self.groups)
-
-    fuses = True
 
     @property
     def most(self) -> dict[str, int]:
@@ -190,11 +163,8 @@ class Pruning:
         """By dim name: the share of importance that 0 … all units keep, the best ones first."""
         found = {}
         for group in self.pruned:
-            values = sorted(self._importance[group.dim], reverse=True)
-            total, sums = sum(values) or 1.0, [0.0]
-            for value in values:
-                sums.append(sums[-1] + value)
-            found[group.dim] = [min(1.0, value / total) for value in sums]
+            sums = list(accumulate(sorted(self._importance[group.dim], reverse=True), initial=0.0))
+            found[group.dim] = [min(1.0, value / (sums[-1] or 1.0)) for value in sums]
         return found
 
     def weights(self) -> dict[str, float] | None:
@@ -234,8 +204,6 @@ class Pruning:
         shape = tuple(len(kept.get(axis, range(n))) for axis, n in enumerate(info.shape))
 
         def make() -> torch.Tensor:
-            import torch
-
             value = self.reader.torch(info.name)
             for axis, indices in kept.items():
                 value = value.index_select(axis, torch.tensor(indices))
@@ -279,16 +247,17 @@ def groups_of(inventory: Inventory) -> tuple[list[Group], dict[str, str]]:
         if reason:
             left[dim.name.partition(":")[0]] = reason
         elif dim.layer is not None:
-            groups.append(_width(inventory, dim))
+            slices = tuple(Slice(p.tensor, p.axis, p.start, 1) for p in dim.places)
+            groups.append(Group(dim.name, dim.layer, dim.size, dim.params_per_unit, slices))
     modules = {(m.layer, m.role): m for m in inventory.modules if m.kind == "dense"}
     for attention in inventory.attentions:
-        parts = {role: modules.get((attention.layer, role)) for role in ("q", "k", "v", "o")}
-        made = _heads(inventory, attention, parts)
+        parts = [modules.get((attention.layer, role)) for role in ("q", "k", "v", "o")]
+        made = _heads(inventory, attention, [part for part in parts if part is not None])
         if made is None:
             left[f"attention of layer {attention.layer}"] = "q, k, v and o are not plain layers"
         else:
             groups.append(made)
-    if not any(not group.is_heads for group in groups):
+    if all(group.is_heads for group in groups):
         raise CompressionError(f"{inventory.path}: no MLP is found whose width could be pruned")
     return sorted(groups, key=lambda g: (g.layer, not g.is_heads, g.dim)), left
 
@@ -307,22 +276,15 @@ def _refusal(inventory: Inventory, dim: Dim) -> str:
     return ""
 
 
-def _width(inventory: Inventory, dim: Dim) -> Group:
-    slices = tuple(Slice(p.tensor, p.axis, p.start, 1) for p in dim.places)
-    return Group(dim.name, dim.layer or 0, dim.size, dim.params_per_unit, slices)
-
-
-def _heads(
-    inventory: Inventory, attention: Attention, parts: Mapping[str, Module | None]
-) -> Group | None:
-    """Groups of heads that share their keys and values; None where the layers do not say so."""
-    wide = attention.heads // attention.kv_heads * attention.head_dim
-    wanted = {"q": (wide, 0), "k": (attention.head_dim, 0), "v": (attention.head_dim, 0)}
+def _heads(inventory: Inventory, attention: Attention, parts: Sequence[Module]) -> Group | None:
+    """Groups of heads that share their keys and values, of the modules q, k, v and o; None where
+    these are not plain layers."""
+    if len(parts) < 4:
+        return None
+    one = attention.head_dim
+    wide = attention.heads // attention.kv_heads * one
     slices, parameters = [], 0
-    for role, (width, axis) in (wanted | {"o": (wide, 1)}).items():
-        module = parts[role]
-        if module is None:
-            return None
+    for module, width, axis in zip(parts, (wide, one, one, wide), (0, 0, 0, 1), strict=True):
         info = inventory.tensors.get(module.gemms[0].weight)
         plain = info is not None and info.shape == (module.out_features, module.in_features)
         if info is None or not plain or info.shape[axis] != width * attention.kv_heads:
@@ -333,5 +295,5 @@ def _heads(
         if axis == 0 and bias in inventory.tensors:
             slices.append(Slice(bias, 0, 0, width))
             parameters += width
-    name = f"{parts['o'].name.rpartition('.')[0]}:heads" if parts["o"] else ""
+    name = f"{parts[-1].name.rpartition('.')[0]}:heads"
     return Group(name, attention.layer, attention.kv_heads, parameters, tuple(slices), True)

@@ -4,37 +4,35 @@
 2. the sizes that the map knows to be good around them, at every layer's true shapes;
 3. a plan: one of those for each, within the parameters that the ratio allows;
 4. the final factors or widths at those sizes, from the original weights.
-
-What a compression is asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import TensorReader
+from gacprof.checkpoint.tensors import tensors_of
 from gacprof.cliffmap import CliffMap
-from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration, calibration_of
+from gacprof.compressing.calibration import LENGTH, WINDOWS, calibration_of
 from gacprof.compressing.choosing import choose, only, weighted
-from gacprof.compressing.dense import open_dense, targets_of
 from gacprof.compressing.factoring import Factoring
-from gacprof.compressing.outcome import CompressRequest, CompressResult, card_of, record_of
-from gacprof.compressing.pruning import TAYLOR, Pruning
-from gacprof.compressing.scores import BACKWARD
-from gacprof.compressing.state import State, key_of, remove_leftovers, state_for
-from gacprof.compressing.writing import (
-    PLAN,
-    NewTensor,
-    inventory_of_output,
-    write_folder,
+from gacprof.compressing.outcome import (
+    BACKWARD,
+    TAYLOR,
+    CompressRequest,
+    CompressResult,
+    card_of,
+    record_of,
 )
+from gacprof.compressing.pruning import Pruning
+from gacprof.compressing.state import Tell, Work, key_of, remove_leftovers, state_for
+from gacprof.compressing.writing import PLAN, inventory_of_output, write_folder
+from gacprof.compressors import method_named
 from gacprof.compressors.llmpruner import TaylorPruning
-from gacprof.compressors.methods import method_named
+from gacprof.compressors.method import LowRank
 from gacprof.core.errors import CompressionError
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
@@ -47,33 +45,9 @@ from gacprof.resizing.output import PROVENANCE, lies_in, refuse_existing
 if TYPE_CHECKING:
     import torch
 
+Family = Factoring | Pruning
 
-Tell = Callable[[str], None]
-
-
-class Family(Protocol):
-    """What the loop asks of low-rank methods and of pruning alike."""
-
-    kind: str
-    left: dict[str, str]
-    reader: TensorReader
-
-    @property
-    def parameters(self) -> int: ...
-    @property
-    def most(self) -> dict[str, int]: ...
-    @property
-    def kept(self) -> dict[str, list[float]]: ...
-    @property
-    def fuses(self) -> bool: ...
-    def prepare(self) -> None: ...
-    def wish(self, ratio: float) -> dict[str, int | None]: ...
-    def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]: ...
-    def budget(self, ratio: float, wish: NewSizes) -> int: ...
-    def scores(self) -> dict[str, float]: ...
-    def weights(self) -> dict[str, float] | None: ...
-    def tensors(self, sizes: NewSizes) -> list[NewTensor]: ...
-    def config(self, sizes: NewSizes) -> dict[str, Any]: ...
+COMPRESSED = ("factored", "grouped")
 
 
 def compress(
@@ -131,21 +105,75 @@ def compress(
     if (out / PROVENANCE).is_file():  # killed between the output's last step and this
         remove_leftovers(out)
     refuse_existing(out)
-    reader = open_dense(model)
-    _refuse_inside(out, reader.inventory)
+    reader = tensors_of(model)
+    inventory = reader.inventory
+    _refuse_all_but_dense(inventory)
+    if lies_in(out, inventory):
+        raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
     loaded = None if cliff_map is None else CliffMap.load(cliff_map)
     calibration = None
     if calib is not None:
         calibration = calibration_of(
-            calib, reader.inventory, windows=windows, length=length, tokenizer=tokenizer
+            calib, inventory, windows=windows, length=length, tokenizer=tokenizer
         )
     where = present_device(device)
-    job = _job(reader, request, calibration, tasks or Tasks())
-    key = _key(reader.inventory, request, job, where)
+    chosen = method_named(request.method, request.options)
+    by, passes = _score(chosen, request)
+    if passes == "none":
+        calibration = None
+    elif calibration is None:
+        why = f"{chosen.name} by the score {score}" if score else chosen.name
+        raise CompressionError(f"{why} needs a calibration text (--calib FILE)")
+    facts = {  # what the work depends on; the ratio and the map are no part of it
+        "method": request.method,
+        "options": request.options,
+        "passes": passes,
+        "calibration": None if calibration is None else calibration.digest,
+        "device": where.partition(":")[0],
+    }
+    key = f"{request.method}-{key_of(inventory, facts)}"
     with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
-        family = job.start(state, where, tell)
+        setting = Work(reader, state, calibration, where, tell, tasks or Tasks())
+        family: Family
+        if isinstance(chosen, TaylorPruning):
+            family = Pruning(setting, chosen, by or TAYLOR)
+        else:
+            family = Factoring(setting, chosen, by)
         family.prepare()
-        return _finish(family, request, loaded, out, key, job.calibration, tell)
+        return _finish(family, request, loaded, out, key, setting)
+
+
+def _refuse_all_but_dense(inventory: Inventory) -> None:
+    """Raise :class:`CompressionError` for a model that is compressed or packed already."""
+    done = next((m.name for m in inventory.modules if m.kind in COMPRESSED), None)
+    if done is not None:
+        raise CompressionError(
+            f"{inventory.path} is compressed already ('{done}' is a factor pair, layout "
+            f"{inventory.layout}): give the dense model that it was made from"
+        )
+    if inventory.layout == "quantised" or inventory.config.get("quantization_config"):
+        raise CompressionError(
+            f"{inventory.path} is quantised: compress the model before, then quantise it again"
+        )
+    if not inventory.config:
+        raise CompressionError(
+            f"{inventory.path} has no config.json: nothing says what it computes"
+        )
+
+
+def _score(method: LowRank | TaylorPruning, request: CompressRequest) -> tuple[str | None, str]:
+    """The importance to be gathered, if any, and which passes of the model that and the method
+    need: ``none``, ``forward`` or ``backward``."""
+    if isinstance(method, TaylorPruning):
+        score = request.score or TAYLOR
+        return score, "backward" if score == TAYLOR else "none"
+    follows = request.score or method.scored
+    if follows is None and request.objective == "gac":
+        follows = "magnitude"
+    if follows in BACKWARD:
+        return follows, "backward"
+    forward = method.reads != "nothing" or follows == "activation"
+    return follows, "forward" if forward else "none"
 
 
 def _finish(
@@ -154,8 +182,7 @@ def _finish(
     cliff_map: CliffMap | None,
     out: Path,
     key: str,
-    calibration: Calibration | None,
-    tell: Tell,
+    work: Work,
 ) -> CompressResult:
     """Choose the sizes and write the model."""
     wish = family.wish(request.ratio)
@@ -165,7 +192,7 @@ def _finish(
         sizes = family.rounded(wish, request.round_to)
     elif cliff_map is not None:
         plan = _planned(family, request, cliff_map, wish)
-        tell("sizes are chosen")
+        work.tell("sizes are chosen")
         sizes = dict(wish) | {choice.dim: choice.after for choice in plan.choices}
     tensors, config = family.tensors(sizes), family.config(sizes)
     inventory = inventory_of_output(str(out), tensors, config)
@@ -185,13 +212,11 @@ def _finish(
         left=family.left,
         plan=plan,
     )
-    files: dict[str, Any] = {
-        "config.json": config,
-        PROVENANCE: record_of(result, request, calibration, source),
-    }
+    record = record_of(result, request, work.calibration, source)
+    files: dict[str, Any] = {"config.json": config, PROVENANCE: record}
     if plan is not None:
         files[PLAN] = plan.as_dict()
-    card = card_of(result, request, calibration)
+    card = card_of(result, request, work.calibration)
     write_folder(out, key, family.reader, tensors, files, card)
     return result
 
@@ -218,61 +243,6 @@ def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish
 def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
     shares = [1.0 if size is None else kept[name][size] for name, size in sizes.items()]
     return sum(shares) / len(shares)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """``passes`` says what has to be run of the model; ``calibration`` is None where nothing is."""
-
-    passes: str
-    calibration: Calibration | None
-    start: Callable[[State, str, Tell], Family]
-
-
-def _job(
-    reader: TensorReader, request: CompressRequest, calibration: Calibration | None, tasks: Tasks
-) -> _Job:
-    """The method on the model. Raises :class:`CompressionError` where it lacks a text."""
-    method = method_named(request.method, request.options)
-    if isinstance(method, TaylorPruning):
-        score = request.score or TAYLOR
-        passes = "backward" if score == TAYLOR else "none"
-    else:
-        follows = request.score or method.scored
-        if follows is None and request.objective == "gac":
-            follows = "magnitude"
-        forward = method.reads != "nothing" or follows == "activation"
-        passes = "backward" if follows in BACKWARD else "forward" if forward else "none"
-    if passes == "none":
-        calibration = None
-    elif calibration is None:
-        why = f"{method.name} by the score {request.score}" if request.score else method.name
-        raise CompressionError(f"{why} needs a calibration text (--calib FILE)")
-
-    def start(state: State, device: str, tell: Tell) -> Family:
-        if isinstance(method, TaylorPruning):
-            return Pruning(reader, method, state, calibration, device, score, tell)
-        choice = targets_of(reader, method)
-        return Factoring(reader, method, choice, state, calibration, device, follows, tell, tasks)
-
-    return _Job(passes, calibration, start)
-
-
-def _key(inventory: Inventory, request: CompressRequest, job: _Job, device: str) -> str:
-    """What the work depends on; the ratio and the map are no part of it."""
-    facts = {
-        "method": request.method,
-        "options": request.options,
-        "passes": job.passes,
-        "calibration": None if job.calibration is None else job.calibration.digest,
-        "device": device.partition(":")[0],
-    }
-    return f"{request.method}-{key_of(inventory, facts)}"
-
-
-def _refuse_inside(out: Path, inventory: Inventory) -> None:
-    if lies_in(out, inventory):
-        raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.compressing.activations import enter, hidden, pass_on, window
-from gacprof.compressing.layered import LayeredModel, batch_of
-from gacprof.compressing.state import State
+from gacprof.compressing.activations import enter, hidden, pass_on, run_all, window
+from gacprof.compressing.layered import LayeredModel
+from gacprof.compressing.state import State, Work
 from gacprof.compressors.method import Target, uniform_rank
 
 PROBE_TOKENS = 512
@@ -27,45 +27,59 @@ PROBE_TOKENS = 512
 WORST = 1e9
 """Stands for a loss that is not finite."""
 
-Pair = Callable[[Target, int], tuple[torch.Tensor, torch.Tensor]]
 Variant = tuple[str, float]
+Cut = Callable[[nn.Module, Target, float], contextlib.AbstractContextManager[None]]
 PROBE, VARIANTS = "probe", "variants"
 
 
 def search(
     model: LayeredModel,
-    state: State,
+    work: Work,
+    ids: torch.Tensor,
     targets: Sequence[Target],
     shares: Sequence[float],
-    ids: torch.Tensor,
-    pair: Pair,
-    tell: Callable[[str], None],
+    pair: Callable[[Target, int], tuple[torch.Tensor, torch.Tensor]],
 ) -> dict[Variant, float]:
     """The mean loss with one target at the rank of one share of its parameters, by both.
 
     ``pair`` gives u and v of a target at a rank.
     """
+
+    @contextlib.contextmanager
+    def cut(module: nn.Module, target: Target, share: float) -> Iterator[None]:
+        """The module with its weight at the rank of that share."""
+        weight: Any = module.weight
+        u, v = pair(target, uniform_rank(target, 1 - share))
+        product = u.to(weight.device, torch.float32) @ v.to(weight.device, torch.float32)
+        module.weight = nn.Parameter(product, requires_grad=False)
+        try:
+            yield
+        finally:
+            module.weight = weight
+
+    state, layers = work.state, model.layers
     probe = ids[: max(1, PROBE_TOKENS // ids.shape[1])]
-    enter(model, state, probe, PROBE)
-    by_layer: dict[int | None, list[Target]] = {}
-    for target in targets:
-        by_layer.setdefault(target.layer, []).append(target)
+    begun = enter(model, state, probe, PROBE)
     order: list[Variant] = []
-    for index, name in enumerate(model.layers):
-        own = by_layer.get(index, [])
-        order += [(target.name, share) for target in own for share in shares]
-        if any(state.has(hidden(i, PROBE)) for i in range(index + 1, len(model.layers) + 1)):
+    for index, name in enumerate(layers):
+        own = [(t, share) for t in targets if t.layer == index for share in shares]
+        order += [(target.name, share) for target, share in own]
+        if index < begun:
             continue
-        tell(f"sensitivity, layer {index + 1} of {len(model.layers)}: {len(order)} variants")
+        work.tell(f"sensitivity, layer {index + 1} of {len(layers)}: {len(order)} variants")
         with model.holding(index) as layer, _fast(model.device):
-            places = {t.name: layer.get_submodule(t.name.removeprefix(f"{name}.")) for t in own}
-            _branch(model, state, index, layer, own, shares, places, pair, len(order) * len(probe))
+            cuts = [
+                cut(layer.get_submodule(target.name.removeprefix(f"{name}.")), target, share)
+                for target, share in own
+            ]
+            _branch(model, state, index, layer, cuts, len(order) * len(probe))
             pass_on(model, state, index, layer, {}, False, PROBE)
         state.drop(hidden(index, PROBE))
         state.drop(hidden(index, VARIANTS))
-    losses = _losses(model, state, order, probe, by_layer.get(None, []), shares, pair)
+    heads = [target for target in targets if target.layer is None]
+    losses = _losses(model, state, order, probe, heads, shares, cut)
     for name in (PROBE, VARIANTS):
-        state.drop(hidden(len(model.layers), name))
+        state.drop(hidden(len(layers), name))
     return losses
 
 
@@ -74,34 +88,18 @@ def _branch(
     state: State,
     index: int,
     layer: nn.Module,
-    targets: Sequence[Target],
-    shares: Sequence[float],
-    places: dict[str, nn.Module],
-    pair: Pair,
+    cuts: Sequence[contextlib.AbstractContextManager[None]],
     count: int,
 ) -> None:
     """Pass the variants so far through the layer, and add those that change it."""
     base = state.array(hidden(index, PROBE))
-    step = batch_of(base.shape[1])
-    done = 0
-    with (
-        torch.no_grad(),
-        state.new_array(hidden(index + 1, VARIANTS), (count, *base.shape[1:])) as out,
-    ):
+    with state.new_array(hidden(index + 1, VARIANTS), (count, *base.shape[1:])) as out:
+        done = 0
         if state.has(hidden(index, VARIANTS)):
-            earlier = state.array(hidden(index, VARIANTS))
-            for start in range(0, len(earlier), step):
-                x = window(earlier, start, step, model.device)
-                out[start : start + len(x)] = model.run(index, layer, x).float().cpu().numpy()
-            done = len(earlier)
-        for target in targets:
-            for share in shares:
-                with _cut(places[target.name], target, share, pair):
-                    for start in range(0, len(base), step):
-                        x = window(base, start, step, model.device)
-                        y = model.run(index, layer, x).float().cpu().numpy()
-                        out[done : done + len(y)] = y
-                        done += len(y)
+            done = run_all(model, index, layer, state.array(hidden(index, VARIANTS)), out)
+        for cut in cuts:
+            with cut:
+                done = run_all(model, index, layer, base, out, done)
 
 
 def _losses(
@@ -111,7 +109,7 @@ def _losses(
     probe: torch.Tensor,
     heads: Sequence[Target],
     shares: Sequence[float],
-    pair: Pair,
+    cut: Cut,
 ) -> dict[Variant, float]:
     last = len(model.layers)
     found: dict[Variant, float] = {}
@@ -134,22 +132,9 @@ def _losses(
         base = state.array(hidden(last, PROBE))
         for target in heads:
             for share in shares:
-                with _cut(model.model.get_submodule(target.name), target, share, pair):
+                with cut(model.model.get_submodule(target.name), target, share):
                     found[target.name, share] = loss(base, 0)
     return found
-
-
-@contextlib.contextmanager
-def _cut(module: nn.Module, target: Target, share: float, pair: Pair) -> Iterator[None]:
-    """The module with its weight at the rank of that share."""
-    weight: Any = module.weight
-    u, v = pair(target, uniform_rank(target, 1 - share))
-    product = u.to(weight.device, torch.float32) @ v.to(weight.device, torch.float32)
-    module.weight = nn.Parameter(product, requires_grad=False)
-    try:
-        yield
-    finally:
-        module.weight = weight
 
 
 def _fast(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -10,19 +10,27 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.compressing.calibration import Calibration
 from gacprof.core.errors import CompressionError
-from gacprof.core.files import held, remove_unheld, replacing, write_json, write_tensors
+from gacprof.core.files import remove_unheld, replacing, write_json, write_tensors
+from gacprof.core.tasks import Tasks
+from gacprof.resizing.output import holding
 from gacprof.resizing.sizes import digest, source_identity
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
+
+Tell = Callable[[str], None]
 
 
 class State:
@@ -41,8 +49,8 @@ class State:
         self.path(name).unlink(missing_ok=True)
 
     def save(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        held = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        write_tensors(self.path(name), held)
+        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        write_tensors(self.path(name), plain)
 
     def load(self, name: str) -> dict[str, torch.Tensor]:
         from safetensors.torch import load_file
@@ -59,18 +67,27 @@ class State:
     @contextlib.contextmanager
     def new_array(self, name: str, shape: tuple[int, ...]) -> Iterator[np.memmap[Any, Any]]:
         """A float32 array to be filled; it gets its name when the block ends."""
-        import numpy as np
-
         with replacing(self.path(name)) as temporary:
             array: Any = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
             yield array
             array.flush()
 
     def array(self, name: str) -> np.memmap[Any, Any]:
-        import numpy as np
-
         found: Any = np.lib.format.open_memmap(self.path(name), "r")
         return found
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a method works with: the model, where results are kept, the text (None where none is
+    run), the device, who is told of progress, and where layers are decomposed."""
+
+    reader: TensorReader
+    state: State
+    calibration: Calibration | None
+    device: str
+    tell: Tell
+    tasks: Tasks
 
 
 def key_of(inventory: Inventory, facts: Mapping[str, Any]) -> str:
@@ -94,7 +111,7 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CompressionError(f"{folder}: cannot be made: {error.strerror or error}") from None
-    with _held(folder):
+    with holding(folder, CompressionError(f"{folder} is in use by another process")):
         if work is None:
             remove_leftovers(out, folder)
         try:
@@ -104,16 +121,6 @@ def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
             raise
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(held(folder))
-        except BlockingIOError:
-            raise CompressionError(f"{folder} is in use by another process") from None
-        yield
 
 
 def remove_leftovers(out: Path, own: Path | None = None) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+import torch
 
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.scanning import describe
@@ -22,9 +23,6 @@ from gacprof.core.errors import CompressionError
 from gacprof.core.files import copy, write_json, write_text
 from gacprof.resizing.output import require_space, workspace
 from gacprof.resizing.writers import safetensors_header
-
-if TYPE_CHECKING:
-    import torch
 
 SHARD_BYTES = 4 << 30
 """Larger models are written in several files."""
@@ -44,6 +42,15 @@ class NewTensor:
     @property
     def nbytes(self) -> int:
         return prod(self.shape) * element_type(self.dtype).itemsize
+
+
+def unique(reader: TensorReader) -> list[TensorInfo]:
+    """The tensors of the source, one that is stored under two names once."""
+    seen: dict[object, TensorInfo] = {}
+    for info in reader.inventory.tensors.values():
+        place = (info.file, info.offset, info.shape) if info.offset is not None else info.name
+        seen.setdefault(place, info)
+    return list(seen.values())
 
 
 def inventory_of_output(
@@ -70,23 +77,21 @@ def write_folder(
     with workspace(out, key) as folder:
         require_space(folder, sum(tensor.nbytes for tensor in tensors))
         shards = _shards(tensors)
-        names = [
-            "model.safetensors"
-            if len(shards) == 1
-            else f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-            for i in range(1, len(shards) + 1)
-        ]
-        for name, shard in zip(names, shards, strict=True):
+        name = "model.safetensors" if len(shards) == 1 else "model-{:05d}-of-{:05d}.safetensors"
+        named = {name.format(i, len(shards)): shard for i, shard in enumerate(shards, 1)}
+        for name, shard in named.items():
             _write_shard(folder / name, reader, shard)
         if len(shards) > 1:
-            places = {t.name: n for n, shard in zip(names, shards, strict=True) for t in shard}
+            places = {tensor.name: name for name, shard in named.items() for tensor in shard}
             total = sum(tensor.nbytes for tensor in tensors)
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
             write_json(folder / "model.safetensors.index.json", index)
         for name, content in files.items():
             write_json(folder / name, content)
         write_text(folder / CARD, card)
-        _copy_side_files(folder, reader.inventory, {*files, *names})
+        for name in reader.inventory.side_files:
+            if name not in {*files, *named} and not name.endswith(".py"):
+                copy(Path(reader.inventory.folder) / name, folder / name)
 
 
 def _shards(tensors: Sequence[NewTensor]) -> list[list[NewTensor]]:
@@ -113,8 +118,6 @@ def _write_shard(path: Path, reader: TensorReader, tensors: Sequence[NewTensor])
 
 
 def _bytes_of(tensor: NewTensor) -> memoryview:
-    import torch
-
     assert tensor.make is not None
     value = tensor.make().detach().cpu()
     if tuple(value.shape) != tensor.shape:
@@ -123,9 +126,3 @@ def _bytes_of(tensor: NewTensor) -> memoryview:
     if not torch.isfinite(narrow).all():
         raise CompressionError(f"'{tensor.name}' does not fit {tensor.dtype}: it overflows")
     return narrow.view(torch.uint8).numpy().reshape(-1).view(np.uint8).data
-
-
-def _copy_side_files(folder: Path, inventory: Inventory, written: set[str]) -> None:
-    for name in inventory.side_files:
-        if name not in written and not name.endswith(".py"):
-            copy(Path(inventory.folder) / name, folder / name)

@@ -10,6 +10,7 @@ sorted by it, and as many of the least sensitive as the ratio needs are applied.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ class ActivationAware(LowRank):
         outer = (f"{target.name}.ALinear.weight",)
         return FactorNames(f"{target.name}.BLinear.weight", outer, biases)
 
-    def scaling(self, target: Target, seen: Mapping[str, Any]) -> Any:
+    def scaling(self, seen: Mapping[str, Any]) -> Any:
         return seen["magnitude"] ** self.alpha + LEAST_SCALE
 
     def ranks(
@@ -118,15 +119,9 @@ def least_sensitive(
     def left(shares: Mapping[str, float]) -> float:
         return sum(n * shares.get(name, 1.0) for name, n in parameters.items()) / total
 
-    low, high = 0, len(order)  # order[low:] is enough, order[high:] is not
-    if not order or left(applied(0)) > 1 - ratio:
+    at = bisect_right(range(len(order)), 1 - ratio, key=lambda i: left(applied(i))) - 1
+    if at < 0:
         raise CompressionError(
             f"the ratio {ratio:g} cannot be met: ASVD keeps at least {min(RATIOS):g} of each layer"
         )
-    while high - low > 1:
-        middle = (low + high) // 2
-        if left(applied(middle)) <= 1 - ratio:
-            low = middle
-        else:
-            high = middle
-    return applied(low)
+    return applied(at)

@@ -107,13 +107,11 @@ def _local(units: Sequence[Units], removed: int) -> dict[str, int]:
 def _global(units: Sequence[Units], removed: int) -> dict[str, int]:
     """The units with the least importance for each parameter go first."""
     order = sorted(
-        (value / unit.parameters, n, i)
-        for n, unit in enumerate(units)
-        for i, value in enumerate(unit.importance)
+        (value / unit.parameters, n) for n, unit in enumerate(units) for value in unit.importance
     )
     found = {unit.dim: unit.count for unit in units}
     gone = 0
-    for _, n, _i in order:
+    for _, n in order:
         unit = units[n]
         if gone >= removed:
             break

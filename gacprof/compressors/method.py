@@ -13,6 +13,7 @@ from typing import Any
 
 from gacprof.checkpoint.inventory import Module
 from gacprof.checkpoint.layouts.layout import rank_names
+from gacprof.compressors.low_rank import cholesky
 from gacprof.core.errors import CompressionError
 
 PROJECTIONS = ("q", "k", "v", "o", "qkv", "gate", "up", "gate_up", "down")
@@ -38,6 +39,10 @@ class Target:
     def rows(self) -> int:
         """Rows of the weight that one group has."""
         return self.out_features // self.groups
+
+    def group(self, index: int) -> slice:
+        """The rows of one group."""
+        return slice(index * self.rows, (index + 1) * self.rows)
 
     @property
     def parameters(self) -> int:
@@ -111,9 +116,9 @@ class LowRank:
         """Where its factors are stored; None where the layout has no name for such a layer."""
         raise NotImplementedError
 
-    def scaling(self, target: Target, seen: Mapping[str, Any]) -> Any:
+    def scaling(self, seen: Mapping[str, Any]) -> Any:
         """S of the SVD of W·S, as :mod:`gacprof.compressors.low_rank` takes it; None for I."""
-        return None
+        return cholesky(seen["moments"]) if self.reads == "moments" else None
 
     def ranks(
         self, targets: Sequence[Target], ratio: float, evidence: Evidence

@@ -18,7 +18,6 @@ from typing import Any
 from gacprof.checkpoint.inventory import Contents, Module
 from gacprof.checkpoint.layouts.linear import Linear, factor_chains
 from gacprof.compressors.compressor import Compressor
-from gacprof.compressors.low_rank import cholesky
 from gacprof.compressors.method import Evidence, FactorNames, LowRank, Target
 from gacprof.core.errors import CompressionError
 
@@ -71,9 +70,6 @@ class GroupedHeads(LowRank):
         biases = tuple(f"{part}.bias" for part in parts) if target.bias else ()
         outer = tuple(f"{part}.weight" for part in parts)
         return FactorNames(f"{target.name}.VT.weight", outer, biases)
-
-    def scaling(self, target: Target, seen: Mapping[str, Any]) -> Any:
-        return cholesky(seen["moments"])
 
     def ranks(
         self, targets: Sequence[Target], ratio: float, evidence: Evidence

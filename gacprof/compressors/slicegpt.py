@@ -54,7 +54,7 @@ class SliceGpt(Compressor):
             "norms divide by the original hidden size and have no weights: only gacprof.load_model "
             "or SliceGPT's own loader runs this model right"
         )
-        if not any(True for _ in _slicing(contents.side)):
+        if not _slicing(contents.side):
             yield (
                 "the slicing config (JSON beside the weights) is missing; SliceGPT's loader needs "
                 "it"
@@ -64,7 +64,7 @@ class SliceGpt(Compressor):
         files = super().mirror(inventory, sizes)
         contents = Contents(inventory.tensors, inventory.config, inventory.side)
         linears = [*self.found(contents), *dense_linears(contents)]
-        for file, side in _slicing(inventory.side):
+        for file, side in _slicing(inventory.side).items():
             new = {k: dict(v) if isinstance(v, dict) else v for k, v in side.items()}
             for stretch in _stretches(contents, linears):
                 size = sizes.get(stretch.name)
@@ -178,17 +178,14 @@ def _stretches(contents: Contents, linears: Sequence[Linear]) -> Iterator[_Stret
     yield stretch
 
 
-def _slicing(side: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _slicing(side: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The slicing configs among the side files."""
-    for file, content in side.items():
-        if "embedding_dimensions" in content:
-            yield file, content
+    return {file: config for file, config in side.items() if "embedding_dimensions" in config}
 
 
 def _original_hidden(source: Contents | Inventory) -> int | None:
-    configs = [*(side for _, side in _slicing(source.side)), source.config]
-    sizes = [c["hidden_size"] for c in configs if type(c.get("hidden_size")) is int]
-    return sizes[0] if sizes else None
+    sizes = (c.get("hidden_size") for c in (*_slicing(source.side).values(), source.config))
+    return next((size for size in sizes if type(size) is int), None)
 
 
 @cache

@@ -12,13 +12,11 @@ of the inputs' second moments, so that a cut singular value is an error of the o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.linear import Linear, bias_of
 from gacprof.compressors.compressor import Compressor
-from gacprof.compressors.low_rank import cholesky
 from gacprof.compressors.method import FactorNames, LowRank, Target
 
 _INNER = re.compile(r"(.*\.)(q|k|v|o|out|gate|up|down|fc1|fc2|w1|w2|w3)_v_proj\.weight", re.DOTALL)
@@ -50,23 +48,22 @@ class SvdLlm(Compressor):
 _STEM = re.compile(r"(.*\.)(?:(q|k|v|o|out|gate|up|down)_proj|(fc1|fc2|w1|w2|w3))", re.DOTALL)
 
 
-def factor_names(target: Target) -> FactorNames | None:
-    """SVD-LLM's names; None for a layer that it has no name for."""
-    match = _STEM.fullmatch(target.name)
-    if match is None:
-        return None
-    stem = match[1] + (match[2] or match[3])
-    biases = (f"{stem}_u_proj.bias",) if target.bias else ()
-    return FactorNames(f"{stem}_v_proj.weight", (f"{stem}_u_proj.weight",), biases)
+class PlainSvd(LowRank):
+    """Blind to what a layer sees; one ratio for all layers. The baseline of every publication."""
 
-
-class Whitened(LowRank):
-    name = "svd-llm"
+    name = "svd"
     layout = "svd-llm"
-    reads = "moments"
 
     def names(self, target: Target) -> FactorNames | None:
-        return factor_names(target)
+        """SVD-LLM's names; None for a layer that it has no name for."""
+        match = _STEM.fullmatch(target.name)
+        if match is None:
+            return None
+        stem = match[1] + (match[2] or match[3])
+        biases = (f"{stem}_u_proj.bias",) if target.bias else ()
+        return FactorNames(f"{stem}_v_proj.weight", (f"{stem}_u_proj.weight",), biases)
 
-    def scaling(self, target: Target, seen: Mapping[str, Any]) -> Any:
-        return cholesky(seen["moments"])
+
+class Whitened(PlainSvd):
+    name = "svd-llm"
+    reads = "moments"

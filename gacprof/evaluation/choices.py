@@ -16,7 +16,7 @@ import torch
 
 from gacprof.checkpoint.folder import parse_json
 from gacprof.core.errors import CheckpointError
-from gacprof.evaluation.perplexity import Scorer, read_text, token_ids
+from gacprof.evaluation.perplexity import Scorer, padded, read_text, token_ids
 
 
 @dataclass(frozen=True)
@@ -96,26 +96,13 @@ class ChoiceScore:
     picked_normalised: tuple[int | None, ...]
 
 
-def score_choices(
-    scorer: Scorer,
-    questions: Sequence[Question],
-    asked: Sequence[Sequence[Request]],
-    most_tokens: int,
-    progress: Callable[[int], object] = lambda requests: None,
-) -> ChoiceScore:
-    """Answer all questions, at most ``most_tokens`` tokens in one forward pass (one request may
-    have more). ``progress`` is called with the number of requests that were scored."""
-    flat = [request for choices in asked for request in choices]
-    groups = [[flat[i] for i in group] for group in groups_of(asked, most_tokens)]
-    return picked(questions, asked, most_tokens, score_requests(scorer, groups, progress))
-
-
 def score_requests(
     scorer: Scorer,
     groups: Sequence[Sequence[Request]],
     progress: Callable[[int], object] = lambda requests: None,
 ) -> list[float]:
-    """The log-likelihood of each request's continuation, a forward pass a group."""
+    """The log-likelihood of each request's continuation, a forward pass a group. ``progress`` is
+    called with the number of requests that were scored."""
     found: list[float] = []
     for group in groups:
         found += _sums(scorer, group).tolist()
@@ -131,9 +118,8 @@ def picked(
 ) -> ChoiceScore:
     """The choices by the log-likelihoods of the requests in the order of :func:`groups_of`."""
     sums = torch.zeros(len(scored), dtype=torch.float64)
-    sums[[i for group in groups_of(asked, most_tokens) for i in group]] = torch.tensor(
-        scored, dtype=torch.float64
-    )
+    order = [i for group in groups_of(asked, most_tokens) for i in group]
+    sums[order] = torch.tensor(scored, dtype=torch.float64)
     by_sum: list[int | None] = []
     normalised: list[int | None] = []
     for question, own in zip(questions, sums.split([len(c) for c in asked]), strict=True):
@@ -146,14 +132,8 @@ def picked(
 
 def _sums(scorer: Scorer, group: Sequence[Request]) -> torch.Tensor:
     """The log-likelihood of each request's continuation."""
-    longest = max(len(request.ids) for request in group) - 1
-    inputs = torch.zeros(len(group), longest, dtype=torch.long)
-    targets, wanted = torch.zeros_like(inputs), torch.zeros_like(inputs, dtype=torch.bool)
-    for row, request in enumerate(group):
-        length = len(request.ids) - 1
-        inputs[row, :length] = torch.tensor(request.ids[:-1])
-        targets[row, :length] = torch.tensor(request.ids[1:])
-        wanted[row, length - request.scored : length] = True
+    rows = [(torch.tensor(request.ids), len(request.ids) - 1 - request.scored) for request in group]
+    inputs, targets, wanted = padded(rows)
     found = scorer(inputs, targets, wanted).split([request.scored for request in group])
     return torch.stack([part.sum() for part in found])
 

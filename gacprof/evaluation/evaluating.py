@@ -152,7 +152,7 @@ def evaluate(
     names = distinct_names([name_of(model) for model in given])
     shares = [_share(progress, i, len(given), task, name) for i, name in enumerate(names)]
     found = [
-        _scored(model, name, numbers, where, task, advance, tasks or Tasks())
+        _scored(_Subject(model, name, numbers, where), task, advance, tasks or Tasks())
         for model, name, advance in zip(given, names, shares, strict=True)
     ]
     level = LEVEL / max(1, len(given) - 1)
@@ -257,6 +257,15 @@ class _Piece:
         return sum(w.predictions for w in self.windows) + sum(map(len, self.groups))
 
 
+class _Subject(NamedTuple):
+    """A model that is evaluated, and how it runs."""
+
+    model: Model
+    name: str
+    dtype: torch.dtype
+    device: torch.device
+
+
 class _Scored(NamedTuple):
     parameters: int
     nll: list[float]
@@ -264,55 +273,44 @@ class _Scored(NamedTuple):
 
 
 def _scored(
-    model: Model,
-    name: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    task: _Task,
-    advance: Callable[[int], None],
-    tasks: Tasks,
+    one: _Subject, task: _Task, advance: Callable[[int], None], tasks: Tasks
 ) -> ModelQuality:
     """One model's scores, a piece of them a task."""
-    if isinstance(model, nn.Module):
+    if isinstance(one.model, nn.Module):
         tasks = Tasks()  # what is in memory here stays here
     pieces = task.pieces(max(1, tasks.ahead))
     if tasks.ahead:
-        wanted = [tasks.submit(_answer, model, name, dtype, device, piece) for piece in pieces]
+        wanted = [tasks.submit(_answer, one, piece) for piece in pieces]
     else:
-        wanted = [tasks.submit(_answer, model, name, dtype, device, pieces[0], advance)]
+        wanted = [tasks.submit(_answer, one, pieces[0], advance)]
     found: list[_Scored] = []
     for piece, result in zip(pieces, wanted, strict=True):
         found.append(result())
         if tasks.ahead:
             advance(piece.work)
-    quality = ModelQuality(name, name_of(model), found[0].parameters)
+    quality = ModelQuality(one.name, name_of(one.model), found[0].parameters)
     if task.ids is not None:
-        nll = tuple(x for one in found for x in one.nll)
+        nll = tuple(x for part in found for x in part.nll)
         quality = with_text(quality, TextScore(nll, tuple(w.predictions for w in task.windows)))
     if task.questions:
-        scores = [x for one in found for x in one.requests]
+        scores = [x for part in found for x in part.requests]
         answers = picked(task.questions, task.asked, task.most_tokens, scores)
         quality = with_choices(quality, answers, task.questions)
     return quality
 
 
 def _answer(
-    model: Model,
-    name: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    piece: _Piece,
-    advance: Callable[[int], object] = lambda more: None,
+    one: _Subject, piece: _Piece, advance: Callable[[int], object] = lambda more: None
 ) -> _Scored:
     """Score a piece; a model that was loaded for it is let go."""
     try:
-        return _run(ready(model, dtype, device), name_of(model), piece, advance)
+        return _run(ready(one.model, one.dtype, one.device), name_of(one.model), piece, advance)
     except torch.OutOfMemoryError as error:
         raise MeasurementError(
-            f"{name}: out of memory: {first_line(error)}; take a smaller window, batch or dtype"
+            f"{one.name}: out of memory: {first_line(error)}; take a smaller window, batch or dtype"
         ) from None
     finally:
-        if not isinstance(model, nn.Module):
+        if not isinstance(one.model, nn.Module):
             gc.collect()  # the next model needs the memory
 
 

@@ -235,6 +235,21 @@ class TextScore:
         return Perplexity(math.exp(mean) if finite else None, sum(self.tokens))
 
 
+def padded(
+    rows: Sequence[tuple[torch.Tensor, int]],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Inputs, targets and what is wanted of them for a :class:`Scorer`, a sequence of token ids a
+    row: of each the predictions count from a position on."""
+    shape = len(rows), max(len(ids) for ids, _ in rows) - 1
+    inputs, targets = torch.zeros(2, *shape, dtype=torch.long)
+    wanted = torch.zeros(shape, dtype=torch.bool)
+    for row, (ids, first) in enumerate(rows):
+        length = len(ids) - 1
+        inputs[row, :length], targets[row, :length] = ids[:-1], ids[1:]
+        wanted[row, first:length] = True
+    return inputs, targets, wanted
+
+
 def score_windows(
     scorer: Scorer,
     ids: torch.Tensor,
@@ -247,14 +262,7 @@ def score_windows(
     sums: list[float] = []
     for first in range(0, len(plan), batch):
         group = plan[first : first + batch]
-        longest = max(w.end - w.start for w in group)
-        inputs = torch.zeros(len(group), longest, dtype=torch.long)
-        targets, wanted = torch.zeros_like(inputs), torch.zeros_like(inputs, dtype=torch.bool)
-        for row, w in enumerate(group):
-            length = w.end - w.start
-            inputs[row, :length] = ids[w.start : w.end]
-            targets[row, :length] = ids[w.start + 1 : w.end + 1]
-            wanted[row, w.first : length] = True
+        inputs, targets, wanted = padded([(ids[w.start : w.end + 1], w.first) for w in group])
         counts = [w.predictions for w in group]
         sums += [-float(part.sum()) for part in scorer(inputs, targets, wanted).split(counts)]
         progress(sum(counts))

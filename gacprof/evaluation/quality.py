@@ -94,19 +94,14 @@ def with_choices(
     model: ModelQuality, score: ChoiceScore, questions: Sequence[Question]
 ) -> ModelQuality:
     """The model with what it answered."""
-    right = _right(score.picked, questions)
-    normalised = _right(score.picked_normalised, questions)
-    finite = None not in score.picked
-    accuracy = Accuracy(
-        float(np.mean(right)) if finite else None,
-        float(np.mean(normalised)) if finite else None,
-        len(questions),
+    right, normalised = (
+        tuple(choice == question.answer for choice, question in zip(picked, questions, strict=True))
+        for picked in (score.picked, score.picked_normalised)
     )
+    finite = None not in score.picked
+    shares = [float(np.mean(each)) if finite else None for each in (right, normalised)]
+    accuracy = Accuracy(shares[0], shares[1], len(questions))
     return replace(model, accuracy=accuracy, right=right, right_normalised=normalised)
-
-
-def _right(picked: Sequence[int | None], questions: Sequence[Question]) -> tuple[bool, ...]:
-    return tuple(p == q.answer for p, q in zip(picked, questions, strict=True))
 
 
 def compared(

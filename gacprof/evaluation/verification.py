@@ -135,7 +135,10 @@ def verify(
     numbers = dtype_of(dtype) if dtype is not None else (*own, torch.float32)[0]
     given = None if inputs is None else _token_ids(inputs)
     folders = [m for m in (a, b) if isinstance(m, str | Path)]
-    tokens = None if text is None else _tokens(text, folders, tokenizer)
+    tokens = None
+    if text is not None:
+        content = read_text(text)
+        tokens = encode(common_tokenizer(folders, tokenizer, content), content, LARGEST)
     first = _Run(a, numbers, where, given, tokens)
     second = _Run(b, numbers, where, first.ids, tokens)
     source = "given" if given is not None else f"random, seed {SEED}"
@@ -238,10 +241,3 @@ def _token_ids(inputs: Inputs) -> torch.Tensor:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _tokens(
-    text: str | Path, folders: Sequence[str | Path], tokenizer: str | Path | None
-) -> torch.Tensor:
-    content = read_text(text)
-    return encode(common_tokenizer(folders, tokenizer, content), content, LARGEST)

@@ -170,18 +170,15 @@ def merged_modules(inventory: Inventory, sizes: NewSizes) -> tuple[Module, ...]:
     return tuple(found)
 
 
-def _refuse_merge(inventory: Inventory, module: Module, ranks: Iterable[Dim]) -> None:
-    reason = ""
-    for rank in ranks:
-        inner = next(p for p in rank.places if p.tensor == module.gemms[0].weight)
-        if rank.padding == "refused":
-            reason = reason or rank.why
-        elif inner.axis != 0:
-            reason = reason or "it is stored transposed"
+def _refuse_merge(inventory: Inventory, module: Module, ranks: Sequence[Dim]) -> None:
+    reasons = [rank.why for rank in ranks if rank.padding == "refused"]
+    inner = (p for rank in ranks for p in rank.places if p.tensor == module.gemms[0].weight)
+    if any(place.axis != 0 for place in inner):
+        reasons.append("it is stored transposed")
     if f"{module.name}.weight" in inventory.tensors:
-        reason = reason or "it has a dense weight beside"
-    if reason:
-        raise CheckpointError(f"'{module.name}' cannot be fused: {reason}")
+        reasons.append("it has a dense weight beside")
+    if reasons:
+        raise CheckpointError(f"'{module.name}' cannot be fused: {reasons[0]}")
 
 
 def new_tensors(

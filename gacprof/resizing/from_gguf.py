@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import gacprof
 from gacprof.checkpoint.gguf_headers import gguf_in
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record, make_readable, sync, write_json
@@ -61,39 +60,27 @@ def import_gguf(
     inventory = scan(file)
     tokenizer = tokenizer_beside(file)
     name = str(numbers).removeprefix("torch.")
-    with workspace(out, _key(inventory, name)) as folder:
+    key = hashlib.sha256(f"{inventory.fingerprint} {name}".encode()).hexdigest()
+    with workspace(out, key) as folder:
         require_space(folder, inventory.parameters * numbers.itemsize)
         model: Any = load_gguf(file, numbers)
         with quiet(require_transformers()):
             model.save_pretrained(folder, max_shard_size=SHARD)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
-        write_json(folder / PROVENANCE, _provenance(inventory, name))
+        record = {
+            "schema": IMPORTED,
+            "gacprof": gacprof.__version__,
+            "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
+            "dtype": name,
+            "notes": list(inventory.notes),
+        }
+        write_json(folder / PROVENANCE, record)
         for written in folder.iterdir():
             if written.is_file():
                 make_readable(written)
                 sync(written)
-    missing = () if tokenizer is not None else ("the file brings no tokenizer",)
+    notes = (*inventory.notes, *["the file brings no tokenizer"] * (tokenizer is None))
     return ImportResult(
-        str(file),
-        str(out),
-        name,
-        inventory.parameters,
-        tokenizer is not None,
-        (*inventory.notes, *missing),
+        str(file), str(out), name, inventory.parameters, tokenizer is not None, notes
     )
-
-
-def _key(inventory: Inventory, dtype: str) -> str:
-    return hashlib.sha256(f"{inventory.fingerprint} {dtype}".encode()).hexdigest()
-
-
-def _provenance(inventory: Inventory, dtype: str) -> dict[str, Any]:
-    """What the folder was made of, beside the weights."""
-    return {
-        "schema": IMPORTED,
-        "gacprof": gacprof.__version__,
-        "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
-        "dtype": dtype,
-        "notes": list(inventory.notes),
-    }

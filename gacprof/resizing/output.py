@@ -25,7 +25,7 @@ from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.blocks import widths_against_config
 from gacprof.checkpoint.layouts.names import names_below
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, GacprofError
 from gacprof.core.files import copy, held, remove_unheld, sync, write_json, write_text
 from gacprof.core.formatting import visible
 from gacprof.resizing.changes import NewTensor
@@ -53,8 +53,10 @@ def workspace(out: Path, key: str) -> Iterator[Path]:
         (folder / CUTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from None
-    with _held(folder, out):
-        _remove_leftovers(out, folder)
+    with holding(folder, CheckpointError(f"{out} is being written by another process")):
+        # what killed runs with other plans left for the same output
+        others = (p for p in out.parent.iterdir() if p.name.startswith(f".{out.name}.realign-"))
+        remove_unheld(p for p in others if p != folder and p.is_dir())
         try:
             yield folder
             shutil.rmtree(folder / CUTS)
@@ -93,19 +95,14 @@ def require_space(folder: Path, needed: int) -> None:
 
 
 @contextlib.contextmanager
-def _held(folder: Path, out: Path) -> Iterator[None]:
+def holding(folder: Path, refusal: GacprofError) -> Iterator[None]:
+    """Hold a folder against other processes. Raises ``refusal`` where one holds it."""
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(held(folder))
         except BlockingIOError:
-            raise CheckpointError(f"{out} is being written by another process") from None
+            raise refusal from None
         yield
-
-
-def _remove_leftovers(out: Path, own: Path) -> None:
-    """Folders that killed runs with other plans left for the same output."""
-    others = (p for p in out.parent.iterdir() if p.name.startswith(f".{out.name}.realign-"))
-    remove_unheld(p for p in others if p != own and p.is_dir())
 
 
 def weights_files(
@@ -121,7 +118,8 @@ def weights_files(
     found = []
     for i, (source, stored) in enumerate(sorted(by_source.items()), 1):
         if inventory.container == "safetensors":
-            name, metadata = source, _metadata(_folder(inventory), source)
+            header = parse_json(read_header(_folder(inventory), source), source)
+            name, metadata = source, header.get("__metadata__", {})
         elif inventory.layout == "slicegpt":
             found.append(WeightsFile(source, "torch", tuple(stored), {}))
             continue
@@ -142,12 +140,6 @@ def _folder(inventory: Inventory) -> LocalFolder:
     """Where the checkpoint lies, read by the rules that it was scanned by."""
     path = Path(inventory.path)
     return LocalFolder(Path(inventory.folder), path.name if path.is_file() else None)
-
-
-def _metadata(folder: LocalFolder, file: str) -> dict[str, str]:
-    """A safetensors file's own metadata."""
-    found: dict[str, str] = parse_json(read_header(folder, file), file).get("__metadata__", {})
-    return found
 
 
 def write_side_files(

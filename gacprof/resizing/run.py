@@ -152,7 +152,8 @@ def _write(
 ) -> RealignResult:
     out = Path(out)
     refuse_existing(out)
-    _refuse_inside(out, inventory)
+    if lies_in(out, inventory):
+        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
     refuse_incomplete(inventory)
     changes = changes_of(inventory, request.sizes)
     reader, originals = open_tensors(inventory), None
@@ -186,11 +187,6 @@ def _write(
         write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
         write_provenance(folder, inventory, result, origin)
     return result
-
-
-def _refuse_inside(out: Path, inventory: Inventory) -> None:
-    if lies_in(out, inventory):
-        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
 
 
 def _write_weights(

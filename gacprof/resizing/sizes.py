@@ -10,11 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
 from gacprof.planning.memory import footprint
-from gacprof.planning.schema import Choice
 
 Asked = Plan | str | Path | Mapping[str, int | None]
 """A plan, its file, a strategy, or sizes by dim name (None: merge the factors)."""
@@ -72,12 +71,9 @@ def padded(inventory: Inventory, multiple: int) -> tuple[dict[str, int], tuple[s
     """Every dim that zeros may pad, rounded up, and notes on those left alone."""
     sizes, left = {}, []
     for dim in inventory.dims:
-        target = _round_up(dim.size, multiple)
-        if target == dim.size:
-            continue
-        if dim.padding == "exact":
-            sizes[dim.name] = target
-        else:
+        if dim.size % multiple and dim.padding == "exact":
+            sizes[dim.name] = _round_up(dim.size, multiple)
+        elif dim.size % multiple:
             left.append(f"{dim.name} stays {dim.size}: {dim.why}")
     return sizes, tuple(left)
 
@@ -158,27 +154,23 @@ def _check_choices(plan: Plan, inventory: Inventory) -> None:
         raise PlanError(f"the plan for {plan.checkpoint} has no choices: plan again")
     dims = {dim.name: dim for dim in inventory.dims}
     for choice in plan.choices:
-        misfit = _misfit(choice, dims.get(choice.dim))
-        if misfit:
+        name, dim = choice.dim, dims.get(choice.dim)
+        misfit = ""
+        if dim is None:
+            misfit = f"it has no dim '{name}'"
+        elif choice.before != dim.size:
+            misfit = f"it says that '{name}' is {choice.before}, here it is {dim.size}"
+        elif choice.kind != dim.kind:
+            misfit = f"it says that '{name}' is a {choice.kind}, here it is a {dim.kind}"
+        if dim is None or misfit:
             raise PlanError(
                 f"the plan for {plan.checkpoint} does not fit the {inventory.path}: {misfit}"
             )
-        most = dims[choice.dim].most
-        if most is not None and choice.after and choice.after > most:
+        if dim.most is not None and choice.after and choice.after > dim.most:
             raise PlanError(
-                f"the plan gives '{choice.dim}' the rank {choice.after}: the dense weight's rank "
-                f"is {dims[choice.dim].dense_size}"
+                f"the plan gives '{name}' the rank {choice.after}: the dense weight's rank is "
+                f"{dim.dense_size}"
             )
-
-
-def _misfit(choice: Choice, dim: Dim | None) -> str:
-    if dim is None:
-        return f"it has no dim '{choice.dim}'"
-    if choice.before != dim.size:
-        return f"it says that '{dim.name}' is {choice.before}, here it is {dim.size}"
-    if choice.kind != dim.kind:
-        return f"it says that '{dim.name}' is a {choice.kind}, here it is a {dim.kind}"
-    return ""
 
 
 def _check_costs(plan: Plan, inventory: Inventory) -> None:

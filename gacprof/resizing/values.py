@@ -17,7 +17,6 @@ import numpy as np
 from gacprof.checkpoint import Inventory, Module, TensorReader
 from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
-from gacprof.core.factors import complete
 from gacprof.core.files import replacing
 from gacprof.resizing.changes import Change, Edit, NewTensor
 from gacprof.resizing.result import Resized
@@ -162,9 +161,8 @@ class Resizer:
         return {"left": new.left, "right": new.right, "loss": np.asarray(new.loss)}
 
     def _complete(self, change: Change, u: factors.Stored, v: factors.Stored) -> Decomposition:
-        if self._base is None:
-            raise ValueError(f"{change.dim.name}: no original weights at hand")
-        found = complete(self._base.weight(change), u, v, change.after - change.dim.size)
+        assert self._base is not None  # it informed the change
+        found = factors.complete(self._base.weight(change), u, v, change.after - change.dim.size)
         if not np.isfinite(found.before) or found.before >= 1:  # no nearer than zeros are
             raise CheckpointError(
                 f"'{change.dim.name}': its factors have nothing in common with the weight in "
@@ -217,14 +215,13 @@ class BaseWeights:
         """The original [out, in] of the dim's factors; of a group its own rows."""
         module = self._modules[change.dim.name]
         name = self._dense[module.name].gemms[0].weight
-        start, height = _rows(module, change)
-        values = self._reader.read(name)[start : start + height]
+        values = self._reader.read(name)[_rows(module, change)]
         return factors.Stored(values, self._reader.info(name).dtype)
 
     def _informed(self, change: Change) -> Change:
         module = self._modules[change.dim.name]
-        where = f"{self.inventory.path} has no original for '{module.name}'"
         original = self._dense.get(module.name)
+        where = f"{self.inventory.path} has no original for '{module.name}'"
         if original is None:
             raise CheckpointError(f"{where}: no dense layer of that name; give another base")
         info = self._reader.info(original.gemms[0].weight)
@@ -240,11 +237,10 @@ class BaseWeights:
         return replace(change, informed=True)
 
 
-def _rows(module: Module, change: Change) -> tuple[int, int]:
-    """(first row, rows) of the dim's group in the module's weight."""
-    start, tensors = 0, {place.tensor for place in change.dim.places}
-    for gemm in module.gemms[1:]:
-        if gemm.weight in tensors:
-            return start, gemm.N
-        start += gemm.N
-    raise ValueError(f"{change.dim.name} is no rank of {module.name}")
+def _rows(module: Module, change: Change) -> slice:
+    """The rows of the module's weight that are the dim's group."""
+    groups = module.gemms[1:]
+    tensors = {place.tensor for place in change.dim.places}
+    at = next(i for i, gemm in enumerate(groups) if gemm.weight in tensors)
+    start = sum(gemm.N for gemm in groups[:at])
+    return slice(start, start + groups[at].N)

@@ -60,17 +60,17 @@ class WeightsFile:
 
         The name appears only when the file is complete and on the disk.
         """
-        path = folder / self.name
-        tensors = self.tensors if self.kind == "torch" else in_file_order(self.tensors)
-        header = b"" if self.kind == "torch" else safetensors_header(tensors, self.metadata)
-        size = None if self.kind == "torch" else len(header) + self.nbytes
-        if _is_finished(path, header, size):
-            advance(size or self.nbytes)
+        path, as_torch = folder / self.name, self.kind == "torch"
+        tensors = self.tensors if as_torch else _in_file_order(self.tensors)
+        header = b"" if as_torch else safetensors_header(tensors, self.metadata)
+        size = len(header) + self.nbytes
+        if _is_finished(path, header, None if as_torch else size):
+            advance(size)
             return True
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         with partial.open("wb") as file:
-            if self.kind == "torch":
+            if as_torch:
                 _write_torch(file, tensors, resizer, advance)
             else:
                 _write_safetensors(file, header, tensors, resizer, advance)
@@ -88,7 +88,7 @@ def _is_finished(path: Path, header: bytes, size: int | None) -> bool:
         return file.read(len(header)) == header
 
 
-def in_file_order(tensors: Sequence[NewTensor]) -> list[NewTensor]:
+def _in_file_order(tensors: Sequence[NewTensor]) -> list[NewTensor]:
     """Wide elements first, so that every tensor is aligned to its own element size whatever
     the others' sizes; else as the source has them, so that it is read front to back."""
     return sorted(

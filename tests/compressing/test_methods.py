@@ -8,9 +8,9 @@ from compressing_models import logits_of, make_model
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
+from gacprof.compressors import METHODS, method_named
 from gacprof.compressors.asvd import least_sensitive
 from gacprof.compressors.method import Evidence, Target, uniform_rank
-from gacprof.compressors.methods import METHODS, method_named
 from gacprof.compressors.palu import in_proportion
 from gacprof.core.errors import CompressionError
 

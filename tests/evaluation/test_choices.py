@@ -15,9 +15,11 @@ from tiny_models import TEXT, tiny_model, tiny_tokenizer  # noqa: E402
 
 from gacprof.evaluation.choices import (  # noqa: E402
     Question,
+    groups_of,
+    picked,
     read_questions,
     requests,
-    score_choices,
+    score_requests,
 )
 from gacprof.evaluation.perplexity import Scorer  # noqa: E402
 
@@ -37,6 +39,12 @@ def model():
     return tiny_model()
 
 
+def score_choices(scorer, questions, asked, most):
+    flat = [request for choices in asked for request in choices]
+    groups = [[flat[i] for i in group] for group in groups_of(asked, most)]
+    return picked(questions, asked, most, score_requests(scorer, groups))
+
+
 def _by_hand(model, tokenizer, context, choice):
     """log p(choice | context), one token at a time."""
     head = tokenizer(context)["input_ids"]
@@ -53,11 +61,11 @@ def test_picks_are_those_of_brute_force(model, most, begins):
     tokenizer = tiny_tokenizer(begins=begins)
     asked = requests(tokenizer, QUESTIONS, 64)
     found = score_choices(Scorer(model), QUESTIONS, asked, most)
-    for question, picked, normalised in zip(
+    for question, plain, normalised in zip(
         QUESTIONS, found.picked, found.picked_normalised, strict=True
     ):
         sums = [_by_hand(model, tokenizer, question.context, c) for c in question.choices]
-        assert picked == max(range(4), key=lambda i: sums[i])
+        assert plain == max(range(4), key=lambda i: sums[i])
         assert normalised == max(range(4), key=lambda i: sums[i] / len(question.choices[i]))
 
 

@@ -15,7 +15,7 @@ from gacprof.core.errors import CheckpointError, MeasurementError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from gacprof.evaluation.engines import bench_engine, engine, greedy, process  # noqa: E402
+from gacprof.evaluation.engines import bench_engine, engine, greedy  # noqa: E402
 from gacprof.evaluation.engines.engine import Engine, engine_of  # noqa: E402
 from gacprof.evaluation.engines.in_transformers import Served  # noqa: E402
 
@@ -129,7 +129,7 @@ def test_what_goes_wrong_in_an_engine_is_one_line(model, config, told):
 
 
 def test_an_engine_that_hangs_is_ended(model, monkeypatch):
-    monkeypatch.setattr(process.EngineProcess.ask, "__defaults__", (0.5,))
+    monkeypatch.setattr(engine.EngineProcess.ask, "__defaults__", (0.5,))
     with pytest.raises(MeasurementError, match=r"gave no answer within 0\.5 s"):
         bench_engine([model("a", hangs=1)], "fake", tokens=(4,), rounds=12)
 

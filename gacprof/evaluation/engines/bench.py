@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gacprof.checkpoint import scan
 from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.points import Environment
@@ -28,8 +29,7 @@ from gacprof.devices.device import open_device
 from gacprof.devices.environment import free_bytes
 from gacprof.evaluation.benchmark import ROUNDS, SEED
 from gacprof.evaluation.comparison import FIRST_LOOK
-from gacprof.evaluation.engines.engine import Engine, engine_of
-from gacprof.evaluation.engines.process import EngineProcess
+from gacprof.evaluation.engines.engine import Engine, EngineProcess, engine_of
 from gacprof.evaluation.models import distinct_names
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
@@ -99,95 +99,100 @@ def bench_engine(
     Raises :class:`MeasurementError` for an engine that is missing or refuses a model,
     :class:`CheckpointError` for a model in another format than the engine's.
     """
-    found = engine_of(engine)
-    interpreter, paths = found.python(python), [found.model(model) for model in models]
-    workloads = _workloads(tokens, decode_steps)
+    setting, paths = _setting(models, engine, python, threads, dtype, trust_remote_code)
+    found, workloads = setting.engine, _workloads(tokens, decode_steps)
     if not models or rounds < FIRST_LOOK:
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
-    _refuse_remote_code(found, paths, trust_remote_code)
-    setting = _Setting(found, interpreter, threads, dtype, trust_remote_code)
     names = distinct_names(list(map(str, models)))
     same = [path == paths[0] or _same_files(path, paths[0]) for path in paths]
-    with setting.opened(paths, max(tokens) + decode_steps) as live:
-        vocabulary = min(int(each["vocabulary"]) for each in live.told)
+    with setting.opened(paths, max(tokens) + decode_steps) as processes:
+        vocabulary = min(int(each.told["vocabulary"]) for each in processes)
         runners = [
-            [EngineRunner(each, workload, vocabulary, decode_steps) for each in live.processes]
+            [EngineRunner(each, workload, vocabulary, decode_steps) for each in processes]
             for workload in workloads
         ]
         taken = Rounds(workloads, runners, EngineClock(found), rounds, time_cap_s, progress)
         summary = BenchSummary(names, workloads, same, taken)
         taken.run(summary.decided)
+    told = processes[0].told
     return BenchResult(
         models=names,
         sources=tuple(map(str, models)),
-        parameters=tuple(map(_parameters, paths, live.told)),
-        dtype=live.told[0]["dtype"],
+        parameters=tuple(map(_parameters, paths, processes)),
+        dtype=told["dtype"],
         batch=1,
         decode_steps=decode_steps,
         rounds=taken.count,
         timings=summary.timings(),
         replicates=summary.replicates(),
-        environment=_stack(found, live.told[0]),
+        environment=_environment(found, told),
         timer=f"timed by {engine}'s own process",
-        notes=(*_conditions(setting, live), *summary.notes()),
-        engine=f"{engine} {live.told[0]['version']}",
+        notes=(*_conditions(setting, processes), *summary.notes()),
+        engine=f"{engine} {told['version']}",
     )
 
 
 @dataclass(frozen=True)
-class _Live:
-    """A process for each model and the last for the reference once more, and what each engine
-    told of itself. ``shared``: the last is the first."""
-
-    processes: Sequence[EngineProcess]
-    told: Sequence[dict[str, Any]]
-    shared: bool
-
-
 class _Setting:
-    """How models are opened, the same for all. Raises :class:`MeasurementError` for a dtype that
-    the engine does not choose."""
+    """How models are opened, the same for all."""
 
-    def __init__(
-        self, engine: Engine, python: Path, threads: int | None, dtype: str | None, trust: bool
-    ) -> None:
-        if dtype is not None and engine.format == "gguf":
-            raise MeasurementError(
-                f"{engine.name} computes in what the file holds: leave out the dtype"
-            )
-        self.engine, self.threads = engine, threads or len(os.sched_getaffinity(0))
-        self._python, self._dtype, self._trust = python, dtype, trust
+    engine: Engine
+    python: Path
+    threads: int
+    dtype: str | None
+    trust: bool
 
     @contextmanager
-    def opened(self, paths: Sequence[Path], positions: int) -> Iterator[_Live]:
+    def opened(self, paths: Sequence[Path], positions: int) -> Iterator[list[EngineProcess]]:
+        """A process for each model, and the last for the reference once more: the first one again
+        where there is no room."""
         with ExitStack() as stack:
-            processes: list[EngineProcess] = []
-            told: list[dict[str, Any]] = []
-            for path in (*paths, paths[0]):
-                if len(processes) == len(paths) and _no_room(processes[0]):
-                    yield _Live((*processes, processes[0]), told, shared=True)
-                    return
-                process, said = self.one(stack, path, positions)
-                processes.append(process)
-                told.append(said)
-            yield _Live(processes, told, shared=False)
+            processes = [self.one(stack, path, positions) for path in paths]
+            first = processes[0]
+            again = first if _no_room(first) else self.one(stack, paths[0], positions)
+            yield [*processes, again]
 
-    def one(
-        self, stack: ExitStack, path: Path, positions: int
-    ) -> tuple[EngineProcess, dict[str, Any]]:
+    def one(self, stack: ExitStack, path: Path, positions: int) -> EngineProcess:
         """A model, and room for so many tokens and a few more.
 
         Raises :class:`MeasurementError` where the model has fewer positions (vLLM itself does)."""
-        process = stack.enter_context(EngineProcess(self.engine, self._python, self.threads))
-        room = positions + SPARE_POSITIONS
-        told = process.open(path, self.threads, room, self._dtype, self._trust)
-        most = told.get("positions") or positions
+        process = stack.enter_context(EngineProcess(self.engine, self.python, self.threads))
+        process.open(path, positions + SPARE_POSITIONS, self.dtype, self.trust)
+        most = process.told.get("positions") or positions
         if positions > most:
             raise MeasurementError(
                 f"{path} has {most} positions: a prompt and its decode steps of {positions} tokens "
                 "together do not fit; ask for fewer (--tokens, --decode-steps)"
             )
-        return process, told
+        return process
+
+
+def _setting(
+    models: Sequence[str | Path],
+    engine: str,
+    python: str | Path | None,
+    threads: int | None,
+    dtype: str | None,
+    trust: bool,
+) -> tuple[_Setting, list[Path]]:
+    """The engine, and what it loads of the models.
+
+    Raises :class:`MeasurementError` for an engine that is not there, a dtype that it does not
+    choose, and code that nobody has allowed.
+    """
+    found = engine_of(engine)
+    interpreter, paths = found.python(python), [found.model(model) for model in models]
+    for path in paths if found.format == "folder" and not trust else ():
+        config = (path / "config.json").read_text(encoding="utf-8", errors="replace")
+        if '"auto_map"' in config:
+            raise MeasurementError(
+                f"{path} brings code of its own (auto_map in its config.json), which {engine} "
+                "would run: read it, then allow it with --trust-remote-code"
+            )
+    if dtype is not None and found.format == "gguf":
+        raise MeasurementError(f"{engine} computes in what the file holds: leave out the dtype")
+    count = threads or len(os.sched_getaffinity(0))
+    return _Setting(found, interpreter, count, dtype, trust), paths
 
 
 def greedy(
@@ -205,12 +210,9 @@ def greedy(
 
     Raises as :func:`bench_engine`.
     """
-    found = engine_of(engine)
-    interpreter, path = found.python(python), found.model(model)
-    _refuse_remote_code(found, [path], trust_remote_code)
-    setting = _Setting(found, interpreter, threads, dtype, trust_remote_code)
+    setting, (path,) = _setting([model], engine, python, threads, dtype, trust_remote_code)
     with ExitStack() as stack:
-        process, _ = setting.one(stack, path, len(ids) + count)
+        process = setting.one(stack, path, len(ids) + count)
         tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
     return tokens
 
@@ -222,19 +224,6 @@ def _workloads(tokens: Sequence[int], decode_steps: int) -> tuple[BenchWorkload,
     prefill = [BenchWorkload("prefill", length, 1) for length in lengths]
     decode = [BenchWorkload("decode", lengths[0], 1)] if decode_steps else []
     return (*prefill, *decode)
-
-
-def _refuse_remote_code(engine: Engine, paths: Sequence[Path], trusted: bool) -> None:
-    for path in paths:
-        if engine.format == "folder" and not trusted and _has_code(path):
-            raise MeasurementError(
-                f"{path} brings code of its own (auto_map in its config.json), which {engine.name} "
-                "would run: read it, then allow it with --trust-remote-code"
-            )
-
-
-def _has_code(folder: Path) -> bool:
-    return '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8", errors="replace")
 
 
 def _no_room(process: EngineProcess) -> bool:
@@ -251,37 +240,35 @@ def _same_files(a: Path, b: Path) -> bool:
     return mine == other and not any(filecmp.cmpfiles(a, b, mine, shallow=False)[1:])
 
 
-def _parameters(path: Path, told: dict[str, Any]) -> int:
+def _parameters(path: Path, process: EngineProcess) -> int:
     """As the engine counts them, else as the headers do; 0 where neither can."""
-    from gacprof.checkpoint import scan
-
-    if told.get("parameters"):
-        return int(told["parameters"])
+    if process.told.get("parameters"):
+        return int(process.told["parameters"])
     try:
         return scan(path).parameters
     except GacprofError:
         return 0
 
 
-def _stack(engine: Engine, told: dict[str, Any]) -> Environment:
+def _environment(engine: Engine, told: dict[str, Any]) -> Environment:
     where = open_device("cuda" if told["device"] == "cuda" else "cpu").environment
     beneath: dict[str, str] = told.get("beneath", {})
     return replace(where, stack={engine.name: told["version"], **beneath})
 
 
-def _conditions(setting: _Setting, live: _Live) -> Iterator[str]:
+def _conditions(setting: _Setting, processes: Sequence[EngineProcess]) -> Iterator[str]:
     """What was not as it should be, or was not asked for."""
     name, threads = setting.engine.name, setting.threads
-    note = setting.engine.version_note(live.told[0]["version"])
+    note = setting.engine.version_note(processes[0].told["version"])
     if note:
         yield note
-    used = {int(each.get("threads", threads)) for each in live.told}
+    used = {int(each.told.get("threads", threads)) for each in processes}
     if used != {threads}:
         yield f"{threads} threads were asked for, {name} took {max(used)}"
-    kinds = sorted({each["dtype"] for each in live.told})
+    kinds = sorted({each.told["dtype"] for each in processes})
     if len(kinds) > 1:
         yield f"the models are computed in different dtypes ({', '.join(kinds)})"
-    if live.shared:
+    if processes[-1] is processes[0]:
         yield (
             "the A/A replicate is the reference's own process (a second one has no room): what "
             "another process does to the time does not show in the A/A spread"

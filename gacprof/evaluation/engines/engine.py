@@ -1,16 +1,26 @@
 """The engines that models are benched in: what each takes, where it runs, which versions are known.
 
-A new engine is one file beside this one (see :mod:`.worker`) and one entry here.
+A new engine is one file beside this one and one entry here. An engine lives in a process of its
+own, asked over a pipe: see :mod:`.worker` for what is said.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import select
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.devices.threads import SPIN_COUNT
 from gacprof.exporting.engines import TESTED
 
 HERE = Path(__file__).parent
@@ -108,3 +118,105 @@ def engine_of(name: str) -> Engine:
     if name not in ENGINES:
         raise MeasurementError(f"no engine is called '{name}': there are {', '.join(ENGINES)}")
     return ENGINES[name]
+
+
+OPEN_TIMEOUT_S = 600.0
+"""vLLM imports for half a minute on two cores, and much longer from a cold disk."""
+CALL_TIMEOUT_S = 300.0
+LEAVING_S = 5.0
+WAITS = {"GOMP_SPINCOUNT": SPIN_COUNT, "KMP_BLOCKTIME": "1"}
+"""GNU's and Intel's OpenMP: threads of one engine must not spin while another is timed."""
+
+
+class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
+    """One model in one engine, until the end of its context or :meth:`close`. ``told`` is what the
+    engine says of itself and of the model.
+
+    Raises :class:`MeasurementError` where the engine is missing, dies, hangs or refuses the model.
+    """
+
+    def __init__(self, engine: Engine, python: Path, threads: int) -> None:
+        self._engine, self._python, self._threads = engine, python, threads
+        self.told: dict[str, Any] = {}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._rest = b""
+        self._process = subprocess.Popen(
+            [python, HERE / "worker.py", engine.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=_environment(engine, threads),
+            start_new_session=True,  # Ctrl-C is ours: the worker's children do not get it
+        )
+
+    def open(self, model: Path, positions: int, dtype: str | None, trust: bool) -> None:
+        """Load a model."""
+        self.told = self.ask(
+            "open", OPEN_TIMEOUT_S, model=str(model), threads=self._threads, positions=positions,
+            dtype=dtype, trust=trust,
+        )  # fmt: skip
+
+    def ask(self, do: str, timeout_s: float = CALL_TIMEOUT_S, **more: Any) -> Any:
+        request = json.dumps({"do": do, **more}).encode() + b"\n"
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._lost("ended") from None
+        told = json.loads(self._line(timeout_s))
+        if "error" not in told:
+            return told["ok"]
+        if told["missing"] and do == "open":
+            name = self._engine.name
+            raise MeasurementError(
+                f"{name} is not in {self._python} ({told['error']}): {self._engine.needs}"
+            )
+        raise MeasurementError(f"{self._engine.name}: {told['error']}{self._cause()}")
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self._process.wait(LEAVING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _line(self, timeout_s: float) -> bytes:
+        """The next line of the worker's answers."""
+        assert self._process.stdout is not None
+        pipe, until = self._process.stdout.fileno(), time.monotonic() + timeout_s
+        while b"\n" not in self._rest:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                self._process.kill()
+                raise self._lost(f"gave no answer within {timeout_s:g} s")
+            got = os.read(pipe, 1 << 16)
+            if not got:
+                raise self._lost("ended")
+            self._rest += got
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def _lost(self, how: str) -> MeasurementError:
+        return MeasurementError(f"{self._engine.name}'s process {how}{self._cause()}")
+
+    def _cause(self) -> str:
+        """The last line that the engine printed of an error, in brackets."""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").splitlines()
+        told = [line.strip() for line in lines if "error" in line.lower() and line.strip()]
+        return f" ({told[-1][-300:]})" if told else ""
+
+
+def _environment(engine: Engine, threads: int) -> Mapping[str, str]:
+    """Ours, but for what would bring our own packages into another interpreter."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return {**WAITS, **ours, **engine.environment, "OMP_NUM_THREADS": str(threads)}
