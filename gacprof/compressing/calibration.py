@@ -101,7 +101,7 @@ def _tokens(
         raise CompressionError(f"cannot read the calibration text {path}: {error}") from None
     if not content.strip():
         raise CompressionError(f"the calibration text {path} is empty")
-    from gacprof.checkpoint.tokenizer import tokenizer_beside
+    from gacprof.checkpoint.load import tokenizer_beside
 
     folder = Path(tokenizer or inventory.folder)
     if not any(folder.glob("tokenizer*")):

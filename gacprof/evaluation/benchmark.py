@@ -1,6 +1,6 @@
 """Faster? Several models, the same workloads, interleaved in random order on one device.
 
-Every block calls all models once at one workload, in a fresh random order (:mod:`.rounds`); a
+Every block calls all models once at one workload, in a fresh random order (:mod:`.summary`); a
 fit takes out what the machine did to a block as a whole (:mod:`.comparison`). The first model is
 the reference and runs twice, the second time as a hidden A/A replicate: what the bench shows
 between the two is its own error, printed beside every result, and no smaller difference is
