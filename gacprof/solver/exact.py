@@ -15,7 +15,7 @@ from gacprof.core.errors import SolverError
 from gacprof.solver.branch import optimise
 from gacprof.solver.incumbent import Caps, Incumbent, OutOfTimeError
 from gacprof.solver.knapsack import Resource, cost_resource, latency_resource, root_problem
-from gacprof.solver.problem import Classes, Floats, InfeasibleBudget, Ints, Solution, read
+from gacprof.solver.problem import Classes, InfeasibleBudget, Ints, Solution, read
 
 WORK = 100_000_000
 """Default work cap, in states looked at: some ten seconds."""
@@ -75,28 +75,23 @@ def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps
 
 
 def _solution(classes: Classes, budget: int, resources: list[Resource], caps: Caps) -> Solution:
-    shift = _scale(classes.values)
-    values = np.ldexp(classes.values, -shift) if shift else classes.values
-    notes: list[str] = []
-    interrupted = False
-
-    def least_cost() -> Ints:
-        return _least_cost(classes, budget, resources, caps)
-
-    root = root_problem(values, resources, classes)
+    # Values near the ends of a double's range are scaled by a power of two.
+    exponent = math.frexp(float(np.abs(classes.values).max()))[1]
+    shift = exponent if abs(exponent) > 300 else 0
+    root = root_problem(np.ldexp(classes.values, -shift), resources, classes)
     if root is None:
-        least_cost()
+        _least_cost(classes, budget, resources, caps)
         raise AssertionError("a class without candidates that fit, yet a choice that does")
-    incumbent = Incumbent(root)
+    incumbent, interrupted = Incumbent(root, caps), False
     try:
-        optimise(incumbent, caps, least_cost)
+        optimise(incumbent, lambda: _least_cost(classes, budget, resources, caps))
     except OutOfTimeError:
-        notes.append("the time limit was reached: the gap is what is left unproved")
+        incumbent.note("the time limit was reached: the gap is what is left unproved")
     except KeyboardInterrupt:
         if not incumbent.settle_for_less():
             raise
         interrupted = True
-        notes.append("interrupted: the gap is what is left unproved")
+        incumbent.note("interrupted: the gap is what is left unproved")
     if not incumbent.settle_for_less():
         raise SolverError("the time was over before any choice that fits was found: allow more")
     assert incumbent.choice is not None
@@ -109,7 +104,7 @@ def _solution(classes: Classes, budget: int, resources: list[Resource], caps: Ca
         bound=max(value, math.ldexp(incumbent.bound, shift)),
         proved=incumbent.complete,
         latency=None if classes.latency is None else math.fsum(classes.latency[items].tolist()),
-        notes=(*incumbent.notes, *notes),
+        notes=tuple(incumbent.notes),
         interrupted=interrupted,
     )
 
@@ -128,20 +123,14 @@ def _real(name: str, number: Any) -> float:
     return float(number)
 
 
-def _scale(values: Floats) -> int:
-    """A power of two to take out of values near the ends of the doubles' range, else 0."""
-    exponent = math.frexp(float(np.abs(values).max()))[1]
-    return exponent if abs(exponent) > 300 else 0
-
-
 def _least_cost(classes: Classes, budget: int, resources: list[Resource], caps: Caps) -> Ints:
     """The cheapest choice within the limit; :class:`InfeasibleBudget` if it is not cheap enough."""
     cost, latency = resources
     root = root_problem(-cost.weight.astype(np.float64), [latency], classes)
     if root is None:
         raise SolverError("the limit is too near the least latency to be told apart: raise it")
-    incumbent = Incumbent(root)
-    optimise(incumbent, caps)
+    incumbent = Incumbent(root, caps)
+    optimise(incumbent)
     items = incumbent.choice
     assert items is not None  # the least latency of each class fits
     if int(cost.weight[items].sum()) <= cost.room:

@@ -1,4 +1,4 @@
-"""The best choice so far with its bound, and what may be spent."""
+"""The best choice so far with its bound, and what may be spent on a better one."""
 
 from __future__ import annotations
 
@@ -34,10 +34,6 @@ class Caps:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError
 
-    def report(self, value: float, bound: float) -> None:
-        if self.progress is not None and value > -math.inf:
-            self.progress(value, bound, "bound")
-
 
 @dataclass
 class Incumbent:
@@ -48,6 +44,7 @@ class Incumbent:
     """
 
     root: Subproblem
+    caps: Caps
     choice: Ints | None = None
     value: float = -math.inf
     bound: float = math.inf
@@ -61,6 +58,10 @@ class Incumbent:
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+    def report(self) -> None:
+        if self.caps.progress is not None:
+            self.caps.progress(self.value, self.bound, "bound")
 
     def settle_for_less(self) -> bool:
         """Cut short before a first incumbent: take the least of each class, should it fit."""

@@ -182,13 +182,6 @@ def latency_resource(classes: Classes, limit: float, bits: int, reserve: int = 0
 
 
 def _resource(weight: Ints, room: int) -> Resource:
-    """Both divided by the common divisor of the weights; most inputs settle it in a few chunks."""
-    divisor = 0
-    for at in range(0, len(weight), 1 << 16):
-        divisor = int(np.gcd(divisor, np.gcd.reduce(weight[at : at + (1 << 16)])))
-        if divisor == 1:
-            break
-    if divisor > 1:
-        weight //= divisor
-        room //= divisor
-    return Resource(weight, room)
+    """Both divided by the common divisor of the weights."""
+    divisor = int(np.gcd.reduce(weight)) or 1
+    return Resource(weight // divisor, room // divisor)
