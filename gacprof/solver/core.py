@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.solver.dual import Active
-from gacprof.solver.knapsack import Knapsack
-from gacprof.solver.problem import Floats, Ints
+from gacprof.solver.problem import Floats, Ints, Knapsack
 
 STEP_WORK, STEP_QUOTA = 1024, 256
 """What a class costs to merge, in states: about the fixed price of its array operations, and

@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gacprof.solver.knapsack import Subproblem
-from gacprof.solver.problem import Floats, Ints
+from gacprof.solver.problem import Floats, Ints, Subproblem
 
 STEPS = 200
 """Far more than are needed: a few dozen for two resources. Past it the last y is used."""

@@ -12,13 +12,24 @@ import numpy as np
 
 from gacprof.core import Progress
 from gacprof.core.errors import SolverError
-from gacprof.solver.branch import optimise
-from gacprof.solver.incumbent import Caps, Incumbent, OutOfTimeError
-from gacprof.solver.knapsack import Resource, cost_resource, latency_resource, root_problem
-from gacprof.solver.problem import Classes, InfeasibleBudget, Ints, Solution, read
+from gacprof.solver.branch import Caps, Incumbent, OutOfTimeError, optimise
+from gacprof.solver.problem import (
+    Classes,
+    InfeasibleBudget,
+    Ints,
+    Resource,
+    Solution,
+    cost_resource,
+    latency_resource,
+    read,
+    root_problem,
+)
 
 WORK = 100_000_000
 """Default work cap, in states looked at: some ten seconds."""
+
+HUGE = 2.0**200
+"""Beyond any sum of costs."""
 
 COARSE, FINE = 44, 60
 """Latencies are rounded down to so many bits of their sum at first, so that nearly equal choices
@@ -50,11 +61,12 @@ def solve(
     """
     if (latency is None) != (limit is None):
         raise SolverError("latency and limit go together: give both or neither")
-    room = _whole("budget", budget)
+    whole = isinstance(budget, numbers.Integral)
+    room = budget if whole else math.floor(min(max(_real("budget", budget), -HUGE), HUGE))
     ceiling = None if limit is None else _real("limit", limit)
     deadline = None if seconds is None else time.monotonic() + _real("seconds", seconds)
     caps = Caps(work, deadline, progress)
-    return solve_classes(read(costs, values, latency), room, ceiling, caps)
+    return solve_classes(read(costs, values, latency), int(room), ceiling, caps)
 
 
 def solve_classes(classes: Classes, budget: int, limit: float | None, caps: Caps) -> Solution:
@@ -109,14 +121,6 @@ def _solution(classes: Classes, budget: int, resources: list[Resource], caps: Ca
     )
 
 
-def _whole(name: str, number: Any) -> int:
-    """The greatest integer not above a number; past any sum of costs if it is infinite."""
-    if isinstance(number, numbers.Integral):
-        return int(number)
-    real = _real(name, number)
-    return math.floor(real) if math.isfinite(real) else int(math.copysign(2**200, real))
-
-
 def _real(name: str, number: Any) -> float:
     if not isinstance(number, numbers.Real) or math.isnan(number):
         raise SolverError(f"{name} must be a number, not {number!r}")
@@ -155,9 +159,6 @@ def _first_of_ties(classes: Classes, items: Ints) -> Ints:
     best = np.maximum.reduceat(value, classes.starts)
     tied = np.flatnonzero(value == np.repeat(best, classes.lengths))
     owner = classes.owner[tied]
-    if len(tied) > len(items):
-        keys: list[Any] = [classes.costs[tied], owner]
-        if classes.latency is not None:
-            keys.insert(0, classes.latency[tied])
-        tied = tied[np.lexsort(keys)]
+    keys: list[Any] = [] if classes.latency is None else [classes.latency[tied]]
+    tied = tied[np.lexsort([*keys, classes.costs[tied], owner])]
     return tied[np.searchsorted(owner, np.arange(len(items)))]

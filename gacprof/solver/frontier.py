@@ -16,8 +16,8 @@ import numpy as np
 
 from gacprof.core import Progress
 from gacprof.core.errors import SolverError
+from gacprof.solver.branch import Caps
 from gacprof.solver.exact import WORK, solve_classes
-from gacprof.solver.incumbent import Caps
 from gacprof.solver.problem import Classes, Floats, InfeasibleBudget, Ints, Solution, read
 
 
@@ -45,16 +45,6 @@ class Frontier:
         choice[self.steps[:point]] = self.takes[:point]  # later steps of a class win
         return tuple(choice.tolist())
 
-    def within(self, budget: float) -> int:
-        """The last point that costs no more than ``budget``."""
-        if not budget >= self.costs[0]:
-            raise InfeasibleBudget(
-                f"budget {budget} is short: the least of every class costs {int(self.costs[0])}",
-                "budget",
-                int(self.costs[0]),
-            )
-        return int(np.searchsorted(self.costs, min(budget, int(self.costs[-1])), "right")) - 1
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -77,7 +67,6 @@ def pareto(
     *,
     budgets: Sequence[int] | int = 8,
     limits: Sequence[float] | int = 8,
-    work: int = WORK,
     progress: Progress | None = None,
 ) -> Grid: ...
 
@@ -89,19 +78,18 @@ def pareto(
     *,
     budgets: Sequence[int] | int = 8,
     limits: Sequence[float] | int = 8,
-    work: int = WORK,
     progress: Progress | None = None,
 ) -> Frontier | Grid:
     """The supported frontier; with ``latency``, a grid over budgets and latency limits.
 
     ``budgets`` and ``limits`` are the grid's lines, or how many to lay evenly between the least
-    possible and what the most valuable choice takes. ``work`` caps each cell.
-    ``KeyboardInterrupt`` passes through: half a grid is none.
+    possible and what the most valuable choice takes. ``KeyboardInterrupt`` passes through: half a
+    grid is none.
     """
     classes = read(costs, values, latency)
     if classes.latency is None:
         return _frontier(classes)
-    top = solve_classes(classes, 1 << 200, math.inf, Caps(work))
+    top = solve_classes(classes, 1 << 200, math.inf, Caps(WORK))
     least = sum(np.minimum.reduceat(classes.costs, classes.starts).tolist())
     fastest = math.fsum(np.minimum.reduceat(classes.latency, classes.starts).tolist())
     rows = [int(b) for b in _lines("budgets", budgets, least, top.cost)]
@@ -109,7 +97,7 @@ def pareto(
 
     def cell(budget: int, limit: float) -> Solution | None:
         try:
-            solution = solve_classes(classes, budget, limit, Caps(work, progress=progress))
+            solution = solve_classes(classes, budget, limit, Caps(WORK, progress=progress))
         except InfeasibleBudget:
             return None
         if solution.interrupted:
@@ -145,9 +133,12 @@ def _frontier(classes: Classes) -> Frontier:
     costs = np.cumsum(np.append(cost[heads].sum(), cost[order] - cost[order - 1]))
     gains = (value[order] - value[order - 1]).astype(np.longdouble)
     values = np.cumsum(np.append(np.longdouble(math.fsum(value[heads].tolist())), gains))
-    first = tuple(columns[heads].tolist())
     return Frontier(
-        costs, values.astype(np.float64), owner[order].astype(np.int64), columns[order], first
+        costs,
+        values.astype(np.float64),
+        owner[order].astype(np.int64),
+        columns[order],
+        tuple(columns[heads].tolist()),
     )
 
 

@@ -55,14 +55,6 @@ def test_every_point_is_a_choice_and_optimal_for_its_budget():
         assert frontier.choice(-1) == frontier.choice(len(frontier) - 1)
 
 
-def test_the_last_point_within_a_budget():
-    frontier = pareto([[1, 2, 4], [0, 5]], [[0.0, 3.0, 4.0], [0.0, 2.0]])
-    assert frontier.costs.tolist() == [1, 2, 4, 9]
-    assert [frontier.within(b) for b in (1, 1.5, 2, 3, 8, 9, 10**30)] == [0, 0, 1, 1, 2, 3, 3]
-    with pytest.raises(InfeasibleBudget, match="costs 1"):
-        frontier.within(0)
-
-
 def test_the_grid_holds_exact_cells():
     rng = np.random.default_rng(2)
     costs = [rng.integers(1, 50, 5) for _ in range(12)]
