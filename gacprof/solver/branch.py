@@ -38,12 +38,9 @@ that is about what trying takes."""
 STEEP = 7.0
 """Work on a core grows like exp(√gap): by this exponent around the sizes that matter here."""
 
-TRIED = 3
-"""Splits tried each time."""
-
-WORTH = 1.1
-"""A subproblem is split if its halves together should take less than this many times its work:
-what is hoped for beyond the estimate is that they are split again."""
+TRIED, WORTH = 3, 1.1
+"""Splits tried each time. A subproblem is split if its halves together should take less than so
+many times its work: what is hoped for beyond the estimate is that they are split again."""
 
 CANDIDATES = 1 << 17
 """How many candidates are sorted by loss at first; more only if these do not suffice."""
@@ -51,28 +48,21 @@ CANDIDATES = 1 << 17
 RESOLVE_WORK = 8_000_000
 """After so much work on a gap within the resolution, the rest is taken to be rounding."""
 
-FIRST_CORE = 48
-FIRST_QUOTA = 1 << 17
-MOST_QUOTA = 1 << 24
-"""A core of more states takes more than a gigabyte: its subproblem is split instead."""
+FIRST_CORE, FIRST_QUOTA, MOST_QUOTA = 48, 1 << 17, 1 << 24
+"""Candidates of the first core, its states, and the most states of any: a core of more takes more
+than a gigabyte, so its subproblem is split instead."""
 
 ITEM_WORK = 64
 """What it costs to lay out a core, in states per candidate."""
 
-GROW = (3.0, 1.5)
-"""Finished cores grow by so much, for one resource and for two, where the states explode."""
-
-CAUTIOUS = 1.2
-"""The same for a core that was given up, counted from the last finished one."""
-
-
-class OutOfTimeError(Exception):
-    pass
+GROW, CAUTIOUS = (3.0, 1.5), 1.2
+"""Finished cores grow by so much, for one resource and for two, where the states explode; one that
+was given up by ``CAUTIOUS``, counted from the last finished one."""
 
 
 @dataclass
 class Caps:
-    """What may be spent. ``check`` raises when the time is over."""
+    """What may be spent. ``check`` raises ``TimeoutError`` when the time is over."""
 
     work: int
     deadline: float | None = None
@@ -81,7 +71,7 @@ class Caps:
 
     def check(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise OutOfTimeError
+            raise TimeoutError
 
 
 @dataclass
@@ -107,10 +97,6 @@ class Incumbent:
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
-
-    def report(self) -> None:
-        if self.caps.progress is not None:
-            self.caps.progress(self.value, self.bound, "bound")
 
     def settle_for_less(self) -> bool:
         """Cut short before a first incumbent: take the least of each class, should it fit."""
@@ -192,7 +178,8 @@ def _explore(incumbent: Incumbent, root: CoreExpansion) -> None:
         node = open_ones[0][2]
         others = max(settled, -min((bound for bound, _, _ in open_ones[1:3]), default=math.inf))
         while not (node.proved() or node.stuck or node.spent >= node.allowance):
-            incumbent.report()
+            if incumbent.caps.progress is not None:
+                incumbent.caps.progress(incumbent.value, incumbent.bound, "bound")
             if not node.step():
                 incumbent.note("the work cap was reached: the gap is what is left unproved")
                 return
@@ -279,7 +266,6 @@ class CoreExpansion:
     def __init__(
         self, incumbent: Incumbent, subproblem: Subproblem, dual: Dual, bound: float = math.inf
     ) -> None:
-        """``bound`` is one already known."""
         self.incumbent, self.subproblem, self.bound = incumbent, subproblem, bound
         self.knapsack = incumbent.knapsack
         incumbent.offer(dual.reference)
@@ -325,10 +311,10 @@ class CoreExpansion:
 
     def proved(self) -> bool:
         """Whether nothing in this subproblem is better than the incumbent."""
-        if not self.exhausted and self.spent >= RESOLVE_WORK:
-            self.exhausted = self.incumbent.within_resolution(self.bound)
-            if self.exhausted:
-                self.incumbent.note("proved to the rounding of the values: see the gap")
+        worked = not self.exhausted and self.spent >= RESOLVE_WORK
+        if worked and self.incumbent.within_resolution(self.bound):
+            self.exhausted = True
+            self.incumbent.note("proved to the rounding of the values: see the gap")
         return self.exhausted
 
     def step(self) -> bool:

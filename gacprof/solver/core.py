@@ -42,14 +42,12 @@ BITS = 61
 NEIGHBOURS = 4
 """Of two weights, a state is compared with so many that weigh next less in the first."""
 
-DIRECTIONS, LENGTHS = 14, 40
-"""How many multipliers are laid around y: in so many directions (two resources), so far."""
+DIRECTIONS, LENGTHS, SAMPLE = 14, 40, 128
+"""How many multipliers are laid around y: in so many directions (two resources), so far. Which of
+them prune most is learnt from a sample of the states."""
 
 CHUNK = 500_000
 """Numbers held at once while D is tabulated."""
-
-SAMPLE = 128
-"""From so many states is learnt which multipliers prune most."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,7 @@ class Core:
         np.minimum.at(cheapest, of, rate)
         divisor = np.zeros(len(classes), dtype=np.int64)
         np.gcd.at(divisor, of, moved[0])
+        self.classes = len(classes)
         order = np.lexsort((cheapest, _layers(divisor, DEPTH[len(moved) - 1])))
         rank = np.argsort(order)
         rank = np.concatenate([rank, rank[of]])
@@ -129,10 +128,6 @@ class Core:
         drop = bits - BITS + 1 if bits > BITS else 0
         rounded = np.array([-(-one >> drop) for one in gains], dtype=np.int64)
         return rounded, Fraction(divisor << drop, finest), not drop
-
-    @property
-    def classes(self) -> int:
-        return len(self.bounds) - 1
 
     def search(self, quota: int, check: Callable[[], None]) -> bool:
         """Merge class after class; false if that was given up for taking more work than ``quota``.

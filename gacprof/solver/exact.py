@@ -1,18 +1,20 @@
-"""``solve``: the best choice within a budget, and the proof that it is."""
+"""``solve``: the best choice within a budget, and the proof that it is. ``pareto``: such choices
+over a grid of budgets and latency limits."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gacprof.core import Progress
 from gacprof.core.errors import SolverError
-from gacprof.solver.branch import Caps, Incumbent, OutOfTimeError, optimise
+from gacprof.solver.branch import Caps, Incumbent, optimise
 from gacprof.solver.problem import (
     Classes,
     InfeasibleBudget,
@@ -97,7 +99,7 @@ def _solution(classes: Classes, budget: int, resources: list[Resource], caps: Ca
     incumbent, interrupted = Incumbent(root, caps), False
     try:
         optimise(incumbent, lambda: _least_cost(classes, budget, resources, caps))
-    except OutOfTimeError:
+    except TimeoutError:
         incumbent.note("the time limit was reached: the gap is what is left unproved")
     except KeyboardInterrupt:
         if not incumbent.settle_for_less():
@@ -148,6 +150,63 @@ def _least_cost(classes: Classes, budget: int, resources: list[Resource], caps: 
         "budget",
         least,
     )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``cells[i][j]`` is the best choice within budgets[i] and limits[j], None if there is none."""
+
+    budgets: tuple[int, ...]
+    limits: tuple[float, ...]
+    cells: tuple[tuple[Solution | None, ...], ...]
+
+
+def pareto(
+    costs: Any,
+    values: Any,
+    latency: Any,
+    *,
+    budgets: Sequence[int] | int = 8,
+    limits: Sequence[float] | int = 8,
+    progress: Progress | None = None,
+) -> Grid:
+    """The best choice for each of some budgets and latency limits, each solved exactly.
+
+    ``budgets`` and ``limits`` are the grid's lines, or how many to lay evenly between the least
+    possible and what the most valuable choice takes. ``KeyboardInterrupt`` passes through: half a
+    grid is none.
+    """
+    classes = read(costs, values, latency)
+    assert classes.latency is not None
+    top = solve_classes(classes, math.floor(HUGE), math.inf, Caps(WORK))
+    least = sum(np.minimum.reduceat(classes.costs, classes.starts).tolist())
+    fastest = math.fsum(np.minimum.reduceat(classes.latency, classes.starts).tolist())
+    rows = [int(b) for b in _lines("budgets", budgets, least, top.cost)]
+    columns = [float(t) for t in _lines("limits", limits, fastest, top.latency)]
+
+    def cell(budget: int, limit: float) -> Solution | None:
+        try:
+            solution = solve_classes(classes, budget, limit, Caps(WORK, progress=progress))
+        except InfeasibleBudget:
+            return None
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        return solution
+
+    cells = tuple(tuple(cell(row, column) for column in columns) for row in rows)
+    return Grid(tuple(rows), tuple(columns), cells)
+
+
+def _lines(name: str, asked: Sequence[Any] | int, low: Any, high: Any) -> Sequence[Any]:
+    if not isinstance(asked, (int, np.integer)):
+        if not len(asked):
+            raise SolverError(f"a grid needs {name}: give some, or how many to lay")
+        return asked
+    if asked < 2:
+        raise SolverError(f"a grid needs at least two {name}")
+    if isinstance(low, int):  # where there are fewer whole numbers than asked for, each once
+        return sorted({low + (high - low) * k // (asked - 1) for k in range(asked)})
+    return [*(low + (high - low) * (k / (asked - 1)) for k in range(asked - 1)), high]
 
 
 def _first_of_ties(classes: Classes, items: Ints) -> Ints:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gacprof.core.errors import SolverError
 from gacprof.solver.problem import Classes, InfeasibleBudget, Ints, read
@@ -25,16 +24,12 @@ TABLE_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class GacSolution:
-    """A choice with its true value and cost. ``overrun`` is how far ``cost`` is over budget.
-
-    ``exact``: the unit divides every cost and the budget, so that nothing was rounded.
-    """
+    """A choice with its true value and cost. ``overrun`` is how far ``cost`` is over budget."""
 
     choice: tuple[int, ...]
     value: float
     cost: int
     overrun: int
-    exact: bool
 
 
 def solve_gac(costs: Any, values: Any, budget: int, unit: int) -> GacSolution:
@@ -65,8 +60,7 @@ def solve_gac(costs: Any, values: Any, budget: int, unit: int) -> GacSolution:
     items = _table(classes, units, min(budget // unit, most))
     cost = sum(classes.costs[items].tolist())
     value = math.fsum(classes.values[items].tolist())
-    exact = not budget % unit and not (classes.costs % unit).any()
-    return GacSolution(classes.choice(items), value, cost, max(0, cost - budget), exact)
+    return GacSolution(classes.choice(items), value, cost, max(0, cost - budget))
 
 
 def _table(classes: Classes, units: Ints, room: int) -> Ints:
@@ -78,7 +72,7 @@ def _table(classes: Classes, units: Ints, room: int) -> Ints:
         raise SolverError(
             f"the table takes {needed / 2**30:.1f} GiB: take a larger unit, or solve exactly"
         )
-    picks: NDArray[Any] = np.empty((count, room + 1), dtype=kind)
+    picks = np.empty((count, room + 1), dtype=kind)
     best = np.zeros(room + 1)
     for k in range(count):
         start = int(classes.starts[k])

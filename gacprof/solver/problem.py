@@ -33,16 +33,14 @@ HEADROOM = 2**61
 
 
 class InfeasibleBudget(SolverError):  # noqa: N818 (it is a budget that is infeasible)
-    """No choice fits. ``resource`` is what is short, ``nearest`` the least that would do.
-
-    ``resource`` is ``"budget"`` or ``"limit"``. Where each would do alone but not both
-    together, it is ``"budget"``, and ``nearest`` the least budget within the given limit.
+    """No choice fits. ``resource``, ``"budget"`` or ``"limit"``, is what is short, ``nearest`` the
+    least that would do. Where each would do alone but not both together, it is ``"budget"``, and
+    ``nearest`` the least budget within the given limit.
     """
 
     def __init__(self, message: str, resource: str, nearest: int | float) -> None:
         super().__init__(message)
-        self.resource = resource
-        self.nearest = nearest
+        self.resource, self.nearest = resource, nearest
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,9 @@ class Solution:
     """One candidate per class, and what is certain about it.
 
     ``choice[i]`` is the place of class i's candidate in its own list. ``cost`` is exact;
-    ``value`` and ``latency`` are correctly rounded sums (``math.fsum``). ``bound``: no choice
-    within the budget has a greater ``value``.
-    ``proved``: the search was exhaustive, so that no choice is better than this one.
-    ``interrupted``: Ctrl-C ended it early.
+    ``value`` and ``latency`` are correctly rounded sums (``math.fsum``). No choice within the
+    budget has a greater value than ``bound``. ``proved``: the search was exhaustive, so that no
+    choice is better than this one. ``interrupted``: Ctrl-C ended it early.
     """
 
     choice: tuple[int, ...]
@@ -131,15 +128,14 @@ def _flatten(name: str, data: Any) -> tuple[NDArray[Any], Ints]:
 
 def _integers(flat: NDArray[Any]) -> Ints:
     kind = flat.dtype.kind
-    if flat.ndim != 1 or kind not in "iufO":
+    objects = kind == "O" and all(isinstance(one, (int, np.integer)) for one in flat.flat)
+    if flat.ndim != 1 or not (kind in "iuf" or objects):
         raise SolverError("costs must be integers")
     if kind == "f":
         if not (np.isfinite(flat) & (flat == np.rint(flat))).all():
             raise SolverError("costs must be integers: scale them to a whole unit")
         if np.abs(flat).max() > 2.0**53:
             raise SolverError("costs beyond 2^53 must be given as integers, not floats")
-    if kind == "O" and not all(isinstance(one, (int, np.integer)) for one in flat):
-        raise SolverError("costs must be integers")
     if kind in "uO" and max(map(abs, flat.tolist())) > np.iinfo(np.int64).max:
         raise SolverError("a cost is beyond 64 bits: count in a larger unit")
     return flat.astype(np.int64, copy=False)
@@ -154,8 +150,8 @@ def _reals(name: str, data: Any, lengths: Ints) -> Floats:
         i = int(np.argmax(own != lengths))
         raise SolverError(f"class {i} has {lengths[i]} costs but {own[i]} {name}: one each")
     kind = flat.dtype.kind
-    whole = kind != "O" or all(isinstance(one, Real) for one in flat)
-    if flat.ndim != 1 or kind not in "iufO" or not whole:
+    real = kind in "iuf" or (kind == "O" and all(isinstance(one, Real) for one in flat))
+    if flat.ndim != 1 or not real:
         raise SolverError(f"{name} must be numbers")
     try:
         return flat.astype(np.float64, copy=False)
@@ -228,18 +224,13 @@ class Subproblem:
     """
 
     def __init__(self, knapsack: Knapsack, ids: Ints) -> None:
-        everything = len(ids) == len(knapsack.values)
-        take: Ints | slice = slice(None) if everything else ids
-        self.knapsack, self.ids, self.owner = knapsack, ids, knapsack.owner[take]
+        self.knapsack, self.ids, self.owner = knapsack, ids, knapsack.owner[ids]
         self.starts = np.searchsorted(self.owner, np.arange(self.owner[-1] + 1))
-        values = knapsack.values[take]
+        self.classes = len(self.starts)
+        values = knapsack.values[ids]
         self.values = values - values[self.starts][self.owner]
-        self.weights = [weight[take].astype(np.float64) for weight in knapsack.weights]
+        self.weights = [weight[ids].astype(np.float64) for weight in knapsack.weights]
         self.widest = np.array([weight.max() for weight in self.weights])
-
-    @property
-    def classes(self) -> int:
-        return len(self.starts)
 
     def greatest(self, amounts: Floats) -> Ints:
         """The choice of the first candidate of each class with the greatest amount."""
