@@ -133,9 +133,9 @@ def _choice(problem: Problem, group: DimClass, dim: Dim, chosen: Option | None) 
         window=(sizes[0], sizes[-1]) if sizes else None,
         candidates=sizes,
         energy_kept=share_kept(dim, after, problem.kept),
-        safe=chosen and chosen.safe,
-        verdict=chosen and chosen.verdict,
-        penalty_high=chosen and chosen.penalty_high,
+        safe=None if chosen is None else chosen.safe,
+        verdict=None if chosen is None else chosen.verdict,
+        penalty_high=None if chosen is None else chosen.penalty_high,
     )
 
 

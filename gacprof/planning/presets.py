@@ -118,7 +118,7 @@ def parse_preset(text: str) -> Preset:
         if tp > 1:
             raise PlanError(f"the preset '{text}': custom code runs on one shard: leave out tp")
         return Preset(text)
-    demands = _of_weights(text, options, GROUP if engine in QUANTISED else None)
+    demands = [*_of_weights(text, options, GROUP if engine in QUANTISED else None)]
     no_factors = "the export of factor pairs runs on one shard" if tp > 1 else ""
     if engine in BY_FFN_MULT:
         demands = [Demand("width", 256, ROUNDED_UP, FFN_MULT), *demands]

@@ -179,8 +179,8 @@ def _solve(
             costs,
             [[goal.value(g, o) for o in row] for g, row in zip(free, options, strict=True)],
             room,
-            second and second.rows,
-            second and second.limit,
+            None if second is None else second.rows,
+            None if second is None else second.limit,
             seconds=left,
             progress=progress,
         )

@@ -62,8 +62,8 @@ class States:
     item: Ints
 
     def only(self, keep: Ints) -> States:
-        rest = (column[keep] for column in (self.gain, self.loss, self.before, self.item))
-        return States(self.weights[:, keep], *rest)
+        weights, gain, loss = self.weights[:, keep], self.gain[keep], self.loss[keep]
+        return States(weights, gain, loss, self.before[keep], self.item[keep])
 
 
 class Core:

@@ -281,7 +281,7 @@ def suite_for_ranks(
     common = {"operator": "linear", "dtype": dtype, "flags": {"bias": False, "cache": cache}}
     over_ranks = {"values": [{"from": first, "to": last + BEYOND}], "strategy": "adaptive"}
     over_tokens = {"axis": "M", "values": sorted(set(tokens))}
-    tables = [
+    tables: list[dict[str, Any]] = [
         common
         | over_ranks
         | {"axis": axis, "dims": {"M": m, "K" if axis == "N" else "N": other}}
