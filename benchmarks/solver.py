@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from gacprof.solver import pareto, solve, solve_gac
+from gacprof.solver import solve, solve_gac
 
 ATTENTION_8B = [(4096, 4096), (1024, 4096), (1024, 4096), (4096, 4096)]
 ATTENTION_70B = [(8192, 8192), (1024, 8192), (1024, 8192), (8192, 8192)]
@@ -286,17 +286,9 @@ def table(models: list[str], limit: float, latency: str | None, *, beside: bool 
                 print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def more(models: list[str]) -> None:
-    """Many budgets, and the supported frontier."""
+def more() -> None:
+    """Many budgets."""
     print("| | points | time |\n|---|---|---|")
-    for model in models:
-        instance = Instance(model, "w64", "b")
-        best = math.inf
-        for _ in range(3):
-            started = time.perf_counter()
-            frontier = pareto(instance.costs, instance.values)
-            best = min(best, time.perf_counter() - started)
-        print(f"| supported frontier, {model} w64 b | {len(frontier):,} | {_seconds(best)} |")
     instance = Instance("8B", "w64", "b")
     budgets = np.linspace(*(sum(int(f(c)) for c in instance.costs) for f in (np.min, np.max)), 200)
     best = math.inf
@@ -343,7 +335,7 @@ def main() -> None:
             table(given.models, given.limit, latency, beside=False)
     if "more" in given.part:
         print("\nMany at once:\n")
-        more(given.models)
+        more()
 
 
 if __name__ == "__main__":

@@ -89,6 +89,12 @@ class DimClass:
         return self.untouched.cost
 
     @property
+    def as_it_is(self) -> Option | None:
+        """The option of its own size, with the map's word on it, where there is one."""
+        own = (o for o in self.options if o.size == self.untouched.size and not o.fused)
+        return next(own, None)
+
+    @property
     def is_untouched(self) -> bool:
         """Whether the size of ``untouched`` is that of every member."""
         return all(dim.size == self.untouched.size for dim in self.members)
@@ -106,17 +112,14 @@ def build_class(problem: Problem, members: Dims, bounds: Bounds, sizes: Sizes) -
         option = _pinned(near, members, bounds.pin, problem.kept)
         return DimClass(members, (option,), untouched, bounds, candidates=(option,))
     like = _likeness(problem, near, members, bounds)
-    if like is None or like not in predictor.memo:
-        offered = _options(problem, near, members, bounds, sizes)
-        if like is not None:
-            predictor.memo[like] = offered
-    else:
-        offered = predictor.memo[like]
-    options, missing = list(offered[0]), offered[1]
+    found = predictor.memo.get(like) if like else None
+    options, missing = found or _options(problem, near, members, bounds, sizes)
+    if like:
+        predictor.memo[like] = options, missing
     if len(members) == 1 and request.constraints.fuse:
         dense = _fused(near, members[0], untouched, problem.required)
-        options += [option for option in dense if bounds.within(option.size)]
-    group = DimClass(members, tuple(options), untouched, bounds, missing)
+        options += tuple(option for option in dense if bounds.within(option.size))
+    group = DimClass(members, options, untouched, bounds, missing)
     return replace(group, candidates=candidates(problem.goal, group, request.constraints.untouched))
 
 
@@ -195,19 +198,17 @@ def _option(
 ) -> Option:
     verdict, high = _worst(profiles, size)
     shares = [share_kept(dim, size, kept) for dim in members]
+    known = [share for share in shares if share is not None]
     only = profiles[0].costs.get(size) if len(members) == 1 else None
-    latency = (
-        only.latency_us
-        if only
-        else time_together(predictor, members, {dim.name: size for dim in members})
-    )
+    sizes = {dim.name: size for dim in members}
+    latency = only.latency_us if only else time_together(predictor, members, sizes)
     return Option(
         size,
         sum(size * dim.params_per_unit for dim in members),
         sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
         latency,
         verdict,
-        None if None in shares else sum(share for share in shares if share is not None),
+        sum(known) if len(known) == len(shares) else None,
         penalty_high=high,
         offered=all(p.offers(size, dim.size) for p, dim in zip(profiles, members, strict=True)),
     )
@@ -215,9 +216,8 @@ def _option(
 
 def _worst(profiles: Sequence[LatencyProfile], size: int) -> tuple[Verdict | None, float | None]:
     """The verdict on the size over all members, and the bound of its penalty."""
-    costs = [profile.costs.get(size) for profile in profiles]
-    known = [cost for cost in costs if cost is not None]
-    if len(known) < len(costs):
+    known = [profile.costs[size] for profile in profiles if size in profile.costs]
+    if len(known) < len(profiles):
         return None, None
     order: tuple[Verdict, ...] = ("misaligned", "undecided", "safe")
     worst = min((cost.verdict for cost in known), key=order.index)
@@ -292,6 +292,5 @@ def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:
     """Whether the dense weight surely takes no longer than the factor pair, if that is known."""
     if dense.latency_us is None or pair.latency_us is None:
         return True
-    errors = [dense.error, pair.error]
-    known = None if None in errors else [error for error in errors if error is not None]
+    known = None if dense.error is None or pair.error is None else [dense.error, pair.error]
     return judge([dense.latency_us, pair.latency_us], known, tolerance).verdict[0] == "safe"

@@ -73,18 +73,12 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
 def _by_rules(made: Plan) -> Plan:
     """The plan without a time or a penalty: tiers are neither."""
     none = {"latency_before_us": None, "latency_after_us": None, "penalty_high": None}
+    changes = dict.fromkeys(("tolerance", "predicted_before_us", "predicted_after_us"))
+    choices = [choice.model_copy(update=none) for choice in made.choices]
+    warning = f"{BASIS}: sizes are judged by tiers, what they gain is not known"
+    warnings = [warning, *made.warnings]
     return made.model_copy(
-        update={
-            "basis": BASIS,
-            "tolerance": None,
-            "predicted_before_us": None,
-            "predicted_after_us": None,
-            "choices": [choice.model_copy(update=none) for choice in made.choices],
-            "warnings": [
-                f"{BASIS}: sizes are judged by tiers, what they gain is not known",
-                *made.warnings,
-            ],
-        }
+        update={**changes, "basis": BASIS, "choices": choices, "warnings": warnings}
     )
 
 
@@ -121,11 +115,11 @@ def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget,
 def _choice(problem: Problem, group: DimClass, dim: Dim, chosen: Option | None) -> Choice:
     predictor = problem.predictor
     sizes = [option.size for option in group.candidates if not option.fused]
-    size = dim.size if chosen is None else chosen.size
-    after: int | None = size
-    cost, latency = size * dim.params_per_unit, predictor.dim(dim, size).latency_us
     if chosen is not None and chosen.fused:
         after, cost, latency = None, chosen.cost, chosen.latency_us
+    else:
+        after = dim.size if chosen is None else chosen.size
+        cost, latency = after * dim.params_per_unit, predictor.dim(dim, after).latency_us
     return Choice(
         dim=dim.name,
         kind=dim.kind,

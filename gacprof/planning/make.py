@@ -26,7 +26,7 @@ from gacprof.diagnosing.companions import (
     time_together,
 )
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.classes import DimClass, Kept, Option
+from gacprof.planning.classes import Kept
 from gacprof.planning.evaluation import summary
 from gacprof.planning.problem import Problem, pose
 from gacprof.planning.request import PlanRequest
@@ -125,7 +125,7 @@ def _only_where_it_gains(problem: Problem, outcome: Outcome) -> Outcome:
                 f"{', '.join(grown)} stay as they are: padded together they would take "
                 f"{then / now - 1:.1%} longer; whether other sizes are faster is not known"
             )
-    proved = outcome.certificate.proved and not notes
+    proved = not notes
     if coupled:
         notes.append(
             "dims that add up on one axis were decided each beside aligned others: the proof is "
@@ -134,18 +134,10 @@ def _only_where_it_gains(problem: Problem, outcome: Outcome) -> Outcome:
     if not notes:
         return outcome
     options = [
-        _as_it_is(group) if {d.name for d in group.members} <= kept else option
+        group.as_it_is or group.untouched if {d.name for d in group.members} <= kept else option
         for group, option in outcome.pairs
     ]
-    proof = outcome.certificate
-    certificate = proof.model_copy(update={"notes": [*proof.notes, *notes], "proved": proved})
-    return replace(outcome, chosen=options, certificate=certificate)
-
-
-def _as_it_is(group: DimClass) -> Option:
-    """The option of the group's own size, with the map's word on it where there is one."""
-    own = (o for o in group.options if o.size == group.untouched.size and not o.fused)
-    return next(own, group.untouched)
+    return replace(outcome, chosen=options).noted(*notes, proved=proved)
 
 
 def _all_sizes(now: Mapping[str, int], outcome: Outcome) -> dict[str, int]:
@@ -171,8 +163,7 @@ def _noted(
             f"dims that meet in one product still changed each other after {rounds} rounds: "
             "nothing is proved, and planning the aligned output again may change more"
         )
-    proof = outcome.certificate
-    notes = [*proof.notes, note]
+    notes = [note]
     unknown = _unmeasured(predictor, chosen)
     if unknown:
         notes.append(
@@ -180,9 +171,7 @@ def _noted(
             f"meet, the first is {unknown[0]}: they were judged beside others. After "
             "realigning, 'gacprof sweep --for OUT' measures them"
         )
-    proved = proof.proved and given == chosen and not unknown
-    certificate = proof.model_copy(update={"notes": notes, "proved": proved})
-    return replace(outcome, certificate=certificate)
+    return outcome.noted(*notes, proved=given == chosen and not unknown)
 
 
 def _unmeasured(predictor: Predictor, chosen: Mapping[str, int]) -> list[str]:

@@ -123,9 +123,9 @@ def candidates(goal: Objective, group: DimClass, untouched: bool) -> tuple[Optio
     Raises :class:`PlanError` where staying would break what the user asked of its sizes.
     """
     found = goal.eligible(group)
-    if untouched and group.is_untouched:
-        as_it_is = [o for o in group.options if o.size == group.untouched.size and not o.fused]
-        found += [o for o in as_it_is if o not in found]
+    own = group.as_it_is
+    if untouched and group.is_untouched and own is not None and own not in found:
+        found.append(own)
     if not found and not all(group.bounds.allow(dim.size) for dim in group.members):
         raise PlanError(f"{group.name} must be {group.bounds}: {_nothing_safe(group)}")
     if not found and not group.is_untouched:

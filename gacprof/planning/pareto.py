@@ -215,7 +215,7 @@ def _picked(
     free: Sequence[tuple[DimClass, Sequence[Option]]], choice: Sequence[int]
 ) -> dict[str, int | None]:
     pairs = zip(free, choice, strict=True)
-    return sizes_of((group, options[int(j)]) for (group, options), j in pairs)
+    return sizes_of((group, options[j]) for (group, options), j in pairs)
 
 
 def _grid(

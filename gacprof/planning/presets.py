@@ -9,17 +9,15 @@ A demand is on an axis of a product ``y[M, N] = x[M, K] · W[N, K]ᵀ``, as one 
 parallelism holds it: q, k, v, gate and up are split along N, o and down along K. So
 ``tp=4,marlin`` asks widths for multiples of 4 · 128.
 
-A preset on a checkpoint: what each adjustable dim has to be a multiple of, and what cannot be.
-
-Demands are on products (:mod:`.presets`), a plan chooses dims. What a dim has to be a multiple of
-follows from every axis that it feeds; axes that no dim feeds are what they are, and are refused or
-noted where they break a demand.
+Demands are on products, a plan chooses dims. What a dim has to be a multiple of follows from every
+axis that it feeds; axes that no dim feeds are what they are, and are refused or noted where they
+break a demand.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd, lcm
 from typing import Literal
@@ -28,6 +26,7 @@ from gacprof.checkpoint.inventory import Dim, Feed, Gemm, Inventory, Module
 from gacprof.core.errors import PlanError
 
 Axis = Literal["N", "K", "width"]
+AXES: tuple[Literal["N", "K"], ...] = ("N", "K")
 
 MARLIN = "vLLM marlin_utils.py (GPTQ_MARLIN_MIN_THREAD_N, _K); vllm-project/vllm#36807, #43910"
 MARLIN_PADS = "vLLM pads it with zeros (vllm-project/vllm#45295) or takes a slower kernel"
@@ -83,10 +82,26 @@ class Preset:
     cannot hold factor pairs; empty where it can. ``text`` is what the user wrote."""
 
     text: str
-    engine: str
     demands: tuple[Demand, ...] = ()
     tp: int = 1
     no_factors: str = ""
+
+
+ENGINES: Mapping[str, tuple[str, ...]] = {
+    "transformers": (),
+    "vllm": ("tp=N", "group=N", "marlin", "amx"),
+    "gptq": ("tp=N", "group=N", "marlin"),
+    "awq": ("tp=N", "group=N", "marlin"),
+    "sglang": ("tp=N", "group=N", "marlin", "transformers"),
+    "trt-llm": ("tp=N", "group=N"),
+    "mlx": (),
+    "gguf": tuple(BLOCK_TYPES),
+    "llama.cpp": tuple(BLOCK_TYPES),
+}
+"""Engine → its options."""
+QUANTISED, BY_FFN_MULT, GGUF = ("gptq", "awq"), ("sglang", "trt-llm", "mlx"), ("gguf", "llama.cpp")
+"""Engines whose weights have groups by default; that read Nemotron-NAS configs, widths by
+ffn_mult; that read GGUF files."""
 
 
 def parse_preset(text: str) -> Preset:
@@ -95,147 +110,90 @@ def parse_preset(text: str) -> Preset:
     engine, *words = [part.strip().lower() for part in text.split(",")]
     if engine not in ENGINES:
         raise PlanError(f"no preset is called '{engine}': there are {', '.join(ENGINES)}")
+    options = _options(text, engine, words)
+    tp = int(options.get("tp", 1))
+    if engine in GGUF:
+        return Preset(text, _of_blocks(text, options), no_factors=f"a GGUF file {NO_FACTORS}")
+    if "transformers" in options:
+        if tp > 1:
+            raise PlanError(f"the preset '{text}': custom code runs on one shard: leave out tp")
+        return Preset(text)
+    demands = [*_of_weights(text, options, GROUP if engine in QUANTISED else None)]
+    no_factors = "the export of factor pairs runs on one shard" if tp > 1 else ""
+    if engine in BY_FFN_MULT:
+        demands = [Demand("width", 256, ROUNDED_UP, FFN_MULT), *demands]
+        how = "; SGLang's --model-impl transformers takes them (preset sglang,transformers)"
+        no_factors = f"a Nemotron-NAS config {NO_FACTORS}{how if engine == 'sglang' else ''}"
+    return Preset(text, tuple(demands), tp, no_factors)
+
+
+def _options(text: str, engine: str, words: Sequence[str]) -> dict[str, str]:
+    """The options with their values, all of them the engine's own."""
     options: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if name in options or not name or (equals and not value):
             raise PlanError(f"the preset '{text}' is not understood at '{word}'")
         options[name] = value
-    made = ENGINES[engine](text, engine, options)
-    if options:
-        raise PlanError(
-            f"the preset '{text}': {engine} has no option '{next(iter(options))}'"
-            f" (it has {OPTIONS[engine]})"
-        )
-    return made
+    known = ENGINES[engine]
+    taken = ("tp=N", "transformers") if "transformers" in options else known
+    for name, value in options.items():
+        if f"{name}=N" in taken:
+            if not re.fullmatch(r"[1-9]\d{0,5}", value):
+                raise PlanError(f"the preset '{text}': write {name}=N with a positive whole number")
+        elif name not in taken and not (engine in GGUF and _block(name)):
+            listed = f"{'one type: ' if engine in GGUF else ''}{', '.join(known) or 'none'}"
+            raise PlanError(
+                f"the preset '{text}': {engine} has no option '{name}' (it has {listed})"
+            )
+        elif value:
+            raise PlanError(f"the preset '{text}': {name} takes no value")
+    return options
 
 
-Options = dict[str, str]
-
-
-def _count(text: str, options: Options, name: str, default: int) -> int:
-    value = options.pop(name, str(default))
-    if not re.fullmatch(r"[1-9]\d{0,5}", value):
-        raise PlanError(f"the preset '{text}': write {name}=N with a positive whole number")
-    return int(value)
-
-
-def _flag(text: str, options: Options, name: str) -> bool:
-    if options.get(name):
-        raise PlanError(f"the preset '{text}': {name} takes no value")
-    return options.pop(name, None) is not None
-
-
-def _groups(size: int) -> Demand:
-    return Demand("K", size, f"groups of {size} weights share a scale", GROUPS)
-
-
-def _quantised(
-    text: str, engine: str, options: Options, default_group: int | None
-) -> tuple[list[Demand], int]:
-    """Demands of weight-only quantisation, of kernels and of shards, and how many shards."""
-    tp = _count(text, options, "tp", 1)
-    marlin = engine != "trt-llm" and _flag(text, options, "marlin")
-    demands = []
-    if "group" in options or default_group is not None:
-        group = _count(text, options, "group", default_group or GROUP)
+def _of_weights(
+    text: str, options: Mapping[str, str], default_group: int | None
+) -> Iterator[Demand]:
+    """Demands of weight-only quantisation, of kernels and of shards."""
+    marlin, given = "marlin" in options, options.get("group", default_group)
+    if given is not None:
+        group = int(given)
         if marlin and group not in MARLIN_GROUPS:
             known = ", ".join(map(str, MARLIN_GROUPS))
             raise PlanError(f"the preset '{text}': Marlin kernels know groups of {known} only")
-        demands += [
-            _groups(group),
-            Demand("N", PACK, "eight 4-bit weights are packed in one word", PACKED),
-        ]
+        yield Demand("K", group, f"groups of {group} weights share a scale", GROUPS)
+        yield Demand("N", PACK, "eight 4-bit weights are packed in one word", PACKED)
     if marlin:
-        demands += [
-            Demand("N", 64, "Marlin's tiles are 64 outputs", MARLIN, MARLIN_PADS),
-            Demand("K", 128, "Marlin's tiles are 128 inputs", MARLIN, MARLIN_PADS),
-        ]
-    if engine == "vllm" and _flag(text, options, "amx"):
-        demands += [
-            Demand("N", 16, "VLLM_CPU_SGL_KERNEL's tiles are 16 outputs", AMX, NO_AMX),
-            Demand("K", 32, "VLLM_CPU_SGL_KERNEL's tiles are 32 inputs", AMX, NO_AMX),
-        ]
-    if tp > 1:
-        demands += [Demand(axis, 1, f"{tp} shards", SHARDS) for axis in ("N", "K")]
-    return demands, tp
+        yield Demand("N", 64, "Marlin's tiles are 64 outputs", MARLIN, MARLIN_PADS)
+        yield Demand("K", 128, "Marlin's tiles are 128 inputs", MARLIN, MARLIN_PADS)
+    if "amx" in options:
+        yield Demand("N", 16, "VLLM_CPU_SGL_KERNEL's tiles are 16 outputs", AMX, NO_AMX)
+        yield Demand("K", 32, "VLLM_CPU_SGL_KERNEL's tiles are 32 inputs", AMX, NO_AMX)
+    if int(options.get("tp", 1)) > 1:
+        for axis in AXES:
+            yield Demand(axis, 1, f"{options['tp']} shards", SHARDS)
 
 
-def _vllm(text: str, engine: str, options: Options) -> Preset:
-    group = GROUP if engine in ("gptq", "awq") else None
-    demands, tp = _quantised(text, engine, options, group)
-    no_factors = "the export of factor pairs runs on one shard" if tp > 1 else ""
-    return Preset(text, engine, tuple(demands), tp, no_factors)
-
-
-def _ffn_mult(text: str, engine: str, options: Options) -> Preset:
-    """Engines that read Nemotron-NAS configs: widths by ffn_mult."""
-    if engine == "sglang" and _flag(text, options, "transformers"):
-        tp = _count(text, options, "tp", 1)
-        if tp > 1:
-            raise PlanError(f"the preset '{text}': custom code runs on one shard: leave out tp")
-        return Preset(text, engine)
-    demands, tp = [Demand("width", 256, ROUNDED_UP, FFN_MULT)], 1
-    if engine != "mlx":
-        more, tp = _quantised(text, engine, options, None)
-        demands += more
-    how = "; SGLang's --model-impl transformers takes them (preset sglang,transformers)"
-    why = f"a Nemotron-NAS config {NO_FACTORS}{how if engine == 'sglang' else ''}"
-    return Preset(text, engine, tuple(demands), tp, why)
-
-
-def _gguf(text: str, engine: str, options: Options) -> Preset:
-    types = {name: size for name in options if (size := _block(name))}
+def _of_blocks(text: str, types: Mapping[str, str]) -> tuple[Demand, ...]:
+    """Demands of the type that a GGUF file stores weights in."""
     if len(types) > 1:
         raise PlanError(f"the preset '{text}' names two types: {' and '.join(types)}")
-    for name in types:
-        _flag(text, options, name)
-    demands = tuple(
-        Demand(
-            "K", size, f"{name} stores rows in blocks of {size}", BLOCKS, FALLS_BACK,
-            everywhere=True,
-        )
-        for name, size in types.items()
-        if size > 1
-    )  # fmt: skip
-    return Preset(text, engine, demands, no_factors=f"a GGUF file {NO_FACTORS}")
+    sizes = {name: _block(name) for name in types}
+    return tuple(
+        Demand("K", n, f"{t} stores rows in blocks of {n}", BLOCKS, FALLS_BACK, everywhere=True)
+        for t, n in sizes.items()
+        if n > 1
+    )
 
 
-def _block(name: str) -> int | None:
-    """Weights in a block of a type; of llama-quantize's mixtures too (``q4_k_m``)."""
-    return BLOCK_TYPES.get(name) or BLOCK_TYPES.get(re.sub("_k_[sml]$", "_k", name))
-
-
-def _transformers(text: str, engine: str, options: Options) -> Preset:
-    return Preset(text, engine)
-
-
-ENGINES: Mapping[str, Callable[[str, str, Options], Preset]] = {
-    "transformers": _transformers,
-    "vllm": _vllm,
-    "gptq": _vllm,
-    "awq": _vllm,
-    "sglang": _ffn_mult,
-    "trt-llm": _ffn_mult,
-    "mlx": _ffn_mult,
-    "gguf": _gguf,
-    "llama.cpp": _gguf,
-}
-OPTIONS: Mapping[str, str] = {
-    "transformers": "none",
-    "vllm": "tp=N, group=N, marlin, amx",
-    **dict.fromkeys(("gptq", "awq"), "tp=N, group=N, marlin"),
-    "trt-llm": "tp=N, group=N",
-    "sglang": "tp=N, group=N, marlin, transformers",
-    "mlx": "none",
-    **dict.fromkeys(("gguf", "llama.cpp"), f"one type: {', '.join(BLOCK_TYPES)}"),
-}
+def _block(name: str) -> int:
+    """Weights in a block of a type, of llama-quantize's mixtures too (``q4_k_m``); 0 for none."""
+    return BLOCK_TYPES.get(name) or BLOCK_TYPES.get(re.sub("_k_[sml]$", "_k", name), 0)
 
 
 COLUMN = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
 ROW = frozenset({"o", "down"})
 """Roles that tensor parallelism splits along N, and along K (Megatron's scheme)."""
-AXES: tuple[Literal["N", "K"], ...] = ("N", "K")
 
 
 @dataclass(frozen=True)
@@ -298,8 +256,10 @@ def requirements(inventory: Inventory, text: str | None) -> Requirements:
         for axis in AXES:
             for name, found in _on_axis(inventory, preset, module, axis, unmet):
                 by_dim[name] = by_dim.get(name, Required()) & found
-    for dim in inventory.dims:
-        for demand in _of_widths(preset, dim):
+    of_widths = [demand for demand in preset.demands if demand.axis == "width"]
+    widths = [dim for dim in inventory.dims if dim.kind == "width" and dim.role != "tower"]
+    for dim in widths:
+        for demand in of_widths:
             if dim.adjustable:
                 found = Required(((demand.multiple, demand),))
                 by_dim[dim.name] = by_dim.get(dim.name, Required()) & found
@@ -312,11 +272,6 @@ def requirements(inventory: Inventory, text: str | None) -> Requirements:
 
 def _more(places: Sequence[str]) -> str:
     return f" ({len(places) - 1} more like it)" if len(places) > 1 else ""
-
-
-def _of_widths(preset: Preset, dim: Dim) -> list[Demand]:
-    wanted = dim.kind == "width" and dim.role != "tower"
-    return [d for d in preset.demands if d.axis == "width" and wanted]
 
 
 def _refuse_factors(inventory: Inventory, preset: Preset) -> None:
@@ -383,12 +338,13 @@ def _demanded(
         heads = (a.kv_heads for a in inventory.attentions if a.layer == module.layer)
         shards = min(shards, next(heads, shards))
     beside = role in ("embedding", "head")
-    found = [
+    return [
         (demand.multiple * shards, demand)
         for demand in preset.demands
-        if demand.axis == axis and (demand.everywhere or not beside)
+        if demand.axis == axis
+        and demand.multiple * shards > 1
+        and (demand.everywhere or not beside)
     ]
-    return [(multiple, demand) for multiple, demand in found if multiple > 1]
 
 
 def _fixed(preset: Preset, gemm: Gemm, axis: str, size: int, demand: Demand, multiple: int) -> str:
@@ -416,20 +372,13 @@ def _meets_dense(inventory: Inventory, preset: Preset, module: Module) -> bool:
     if not module.gemms:
         return True
     ends = (
-        ("K", module.in_features, module.gemms[0]),
-        ("N", module.out_features, module.gemms[-1]),
+        (module.in_features, Feed(module.gemms[0].weight, "K")),
+        (module.out_features, Feed(module.gemms[-1].weight, "N")),
     )
     return all(
-        size % multiple == 0 or bool(demand.otherwise) or _is_width(inventory, gemm, axis)
-        for axis, size, gemm in ends
-        for multiple, demand in _demanded(inventory, preset, module, axis)
-    )
-
-
-def _is_width(inventory: Inventory, gemm: Gemm, axis: str) -> bool:
-    fed = inventory.fed_by(gemm.weight)
-    return any(
-        d.kind == "width" and (gemm.weight, axis) == (f.weight, f.axis)
-        for d in fed
-        for f in d.feeds
+        size % multiple == 0
+        or bool(demand.otherwise)
+        or any(d.kind == "width" and feed in d.feeds for d in inventory.fed_by(feed.weight))
+        for size, feed in ends
+        for multiple, demand in _demanded(inventory, preset, module, feed.axis)
     )

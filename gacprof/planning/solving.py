@@ -30,6 +30,12 @@ ROUNDING = 1e-12
 """Sums of doubles in another order differ by less than this share."""
 
 
+TIGHTENED = (
+    "dims that share a weight are counted one by one, and together they broke a limit: the "
+    "proof is for a limit tightened by what they broke it by"
+)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The chosen option of each class; None where a class had none and stays as it is."""
@@ -45,6 +51,12 @@ class Outcome:
     @property
     def sizes(self) -> dict[str, int | None]:
         return sizes_of((group, option) for group, option in self.pairs if option is not None)
+
+    def noted(self, *notes: str, proved: bool = True) -> Outcome:
+        """The same with more notes on its proof, which no longer counts unless ``proved``."""
+        proof = self.certificate
+        changes = {"notes": [*proof.notes, *notes], "proved": proof.proved and proved}
+        return replace(self, certificate=proof.model_copy(update=changes))
 
 
 def sizes_of(pairs: Iterable[tuple[DimClass, Option]]) -> dict[str, int | None]:
@@ -66,10 +78,10 @@ def solve_jointly(
 ) -> Outcome:
     """Choose one candidate a class, the limits kept with all dims resized together.
 
-    ``deadline`` is on the monotonic clock; ``progress`` hears the best value so far and its
-    bound. Raises :class:`PlanError` where no class has a
-    candidate, or the map does not hold the products that would show that a limit is kept;
-    :class:`InfeasibleBudget` naming the nearest budget or limit that can be met.
+    ``deadline`` is on the monotonic clock; ``progress`` hears the best value so far and its bound.
+    Raises :class:`PlanError` where no class has a candidate, or the map does not hold the products
+    that would show that a limit is kept; :class:`InfeasibleBudget` naming the nearest budget or
+    limit that can be met.
     """
     given, broken = limits, ""
     for _ in range(REPETITIONS):
@@ -81,7 +93,7 @@ def solve_jointly(
             raise InfeasibleBudget(broken, error.resource, error.nearest) from None
         tighter, broken = _tightened(problem, limits, given, outcome)
         if not broken:
-            return outcome if given == limits else _noted(outcome)
+            return outcome if given == limits else outcome.noted(TIGHTENED)
         if outcome.certificate.interrupted:
             break
         given = tighter
@@ -105,7 +117,14 @@ def _tightened(
             changed[name] = ceiling.lowered(takes - ceiling.spent(after))
             broken.append(f"fits {ceiling.basis}: the nearest has {ceiling.as_given(takes)}")
     if limits.latency_us is not None and given.latency_us is not None:
-        time_us = _time_known(problem, outcome)
+        together = problem.predictor.weights(outcome.sizes)
+        time_us = together.latency_us
+        if time_us is None:
+            raise PlanError(
+                "the limit cannot be kept for certain: the map does not hold the planned sizes "
+                "together; pin what shares a product with others (--pin '*:width=keep'), or "
+                f"sweep it: {together.missing}"
+            )
         if time_us > limits.latency_us * (1 + ROUNDING):
             pairs = zip(before, after, strict=True)
             saved = sum((a.latency_us or 0.0) - (b.latency_us or 0.0) for a, b in pairs)
@@ -118,26 +137,6 @@ def _tightened(
         return given, ""
     joined = " and ".join(broken)
     return replace(given, **changed), f"no plan was found that {joined}, with all dims resized"
-
-
-def _time_known(problem: Problem, outcome: Outcome) -> float:
-    after = problem.predictor.weights(outcome.sizes)
-    if after.latency_us is None:
-        raise PlanError(
-            "the limit cannot be kept for certain: the map does not hold the planned sizes "
-            "together; pin what shares a product with others (--pin '*:width=keep'), or "
-            f"sweep it: {after.missing}"
-        )
-    return after.latency_us
-
-
-def _noted(outcome: Outcome) -> Outcome:
-    proof = outcome.certificate
-    note = (
-        "dims that share a weight are counted one by one, and together they broke a limit: the "
-        "proof is for a limit tightened by what they broke it by"
-    )
-    return replace(outcome, certificate=proof.model_copy(update={"notes": [*proof.notes, note]}))
 
 
 @dataclass(frozen=True)
@@ -192,14 +191,14 @@ def _solve(
         within = f" within the limit on {second.name}" if second else ""
         nearest = int(error.nearest) + ceiling.spent(stuck)
         raise _refused(ceiling, nearest, within) from None
-    picked = (row[int(j)] for row, j in zip(options, solution.choice, strict=True))
+    picked = (row[j] for row, j in zip(options, solution.choice, strict=True))
     certificate = Certificate(
         solver="exact multi-choice knapsack",
         measures=goal.measures,
-        value=float(solution.value),
-        bound=float(solution.bound),
-        gap=float(solution.gap),
-        proved=bool(solution.proved),
+        value=solution.value,
+        bound=solution.bound,
+        gap=solution.gap,
+        proved=solution.proved,
         interrupted=solution.interrupted,
         notes=list(solution.notes),
     )
@@ -238,7 +237,16 @@ def _resources(
         room = memory.most - memory.spent(stuck)
         width = _width(options)
         if width is None:
-            seconds.append(_bytes(memory, nbytes, stuck))
+            rows = [[float(n) for n in row] for row in nbytes]  # exact: far below 2**53
+            spent = memory.spent(stuck)
+            seconds.append(
+                _Resource(
+                    "memory",
+                    rows,
+                    float(room),
+                    lambda nearest: _refused(memory, math.ceil(nearest) + spent, ""),
+                )
+            )
         elif (tight.most - tight.spent(stuck)) * width > room:
             ceiling, costs = memory, nbytes
     if limits.latency_us is not None:
@@ -258,16 +266,6 @@ def _width(options: Sequence[Sequence[Option]]) -> int | None:
     return None if rest else width
 
 
-def _bytes(memory: Ceiling, nbytes: list[list[int]], stuck: Sequence[Option]) -> _Resource:
-    rows = [[float(n) for n in row] for row in nbytes]  # exact: bytes are far below 2**53
-    spent = memory.spent(stuck)
-
-    def too_large(nearest: float) -> InfeasibleBudget:
-        return _refused(memory, math.ceil(nearest) + spent, "")
-
-    return _Resource("memory", rows, float(memory.most - spent), too_large)
-
-
 def _refused(ceiling: Ceiling, nearest: int, within: str) -> InfeasibleBudget:
     return InfeasibleBudget(
         f"no plan fits {ceiling.basis}{within}; the nearest budget that can be met is "
@@ -284,7 +282,13 @@ def _latency(
     product (a rank and a width) are added up as if the other did not change."""
     if limits.latency_now_us is None:
         raise PlanError("the map lacks some of the planned products: no latency limit can be kept")
-    saved = [_savings(group, row) for group, row in zip(free, options, strict=True)]
+    saved = []  # by each option against the class as it is, negative where slower
+    for group, row in zip(free, options, strict=True):
+        before, after = group.untouched.latency_us, [option.latency_us for option in row]
+        known = [t for t in after if t is not None]
+        if before is None or len(known) < len(after):
+            raise PlanError(f"the latency of {group.name} is not known: no limit can be kept")
+        saved.append([before - t for t in known])
     most = [max(row) for row in saved]
     shift = sum(most) - limits.latency_now_us
 
@@ -295,15 +299,6 @@ def _latency(
 
     rows = [[m - s for s in row] for m, row in zip(most, saved, strict=True)]
     return _Resource("latency", rows, wanted + shift, too_slow)
-
-
-def _savings(group: DimClass, row: Sequence[Option]) -> list[float]:
-    """Time that each option saves against the class as it is (µs, negative where slower)."""
-    before = group.untouched.latency_us
-    after = [option.latency_us for option in row]
-    if before is None or any(t is None for t in after):
-        raise PlanError(f"the latency of {group.name} is not known: no limit can be kept")
-    return [before - t for t in after if t is not None]
 
 
 def _energy(

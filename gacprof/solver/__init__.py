@@ -12,13 +12,11 @@ differ in several classes, an incumbent gives way only to one of greater value, 
 value and lower cost.
 """
 
-from gacprof.solver.exact import solve
-from gacprof.solver.frontier import Frontier, Grid, pareto
+from gacprof.solver.exact import Grid, pareto, solve
 from gacprof.solver.gac import GacSolution, solve_gac
 from gacprof.solver.problem import InfeasibleBudget, Solution
 
 __all__ = [
-    "Frontier",
     "GacSolution",
     "Grid",
     "InfeasibleBudget",

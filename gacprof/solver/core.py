@@ -4,21 +4,15 @@ A choice loses at most g against the dual bound only if each of its candidates d
 are few: the *core*. Its classes are merged one after another into states (Δweights, Δvalue, ρ)
 relative to the reference choice. A state is dropped when
 
-- the rest of the core cannot bring it within g, or another state dominates it
-  (:mod:`gacprof.solver.core`);
-- a common divisor of the weights still to come leaves part of its slack unused.
+- another dominates it: weighs no more in anything and is worth no less;
+- no completion brings it within g. Whatever the remaining classes do, the loss ends at least at
+  ρ − δ·slack − D(δ), for any change δ of the multipliers y with y + δ ≥ 0, where
+  D(δ) = Σ max(0, maxⱼ −ρⱼ − δ·Δweightⱼ) over the remaining classes: it is the dual bound at y + δ.
+  A set of such changes, laid around y, comes close to the best of all;
+- a common divisor of the weights still to come leaves so much of its slack unused.
 
 Weights and values are exact integers; ρ and the bounds are doubles, and a state is dropped
 only when its bound is beyond g by more than their rounding.
-
-Which states a core need not keep: dominated ones, and those that no completion can save.
-
-A state is dominated if another weighs no more in anything and is worth no less.
-
-Take a state with some slack and a loss ρ. Whatever the remaining classes do, the loss ends at
-least at ρ − δ·slack − D(δ), for any change δ of the multipliers y with y + δ ≥ 0, where
-D(δ) = Σ max(0, maxⱼ −ρⱼ − δ·Δweightⱼ) over the remaining classes: it is the dual bound at y + δ.
-A set of such multipliers, laid around y, comes close to the best of all.
 """
 
 from __future__ import annotations
@@ -32,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.solver.dual import Active
-from gacprof.solver.knapsack import Knapsack
-from gacprof.solver.problem import Floats, Ints
+from gacprof.solver.problem import Floats, Ints, Knapsack
 
 STEP_WORK, STEP_QUOTA = 1024, 256
 """What a class costs to merge, in states: about the fixed price of its array operations, and
@@ -45,6 +38,16 @@ order of the losses matters more."""
 
 BITS = 61
 """Σ|gain| of a core's items stays below 2**BITS, so that int64 sums cannot overflow."""
+
+NEIGHBOURS = 4
+"""Of two weights, a state is compared with so many that weigh next less in the first."""
+
+DIRECTIONS, LENGTHS, SAMPLE = 14, 40, 128
+"""How many multipliers are laid around y: in so many directions (two resources), so far. Which of
+them prune most is learnt from a sample of the states."""
+
+CHUNK = 500_000
+"""Numbers held at once while D is tabulated."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +62,23 @@ class States:
     item: Ints
 
     def only(self, keep: Ints) -> States:
-        return States(
-            self.weights[:, keep],
-            self.gain[keep],
-            self.loss[keep],
-            self.before[keep],
-            self.item[keep],
-        )
+        weights, gain, loss = self.weights[:, keep], self.gain[keep], self.loss[keep]
+        return States(weights, gain, loss, self.before[keep], self.item[keep])
 
 
 class Core:
     """One search of the first ``count`` active items for choices that lose at most ``limit``.
 
-    ``loss`` is of the best choice met, and ``limit`` shrinks with it. Gains that need more than 61
-    bits are rounded up, so that no choice is lost.
-    ``work`` is what the search cost, in states.
+    ``limit`` shrinks to the loss of the best choice met. Gains that need more than 61 bits are
+    rounded up, so that no choice is lost. ``work`` is what the search cost, in states.
     """
 
     def __init__(self, knapsack: Knapsack, active: Active, count: int, limit: float) -> None:
         self.knapsack, self.reference, self.limit = knapsack, active.reference, limit
-        self.work = 0
-        self.loss = math.inf
+        self.multipliers, self.work = active.multipliers, 0
         self.best: list[int] | None = None
         self._best_gain = 0
         self.history: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
-        self.multipliers = active.multipliers
         self._lay_out(active.items[:count], active.loss[:count])
         self.gains, self.unit, self.exact = self._integer_gains()
         self.step = math.nextafter(float(self.unit), 0.0) if self.exact else 0.0
@@ -93,9 +88,8 @@ class Core:
         self.slack = np.clip(knapsack.slack(self.reference), -span, span)
         self.margin = 2 * active.slop + 4 * active.error * self.classes
         moves = self.moves.astype(np.float64)
-        self.around = multiplier_set(
-            self.multipliers, moves, self.item_loss, self.bounds[:-1], limit
-        )
+        changes = _changes(self.multipliers, moves, self.item_loss, limit)
+        self.bounding = Bounding(changes, moves, self.item_loss, self.bounds[:-1])
 
     def _lay_out(self, items: Ints, loss: Floats) -> None:
         """The items class by class, the reference's first. Classes off the common divisor of the
@@ -104,13 +98,13 @@ class Core:
         classes, of = np.unique(self.knapsack.owner[items], return_inverse=True)
         base = self.reference[classes]
         moved = [np.abs(weight[items] - weight[base[of]]) for weight in self.knapsack.weights]
-        size = self.multipliers @ moved
         with np.errstate(divide="ignore", invalid="ignore"):
-            rate = np.nan_to_num(loss / size, nan=np.inf)
+            rate = np.nan_to_num(loss / (self.multipliers @ moved), nan=np.inf)
         cheapest = np.full(len(classes), np.inf)
         np.minimum.at(cheapest, of, rate)
         divisor = np.zeros(len(classes), dtype=np.int64)
         np.gcd.at(divisor, of, moved[0])
+        self.classes = len(classes)
         order = np.lexsort((cheapest, _layers(divisor, DEPTH[len(moved) - 1])))
         rank = np.argsort(order)
         rank = np.concatenate([rank, rank[of]])
@@ -127,25 +121,20 @@ class Core:
         ratios = [one.as_integer_ratio() for one in (*values[self.items].tolist(), *base.tolist())]
         finest = max(below for _, below in ratios)  # of powers of two
         whole = [above * (finest // below) for above, below in ratios]
-        exact = [a - b for a, b in zip(whole, whole[len(base) :], strict=False)]
-        divisor = math.gcd(*exact) or 1
-        exact = [one // divisor for one in exact]
-        needed = sum(map(abs, exact)).bit_length()
-        drop = needed - BITS + 1 if needed > BITS else 0
-        gains = np.array([-(-one >> drop) for one in exact], dtype=np.int64)
-        return gains, Fraction(divisor << drop, finest), not drop
-
-    @property
-    def classes(self) -> int:
-        return len(self.bounds) - 1
+        gains = [a - b for a, b in zip(whole, whole[len(base) :], strict=False)]
+        divisor = math.gcd(*gains) or 1
+        gains = [one // divisor for one in gains]
+        bits = sum(map(abs, gains)).bit_length()
+        drop = bits - BITS + 1 if bits > BITS else 0
+        rounded = np.array([-(-one >> drop) for one in gains], dtype=np.int64)
+        return rounded, Fraction(divisor << drop, finest), not drop
 
     def search(self, quota: int, check: Callable[[], None]) -> bool:
         """Merge class after class; false if that was given up for taking more work than ``quota``.
         ``check`` is called before each class and may raise."""
         none = np.zeros(1, dtype=np.int64)
-        states = States(
-            np.zeros((len(self.moves), 1), dtype=np.int64), none, np.zeros(1), none, none
-        )
+        weights = np.zeros((len(self.moves), 1), dtype=np.int64)
+        states = States(weights, none, np.zeros(1), none, none)
         self._note(states)
         states = states.only(self._completable(states, 0))
         spent = 0
@@ -187,8 +176,8 @@ class Core:
             least = least + self.multipliers[0] * unused
             room[0] -= unused
         alive = np.flatnonzero(least <= bar)
-        short = self.around.shortfall(k, room[:, alive].astype(np.float64))
-        return alive[least[alive] + short <= bar]
+        more = self.bounding.least_more(k, room[:, alive].astype(np.float64))
+        return alive[least[alive] + more <= bar]
 
     def _note(self, states: States) -> None:
         """Keep the best of the states that fit, if it beats the best so far."""
@@ -199,8 +188,8 @@ class Core:
         if self.best is None or states.gain[i] > self._best_gain:
             self._best_gain, self.best = int(states.gain[i]), self._trace(i)
             unused = self.multipliers @ (self.slack - states.weights[:, i])
-            self.loss = float(states.loss[i] + unused)
-            self.limit = min(self.limit, self.loss - self.step + self.margin)
+            loss = float(states.loss[i] + unused)
+            self.limit = min(self.limit, loss - self.step + self.margin)
 
     def _trace(self, i: int) -> list[int]:
         """The items that state i of the last class takes."""
@@ -240,19 +229,6 @@ def _layers(divisor: Ints, most: int) -> Ints:
     return layer
 
 
-NEIGHBOURS = 4
-"""Of two weights, a state is compared with so many that weigh next less in the first."""
-
-DIRECTIONS, LENGTHS = 14, 40
-"""How many multipliers are laid around y: in so many directions (two resources), so far."""
-
-CHUNK = 500_000
-"""Numbers held at once while D is tabulated."""
-
-SAMPLE = 128
-"""From so many states is learnt which multipliers prune most."""
-
-
 def undominated(weights: Ints, gain: Ints) -> Ints:
     """Places of the states to keep, lightest first; for two weights some dominated ones stay."""
     order = np.lexsort((-gain, *weights[::-1]))
@@ -268,16 +244,25 @@ def undominated(weights: Ints, gain: Ints) -> Ints:
     return order[keep]
 
 
-@dataclass(frozen=True)
-class MultiplierSet:
-    """Changes δ of the multipliers, shape (m, resources); column k of ``rest`` is D(δ) of the
-    classes from k on."""
+class Bounding:
+    """``changes`` δ of the multipliers, shape (m, resources); column k of ``rest`` is D(δ) of the
+    classes from k on. ``moves`` are the Δweights, shape (resources, items), class after class from
+    ``starts`` on."""
 
-    changes: Floats
-    rest: Floats
+    def __init__(self, changes: Floats, moves: Floats, loss: Floats, starts: Ints) -> None:
+        error = (len(starts) + 64) * 2.0**-52  # of a sum over the classes, of terms this large
+        self.changes, self.rest = changes, np.zeros((len(changes), len(starts) + 1))
+        step = max(1, CHUNK // len(loss))
+        for at in range(0, len(changes), step):
+            some = changes[at : at + step]
+            best = np.maximum(-np.minimum.reduceat(loss + some @ moves, starts, axis=1), 0)
+            size = loss + np.abs(some) @ np.abs(moves)
+            best += error * np.maximum.reduceat(size, starts, axis=1)
+            self.rest[at : at + step, :-1] = np.cumsum(best[:, ::-1], axis=1)[:, ::-1]
 
-    def shortfall(self, k: int, slack: Floats) -> Floats:
-        """The most of −δ·slack − D(δ) over all δ, for each state before class k.
+    def least_more(self, k: int, slack: Floats) -> Floats:
+        """The most of −δ·slack − D(δ) over all δ, for each state before class k: what its loss
+        rises by at least.
 
         A few δ do nearly all the work: those that are best for some of a sample of the states.
         Any selection gives a valid bound.
@@ -289,23 +274,6 @@ class MultiplierSet:
             useful = np.unique((-(changes @ sample) - rest[:, None]).argmax(axis=0))
             changes, rest = changes[useful], rest[useful]
         return np.asarray((-(changes @ slack) - rest[:, None]).max(axis=0))
-
-
-def multiplier_set(
-    multipliers: Floats, moves: Floats, loss: Floats, starts: Ints, limit: float
-) -> MultiplierSet:
-    """``moves``: Δweights of shape (resources, items), class after class from ``starts`` on."""
-    changes = _changes(multipliers, moves, loss, limit)
-    error = (len(starts) + 64) * 2.0**-52  # of a sum over the classes, of terms this large
-    rest = np.zeros((len(changes), len(starts) + 1))
-    step = max(1, CHUNK // len(loss))
-    for at in range(0, len(changes), step):
-        some = changes[at : at + step]
-        best = np.maximum(-np.minimum.reduceat(loss + some @ moves, starts, axis=1), 0)
-        size = loss + np.abs(some) @ np.abs(moves)
-        best += error * np.maximum.reduceat(size, starts, axis=1)
-        rest[at : at + step, :-1] = np.cumsum(best[:, ::-1], axis=1)[:, ::-1]
-    return MultiplierSet(changes, rest)
 
 
 def _changes(multipliers: Floats, moves: Floats, loss: Floats, limit: float) -> Floats:

@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gacprof.solver.knapsack import Subproblem
-from gacprof.solver.problem import Floats, Ints
+from gacprof.solver.problem import Floats, Ints, Subproblem
 
 STEPS = 200
 """Far more than are needed: a few dozen for two resources. Past it the last y is used."""
@@ -60,85 +59,67 @@ class _Column(NamedTuple):
 
 def minimise(subproblem: Subproblem, check: Callable[[], None]) -> Dual:
     """Multipliers near the least f. ``check`` is called before each step and may raise."""
-    master = _Master(subproblem)
+    knapsack = subproblem.knapsack
+    scale = np.where(subproblem.widest > 0, subproblem.widest, 1.0)  # for well conditioned systems
+    axes = np.eye(len(scale) + 1)
+
+    def column(choice: Ints) -> _Column:
+        return _Column(np.append(np.array(knapsack.slack(choice)) / scale, 1.0), choice)
+
+    def worth(each: _Column) -> float:
+        """Value above that of the basis's first choice."""
+        base = next(one.choice for one in basis if one.choice is not None)
+        return -each.price if each.choice is None else knapsack.gain(each.choice, base)
+
+    basis = [column(subproblem.best(np.zeros(len(scale))))]
+    for axis, high, slack in zip(axes, _high_prices(subproblem, scale), basis[0].row, strict=False):
+        basis.append(_Column(axis, price=high) if slack < 0 else _Column(-axis))
     pricing = subproblem
     for step in range(STEPS):
         check()
-        multipliers, height = master.prices()
+        rows = np.array([each.row for each in basis])
+        solved = np.linalg.solve(rows, [worth(each) for each in basis])
+        multipliers, height = -solved[:-1], float(solved[-1])
         lowest = int(multipliers.argmin())
         if multipliers[lowest] < -TINY_PRICE * float(np.abs(multipliers).max()):
-            entering = master.unused(lowest)
+            entering = _Column(-axes[lowest])
         else:
             multipliers = np.maximum(multipliers, 0)
             if step == FULL_STEPS and len(subproblem.ids) > MANY:
-                pricing = subproblem.near_best(multipliers / master.scale, NEAR)
-            entering = master.choice(pricing.best(multipliers / master.scale))
-            gain = master.worth(entering)
-            priced = float(entering.row[:-1] @ multipliers)
+                pricing = subproblem.near_best(multipliers / scale, NEAR)
+            entering = column(pricing.best(multipliers / scale))
+            gain, priced = worth(entering), float(entering.row[:-1] @ multipliers)
             if gain + priced - height <= TOLERANCE * (abs(gain) + abs(priced)):
                 if pricing is subproblem:
                     break
                 pricing = subproblem  # the least of some; now of all
                 continue
-        if not master.enter(entering):
+        leaving = _leaving(rows, entering)
+        if leaving is None:
             break
-    multipliers = np.maximum(multipliers, 0) / master.scale
-    return Dual(multipliers, subproblem.best(multipliers), tuple(master.choices()))
+        basis[leaving] = entering
+    multipliers = np.maximum(multipliers, 0) / scale
+    around = tuple(each.choice for each in basis if each.choice is not None)
+    return Dual(multipliers, subproblem.best(multipliers), around)
 
 
-class _Master:
-    """The basis. Weights are divided by ``scale``, so that the systems are well conditioned."""
+def _high_prices(subproblem: Subproblem, scale: Floats) -> list[float]:
+    """Of artificial room in each resource: more than any choice gains by a unit of it."""
+    values, starts = subproblem.values, subproblem.starts
+    spread = np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)
+    steps = [float(w[w > 0].min(initial=np.inf)) for w in subproblem.weights]
+    high = 2 * max(float(spread.sum()), 1e-300) * scale / np.minimum(steps, scale)
+    return high.tolist()
 
-    def __init__(self, subproblem: Subproblem) -> None:
-        self.knapsack = subproblem.knapsack
-        self.scale = np.where(subproblem.widest > 0, subproblem.widest, 1.0)
-        self.count = len(self.scale)
-        first = self.choice(subproblem.best(np.zeros(self.count)))
-        values, starts = subproblem.values, subproblem.starts
-        spread = np.maximum.reduceat(values, starts) - np.minimum.reduceat(values, starts)
-        steps = [float(w[w > 0].min(initial=np.inf)) for w in subproblem.weights]
-        high = 2 * max(float(spread.sum()), 1e-300) * self.scale / np.minimum(steps, self.scale)
-        self.basis = [first]
-        for k in range(self.count):
-            missing = _Column(self._axis(k), price=float(high[k]))
-            self.basis.append(missing if first.row[k] < 0 else self.unused(k))
 
-    def _axis(self, k: int) -> Floats:
-        return np.eye(self.count + 1)[k]
-
-    def unused(self, k: int) -> _Column:
-        return _Column(-self._axis(k))
-
-    def choice(self, choice: Ints) -> _Column:
-        return _Column(np.append(np.array(self.knapsack.slack(choice)) / self.scale, 1.0), choice)
-
-    def choices(self) -> list[Ints]:
-        return [column.choice for column in self.basis if column.choice is not None]
-
-    def worth(self, column: _Column) -> float:
-        """Value above that of the basis's first choice."""
-        if column.choice is None:
-            return -column.price
-        return self.knapsack.gain(column.choice, self.choices()[0])
-
-    def prices(self) -> tuple[Floats, float]:
-        """The multipliers, and the height of f's lower model there."""
-        worth = [self.worth(column) for column in self.basis]
-        solved = np.linalg.solve(np.array([column.row for column in self.basis]), worth)
-        return -solved[:-1], float(solved[-1])
-
-    def enter(self, column: _Column) -> bool:
-        """Exchange it for the column that it drives to zero first; false if there is none."""
-        rows = np.array([column.row for column in self.basis]).T
-        last = self._axis(self.count)
-        shares, change = np.linalg.solve(rows, np.stack([last, column.row], axis=1)).T
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(change > 1e-11, np.maximum(shares, 0) / change, np.inf)
-        leaving = int(ratio.argmin())
-        if not np.isfinite(ratio[leaving]):
-            return False
-        self.basis[leaving] = column
-        return True
+def _leaving(rows: Floats, entering: _Column) -> int | None:
+    """Which column of the basis the entering one drives to zero first; None if there is none."""
+    whole = np.eye(len(rows))[-1]
+    shares, change = np.linalg.solve(rows.T, np.stack([whole, entering.row], axis=1)).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(change > 1e-11, np.maximum(shares, 0) / change, np.inf)
+    leaving = int(ratio.argmin())
+    return leaving if np.isfinite(ratio[leaving]) else None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The paper's dynamic programming (Algorithm 1), to reproduce it and to compare with it.
 
-Costs are counted in whole budget units u, a table over units is filled class by class. It is
-exact only if u divides every cost: otherwise rounding the costs up wastes budget, and rounding
-them down or to the nearest overruns it. What a choice truly costs is always reported.
+Costs are counted in whole budget units u, rounded down, and a table over units is filled class by
+class. It is exact only if u divides every cost: otherwise rounding overruns the budget. What a
+choice truly costs is always reported.
 Paper: "Why Smaller Is Slower? Dimensional Misalignment in Compressed LLMs", arXiv 2604.09595,
 section 4, with u = 8 · the least number of rows.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gacprof.core.errors import SolverError
 from gacprof.solver.problem import Classes, InfeasibleBudget, Ints, read
@@ -22,70 +21,46 @@ from gacprof.solver.problem import Classes, InfeasibleBudget, Ints, read
 TABLE_BYTES = 4 << 30
 """Larger tables of choices are refused: n classes × budget / unit, one or two bytes each."""
 
-ROUNDINGS = ("down", "nearest", "up")
-
 
 @dataclass(frozen=True)
 class GacSolution:
-    """A choice with its true value and cost. ``overrun`` is how far ``cost`` is over budget.
-
-    ``exact``: the unit divides every cost and the budget, so that nothing was rounded.
-    """
+    """A choice with its true value and cost. ``overrun`` is how far ``cost`` is over budget."""
 
     choice: tuple[int, ...]
     value: float
     cost: int
     overrun: int
-    unit: int
-    exact: bool
-    notes: tuple[str, ...] = ()
 
 
-def solve_gac(
-    costs: Any, values: Any, budget: int, unit: int, *, rounding: str = "down"
-) -> GacSolution:
-    """Most Σ values with Σ costs ≤ budget, both counted in units of ``unit``.
+def solve_gac(costs: Any, values: Any, budget: int, unit: int) -> GacSolution:
+    """Most Σ values with Σ costs ≤ budget, both counted in whole units of ``unit``.
 
-    ``rounding`` of each cost to units: ``"down"`` (integer division), ``"nearest"``, ``"up"``;
-    the budget is always rounded down. Among equal values the earliest candidate of the latest
-    class wins. Raises :class:`InfeasibleBudget` if nothing fits in units,
-    :class:`SolverError` for bad input or too large a table.
+    Among equal values the earliest candidate of the latest class wins. Raises
+    :class:`InfeasibleBudget` if nothing fits in units, :class:`SolverError` for bad input or too
+    large a table.
     """
-    if not isinstance(unit, (int, np.integer)) or isinstance(unit, bool) or unit < 1:
-        raise SolverError(f"the budget unit must be a positive integer, not {unit!r}")
-    if not isinstance(budget, (int, np.integer)) or isinstance(budget, bool):
-        raise SolverError(f"the budget must be an integer, not {budget!r}")
-    if rounding not in ROUNDINGS:
-        raise SolverError(f"rounding is one of {', '.join(ROUNDINGS)}, not {rounding!r}")
-    classes = read(costs, values)
-    units = _units(classes.costs, int(unit), rounding)
-    least = sum(np.minimum.reduceat(units, classes.starts).tolist())
-    if least > int(budget) // int(unit):
-        raise InfeasibleBudget(
-            f"budget {budget} is too small: the least of every class takes {least} units "
-            f"of {unit}, {least * int(unit)} in all",
-            "budget",
-            least * int(unit),
-        )
-    most = sum(np.maximum.reduceat(units, classes.starts).tolist())
-    items = _table(classes, units, min(int(budget) // int(unit), most))
-    cost = sum(classes.costs[items].tolist())
-    overrun = max(0, cost - int(budget))
-    exact = not int(budget) % int(unit) and not (classes.costs % int(unit)).any()
-    notes = (f"rounding let it {overrun} over the budget",) if overrun else ()
-    value = math.fsum(classes.values[items].tolist())
-    return GacSolution(classes.choice(items), value, cost, overrun, int(unit), exact, notes)
-
-
-def _units(costs: Ints, unit: int, rounding: str) -> Ints:
+    for name, number, least in (("budget", budget, -math.inf), ("budget unit", unit, 1)):
+        if not isinstance(number, (int, np.integer)) or isinstance(number, bool) or number < least:
+            kind = "a positive integer" if least == 1 else "an integer"
+            raise SolverError(f"the {name} must be {kind}, not {number!r}")
+    budget, unit = int(budget), int(unit)
     if unit > np.iinfo(np.int64).max:
         raise SolverError("the budget unit is beyond 64 bits")
-    whole, rest = np.divmod(costs, unit)
-    if rounding == "up":
-        return whole + (rest > 0)
-    if rounding == "nearest":
-        return whole + (rest >= unit - rest)
-    return whole
+    classes = read(costs, values)
+    units = classes.costs // unit
+    least = sum(np.minimum.reduceat(units, classes.starts).tolist())
+    if least > budget // unit:
+        raise InfeasibleBudget(
+            f"budget {budget} is too small: the least of every class takes {least} units "
+            f"of {unit}, {least * unit} in all",
+            "budget",
+            least * unit,
+        )
+    most = sum(np.maximum.reduceat(units, classes.starts).tolist())
+    items = _table(classes, units, min(budget // unit, most))
+    cost = sum(classes.costs[items].tolist())
+    value = math.fsum(classes.values[items].tolist())
+    return GacSolution(classes.choice(items), value, cost, max(0, cost - budget))
 
 
 def _table(classes: Classes, units: Ints, room: int) -> Ints:
@@ -97,7 +72,7 @@ def _table(classes: Classes, units: Ints, room: int) -> Ints:
         raise SolverError(
             f"the table takes {needed / 2**30:.1f} GiB: take a larger unit, or solve exactly"
         )
-    picks: NDArray[Any] = np.empty((count, room + 1), dtype=kind)
+    picks = np.empty((count, room + 1), dtype=kind)
     best = np.zeros(room + 1)
     for k in range(count):
         start = int(classes.starts[k])

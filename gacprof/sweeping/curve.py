@@ -141,10 +141,9 @@ class CurveState:
 
     def replay(self, block: Block) -> None:
         """Take in a block of an earlier call of the sweep, dims that it adds included."""
-        self._take(
-            block.process,
-            ((self._placed(Slot(c.point, c.replicate)), c.us, c.disturbed) for c in block.calls),
-        )
+        placed = (self._placed(Slot(call.point, call.replicate)) for call in block.calls)
+        calls = zip(placed, block.calls, strict=True)
+        self._take(block.process, ((place, call.us, call.disturbed) for place, call in calls))
 
     def _take(self, process: int, calls: Iterable[tuple[int, float, bool]]) -> None:
         row = block_row(calls)

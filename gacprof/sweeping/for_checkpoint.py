@@ -169,14 +169,11 @@ def _around(
                 others = shared + _rounding(inventory, dim, feed, multiple)
                 yield _key(feed.axis, m, gemm), {others + times * s for s in sizes}
             if others > shared:  # what all of them are together
+                raised = [(_rounding(inventory, dim, feed, p), -dim.size % p) for p in TOGETHER]
+                own = times * dim.size
                 yield (
                     _key(feed.axis, m, gemm),
-                    {
-                        shared
-                        + _rounding(inventory, dim, feed, multiple)
-                        + times * -(-dim.size // multiple) * multiple
-                        for multiple in TOGETHER
-                    },
+                    {shared + theirs + own + times * ours for theirs, ours in raised},
                 )
 
 
@@ -281,31 +278,20 @@ def suite_for_ranks(
     for out_features, in_features in shapes:
         count["N", in_features] += 1
         count["K", out_features] += 1
-    tables = [
-        {
-            "operator": "linear",
-            "axis": axis,
-            "values": [{"from": first, "to": last + BEYOND}],
-            "dims": {"M": m, "K" if axis == "N" else "N": other},
-            "dtype": dtype,
-            "flags": {"bias": False, "cache": cache},
-            "strategy": "adaptive",
-            "weight": float(times),
-        }
+    common = {"operator": "linear", "dtype": dtype, "flags": {"bias": False, "cache": cache}}
+    over_ranks = {"values": [{"from": first, "to": last + BEYOND}], "strategy": "adaptive"}
+    over_tokens = {"axis": "M", "values": sorted(set(tokens))}
+    tables: list[dict[str, Any]] = [
+        common
+        | over_ranks
+        | {"axis": axis, "dims": {"M": m, "K" if axis == "N" else "N": other}}
+        | {"weight": float(times)}
         for (axis, other), times in sorted(count.items())
         for m in sorted(set(tokens))
     ]
     tables += [
-        {
-            "operator": "linear",
-            "axis": "M",
-            "values": sorted(set(tokens)),
-            "dims": {"N": out_features, "K": in_features},
-            "dtype": dtype,
-            "flags": {"bias": False, "cache": cache},
-            "weight": float(times),
-        }
-        for (out_features, in_features), times in sorted(Counter(shapes).items())
+        common | over_tokens | {"dims": {"N": n, "K": k}, "weight": float(times)}
+        for (n, k), times in sorted(Counter(shapes).items())
     ]
     data = {
         "name": "for-ranks",

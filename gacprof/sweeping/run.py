@@ -97,11 +97,7 @@ def _check_resumable(path: Path, header: dict[str, Any], resume: bool) -> None:
         raise MeasurementError(
             f"{path} holds another suite: {'; '.join(found[:SHOWN])}{more}. Use another --out"
         )
-    _check_same_device(
-        path,
-        Environment.from_dict(old["environment"]),
-        Environment.from_dict(header["environment"]),
-    )
+    _check_same_device(path, *(Environment.from_dict(h["environment"]) for h in (old, header)))
     if old["timer"] != header["timer"]:
         raise MeasurementError(
             f"{path} was timed by {_value(old['timer'])}, here it would be by {header['timer']}; "
@@ -134,28 +130,25 @@ def _differences(old: Any, new: Any, key: str = "") -> Iterator[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             yield from _differences(old.get(name), new.get(name), f"{key}.{name}" if key else name)
-    elif _tables(old) and _tables(new):
+    elif isinstance(old, list) and isinstance(new, list):
+        if not all(isinstance(entry, dict) for entry in (*old, *new)):
+            yield f"{key} {_of_lists(old, new)}"
+            return
         for number, (was, now) in enumerate(zip(old, new, strict=False)):
             yield from _differences(was, now, f"{key}[{number}]")
         if len(old) != len(new):
             yield f"{key} had {len(old)} tables, now {len(new)}"
-    elif isinstance(old, list) and isinstance(new, list):
-        yield f"{key} {_of_lists(old, new)}"
     else:
         yield f"{key} was {_value(old)}, now {_value(new)}"
-
-
-def _tables(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
 
 
 def _of_lists(old: list[Any], new: list[Any]) -> str:
     """What one list has and the other has not; both, where they differ in order only."""
     gone, come = [v for v in old if v not in new], [v for v in new if v not in old]
-    found = [
-        f"{word} {_listed(values)}" for word, values in (("lost", gone), ("gained", come)) if values
-    ]
-    return " and ".join(found) or f"was {_listed(old)}, now {_listed(new)}"
+    lost = f"lost {_listed(gone)}" if gone else ""
+    gained = f"gained {_listed(come)}" if come else ""
+    both = " and ".join(filter(None, (lost, gained)))
+    return both or f"was {_listed(old)}, now {_listed(new)}"
 
 
 def _listed(values: list[Any]) -> str:

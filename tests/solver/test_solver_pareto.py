@@ -1,66 +1,12 @@
-"""The supported frontier and the grid of two resources."""
+"""The grid of two resources."""
 
 from __future__ import annotations
-
-import itertools
-import math
 
 import numpy as np
 import pytest
 
 from gacprof.core.errors import SolverError
 from gacprof.solver import InfeasibleBudget, pareto, solve
-
-
-def _totals(costs, values):
-    """(cost, value) of every choice there is."""
-    for choice in itertools.product(*(range(len(row)) for row in costs)):
-        cost = sum(int(costs[i][j]) for i, j in enumerate(choice))
-        yield cost, math.fsum(values[i][j] for i, j in enumerate(choice))
-
-
-def _random(rng, *, whole):
-    count = int(rng.integers(1, 6))
-    costs = [rng.integers(0, 30, int(rng.integers(1, 6))) for _ in range(count)]
-    kind = (lambda n: rng.integers(-5, 20, n).astype(float)) if whole else rng.random
-    return costs, [kind(len(row)) for row in costs]
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_the_frontier_is_the_upper_hull_of_all_choices(whole):
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        costs, values = _random(rng, whole=whole)
-        frontier, everything = pareto(costs, values), list(_totals(costs, values))
-        points = list(zip(frontier.costs.tolist(), frontier.values.tolist(), strict=True))
-        assert points[0][0] == min(cost for cost, _ in everything)
-        assert points[-1][1] == pytest.approx(max(value for _, value in everything))
-        for (c0, v0), (c1, v1) in itertools.pairwise(points):
-            assert c1 > c0
-            assert v1 > v0
-            for cost, value in everything:  # nothing lies above the line through two neighbours
-                assert value <= v0 + (cost - c0) * (v1 - v0) / (c1 - c0) + 1e-9
-
-
-def test_every_point_is_a_choice_and_optimal_for_its_budget():
-    rng = np.random.default_rng(1)
-    for _ in range(25):
-        costs, values = _random(rng, whole=True)
-        frontier = pareto(costs, values)
-        for k in range(len(frontier)):
-            choice = frontier.choice(k)
-            assert sum(int(costs[i][j]) for i, j in enumerate(choice)) == frontier.costs[k]
-            assert sum(values[i][j] for i, j in enumerate(choice)) == frontier.values[k]
-            assert solve(costs, values, int(frontier.costs[k])).value == frontier.values[k]
-        assert frontier.choice(-1) == frontier.choice(len(frontier) - 1)
-
-
-def test_the_last_point_within_a_budget():
-    frontier = pareto([[1, 2, 4], [0, 5]], [[0.0, 3.0, 4.0], [0.0, 2.0]])
-    assert frontier.costs.tolist() == [1, 2, 4, 9]
-    assert [frontier.within(b) for b in (1, 1.5, 2, 3, 8, 9, 10**30)] == [0, 0, 1, 1, 2, 3, 3]
-    with pytest.raises(InfeasibleBudget, match="costs 1"):
-        frontier.within(0)
 
 
 def test_the_grid_holds_exact_cells():
@@ -84,8 +30,6 @@ def test_the_grid_holds_exact_cells():
 def test_bad_input():
     with pytest.raises(SolverError, match="at least two"):
         pareto([[1]], [[1.0]], [[1.0]], budgets=1)
-    with pytest.raises(SolverError, match="beyond 64 bits"):
-        pareto([[2**62]] * 4, [[1.0]] * 4)
 
 
 def test_a_small_range_of_budgets_has_no_line_twice():
