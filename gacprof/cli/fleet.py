@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli.measuring import print_fleet
-from gacprof.cli.options import Axis, Operator, budget_seconds, load_maps
+from gacprof.cli.options import Axis, Operator, Running, grouped, load_maps
 from gacprof.cli.printing import MOST_ROWS, Json, emit, err, interruptible, print_table, say
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import dims, percent
@@ -35,24 +35,19 @@ Address = Annotated[
 
 
 @app.command()
+@grouped
 def sweep(
+    *,
     suite: Annotated[str, Argument(help="A suite's name (quick, full, paper …) or a TOML file.")],
     out: Annotated[Path, Option(help="Folder for the samples: one in it a kind of device.")],
     address: Address = "auto",
     devices: Annotated[
         str, Option(help="cuda, cpu (each node), all. Default: GPUs, without any the CPUs.")
     ] = "auto",
-    resume: Annotated[bool, Option("--resume", help="Go on with the sweep in --out.")] = False,
-    budget: Annotated[
-        str | None, Option(help="End after this time; --resume takes the rest.", metavar="8m")
-    ] = None,
-    timeout: Annotated[
-        float, Option(min=0.1, help="Seconds for one block before a process is replaced.")
-    ] = 60.0,
+    running: Running,
     wait: Annotated[
         float, Option(min=0.0, help="Seconds to wait for devices that do not come up.")
     ] = 120.0,
-    timer: Annotated[str, Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")] = "auto",
     as_json: bool = Json,
 ) -> None:
     """Measure a suite on every kind of device of a Ray cluster; equal devices split its curves."""
@@ -60,9 +55,8 @@ def sweep(
 
     with _view(f"fleet sweep {suite}") as watch:
         done = api.sweep_fleet(
-            suite, out=out, address=address, devices=devices, resume=resume,
-            budget_s=budget_seconds(budget), timeout_s=timeout, wait_s=wait, timer=timer,
-            watch=watch,
+            suite, out=out, address=address, devices=devices, wait_s=wait, watch=watch,
+            **vars(running),
         )  # fmt: skip
     emit(done, as_json, print_fleet)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from gacprof.cli import options
-from gacprof.cli.options import Axis, Dtype, Fixed, Flags, Operator
+from gacprof.cli.options import CurveOptions, grouped
 from gacprof.cli.printing import Json, emit, print_json, print_table, say
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import at_most, microseconds, percent
@@ -27,12 +27,13 @@ Maps = Annotated[
 MoreMaps = Annotated[list[str] | None, Option("--map", help="The same; repeatable.")]
 
 
+@grouped
 def candidates(
     near: Annotated[int, Option(min=1, help="The dim that a compressor chose.")],
     maps: Maps = None,
     more: MoreMaps = None,
-    operator: Operator = None,
-    axis: Axis = None,
+    *,
+    which: CurveOptions,
     uses: Annotated[
         list[str] | None,
         Option(
@@ -42,9 +43,6 @@ def candidates(
             "a rank is linear:N:M=512,K=4096 and linear:K:M=512,N=4096.",
         ),
     ] = None,
-    dtype: Dtype = None,
-    fixed: Fixed = None,
-    flag: Flags = None,
     window: Annotated[
         str | None, Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
     ] = None,
@@ -65,17 +63,15 @@ def candidates(
     }  # fmt: skip
     if not every and all(limit is None for limit in limits.values()):
         limits |= {"below": EACH_SIDE, "above": EACH_SIDE}
-    words = f"{axis} of {operator}"
+    words = f"{which.axis} of {which.operator}"
     if uses:
-        if operator or axis or fixed or flag:
+        if which.operator or which.axis or which.fixed or which.flag:
             raise MapError("--use says operator, axis and dims itself: leave out --op and the like")
         words = " and ".join(uses)
-        wanted = [options.use(text, dtype, loaded) for text in uses]
+        wanted = [options.use(text, which.dtype, loaded) for text in uses]
         found = _jointly(loaded, wanted, near, limits, unsafe)
     else:
-        op, ax = options.one_axis(operator, axis)
-        sizes = options.known_sizes(loaded, op, ax, fixed)
-        about: dict[str, Any] = {"dtype": dtype, "flags": options.flags(flag), **sizes}
+        op, ax, about = which.of(loaded)
         found = _singly(loaded, op, ax, near, limits, unsafe, about)
         if not as_json:
             for m in loaded:
@@ -115,23 +111,20 @@ def _jointly(
     return intersect_uses(maps, uses).choose(near, safe_only=not unsafe, **limits)
 
 
+@grouped
 def intersect(
     maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="Two maps or more.")],
-    operator: Operator = None,
-    axis: Axis = None,
+    *,
+    which: CurveOptions,
     near: Annotated[int | None, Option(min=1, help="Only around this dim.")] = None,
-    dtype: Dtype = None,
-    fixed: Fixed = None,
-    flag: Flags = None,
     as_json: bool = Json,
 ) -> None:
     """Print the dims that are safe on all maps; where there is none, the least worst ones."""
     from gacprof.cliffmap.intersect import intersect as common
 
     loaded = options.load_maps(*_names(maps, None, least=2))
-    op, ax = options.one_axis(operator, axis)
-    sizes = options.known_sizes(loaded, op, ax, fixed)
-    both = common(loaded, op, ax, dtype, options.flags(flag), near=near, **sizes)
+    op, ax, about = which.of(loaded)
+    both = common(loaded, op, ax, near=near, **about)
     shown = _shown(both, near)
     if as_json:
         around = {} if near is None else {"near": near, "found": [s.as_dict() for s in shown]}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import Checkpoint, MapOption, Tokens, token_counts, workload
+from gacprof.cli.options import Checkpoint, MapOption, Tokenizer, Tokens, token_counts
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -49,8 +49,7 @@ def diagnose(
     """
     import gacprof
 
-    counts = None if tokens is None else workload(tokens)
-    found = gacprof.diagnose(checkpoint, cliff_map, tokens=counts, dtype=dtype)
+    found = gacprof.diagnose(checkpoint, cliff_map, tokens=tokens, dtype=dtype)
     emit(found, as_json, print_diagnosis, every)
     if found.misaligned or not found.judged:
         raise typer.Exit(1)
@@ -107,9 +106,7 @@ def verify(
     b: Annotated[str, Argument(help="The checkpoint to compare with it.")],
     dtype: Annotated[str | None, Option(help="Computed in; default float32.")] = None,
     text: Annotated[Path | None, Option(help="A text, for perplexity.")] = None,
-    tokenizer: Annotated[
-        Path | None, Option(help="A folder with a tokenizer; default: a's, else b's.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: bool = Json,
 ) -> None:
