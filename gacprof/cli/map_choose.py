@@ -170,34 +170,25 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
     for letter, name in zip(letters, names, strict=True):
         say(f"{letter}: {name}")
     ruled = set(found[0].tiers)
-    of_each = (
-        f"{letter}, {what}"
-        for letter, name in zip(letters, names, strict=True)
-        for what in (("tier",) if name in ruled else ("µs", "%"))
+    columns, rows = (
+        ["d", "verdict", "worst", "at most"],
+        [
+            [dim.d, dim.verdict, percent(dim.worst_penalty), at_most(dim.penalty_high)]
+            for dim in found
+        ],
     )
-    columns = ["d", "verdict", "worst", "at most", *of_each]
-    rows = [
-        (
-            dim.d, dim.verdict, percent(dim.worst_penalty), at_most(dim.penalty_high),
-            *(
-                cell
-                for name in names
-                for cell in _of_map(dim, name)
-            ),
-        )
-        for dim in found
-    ]  # fmt: skip
+    for letter, name in zip(letters, names, strict=True):
+        columns += [f"{letter}, tier"] if name in ruled else [f"{letter}, µs", f"{letter}, %"]
+        for row, dim in zip(rows, found, strict=True):
+            if name in ruled:
+                row.append(f"{dim.tiers[name]:g}")
+            else:
+                row += [f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}"]
     print_table(words, columns, rows)
     for name in found[0].tiers:
         say(f"{name}: {BASIS}")
     if len(ruled) < len(names):
         _say_tolerance(found)
-
-
-def _of_map(dim: SharedDim, name: str) -> tuple[str, ...]:
-    if name in dim.tiers:
-        return (f"{dim.tiers[name]:g}",)
-    return f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}"
 
 
 def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> None:

@@ -17,6 +17,7 @@ from gacprof.cli.options import (
     MapName,
     Operator,
     Shapes,
+    chosen_curves,
     first_and_last,
     grouped,
     load_maps,
@@ -196,21 +197,13 @@ def table(
     from gacprof.report.tables import map_table, render
 
     (loaded,) = load_maps(cliff_map)
-    curves = [
-        curve for curve in loaded.curves
-        if operator in (None, curve.operator) and axis in (None, curve.axis)
-    ]  # fmt: skip
-    if not curves:
-        raise MapError(f"the map '{loaded.name}' has no such curve: 'gacprof map show' lists them")
-    made = map_table(loaded, name, curves)
+    made = map_table(loaded, name, chosen_curves(loaded, operator, axis))
     text = render(made, form)
     if out is not None:
-        _write(text, out, form)
+        _write(text, out, form, quiet=as_json)
     if as_json:
         print_json(made.as_dict(), "table")
-    elif out is not None:
-        say(f"{form}: {out}")
-    else:
+    elif out is None:
         print(text, end="")
         if form == "csv":  # it has no place for them
             print("".join(f"{note}\n" for note in made.notes), end="", file=sys.stderr)
@@ -237,9 +230,8 @@ def export(
     text = _exported(loaded, form)
     if out is None:
         print(text, end="")
-        return
-    _write(text, out, form)
-    say(f"{form}: {out}")
+    else:
+        _write(text, out, form)
 
 
 def _exported(loaded: CliffMap, form: str) -> str:
@@ -333,7 +325,7 @@ def _heat(maps: list[CliffMap], heat: str, which: CurveOptions) -> Figure:
     return heat_map(maps[0], operator, (across, up), **which.about(maps, operator, across))
 
 
-def _write(text: str, out: Path, form: str) -> None:
+def _write(text: str, out: Path, form: str, quiet: bool = False) -> None:
     """Another table or export may be there already, of the same form and the same first line."""
     from gacprof.core.files import beginning, refuse_to_replace, write_text
 
@@ -345,3 +337,5 @@ def _write(text: str, out: Path, form: str) -> None:
         write_text(out, text)
     except OSError as error:
         raise MapError(f"cannot write {out}: {error.strerror or error}") from None
+    if not quiet:
+        say(f"{form}: {out}")

@@ -89,11 +89,11 @@ def realign(
         elif strategy is not None:
             result = gacprof.realign_by_strategy(
                 checkpoint,
-                strategy,  # type: ignore[arg-type]  # checked there, with a message
+                strategy,
                 out,
                 base=base,
-                progress=advance,
-            )
+                progress=advance,  # type: ignore[arg-type]
+            )  # an unknown strategy is refused there, with a message
         elif fuse_all:
             result = gacprof.fuse(checkpoint, out, module or None, progress=advance)
         else:
@@ -267,8 +267,6 @@ SECTIONS = {
     "safe": "safe",
 }
 
-Cells = Callable[["Group[DimFinding]"], tuple[Any, ...]]
-
 
 def print_diagnosis(found: Diagnosis, every: bool) -> None:
     """A table a verdict; ``every`` shows each dim on its own and safe ones too."""
@@ -287,11 +285,10 @@ def _print_section(verdict: str, dims: Sequence[DimFinding], every: bool, basis:
     shown: Callable[[DimFinding], Hashable] = (lambda d: d.name) if every else _shown
     rows = group(dims, lambda d: d.name.removesuffix(f":{d.kind}"), shown)
     rows.sort(key=lambda row: -_lost(row))
-    columns, cells = _columns_by_rules() if basis else _columns(verdict)
     few = rows if every else rows[:MOST_ROWS]
-    table = [(row.name, *cells(row)) for row in few]
+    table = [{"dims": row.name} | _cells(row, verdict, basis) for row in few]
     title = f"{verdict} {basis}" if basis else SECTIONS[verdict]
-    print_table(title, ("dims", *columns), table)
+    print_table(title, list(table[0]), [list(cells.values()) for cells in table])
     left = rows[len(few) :]
     if left:
         count = sum(len(row.members) for row in left)
@@ -314,31 +311,20 @@ def _lost(row: Group[DimFinding]) -> float:
     return sum(dim.lost_us for dim in row.members)
 
 
-def _columns(verdict: str) -> tuple[tuple[str, ...], Cells]:
-    """What stands beside a row's name, and how it is taken from a group."""
-    if verdict == "misaligned":
-        return ("size", "do", "penalty", "at most", "recovers"), lambda row: (
-            _size(row), _todo(row.first), percent(row.first.penalty),
-            at_most(row.first.penalty_high), microseconds(_lost(row)) if _lost(row) else None,
-        )  # fmt: skip
-    if verdict == "unknown":
-        return ("size",), lambda row: (_size(row),)
-    return ("size", "penalty", "at most", "takes"), lambda row: (
-        _size(row), percent(row.first.penalty), at_most(row.first.penalty_high),
-        microseconds(row.first.latency_us),
-    )  # fmt: skip
-
-
-def _columns_by_rules() -> tuple[tuple[str, ...], Cells]:
-    return ("size", "do", "largest product served by"), lambda row: (
-        _size(row), _todo(row.first), row.first.tier,
-    )  # fmt: skip
-
-
-def _size(row: Group[DimFinding]) -> str:
-    """``rank 107 ×128``."""
+def _cells(row: Group[DimFinding], verdict: str, basis: str) -> dict[str, Any]:
+    """What stands beside a row's name, by column."""
+    dim, lost = row.first, _lost(row)
     times = f" ×{len(row.members)}" if len(row.members) > 1 else ""
-    return f"{row.first.kind} {row.first.size}{times}"
+    size = {"size": f"{dim.kind} {dim.size}{times}"}
+    if basis:
+        return size | {"do": _todo(dim), "largest product served by": dim.tier}
+    if verdict == "unknown":
+        return size
+    penalty = {"penalty": percent(dim.penalty), "at most": at_most(dim.penalty_high)}
+    if verdict == "misaligned":
+        recovers = microseconds(lost) if lost else None
+        return size | {"do": _todo(dim)} | penalty | {"recovers": recovers}
+    return size | penalty | {"takes": microseconds(dim.latency_us)}
 
 
 def _todo(dim: DimFinding) -> str:

@@ -16,6 +16,7 @@ from gacprof.core.errors import MapError, PlanError, SuiteError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
+    from gacprof.cliffmap.schema import Curve
 
 DIGITS = 24
 """Of a size on the command line."""
@@ -50,6 +51,22 @@ def load_maps(*names: str) -> list[CliffMap]:
     from gacprof.cliffmap import CliffMap
 
     return [CliffMap.load(name) for name in names]
+
+
+def chosen_curves(
+    loaded: CliffMap, operator: str | None, axis: str | None, fixed: Mapping[str, int] | None = None
+) -> list[Curve]:
+    """A map's curves, or those of this operator, axis and other dims. Raises :class:`MapError`
+    where there is none."""
+    curves = [
+        curve for curve in loaded.curves
+        if operator in (None, curve.operator) and axis in (None, curve.axis)
+        and (fixed or {}).items() <= curve.fixed.items()
+    ]  # fmt: skip
+    if not curves and (operator or axis or fixed):
+        held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
+        raise MapError(f"the map '{loaded.name}' has no such curve; it has {', '.join(held)}")
+    return curves
 
 
 def token_counts(text: str) -> list[int]:

@@ -1,11 +1,12 @@
 """A curve as a picture: the staircase, its tiers, its frontier, what is safe.
 
-Each function returns a matplotlib ``Figure``; :func:`gacprof.report.figures_style.save` writes
-it as SVG and PNG.
+Each function returns a matplotlib ``Figure``, which :func:`gacprof.report.figures_style.save`
+writes as SVG and PNG, or draws in text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,6 +36,7 @@ from gacprof.report.tables import latencies
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 MOST_BANDS = 16
 """More tiers than this are not drawn as bands: they would be hatching, not information."""
 
@@ -52,6 +54,15 @@ LOW = 0.1
 
 MOST_LABELS = 14
 """Frontier dims closer than half their share of the axis are not all labelled."""
+
+
+HEIGHT = 16
+"""Lines of a plot in a terminal, its axis among them."""
+
+BESIDE_ASKED = 40
+"""Dims shown on either side of one that was asked for."""
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -233,21 +244,18 @@ def runs(within: Sequence[int], members: Sequence[int]) -> list[list[int]]:
 
 def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
     """The intervals of dims that are neither safe nor misaligned."""
-    undecided = set(curve.undecided)
     p = curve.points
     bars = [
-        (d, middle, low or middle, high or middle)
-        for d, middle, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
-        if d in undecided
+        (d, factor * us, factor * (us - (low or us)), factor * ((high or us) - us))
+        for d, us, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
+        if d in curve.undecided
     ]
     if not bars:
         return
-    below = [factor * (middle - low) for _, middle, low, _ in bars]
-    above = [factor * (high - middle) for _, middle, _, high in bars]
+    dims, middle, below, above = zip(*bars, strict=True)
     axes.errorbar(
-        [d for d, *_ in bars], [factor * middle for _, middle, *_ in bars], yerr=[below, above],
-        fmt="none", ecolor=INK, elinewidth=0.8, capsize=2.0, alpha=0.6, zorder=2.9,
-        label="undecided (95 %)",
+        dims, middle, yerr=[below, above], fmt="none", ecolor=INK, elinewidth=0.8, capsize=2.0,
+        alpha=0.6, zorder=2.9, label="undecided (95 %)",
     )  # fmt: skip
 
 
@@ -296,3 +304,40 @@ def _conditions(cliff_map: CliffMap, curve: Curve) -> str:
     fixed = ", ".join(f"{name}={size}" for name, size in curve.fixed.items())
     device, provenance = cliff_map.file.device.name, cliff_map.file.provenance.kind
     return f"{device} ({provenance}) · {curve.dtype} · {fixed} · {curve.timer}"
+
+
+def staircase_text(curve: Curve, width: int, asked: int | None = None) -> str:
+    """Latency (µs) over the dim, the frontier as ●; with ``asked`` only around it, itself as ✕.
+
+    For terminals, pipes and logs: plain text of at most ``width`` columns, without colours.
+    """
+    import plotext
+
+    near = (
+        (0, curve.points.d[-1]) if asked is None else (asked - BESIDE_ASKED, asked + BESIDE_ASKED)
+    )
+    shown = [(d, us) for d, us in latencies(curve).items() if near[0] <= d <= near[1]]
+    if len(shown) < 2:
+        return ""
+    dims = [d for d, _ in shown]
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(width, HEIGHT)
+    for modulus, remainders in classes_of(curve):  # a line through all would zigzag
+        members = [(d, t) for d, t in shown if d % modulus in remainders]
+        if members:
+            plotext.plot(*zip(*members, strict=True), marker="braille")
+    plotext.xticks(_ticks(dims))
+    for marker, marked in (("●", curve.frontier), ("✕", [asked])):
+        some = [(d, t) for d, t in shown if d in marked]
+        if some:
+            plotext.scatter(*zip(*some, strict=True), marker=marker)
+    legend = "● frontier" if asked is None else f"● frontier  ✕ {asked}"
+    lines = _STYLE.sub("", plotext.build()).rstrip().splitlines()
+    return "\n".join([f"µs over {curve.axis}   {legend}", *(line.rstrip() for line in lines)])
+
+
+def _ticks(dims: Sequence[int]) -> list[int]:
+    """Five dims that were measured, evenly spread: a plot's round numbers may be none of them."""
+    last = len(dims) - 1
+    return sorted({dims[round(i * last / 4)] for i in range(5)})
