@@ -115,13 +115,12 @@ def print_compressed(result: CompressResult) -> None:
             f"aligned by the map {result.plan.map}: {result.aligned} of {count} dims are safe, "
             f"{result.undecided} undecided, none misaligned"
         )
-        if result.plan.basis:
-            say(f"{result.plan.basis}: what that gains is not known")
-    if result.plan is not None and not result.plan.basis:
         before, after = result.plan.predicted_before_us, result.plan.predicted_after_us
         change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
         say(
-            f"predicted time in these products: {microseconds(before) or 'unknown'} at the "
+            f"{result.plan.basis}: what that gains is not known"
+            if result.plan.basis
+            else f"predicted time in these products: {microseconds(before) or 'unknown'} at the "
             f"method's own sizes → {microseconds(after) or 'unknown'}{change}"
         )
     say(

@@ -161,14 +161,11 @@ def print_task_scores(found: TaskScores) -> None:
     label = dict(zip(names, labelled(names), strict=True))
     rows = [
         (
-            label[s.model],
-            s.task,
-            s.metric,
-            f"{s.value:.4f}",
+            label[s.model], s.task, s.metric, f"{s.value:.4f}",
             None if s.error is None else f"{s.error:.4f}",
         )
         for s in found.scores
-    ]
+    ]  # fmt: skip
     print_table("", ("model", "task", "metric", "value", "standard error"), rows)
     say(f"lm-evaluation-harness {found.version}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -275,8 +275,6 @@ def print_diagnosis(found: Diagnosis, every: bool) -> None:
         if members and (every or verdict != "safe"):
             _print_section(verdict, members, every, found.basis)
     _print_totals(found)
-    if not found.basis:
-        _print_time(found)
     missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
     say_notes([*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())])
 
@@ -348,9 +346,11 @@ def _print_totals(found: Diagnosis) -> None:
         f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
         f"judged in {found.dtype} for {found.device} (map {found.map})"
     )
+    bound = totals["undecided_penalty_high"]
+    most = "" if bound is None else f" (≤ {percent(bound)})"
     counted = (
         f"{totals['misaligned']} of {totals['weights']} weights "
-        f"({percent(totals['misaligned_share'])}), {_undecided(totals)}, "
+        f"({percent(totals['misaligned_share'])}), {totals['undecided']} undecided{most}, "
         f"{totals['unknown']} unknown"
     )
     if totals["fixed"]:
@@ -366,20 +366,12 @@ def _print_totals(found: Diagnosis) -> None:
         f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
         "surely above, undecided one that the map's errors leave open"
     )
-
-
-def _print_time(found: Diagnosis) -> None:
-    totals = found.totals()
     when = formatting.workload(found.tokens)
-    predicted = microseconds(totals["predicted_us"]) or "unknown"
-    say(
-        f"predicted time in matrix products, {when}: {predicted}; lost to penalties "
-        f"{microseconds(totals['lost_us']) or 'unknown'}, recoverable by padding "
-        f"{microseconds(totals['recoverable_us']) or 'unknown'}"
+    predicted, lost, recoverable = (
+        microseconds(totals[name]) or "unknown"
+        for name in ("predicted_us", "lost_us", "recoverable_us")
     )
-
-
-def _undecided(totals: Mapping[str, Any]) -> str:
-    """``3 undecided (≤ 4.1 %)``."""
-    bound = totals["undecided_penalty_high"]
-    return f"{totals['undecided']} undecided" + ("" if bound is None else f" (≤ {percent(bound)})")
+    say(
+        f"predicted time in matrix products, {when}: {predicted}; lost to penalties {lost}, "
+        f"recoverable by padding {recoverable}"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,7 @@ from gacprof.cli.printing import (
 )
 from gacprof.core import formatting
 from gacprof.core.errors import PlanError
-from gacprof.core.files import refuse_to_replace
+from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.report.grouping import group
 
@@ -194,8 +193,8 @@ def _refuse_to_replace(target: Path, checkpoint: str) -> None:
 
 def _is_plan(path: Path) -> bool:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = read_json(path)
+    except (OSError, ValueError):
         return False
     return isinstance(data, dict) and str(data.get("schema", "")).startswith("gacprof.plan/")
 
@@ -205,11 +204,11 @@ def _read_scores(path: Path | None) -> dict[str, float] | None:
     if path is None:
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = read_json(path)
+        if not isinstance(data, dict):
+            raise ValueError(f"it is a {type(data).__name__}")
+    except (OSError, ValueError) as error:
         raise PlanError(f"{path} is no JSON object of numbers by dim name: {error}") from None
-    if not isinstance(data, dict):
-        raise PlanError(f"{path} is no JSON object of numbers by dim name")
     for name, score in data.items():
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise PlanError(f"{path}: the score of '{name}' is {score!r}, which is no number")
@@ -231,7 +230,10 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool) -> None:
         say(f"{made.basis}: what the plan gains is not known")
     else:
         _print_time(made)
-    _print_quality(made)
+    if made.energy_kept is None:
+        say("energy kept: not known (no spectra were read, or a width is cut)")
+    else:
+        say(f"energy kept, mean over {len(made.choices)} dims: {made.energy_kept:.6f}")
     _print_windows(made)
     _print_certificate(made)
     say_notes([*made.warnings, *made.certificate.notes])
@@ -351,13 +353,6 @@ def _print_time(made: Plan) -> None:
     now, planned = (microseconds(us) or "unknown" for us in (before, after))
     change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
     say(f"predicted time in the planned weights' products, {when}: {now} → {planned}{change}")
-
-
-def _print_quality(made: Plan) -> None:
-    if made.energy_kept is not None:
-        say(f"energy kept, mean over {len(made.choices)} dims: {made.energy_kept:.6f}")
-    else:
-        say("energy kept: not known (no spectra were read, or a width is cut)")
 
 
 def _print_windows(made: Plan) -> None:

@@ -13,7 +13,7 @@ from gacprof.api import build_map
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import CompressionError, GacprofError
-from gacprof.core.files import write_json
+from gacprof.core.files import Record, write_json
 from gacprof.core.points import Environment
 from gacprof.demo.models import (
     Trained,
@@ -52,7 +52,7 @@ Advance = Callable[[float, float, object], None]
 
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(Record):
     """Where everything is. ``page`` is the report."""
 
     folder: Path

@@ -172,15 +172,15 @@ class Diagnosis(Framed, Record):
         }
 
     def as_dict(self) -> dict[str, Any]:
-        data = {"schema": "gacprof.diagnosis/1"} | super().as_dict()
-        del data["parameters"]  # is among the totals
-        if not self.basis:
-            del data["basis"]
-        return data | {
+        data = super().as_dict() | {
             "tokens": {str(m): weight for m, weight in self.tokens.items()},
-            "totals": self.totals(),
             "dims": list(self.frame_rows()),
         }
+        del data["parameters"]  # is among the totals
+        parts = {name: data.pop(name) for name in ("weights", "dims", "notes", "basis")}
+        if not self.basis:
+            del parts["basis"]
+        return {"schema": "gacprof.diagnosis/1", **data, "totals": self.totals(), **parts}
 
 
 def by_rules(found: Diagnosis, basis: str) -> Diagnosis:
