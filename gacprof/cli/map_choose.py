@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -57,41 +57,38 @@ def candidates(
 
     With several maps: dims safe on all of them; where a side has none, its least worst one.
     """
+    from gacprof.cliffmap.intersect import intersect as common
+    from gacprof.cliffmap.intersect import intersect_uses
+
     loaded = options.load_maps(*_names(maps, more, least=1))
     limits: dict[str, Any] = {
         "window": options.window(window), "below": below, "above": above, "count": count,
     }  # fmt: skip
     if not every and all(limit is None for limit in limits.values()):
         limits |= {"below": EACH_SIDE, "above": EACH_SIDE}
-    words = f"{which.axis} of {which.operator}"
+    limits["safe_only"] = not unsafe
+    words, one = f"{which.axis} of {which.operator}", loaded[0] if len(loaded) == 1 else None
     if uses:
         if which.operator or which.axis or which.fixed or which.flag:
             raise MapError("--use says operator, axis and dims itself: leave out --op and the like")
         words = " and ".join(uses)
         wanted = [options.use(text, which.dtype, loaded) for text in uses]
-        found = _jointly(loaded, wanted, near, limits, unsafe)
+        found: Sequence[Any] = (
+            one.joint_candidates(wanted, near, **limits)
+            if one
+            else intersect_uses(loaded, wanted).choose(near, **limits)
+        )
     else:
         op, ax, about = which.of(loaded)
-        found = _singly(loaded, op, ax, near, limits, unsafe, about)
-        if not as_json:
-            for m in loaded:
-                _say_curve(m, m.curve(op, ax, near=near, **about), near)
+        found = (
+            one.candidates(op, axis=ax, near=near, **limits, **about)
+            if one
+            else common(loaded, op, ax, near=near, **about).choose(near, **limits)
+        )
+        for m in loaded if not as_json else ():
+            _say_curve(m, m.curve(op, ax, near=near, **about), near)
     names = [m.name for m in loaded]
     emit(found, as_json, _print_found, names, f"{words} near {near}", unsafe)
-
-
-def _singly(
-    maps: Sequence[CliffMap], operator: str, axis: str, near: int,
-    limits: Mapping[str, Any], unsafe: bool, about: Mapping[str, Any],
-) -> list[Any]:  # fmt: skip
-    if len(maps) == 1:
-        return maps[0].candidates(
-            operator, axis=axis, near=near, safe_only=not unsafe, **limits, **about
-        )
-    from gacprof.cliffmap.intersect import intersect
-
-    both = intersect(maps, operator, axis, near=near, **about)
-    return both.choose(near, safe_only=not unsafe, **limits)
 
 
 def _say_curve(cliff_map: CliffMap, curve: Curve, near: int) -> None:
@@ -99,16 +96,6 @@ def _say_curve(cliff_map: CliffMap, curve: Curve, near: int) -> None:
     first, last = curve.points.d[0], curve.coverage.settled
     if not first <= near <= last:
         say(f"  {near} is outside of what it can judge: {first} to {last}")
-
-
-def _jointly(
-    maps: Sequence[CliffMap], uses: Any, near: int, limits: Mapping[str, Any], unsafe: bool
-) -> list[Any]:
-    if len(maps) == 1:
-        return maps[0].joint_candidates(uses, near, safe_only=not unsafe, **limits)
-    from gacprof.cliffmap.intersect import intersect_uses
-
-    return intersect_uses(maps, uses).choose(near, safe_only=not unsafe, **limits)
 
 
 @grouped
@@ -170,13 +157,8 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
     for letter, name in zip(letters, names, strict=True):
         say(f"{letter}: {name}")
     ruled = set(found[0].tiers)
-    columns, rows = (
-        ["d", "verdict", "worst", "at most"],
-        [
-            [dim.d, dim.verdict, percent(dim.worst_penalty), at_most(dim.penalty_high)]
-            for dim in found
-        ],
-    )
+    columns = ["d", "verdict", "worst", "at most"]
+    rows = [[d.d, d.verdict, percent(d.worst_penalty), at_most(d.penalty_high)] for d in found]
     for letter, name in zip(letters, names, strict=True):
         columns += [f"{letter}, tier"] if name in ruled else [f"{letter}, µs", f"{letter}, %"]
         for row, dim in zip(rows, found, strict=True):
