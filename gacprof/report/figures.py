@@ -74,8 +74,22 @@ class View:
 
     @property
     def shown(self) -> tuple[int, int]:
-        """The first and the last dim."""
-        return shown_range(self.curve, self.asked)
+        """The first and the last measured dim of the picture: those around ``asked``, up to the
+        next frontier above; else the stretch that holds most dims where it is a small part of the
+        axis; else all."""
+        dims = self.curve.points.d
+        within = [d for d in self.asked if dims[0] <= d <= dims[-1]]
+        if within:
+            margin = max(8, (max(within) - min(within)) // 4)
+            above = next((d for d in self.curve.frontier if d >= max(within)), dims[-1])
+            low, high = min(within) - margin, max(above, max(within) + margin)
+        else:
+            longest = max(runs(dims, dims), key=len)
+            low, high = longest[0], longest[-1]
+            if 2 * len(longest) < len(dims) or DENSE * (high - low) > dims[-1] - dims[0]:
+                return dims[0], dims[-1]
+        shown = [d for d in dims if low <= d <= high]
+        return (shown[0], shown[-1]) if len(shown) > 1 else (dims[0], dims[-1])
 
 
 def staircase(
@@ -122,7 +136,7 @@ def side_by_side(
 
 def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     """Draw one curve into existing axes."""
-    first, last = shown_range(curve, asked)
+    first, last = View(curve, asked).shown
     within = [us for d, us in latencies(curve).items() if first <= d <= last]
     factor, unit = (1.0, "") if curve.by_rules else latency_unit(within)
     _draw_classes(axes, curve, factor)
@@ -141,25 +155,6 @@ def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     right = 0.07 if last in curve.frontier else 0.02  # room for the last one's label
     axes.set_xlim(first - 0.02 * (last - first), last + right * (last - first))
     dim_ticks(axes, first, last)
-
-
-def shown_range(curve: Curve, asked: Sequence[int] = ()) -> tuple[int, int]:
-    """The first and the last measured dim that a picture shows: those around ``asked``, up to the
-    next frontier above; else the stretch that holds most dims where it is a small part of the
-    axis; else all."""
-    dims = curve.points.d
-    within = [d for d in asked if dims[0] <= d <= dims[-1]]
-    if within:
-        margin = max(8, (max(within) - min(within)) // 4)
-        above = next((d for d in curve.frontier if d >= max(within)), dims[-1])
-        low, high = min(within) - margin, max(above, max(within) + margin)
-    else:
-        longest = max(runs(dims, dims), key=len)
-        low, high = longest[0], longest[-1]
-        if 2 * len(longest) < len(dims) or DENSE * (high - low) > dims[-1] - dims[0]:
-            return dims[0], dims[-1]
-    shown = [d for d in dims if low <= d <= high]
-    return (shown[0], shown[-1]) if len(shown) > 1 else (dims[0], dims[-1])
 
 
 def _draw_bands(axes: Axes, curve: Curve) -> None:
@@ -244,11 +239,11 @@ def runs(within: Sequence[int], members: Sequence[int]) -> list[list[int]]:
 
 def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
     """The intervals of dims that are neither safe nor misaligned."""
-    p = curve.points
+    p, undecided = curve.points, set(curve.undecided)
     bars = [
         (d, factor * us, factor * (us - (low or us)), factor * ((high or us) - us))
         for d, us, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
-        if d in curve.undecided
+        if d in undecided
     ]
     if not bars:
         return
