@@ -357,8 +357,10 @@ def _break_even(ranks_of: Model | Sequence[tuple[int, int]]) -> int:
     from gacprof.cliffmap.ranks import break_even_rank
     from gacprof.sweeping.for_checkpoint import dense_shapes
 
-    pairs = isinstance(ranks_of, list | tuple)
-    shapes = ranks_of if pairs else dense_shapes(inventory_for(ranks_of))  # type: ignore[arg-type]
+    if isinstance(ranks_of, list | tuple):
+        shapes = list(ranks_of)
+    else:
+        shapes = dense_shapes(inventory_for(ranks_of))  # type: ignore[arg-type]
     return max(1, *(break_even_rank(*shape) for shape in shapes))
 
 

@@ -89,11 +89,11 @@ def realign(
         elif strategy is not None:
             result = gacprof.realign_by_strategy(
                 checkpoint,
-                strategy,
+                strategy,  # type: ignore[arg-type]  # checked there, with a message
                 out,
                 base=base,
-                progress=advance,  # type: ignore[arg-type]
-            )  # an unknown strategy is refused there, with a message
+                progress=advance,
+            )
         elif fuse_all:
             result = gacprof.fuse(checkpoint, out, module or None, progress=advance)
         else:
