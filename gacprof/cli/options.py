@@ -31,7 +31,9 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
         found = inspect.signature(owner).parameters.values()
         return [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in found]
 
-    groups = {p.name: p.annotation for p in declared(verb) if is_dataclass(p.annotation)}
+    groups: dict[str, Any] = {
+        p.name: p.annotation for p in declared(verb) if is_dataclass(p.annotation)
+    }
     options = [
         o for p in declared(verb) for o in (declared(groups[p.name]) if p.name in groups else [p])
     ]

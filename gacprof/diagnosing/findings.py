@@ -185,7 +185,7 @@ class Diagnosis(Framed, Record):
 
 def by_rules(found: Diagnosis, basis: str) -> Diagnosis:
     """The same verdicts and advice without a time or a penalty: tiers are neither."""
-    untimed = dict.fromkeys(
+    untimed: dict[str, Any] = dict.fromkeys(
         ("penalty", "penalty_low", "penalty_high", "latency_us", "best_latency_us")
     )
     return replace(
