@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
     from gacprof.core import Progress
     from gacprof.core.points import Flag
+    from gacprof.devices.device import Device
     from gacprof.diagnosing.predict import Tokens
     from gacprof.explain.causes import Explanation
     from gacprof.fleet.cluster import Cluster
@@ -240,15 +241,13 @@ def estimate_sweep(
 ) -> dict[str, Any]:
     """What a sweep would measure, and how long it may take: a few blocks tell, where the device
     is here."""
-    from gacprof.devices.device import open_device
     from gacprof.sweeping.estimate import estimate
 
     kind = _kind(device)
     curves, points, timing = suite.curves(kind), suite.points(kind), suite.timing
     budget_s = budget_s or timing.budget_s
-    try:
-        opened = open_device(None if device == "all" else device)
-    except MeasurementError:  # not here, as in planning for another machine
+    opened = _if_here(device)
+    if opened is None:
         found = estimate(suite, kind, "", None, budget_s)
     else:
         with closing(opened):
@@ -260,6 +259,16 @@ def estimate_sweep(
         "estimated_from_calls": found.calls, "budget_s": budget_s,
         "longest_s": round(found.longest_s, 1), "of": [str(point) for point in points],
     }  # fmt: skip
+
+
+def _if_here(device: str | None) -> Device | None:
+    """The device, opened; None where it is not here, as in planning for another machine."""
+    from gacprof.devices.device import open_device
+
+    try:
+        return open_device(None if device == "all" else device)
+    except MeasurementError:
+        return None
 
 
 def _kind(device: str | None) -> str:
