@@ -40,71 +40,37 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "CliffMap": "gacprof.cliffmap",
-    "Constraints": "gacprof.planning.request",
-    "GacprofError": "gacprof.core.errors",
-    "Plan": "gacprof.planning",
-    "Suite": "gacprof.sweeping",
-    "align": "gacprof.compressing.choosing",
-    "bench": "gacprof.evaluation",
-    "bench_engine": "gacprof.evaluation",
-    "build_map": "gacprof.api",
-    "compress": "gacprof.compressing.run",
-    "diagnose": "gacprof.diagnosing",
-    "evaluate": "gacprof.evaluation",
-    "explain_dim": "gacprof.api",
-    "export": "gacprof.exporting",
-    "fuse": "gacprof.resizing",
-    "import_gguf": "gacprof.resizing",
-    "load_model": "gacprof.checkpoint.load",
-    "operator": "gacprof.operators.own",
-    "pareto": "gacprof.api",
-    "plan": "gacprof.planning",
-    "realign": "gacprof.resizing",
-    "realign_by_strategy": "gacprof.resizing",
-    "realign_uniform": "gacprof.resizing",
-    "safe_ranks": "gacprof.cliffmap.ranks",
-    "scan": "gacprof.checkpoint",
-    "shipped_maps": "gacprof.cliffmap",
-    "sweep": "gacprof.api",
-    "verify": "gacprof.evaluation",
-    "write_report": "gacprof.api",
-}
-"""Public name → the module that has it; imported on first use."""
+_NAMES = {
+    "gacprof.api": ("build_map", "explain_dim", "pareto", "sweep", "write_report"),
+    "gacprof.checkpoint": ("scan",),
+    "gacprof.checkpoint.load": ("load_model",),
+    "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
+    "gacprof.cliffmap.ranks": ("safe_ranks",),
+    "gacprof.compressing.choosing": ("align",),
+    "gacprof.compressing.run": ("compress",),
+    "gacprof.core.errors": ("GacprofError",),
+    "gacprof.diagnosing": ("diagnose",),
+    "gacprof.evaluation": ("bench", "bench_engine", "evaluate", "verify"),
+    "gacprof.exporting": ("export",),
+    "gacprof.operators.own": ("operator",),
+    "gacprof.planning": ("Plan", "plan"),
+    "gacprof.planning.request": ("Constraints",),
+    "gacprof.resizing": (
+        "fuse", "import_gguf", "realign", "realign_by_strategy", "realign_uniform",
+    ),
+    "gacprof.sweeping": ("Suite",),
+}  # fmt: skip
+"""Public names by the module that has them; imported on first use."""
+
+_WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "CliffMap",
-    "Constraints",
-    "GacprofError",
-    "Plan",
-    "Suite",
-    "__version__",
-    "align",
-    "bench",
-    "bench_engine",
-    "build_map",
-    "compress",
-    "diagnose",
-    "evaluate",
-    "explain_dim",
-    "export",
-    "fuse",
-    "import_gguf",
-    "load_model",
-    "operator",
-    "pareto",
-    "plan",
-    "realign",
-    "realign_by_strategy",
-    "realign_uniform",
-    "safe_ranks",
-    "scan",
-    "shipped_maps",
-    "sweep",
-    "verify",
-    "write_report",
-]
+    "CliffMap", "Constraints", "GacprofError", "Plan", "Suite", "__version__", "align", "bench",
+    "bench_engine", "build_map", "compress", "diagnose", "evaluate", "explain_dim", "export",
+    "fuse", "import_gguf", "load_model", "operator", "pareto", "plan", "realign",
+    "realign_by_strategy", "realign_uniform", "safe_ranks", "scan", "shipped_maps", "sweep",
+    "verify", "write_report",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from gacprof.api import build_map, explain_dim, pareto, sweep, write_report

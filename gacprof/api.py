@@ -7,7 +7,7 @@ from there by :mod:`gacprof`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,25 +246,19 @@ def estimate_sweep(
     kind = _kind(device)
     curves, points, timing = suite.curves(kind), suite.points(kind), suite.timing
     budget_s = budget_s or timing.budget_s
-    with ExitStack() as stack:
-        opened = _if_here(device)
-        if opened:
-            stack.callback(opened.close)
-        name = opened.environment.name if opened else ""
-        found = estimate(suite, kind, name, opened, budget_s)
+    opened = _if_here(device)
+    if opened is None:
+        found = estimate(suite, kind, "", None, budget_s)
+    else:
+        with closing(opened):
+            found = estimate(suite, kind, opened.environment.name, opened, budget_s)
     return {
-        "suite": suite.name,
-        "device": kind,
-        "curves": len(curves),
-        "points": len(points),
+        "suite": suite.name, "device": kind, "curves": len(curves), "points": len(points),
         "refined_curves": sum(bool(curve.refined) for curve in curves),
-        "processes": timing.processes,
-        "estimated_s": round(found.seconds, 1),
-        "estimated_from_calls": found.calls,
-        "budget_s": budget_s,
-        "longest_s": round(found.longest_s, 1),
-        "of": [str(point) for point in points],
-    }
+        "processes": timing.processes, "estimated_s": round(found.seconds, 1),
+        "estimated_from_calls": found.calls, "budget_s": budget_s,
+        "longest_s": round(found.longest_s, 1), "of": [str(point) for point in points],
+    }  # fmt: skip
 
 
 def _if_here(device: str | None) -> Device | None:
@@ -338,18 +332,16 @@ def map_by_rules(
     torch: str,
     *,
     suite: Suite | Mapping[str, Any] | str | Path | None = None,
-    model: Model | None = None,
     ranks_of: Model | Sequence[tuple[int, int]] | None = None,
     ranks: tuple[int, int] | None = None,
-    tokens: Tokens | None = None,
     dtypes: Sequence[str] = (),
-    window: float = 0.25,
-    preset: str | None = None,
     name: str | None = None,
+    **shapes: Any,
 ) -> CliffMap:
     """A map for a GPU that is not at hand (``h100``), with a PyTorch release (``2.11``): tiers by
-    rules, no latencies. What it is of is asked as in :func:`sweep`; by default the suite ``full``.
-    ``ranks`` default to all up to where a pair is as large as its dense weight.
+    rules, no latencies. What it is of is asked as in :func:`sweep` (``shapes`` may be ``model``,
+    ``tokens``, ``window`` and ``preset``); by default the suite ``full``. ``ranks`` default to all
+    up to where a pair is as large as its dense weight.
 
     Raises :class:`MapError` for a GPU, a release or a data type without rules.
     """
@@ -358,21 +350,14 @@ def map_by_rules(
 
     about = target(gpu, torch)
     wanted = [about.dtype(dtype) for dtype in dtypes] or ["auto"]
-    if suite is model is ranks_of is None:
+    if suite is ranks_of is shapes.get("model") is None:
         suite = "full"
     if ranks_of is not None and ranks is None:
         ranks = (1, _break_even(ranks_of))
-    chosen = [
-        make_suite(
-            suite, model=model, ranks_of=ranks_of, ranks=ranks, tokens=tokens,
-            dtype="auto", window=window, preset=preset,
-        ).in_dtype(dtype)
-        for dtype in wanted
-    ]  # fmt: skip
+    made = make_suite(suite, ranks_of=ranks_of, ranks=ranks, **shapes)
+    chosen = [made.in_dtype(dtype) for dtype in wanted]
     curves = {plan.key: (plan.axis, plan.points) for one in chosen for plan in one.curves("cuda")}
-    return judge(
-        curves.values(), about, name=name or f"{about.sheet.key}-rules", suite=chosen[0].name
-    )
+    return judge(curves.values(), about, name=name or f"{about.sheet.key}-rules", suite=made.name)
 
 
 def _break_even(ranks_of: Model | Sequence[tuple[int, int]]) -> int:
@@ -414,9 +399,8 @@ def explain_dim(
             f"the map '{loaded.name}' is by rules, nothing in it was measured: 'gacprof map show "
             f"{cliff_map} --op {operator}' says which rules its dims follow"
         )
-    folder = None
-    if samples is not None:
-        folder = Path(samples)
+    folder = None if samples is None else Path(samples)
+    if folder is not None:
         _check_counters(folder, loaded)
     elif not isinstance(cliff_map, CliffMap) and Path(cliff_map).is_file():
         folder = Path(cliff_map).parent
@@ -462,10 +446,10 @@ def pareto(
     from gacprof.planning import PlanRequest
     from gacprof.planning.pareto import pareto as weigh
 
-    inventory = inventory_for(checkpoint)
-    loaded = CliffMap.load(cliff_map)
-    request = PlanRequest(objective, **limits)
-    return weigh(inventory, loaded, request, budgets=budgets, grid=grid, progress=progress)
+    return weigh(
+        inventory_for(checkpoint), CliffMap.load(cliff_map), PlanRequest(objective, **limits),
+        budgets=budgets, grid=grid, progress=progress,
+    )  # fmt: skip
 
 
 def write_report(

@@ -14,16 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gacprof.cli import (
-    compressing,
-    evaluating,
-    evidence,
-    fleet,
-    maps,
-    measuring,
-    models,
-    planning,
-)
+from gacprof.cli import compressing, evaluating, evidence, maps, measuring, models, planning
 from gacprof.cli.printing import complain, print_json
 from gacprof.core.errors import GacprofError
 from gacprof.devices.threads import short_waits
@@ -43,7 +34,7 @@ for verb in (
 app.command("eval")(evaluating.evaluate)
 app.add_typer(maps.app, name="map")
 app.add_typer(evidence.app, name="evidence")
-app.add_typer(fleet.app, name="fleet")
+app.add_typer(measuring.app, name="fleet")
 
 
 def _version(asked: bool) -> None:

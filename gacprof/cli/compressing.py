@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import Checkpoint, EngineOption, Fleet, OneDevice, Tokens, workload
+from gacprof.cli.options import Checkpoint, EngineOption, Fleet, OneDevice, Tokenizer, Tokens
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
 from gacprof.core.formatting import microseconds, percent
 
@@ -56,9 +56,7 @@ def compress(
     scope: Annotated[
         str | None, Option(help="llm-pruner: local (one share for all layers) or global.")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, Option(help="A folder with a tokenizer; default: the model's.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     device: OneDevice = None,
     work: Annotated[
         Path | None,
@@ -78,28 +76,12 @@ def compress(
     own = {"alpha": alpha, "group_size": group_size, "scope": scope}
     with progress(method), tasks_on(fleet, device) as tasks:
         result = gacprof.compress(
-            model,
-            out,
-            method=method,
-            ratio=ratio,
-            cliff_map=cliff_map,
-            round_to=round_to,
-            objective=objective,
-            score=score,
-            latency_limit_us=latency_limit,
-            tokens=None if tokens is None else workload(tokens),
-            window=window,
-            preset=engine,
-            calib=calib,
-            windows=windows,
-            length=length,
-            tokenizer=tokenizer,
-            device=device,
-            work=work,
+            model, out, method=method, ratio=ratio, cliff_map=cliff_map, round_to=round_to,
+            objective=objective, score=score, latency_limit_us=latency_limit, tokens=tokens,
+            window=window, preset=engine, calib=calib, windows=windows, length=length,
+            tokenizer=tokenizer, device=device, work=work, tell=_step, tasks=tasks,
             options={name: value for name, value in own.items() if value is not None},
-            tell=_step,
-            tasks=tasks,
-        )
+        )  # fmt: skip
     emit(result, as_json, print_compressed)
 
 
@@ -133,13 +115,12 @@ def print_compressed(result: CompressResult) -> None:
             f"aligned by the map {result.plan.map}: {result.aligned} of {count} dims are safe, "
             f"{result.undecided} undecided, none misaligned"
         )
-        if result.plan.basis:
-            say(f"{result.plan.basis}: what that gains is not known")
-    if result.plan is not None and not result.plan.basis:
         before, after = result.plan.predicted_before_us, result.plan.predicted_after_us
         change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
         say(
-            f"predicted time in these products: {microseconds(before) or 'unknown'} at the "
+            f"{result.plan.basis}: what that gains is not known"
+            if result.plan.basis
+            else f"predicted time in these products: {microseconds(before) or 'unknown'} at the "
             f"method's own sizes → {microseconds(after) or 'unknown'}{change}"
         )
     say(
@@ -162,9 +143,7 @@ def export(
     blocks_of: Annotated[
         int | None, Option(help="Of vllm-native: 256 pads widths for SGLang, TensorRT-LLM, mlx.")
     ] = None,
-    tokenizer: Annotated[
-        Path | None, Option(help="The tokenizer's folder; default: the checkpoint's.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     tokenizer_pre: Annotated[
         str | None, Option(help="Of gguf: llama.cpp's name of the pre-tokenizer.")
     ] = None,
@@ -178,16 +157,10 @@ def export(
 
     with progress("export") as advance:
         done = gacprof.export(
-            checkpoint,
-            to,
-            out,
-            type=type_,
-            blocks_of=blocks_of,
-            tokenizer=tokenizer,
-            tokenizer_pre=tokenizer_pre,
+            checkpoint, to, out, type=type_, blocks_of=blocks_of, tokenizer=tokenizer,
+            tokenizer_pre=tokenizer_pre, progress=advance,
             check=check,  # type: ignore[arg-type]  # checked there, with a message
-            progress=advance,
-        )
+        )  # fmt: skip
     emit(done, as_json, print_exported)
     if not done.check.passed:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import Fleet, OneDevice
+from gacprof.cli.options import Fleet, OneDevice, Tokenizer
 from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
 from gacprof.core.formatting import interval, percent
@@ -27,9 +27,7 @@ def evaluate(
         Path | None,
         Option(help="Multiple choice: JSON lines with question, choices and answer (an index)."),
     ] = None,
-    tokenizer: Annotated[
-        Path | None, Option(help="A folder with a tokenizer. Default: the models' own.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     window: Annotated[
         int | None, Option(min=1, help="Tokens seen at once. Default: 1024, or the positions.")
     ] = None,
@@ -163,14 +161,11 @@ def print_task_scores(found: TaskScores) -> None:
     label = dict(zip(names, labelled(names), strict=True))
     rows = [
         (
-            label[s.model],
-            s.task,
-            s.metric,
-            f"{s.value:.4f}",
+            label[s.model], s.task, s.metric, f"{s.value:.4f}",
             None if s.error is None else f"{s.error:.4f}",
         )
         for s in found.scores
-    ]
+    ]  # fmt: skip
     print_table("", ("model", "task", "metric", "value", "standard error"), rows)
     say(f"lm-evaluation-harness {found.version}")
 

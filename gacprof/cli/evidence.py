@@ -310,7 +310,7 @@ def explain(
 
 
 def _print_explanation(found: Explanation, cliff_map: str) -> None:
-    from gacprof.report.terminal import staircase_text
+    from gacprof.report.figures import staircase_text
 
     say(found.row)
     rows = [

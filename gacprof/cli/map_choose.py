@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from gacprof.cli import options
-from gacprof.cli.options import Axis, Dtype, Fixed, Flags, Operator
+from gacprof.cli.options import CurveOptions, grouped
 from gacprof.cli.printing import Json, emit, print_json, print_table, say
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import at_most, microseconds, percent
@@ -27,12 +27,13 @@ Maps = Annotated[
 MoreMaps = Annotated[list[str] | None, Option("--map", help="The same; repeatable.")]
 
 
+@grouped
 def candidates(
     near: Annotated[int, Option(min=1, help="The dim that a compressor chose.")],
     maps: Maps = None,
     more: MoreMaps = None,
-    operator: Operator = None,
-    axis: Axis = None,
+    *,
+    which: CurveOptions,
     uses: Annotated[
         list[str] | None,
         Option(
@@ -42,9 +43,6 @@ def candidates(
             "a rank is linear:N:M=512,K=4096 and linear:K:M=512,N=4096.",
         ),
     ] = None,
-    dtype: Dtype = None,
-    fixed: Fixed = None,
-    flag: Flags = None,
     window: Annotated[
         str | None, Option(help="Only within ±16, or from 96:160.", metavar="D|FIRST:LAST")
     ] = None,
@@ -59,43 +57,38 @@ def candidates(
 
     With several maps: dims safe on all of them; where a side has none, its least worst one.
     """
+    from gacprof.cliffmap.intersect import intersect as common
+    from gacprof.cliffmap.intersect import intersect_uses
+
     loaded = options.load_maps(*_names(maps, more, least=1))
     limits: dict[str, Any] = {
         "window": options.window(window), "below": below, "above": above, "count": count,
     }  # fmt: skip
     if not every and all(limit is None for limit in limits.values()):
         limits |= {"below": EACH_SIDE, "above": EACH_SIDE}
-    words = f"{axis} of {operator}"
+    limits["safe_only"] = not unsafe
+    words, one = f"{which.axis} of {which.operator}", loaded[0] if len(loaded) == 1 else None
     if uses:
-        if operator or axis or fixed or flag:
+        if which.operator or which.axis or which.fixed or which.flag:
             raise MapError("--use says operator, axis and dims itself: leave out --op and the like")
         words = " and ".join(uses)
-        wanted = [options.use(text, dtype, loaded) for text in uses]
-        found = _jointly(loaded, wanted, near, limits, unsafe)
+        wanted = [options.use(text, which.dtype, loaded) for text in uses]
+        found: Sequence[Any] = (
+            one.joint_candidates(wanted, near, **limits)
+            if one
+            else intersect_uses(loaded, wanted).choose(near, **limits)
+        )
     else:
-        op, ax = options.one_axis(operator, axis)
-        sizes = options.known_sizes(loaded, op, ax, fixed)
-        about: dict[str, Any] = {"dtype": dtype, "flags": options.flags(flag), **sizes}
-        found = _singly(loaded, op, ax, near, limits, unsafe, about)
-        if not as_json:
-            for m in loaded:
-                _say_curve(m, m.curve(op, ax, near=near, **about), near)
+        op, ax, about = which.of(loaded)
+        found = (
+            one.candidates(op, axis=ax, near=near, **limits, **about)
+            if one
+            else common(loaded, op, ax, near=near, **about).choose(near, **limits)
+        )
+        for m in loaded if not as_json else ():
+            _say_curve(m, m.curve(op, ax, near=near, **about), near)
     names = [m.name for m in loaded]
     emit(found, as_json, _print_found, names, f"{words} near {near}", unsafe)
-
-
-def _singly(
-    maps: Sequence[CliffMap], operator: str, axis: str, near: int,
-    limits: Mapping[str, Any], unsafe: bool, about: Mapping[str, Any],
-) -> list[Any]:  # fmt: skip
-    if len(maps) == 1:
-        return maps[0].candidates(
-            operator, axis=axis, near=near, safe_only=not unsafe, **limits, **about
-        )
-    from gacprof.cliffmap.intersect import intersect
-
-    both = intersect(maps, operator, axis, near=near, **about)
-    return both.choose(near, safe_only=not unsafe, **limits)
 
 
 def _say_curve(cliff_map: CliffMap, curve: Curve, near: int) -> None:
@@ -105,33 +98,20 @@ def _say_curve(cliff_map: CliffMap, curve: Curve, near: int) -> None:
         say(f"  {near} is outside of what it can judge: {first} to {last}")
 
 
-def _jointly(
-    maps: Sequence[CliffMap], uses: Any, near: int, limits: Mapping[str, Any], unsafe: bool
-) -> list[Any]:
-    if len(maps) == 1:
-        return maps[0].joint_candidates(uses, near, safe_only=not unsafe, **limits)
-    from gacprof.cliffmap.intersect import intersect_uses
-
-    return intersect_uses(maps, uses).choose(near, safe_only=not unsafe, **limits)
-
-
+@grouped
 def intersect(
     maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="Two maps or more.")],
-    operator: Operator = None,
-    axis: Axis = None,
+    *,
+    which: CurveOptions,
     near: Annotated[int | None, Option(min=1, help="Only around this dim.")] = None,
-    dtype: Dtype = None,
-    fixed: Fixed = None,
-    flag: Flags = None,
     as_json: bool = Json,
 ) -> None:
     """Print the dims that are safe on all maps; where there is none, the least worst ones."""
     from gacprof.cliffmap.intersect import intersect as common
 
     loaded = options.load_maps(*_names(maps, None, least=2))
-    op, ax = options.one_axis(operator, axis)
-    sizes = options.known_sizes(loaded, op, ax, fixed)
-    both = common(loaded, op, ax, dtype, options.flags(flag), near=near, **sizes)
+    op, ax, about = which.of(loaded)
+    both = common(loaded, op, ax, near=near, **about)
     shown = _shown(both, near)
     if as_json:
         around = {} if near is None else {"near": near, "found": [s.as_dict() for s in shown]}
@@ -177,34 +157,20 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
     for letter, name in zip(letters, names, strict=True):
         say(f"{letter}: {name}")
     ruled = set(found[0].tiers)
-    of_each = (
-        f"{letter}, {what}"
-        for letter, name in zip(letters, names, strict=True)
-        for what in (("tier",) if name in ruled else ("µs", "%"))
-    )
-    columns = ["d", "verdict", "worst", "at most", *of_each]
-    rows = [
-        (
-            dim.d, dim.verdict, percent(dim.worst_penalty), at_most(dim.penalty_high),
-            *(
-                cell
-                for name in names
-                for cell in _of_map(dim, name)
-            ),
-        )
-        for dim in found
-    ]  # fmt: skip
+    columns = ["d", "verdict", "worst", "at most"]
+    rows = [[d.d, d.verdict, percent(d.worst_penalty), at_most(d.penalty_high)] for d in found]
+    for letter, name in zip(letters, names, strict=True):
+        columns += [f"{letter}, tier"] if name in ruled else [f"{letter}, µs", f"{letter}, %"]
+        for row, dim in zip(rows, found, strict=True):
+            if name in ruled:
+                row.append(f"{dim.tiers[name]:g}")
+            else:
+                row += [f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}"]
     print_table(words, columns, rows)
     for name in found[0].tiers:
         say(f"{name}: {BASIS}")
     if len(ruled) < len(names):
         _say_tolerance(found)
-
-
-def _of_map(dim: SharedDim, name: str) -> tuple[str, ...]:
-    if name in dim.tiers:
-        return (f"{dim.tiers[name]:g}",)
-    return f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}"
 
 
 def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> None:

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from gacprof.cli import options
-from gacprof.cli.measuring import first_and_last, shapes
 from gacprof.cli.options import (
     Axis,
-    Dtype,
-    Fixed,
-    Flags,
+    CurveOptions,
     MapName,
     Operator,
+    Shapes,
+    chosen_curves,
+    first_and_last,
+    grouped,
     load_maps,
-    token_counts,
 )
 from gacprof.cli.printing import Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError, ReportError
@@ -40,7 +39,9 @@ SHOWN = 12
 """Counter-examples of a curve that are listed."""
 
 
+@grouped
 def rules(
+    *,
     out: Annotated[Path, Option(help="The map's file.")],
     gpu: Annotated[str, Option(help="a100, a10, l4, l40s, rtx4090, h100, h100-pcie, h200, b200 …")],
     torch: Annotated[str, Option(help="The PyTorch release to be served with, as 2.11.")],
@@ -51,27 +52,14 @@ def rules(
             metavar="DTYPE,…",
         ),
     ] = None,
-    checkpoint: Annotated[
-        str | None, Option("--for", help="This checkpoint's own shapes and what they may become.")
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        Option("--ranks", metavar="DENSE|OUTxIN,…", help="Factor pairs of this dense checkpoint."),
-    ] = None,
+    suite: Annotated[str | None, Option(help="A suite's name or file. Default: full.")] = None,
+    shapes: Shapes,
     rank_range: Annotated[
         str | None,
         Option(
             "--range", metavar="FIRST:LAST", help="The ranks. Default: all that save something."
         ),
     ] = None,
-    suite: Annotated[str | None, Option(help="A suite's name or file. Default: full.")] = None,
-    tokens: Annotated[
-        str | None, Option(help="Token counts, with --for and --ranks.", metavar="M,M,…")
-    ] = None,
-    window: Annotated[
-        float, Option(min=0.0, max=4.0, help="With --for: within ± this share.")
-    ] = 0.25,
-    preset: Annotated[str | None, Option(metavar="ENGINE[,…]", help="With --for.")] = None,
     name: Annotated[str | None, Option(help="Default: GPU-rules.")] = None,
     as_json: bool = Json,
 ) -> None:
@@ -82,11 +70,10 @@ def rules(
     from gacprof.cliffmap.storage import map_facts
 
     refuse_to_replace(out, "cliff map", is_map)
+    dtypes = [part.strip() for part in dtype.split(",")] if dtype else ()
     made = api.map_by_rules(
-        gpu, torch, suite=suite, model=checkpoint, ranks_of=shapes(ranks),
-        ranks=first_and_last(rank_range), tokens=None if tokens is None else token_counts(tokens),
-        dtypes=[part.strip() for part in dtype.split(",")] if dtype else (), window=window,
-        preset=preset, name=name,
+        gpu, torch, suite=suite, ranks=first_and_last(rank_range), dtypes=dtypes, name=name,
+        **shapes.asked(),
     )  # fmt: skip
     made.save(out)
     if as_json:
@@ -209,22 +196,14 @@ def table(
     """Print what the map's curves ask of their dims, and what it costs not to comply."""
     from gacprof.report.tables import map_table, render
 
-    (loaded,) = options.load_maps(cliff_map)
-    curves = [
-        curve for curve in loaded.curves
-        if operator in (None, curve.operator) and axis in (None, curve.axis)
-    ]  # fmt: skip
-    if not curves:
-        raise MapError(f"the map '{loaded.name}' has no such curve: 'gacprof map show' lists them")
-    made = map_table(loaded, name, curves)
+    (loaded,) = load_maps(cliff_map)
+    made = map_table(loaded, name, chosen_curves(loaded, operator, axis))
     text = render(made, form)
     if out is not None:
-        _write(text, out, form)
+        _write(text, out, form, quiet=as_json)
     if as_json:
         print_json(made.as_dict(), "table")
-    elif out is not None:
-        say(f"{form}: {out}")
-    else:
+    elif out is None:
         print(text, end="")
         if form == "csv":  # it has no place for them
             print("".join(f"{note}\n" for note in made.notes), end="", file=sys.stderr)
@@ -243,7 +222,7 @@ def export(
     as_json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print what a compressor can be fed: safe dims by axis, and ready values for its option."""
-    (loaded,) = options.load_maps(cliff_map)
+    (loaded,) = load_maps(cliff_map)
     form = "json" if as_json else form
     if form == "settings" and out is None:
         _print_settings(loaded)
@@ -251,9 +230,8 @@ def export(
     text = _exported(loaded, form)
     if out is None:
         print(text, end="")
-        return
-    _write(text, out, form)
-    say(f"{form}: {out}")
+    else:
+        _write(text, out, form)
 
 
 def _exported(loaded: CliffMap, form: str) -> str:
@@ -297,14 +275,12 @@ def _print_settings(loaded: CliffMap) -> None:
         print_table(words, columns, rows)
 
 
+@grouped
 def figure(
     cliff_map: MapName,
+    *,
     out: Annotated[Path, Option(help="Stem: OUT.svg and OUT.png are written.")],
-    operator: Operator = None,
-    axis: Axis = None,
-    dtype: Dtype = None,
-    fixed: Fixed = None,
-    flag: Flags = None,
+    which: CurveOptions,
     beside: Annotated[
         list[str] | None, Option("--with", metavar="MAP", help="Another map beside it; repeatable.")
     ] = None,
@@ -315,13 +291,18 @@ def figure(
 ) -> None:
     """Draw a map: the staircase of one axis, two devices side by side, or a heat map. Writes SVG
     and PNG."""
+    from gacprof.report.figures import side_by_side, staircase
     from gacprof.report.figures_style import save
 
-    maps = options.load_maps(cliff_map, *(beside or ()))
+    maps = load_maps(cliff_map, *(beside or ()))
     if heat is not None:
-        drawn = _heat(maps, heat, operator or "linear", axis, dtype, fixed, flag)
+        drawn = _heat(maps, heat, which)
     else:
-        drawn = _staircase(maps, operator, axis, dtype, fixed, flag)
+        operator, axis, about = which.of(maps)
+        if len(maps) > 1:
+            drawn = side_by_side(maps, operator, axis, **about)
+        else:
+            drawn = staircase(maps[0], maps[0].curve(operator, axis, **about))
     if out.suffix in (".svg", ".png"):
         out = out.with_suffix("")
     written = save(drawn, out)
@@ -332,35 +313,19 @@ def figure(
         say(str(path))
 
 
-def _heat(
-    maps: list[CliffMap], heat: str, operator: str, axis: str | None,
-    dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
-) -> Figure:  # fmt: skip
+def _heat(maps: list[CliffMap], heat: str, which: CurveOptions) -> Figure:
     from gacprof.report.heat_map import heat_map
 
     across, _, up = (part.strip() for part in heat.partition(","))
     if not across or not up or across == up:
         raise ReportError(f"--heat takes two dims, as K,N, not '{heat}'")
-    if axis or len(maps) > 1:
+    if which.axis or len(maps) > 1:
         raise ReportError("--heat draws one map over its own two dims: leave out --axis and --with")
-    sizes = options.known_sizes(maps, operator, across, fixed)
-    return heat_map(maps[0], operator, (across, up), dtype, options.flags(flag), **sizes)
+    operator = which.operator or "linear"
+    return heat_map(maps[0], operator, (across, up), **which.about(maps, operator, across))
 
 
-def _staircase(
-    maps: list[CliffMap], operator: str | None, axis: str | None,
-    dtype: str | None, fixed: list[str] | None, flag: list[str] | None,
-) -> Figure:  # fmt: skip
-    from gacprof.report.figures import side_by_side, staircase
-
-    op, ax = options.one_axis(operator, axis)
-    sizes = options.known_sizes(maps, op, ax, fixed)
-    if len(maps) > 1:
-        return side_by_side(maps, op, ax, dtype, options.flags(flag), **sizes)
-    return staircase(maps[0], maps[0].curve(op, ax, dtype, options.flags(flag), **sizes))
-
-
-def _write(text: str, out: Path, form: str) -> None:
+def _write(text: str, out: Path, form: str, quiet: bool = False) -> None:
     """Another table or export may be there already, of the same form and the same first line."""
     from gacprof.core.files import beginning, refuse_to_replace, write_text
 
@@ -372,3 +337,5 @@ def _write(text: str, out: Path, form: str) -> None:
         write_text(out, text)
     except OSError as error:
         raise MapError(f"cannot write {out}: {error.strerror or error}") from None
+    if not quiet:
+        say(f"{form}: {out}")

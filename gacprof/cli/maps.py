@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_make
-from gacprof.cli.options import Fixed, MapName, load_maps, sizes
+from gacprof.cli.options import Fixed, MapName, chosen_curves, load_maps, sizes
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -80,7 +80,9 @@ def build(
     if built.file.unmeasured:
         faults.append(f"incomplete: {_unmeasured(built.file.unmeasured)}")
     if faults:
-        complain(f"{'; '.join(faults)}. Go on with '{_more(samples, built)}'")
+        device = " --device cpu" if built.environment.kind == "cpu" else ""
+        more = f"gacprof sweep --resume --out {shlex.quote(str(folder))}{device} --budget {MORE}"
+        complain(f"{'; '.join(faults)}. Go on with '{more}'")
         raise typer.Exit(1)
 
 
@@ -95,13 +97,6 @@ def _unmeasured(curves: Sequence[str]) -> str:
     return f"{count} of the suite not measured, the first is {curves[0]}"
 
 
-def _more(samples: Path, built: CliffMap) -> str:
-    """The command that measures more of the same sweep."""
-    folder = samples if samples.is_dir() else samples.parent
-    device = " --device cpu" if built.environment.kind == "cpu" else ""
-    return f"gacprof sweep --resume --out {shlex.quote(str(folder))}{device} --budget {MORE}"
-
-
 @app.command()
 def show(
     cliff_map: MapName,
@@ -114,15 +109,8 @@ def show(
     """Print a map: its provenance, and per axis its frontier, safe dims and cliffs."""
     (loaded,) = load_maps(cliff_map)
     asked = sizes(fixed)
-    curves = [
-        curve for curve in loaded.curves
-        if operator in (None, curve.operator) and axis in (None, curve.axis)
-        and asked.items() <= curve.fixed.items()
-    ]  # fmt: skip
+    curves = chosen_curves(loaded, operator, axis, asked)
     narrowed = bool(operator or axis or asked)
-    if narrowed and not curves:
-        held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
-        raise MapError(f"the map '{loaded.name}' has no such curve; it has {', '.join(held)}")
     if as_json:
         data = loaded.as_dict()
         wanted = {c.identity for c in curves}
@@ -308,10 +296,6 @@ def _age(days: int | None) -> str | None:
     return None if days is None else "today" if days < 1 else f"{days} d"
 
 
-def _stack(stack: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in stack.items() if version)
-
-
 def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
     """Where a map is from, what it holds; ``brief`` leaves out sources, notes and
     checks that it passed."""
@@ -327,10 +311,10 @@ def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
     )
     age = f", {_age(s['age_days'])} old" if s["age_days"] else ""
     say(f"{s['name']}: {s['device']} ({s['arch']}), {s['provenance']} {s['created'][:10]}{age}")
-    for words, text in (
-        ("source", s["source"]), ("citation", s["citation"]), ("stack", _stack(s["stack"])),
-    ):  # fmt: skip
-        if text and not brief:
+    stack = ", ".join(f"{name} {version}" for name, version in s["stack"].items() if version)
+    told = {"source": s["source"], "citation": s["citation"], "stack": stack}
+    for words, text in told.items() if not brief else ():
+        if text:
             say(f"{words}: {text}")
     cliffs = "" if loaded.by_rules else f", {s['cliffs']} cliffs; noise floor {floor}"
     say(f"{s['curves']} curves, {s['points']} points{cliffs}")
@@ -397,7 +381,7 @@ def _settings_once(curves: Sequence[tuple[str, str]]) -> tuple[list[str], list[s
 
 def _print_curve(curve: Curve, every: bool) -> None:
     from gacprof.cliffmap.schema import BASIS
-    from gacprof.report.terminal import staircase_text
+    from gacprof.report.figures import staircase_text
 
     most = None if every else MOST_LETTERS
     say()

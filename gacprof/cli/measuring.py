@@ -1,10 +1,12 @@
-"""Verbs that measure the device at hand: ``doctor``, ``sweep``, ``demo``."""
+"""Verbs that measure: ``doctor``, ``sweep``, ``demo``; on many devices ``fleet sweep`` (on Ray) and
+``fleet compare``."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,19 +18,48 @@ from gacprof.cli.options import (
     Fixed,
     Flags,
     OneDevice,
-    budget_seconds,
+    Operator,
+    Running,
+    Shapes,
+    first_and_last,
     flags,
+    grouped,
+    load_maps,
     sizes,
-    token_counts,
 )
-from gacprof.cli.printing import Json, emit, print_json, print_table, progress, say, say_notes
-from gacprof.core.errors import MeasurementError, SuiteError
-from gacprof.core.formatting import duration
+from gacprof.cli.printing import (
+    MOST_ROWS,
+    Json,
+    emit,
+    err,
+    interruptible,
+    print_json,
+    print_table,
+    progress,
+    say,
+    say_notes,
+)
+from gacprof.core.errors import MapError, MeasurementError, SuiteError
+from gacprof.core.formatting import dims, duration, percent
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from gacprof.devices.doctor import Component
-    from gacprof.fleet.driver import FleetRun
+    from gacprof.fleet.compare import Comparison
+    from gacprof.fleet.driver import FleetRun, Watch
+    from gacprof.fleet.members import Member
     from gacprof.sweeping import RunSummary
+
+
+app = typer.Typer(no_args_is_help=True, help="Many devices: sweep them (on Ray), compare kinds.")
+
+SHOWN = 16
+"""Devices that the view of a sweep lists; of the others the kinds are summed up."""
+
+Address = Annotated[
+    str, Option(help="auto: this machine's cluster; local: this machine alone; ray://HOST:10001.")
+]
 
 
 def doctor(as_json: bool = Json) -> None:
@@ -44,28 +75,18 @@ def _print_checks(checks: Sequence[Component]) -> None:
     print_table("", ("component", "here", "version", "what follows"), rows)
 
 
+@grouped
 def sweep(
     suite: Annotated[
         str | None, Argument(help="A suite's name (quick, full, cpu, paper …) or a TOML file.")
     ] = None,
+    *,
     device: Annotated[
         str | None,
         Option(help="cpu, cuda, cuda:N, or all (every GPU). Default: the first GPU, else the CPU."),
     ] = None,
     out: Annotated[Path | None, Option(help="Folder for the samples.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Go on with the sweep in --out.")] = False,
-    checkpoint: Annotated[
-        str | None, Option("--for", help="Sweep this checkpoint's own shapes instead.")
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        Option(
-            "--ranks",
-            metavar="DENSE|OUTxIN,…",
-            help="Sweep the factor pairs instead that this dense checkpoint's linear layers, or "
-            "weights of these shapes, would be cut into.",
-        ),
-    ] = None,
+    shapes: Shapes,
     rank_range: Annotated[
         str | None,
         Option("--range", help="Ranks with --ranks, dims with --op.", metavar="FIRST:LAST"),
@@ -76,37 +97,15 @@ def sweep(
     axis: Axis = None,
     fixed: Fixed = None,
     flag: Flags = None,
-    tokens: Annotated[
-        str | None,
-        Option(
-            help="Token counts to serve, with --for and --ranks. Default: 1,1024.", metavar="M,M,…"
-        ),
-    ] = None,
     dtype: Annotated[str, Option(help="Compute dtype, with --for, --ranks, --op.")] = "auto",
-    window: Annotated[
-        float, Option(min=0.0, max=4.0, help="Candidates within ± this share (and 32), with --for.")
-    ] = 0.25,
-    preset: Annotated[
-        str | None,
-        Option(
-            metavar="ENGINE[,…]",
-            help="With --for: sizes that this engine takes too, as vllm,tp=4,marlin.",
-        ),
-    ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be measured.")] = False,
-    budget: Annotated[
-        str | None, Option(help="End after this time; --resume takes the rest.", metavar="8m")
-    ] = None,
     exhaustive: Annotated[
         bool, Option("--exhaustive", help="Measure every point, refine nothing.")
     ] = False,
     isolate: Annotated[
         bool, Option("--isolate/--no-isolate", help="Measure in worker processes, or in this one.")
     ] = True,
-    timeout: Annotated[
-        float, Option(min=0.1, help="Seconds for one block before a worker is replaced.")
-    ] = 60.0,
-    timer: Annotated[str, Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")] = "auto",
+    running: Running,
     lock_clocks: Annotated[
         int | None, Option(min=1, help="Lock the SM clock meanwhile (needs root).", metavar="MHZ")
     ] = None,
@@ -116,25 +115,31 @@ def sweep(
     from gacprof import api
 
     ends = first_and_last(rank_range)
-    own = None if operator is None else _one_curve(operator, axis, ends, fixed, dtype, flag)
-    if own and suite:
-        raise SuiteError(f"give one of a suite ('{suite}') and a curve of your own (--op)")
+    own = None
+    if operator is not None:
+        if suite:
+            raise SuiteError(f"give one of a suite ('{suite}') and a curve of your own (--op)")
+        if axis is None or ends is None:
+            raise SuiteError(
+                "--op goes with --axis and --range: --op linear --axis K --range 64:128"
+            )
+        curve = {
+            "operator": operator, "axis": axis, "values": [{"from": ends[0], "to": ends[1]}],
+            "dims": sizes(fixed), "flags": dict(flags(flag) or {}),
+        }  # fmt: skip
+        typed = {} if dtype == "auto" else {"dtype": dtype}
+        own = {"name": f"{operator}-{axis}", "sweep": [curve | typed]}
     chosen = api.make_suite(
-        own or suite, model=checkpoint, ranks_of=shapes(ranks), ranks=None if own else ends,
-        tokens=None if tokens is None else token_counts(tokens), dtype=dtype, window=window,
-        preset=preset, begun=out if resume else None,
+        own or suite, ranks=None if own else ends, dtype=dtype,
+        begun=out if running.resume else None, **shapes.asked(),
     )  # fmt: skip
     if exhaustive:
         chosen = chosen.exhaustive()
-    seconds = budget_seconds(budget)
     if dry_run:
-        planned = api.estimate_sweep(chosen, device, seconds)
+        planned = api.estimate_sweep(chosen, device, running.budget_s)
         print_json(planned, "sweep-estimate") if as_json else _print_estimate(planned)
         return
-    how: dict[str, Any] = {
-        "out": out, "resume": resume, "budget_s": seconds, "isolate": isolate,
-        "timeout_s": timeout, "timer": timer,
-    }  # fmt: skip
+    how = {"out": out, "isolate": isolate} | vars(running)
     with progress(f"sweep {chosen.name}") as advance:
         if device != "all":
             done: Any = api.sweep(
@@ -145,45 +150,6 @@ def sweep(
         else:
             done = api.sweep_all_gpus(chosen, progress=advance, **how)
     emit(done, as_json, print_fleet if device == "all" else _print_swept)
-
-
-def _one_curve(
-    operator: str,
-    axis: str | None,
-    ends: tuple[int, int] | None,
-    fixed: Sequence[str] | None,
-    dtype: str,
-    flag: Sequence[str] | None,
-) -> dict[str, Any]:
-    """A suite of one curve."""
-    if axis is None or ends is None:
-        raise SuiteError("--op goes with --axis and --range: --op linear --axis K --range 64:128")
-    curve: dict[str, Any] = {
-        "operator": operator, "axis": axis, "values": [{"from": ends[0], "to": ends[1]}],
-        "dims": sizes(fixed), "flags": dict(flags(flag) or {}),
-    }  # fmt: skip
-    if dtype != "auto":
-        curve["dtype"] = dtype
-    return {"name": f"{operator}-{axis}", "sweep": [curve]}
-
-
-def shapes(dense: str | None) -> str | list[tuple[int, int]] | None:
-    """``4096x4096,11008x4096`` as pairs; anything else is a checkpoint's name."""
-    if dense is None:
-        return None
-    shapes = re.findall(r"([1-9]\d{0,8})x([1-9]\d{0,8})(?:,|$)", dense)
-    if ",".join(f"{o}x{i}" for o, i in shapes) != dense:
-        return dense
-    return [(int(o), int(i)) for o, i in shapes]
-
-
-def first_and_last(ranks: str | None) -> tuple[int, int] | None:
-    if ranks is None:
-        return None
-    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", ranks.strip())
-    if not match:
-        raise SuiteError(f"--range is '{ranks}': give the first and the last rank, as 64:256")
-    return int(match[1]), int(match[2])
 
 
 def _print_estimate(planned: dict[str, Any]) -> None:
@@ -233,18 +199,130 @@ def demo(
     """Run the whole chain once on this machine, and print the report's path last."""
     from gacprof.demo import run_demo
 
+    tell = (lambda line: None) if as_json else say
     with progress("measuring") as advance:
-        done = run_demo(
-            out, device=device, model=model, tell=_silent if as_json else say, advance=advance
-        )
-    if as_json:
-        made = {"folder": str(done.folder), "page": str(done.page), "verified": done.verified}
-        print_json(made, "demo")
-    else:
-        say(f"report: {done.page}")
+        done = run_demo(out, device=device, model=model, tell=tell, advance=advance)
+    emit(done, as_json, lambda done: say(f"report: {done.page}"))
     if not done.verified:
         raise typer.Exit(1)
 
 
-def _silent(line: str = "") -> None:
-    """Where JSON alone is printed."""
+@app.command("sweep")
+@grouped
+def fleet_sweep(
+    *,
+    suite: Annotated[str, Argument(help="A suite's name (quick, full, paper …) or a TOML file.")],
+    out: Annotated[Path, Option(help="Folder for the samples: one in it a kind of device.")],
+    address: Address = "auto",
+    devices: Annotated[
+        str, Option(help="cuda, cpu (each node), all. Default: GPUs, without any the CPUs.")
+    ] = "auto",
+    running: Running,
+    wait: Annotated[
+        float, Option(min=0.0, help="Seconds to wait for devices that do not come up.")
+    ] = 120.0,
+    as_json: bool = Json,
+) -> None:
+    """Measure a suite on every kind of device of a Ray cluster; equal devices split its curves."""
+    from gacprof import api
+
+    with _view(f"fleet sweep {suite}") as watch:
+        done = api.sweep_fleet(
+            suite, out=out, address=address, devices=devices, wait_s=wait, watch=watch,
+            **vars(running),
+        )  # fmt: skip
+    emit(done, as_json, print_fleet)
+
+
+@app.command()
+def compare(
+    maps: Annotated[list[str], Argument(metavar="MAP MAP…", help="One map a kind of device.")],
+    operator: Operator = None,
+    axis: Axis = None,
+    price: Annotated[
+        list[str] | None,
+        Option("--price", metavar="MAP=USD", help="Of a device an hour; repeatable, * allowed."),
+    ] = None,
+    as_json: bool = Json,
+) -> None:
+    """Print which sizes are safe on all kinds of device, and what each kind loses by that."""
+    from gacprof.fleet.compare import compare as compared
+
+    found = compared(load_maps(*maps), _prices(price), operator, axis)
+    emit(found, as_json, _print_compared)
+
+
+def _prices(texts: Sequence[str] | None) -> dict[str, float]:
+    """``["h100*=2.5"]`` as a dict. Raises :class:`MapError`."""
+    found: dict[str, float] = {}
+    for text in texts or ():
+        name, _, usd = text.rpartition("=")
+        try:
+            found[name] = float(usd)
+        except ValueError:
+            name = ""
+        if not name or not 0 < found[name] < 1e6:
+            raise MapError(f"--price {text}: write it as MAP=USD an hour, such as h100=2.5")
+    return found
+
+
+def _print_compared(found: Comparison) -> None:
+    letters = {kind: chr(ord("A") + i) for i, kind in enumerate(found.kinds)}
+    columns = ["", "kind", "device", "loses, mean", "worst"]
+    priced = ["USD a million tokens"] if found.prices else []
+    rows: list[list[Any]] = [
+        [letters[k], k, found.devices[k], percent(found.loss(k)), percent(found.worst(k))]
+        + [_usd(found.usd(k)) for _ in priced]
+        for k in found.kinds
+    ]
+    print_table("sizes safe on all, against each kind's own", columns + priced, rows)
+    columns = ["curve", "safe on all"]
+    columns += [f"{x}, {what}" for x in letters.values() for what in ("safe", "loses")]
+    rows = []
+    for c in found.curves[:MOST_ROWS]:
+        of_kinds = [(c.kinds[k].safe, percent(c.kinds[k].loss)) for k in found.kinds]
+        own = [cell for cells in of_kinds for cell in cells]
+        rows.append([c.curve, f"{len(c.safe)} of {c.dims}", *own, dims(c.safe) or "none"])
+    print_table("", [*columns, "sizes"], rows)
+    if len(found.curves) > MOST_ROWS:
+        say(f"{len(found.curves) - MOST_ROWS} more curves: --json has them, --op and --axis choose")
+    if found.left:
+        say(f"{len(found.left)} curves are not in every map and are left out")
+    if found.prices:
+        say("a million tokens once through each of these products, at sizes safe on all")
+
+
+def _usd(value: float | None) -> str | None:
+    return None if value is None else f"{value:.4g}"
+
+
+@contextmanager
+def _view(title: str) -> Iterator[Watch]:
+    """All workers on stderr, while it is a terminal."""
+    from rich.live import Live
+
+    live = Live(console=err, transient=True, refresh_per_second=2)
+
+    def watch(members: Sequence[Member]) -> None:
+        live.update(_table(title, members))
+
+    with interruptible():
+        if not err.is_terminal:
+            yield lambda members: None
+            return
+        with live:
+            yield watch
+
+
+def _table(title: str, members: Sequence[Member]) -> Table:
+    from rich.table import Table
+
+    table = Table("device", "is", "curves", "done", title=title, title_justify="left")
+    for m in members[:SHOWN]:
+        share = "" if not m.total else f"{m.done / m.total:.0%}"
+        curves = str(len(m.share.plans)) if m.share else ""
+        table.add_row(m.device or m.place.name, m.state, curves, share)
+    rest = Counter(m.state for m in members[SHOWN:])
+    for state, count in rest.items():
+        table.add_row(f"{count} more", state, "", "")
+    return table

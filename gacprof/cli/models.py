@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import Checkpoint, MapOption, Tokens, token_counts, workload
+from gacprof.cli.options import Checkpoint, MapOption, Tokenizer, Tokens, token_counts
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -49,8 +49,7 @@ def diagnose(
     """
     import gacprof
 
-    counts = None if tokens is None else workload(tokens)
-    found = gacprof.diagnose(checkpoint, cliff_map, tokens=counts, dtype=dtype)
+    found = gacprof.diagnose(checkpoint, cliff_map, tokens=tokens, dtype=dtype)
     emit(found, as_json, print_diagnosis, every)
     if found.misaligned or not found.judged:
         raise typer.Exit(1)
@@ -107,9 +106,7 @@ def verify(
     b: Annotated[str, Argument(help="The checkpoint to compare with it.")],
     dtype: Annotated[str | None, Option(help="Computed in; default float32.")] = None,
     text: Annotated[Path | None, Option(help="A text, for perplexity.")] = None,
-    tokenizer: Annotated[
-        Path | None, Option(help="A folder with a tokenizer; default: a's, else b's.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
     as_json: bool = Json,
 ) -> None:
@@ -270,8 +267,6 @@ SECTIONS = {
     "safe": "safe",
 }
 
-Cells = Callable[["Group[DimFinding]"], tuple[Any, ...]]
-
 
 def print_diagnosis(found: Diagnosis, every: bool) -> None:
     """A table a verdict; ``every`` shows each dim on its own and safe ones too."""
@@ -280,8 +275,6 @@ def print_diagnosis(found: Diagnosis, every: bool) -> None:
         if members and (every or verdict != "safe"):
             _print_section(verdict, members, every, found.basis)
     _print_totals(found)
-    if not found.basis:
-        _print_time(found)
     missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
     say_notes([*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())])
 
@@ -290,11 +283,10 @@ def _print_section(verdict: str, dims: Sequence[DimFinding], every: bool, basis:
     shown: Callable[[DimFinding], Hashable] = (lambda d: d.name) if every else _shown
     rows = group(dims, lambda d: d.name.removesuffix(f":{d.kind}"), shown)
     rows.sort(key=lambda row: -_lost(row))
-    columns, cells = _columns_by_rules() if basis else _columns(verdict)
     few = rows if every else rows[:MOST_ROWS]
-    table = [(row.name, *cells(row)) for row in few]
+    table = [{"dims": row.name} | _cells(row, verdict, basis) for row in few]
     title = f"{verdict} {basis}" if basis else SECTIONS[verdict]
-    print_table(title, ("dims", *columns), table)
+    print_table(title, list(table[0]), [list(cells.values()) for cells in table])
     left = rows[len(few) :]
     if left:
         count = sum(len(row.members) for row in left)
@@ -317,31 +309,20 @@ def _lost(row: Group[DimFinding]) -> float:
     return sum(dim.lost_us for dim in row.members)
 
 
-def _columns(verdict: str) -> tuple[tuple[str, ...], Cells]:
-    """What stands beside a row's name, and how it is taken from a group."""
-    if verdict == "misaligned":
-        return ("size", "do", "penalty", "at most", "recovers"), lambda row: (
-            _size(row), _todo(row.first), percent(row.first.penalty),
-            at_most(row.first.penalty_high), microseconds(_lost(row)) if _lost(row) else None,
-        )  # fmt: skip
-    if verdict == "unknown":
-        return ("size",), lambda row: (_size(row),)
-    return ("size", "penalty", "at most", "takes"), lambda row: (
-        _size(row), percent(row.first.penalty), at_most(row.first.penalty_high),
-        microseconds(row.first.latency_us),
-    )  # fmt: skip
-
-
-def _columns_by_rules() -> tuple[tuple[str, ...], Cells]:
-    return ("size", "do", "largest product served by"), lambda row: (
-        _size(row), _todo(row.first), row.first.tier,
-    )  # fmt: skip
-
-
-def _size(row: Group[DimFinding]) -> str:
-    """``rank 107 ×128``."""
+def _cells(row: Group[DimFinding], verdict: str, basis: str) -> dict[str, Any]:
+    """What stands beside a row's name, by column."""
+    dim, lost = row.first, _lost(row)
     times = f" ×{len(row.members)}" if len(row.members) > 1 else ""
-    return f"{row.first.kind} {row.first.size}{times}"
+    size = {"size": f"{dim.kind} {dim.size}{times}"}
+    if basis:
+        return size | {"do": _todo(dim), "largest product served by": dim.tier}
+    if verdict == "unknown":
+        return size
+    penalty = {"penalty": percent(dim.penalty), "at most": at_most(dim.penalty_high)}
+    if verdict == "misaligned":
+        recovers = microseconds(lost) if lost else None
+        return size | {"do": _todo(dim)} | penalty | {"recovers": recovers}
+    return size | penalty | {"takes": microseconds(dim.latency_us)}
 
 
 def _todo(dim: DimFinding) -> str:
@@ -365,9 +346,11 @@ def _print_totals(found: Diagnosis) -> None:
         f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
         f"judged in {found.dtype} for {found.device} (map {found.map})"
     )
+    bound = totals["undecided_penalty_high"]
+    most = "" if bound is None else f" (≤ {percent(bound)})"
     counted = (
         f"{totals['misaligned']} of {totals['weights']} weights "
-        f"({percent(totals['misaligned_share'])}), {_undecided(totals)}, "
+        f"({percent(totals['misaligned_share'])}), {totals['undecided']} undecided{most}, "
         f"{totals['unknown']} unknown"
     )
     if totals["fixed"]:
@@ -383,20 +366,12 @@ def _print_totals(found: Diagnosis) -> None:
         f"tolerance {percent(found.tolerance)}: safe is a penalty of at most that, misaligned one "
         "surely above, undecided one that the map's errors leave open"
     )
-
-
-def _print_time(found: Diagnosis) -> None:
-    totals = found.totals()
     when = formatting.workload(found.tokens)
-    predicted = microseconds(totals["predicted_us"]) or "unknown"
-    say(
-        f"predicted time in matrix products, {when}: {predicted}; lost to penalties "
-        f"{microseconds(totals['lost_us']) or 'unknown'}, recoverable by padding "
-        f"{microseconds(totals['recoverable_us']) or 'unknown'}"
+    predicted, lost, recoverable = (
+        microseconds(totals[name]) or "unknown"
+        for name in ("predicted_us", "lost_us", "recoverable_us")
     )
-
-
-def _undecided(totals: Mapping[str, Any]) -> str:
-    """``3 undecided (≤ 4.1 %)``."""
-    bound = totals["undecided_penalty_high"]
-    return f"{totals['undecided']} undecided" + ("" if bound is None else f" (≤ {percent(bound)})")
+    say(
+        f"predicted time in matrix products, {when}: {predicted}; lost to penalties {lost}, "
+        f"recoverable by padding {recoverable}"
+    )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from typer import Argument, Option
 
@@ -12,64 +16,59 @@ from gacprof.core.errors import MapError, PlanError, SuiteError
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
-    from gacprof.core.points import Flag
+    from gacprof.cliffmap.schema import Curve
 
-Checkpoint = Annotated[str, Argument(help="A checkpoint's folder or weights file.")]
-MapOption = Annotated[str, Option("--map", help="A shipped map's name, or a file.")]
-Tokens = Annotated[
-    str | None,
-    Option(
-        help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
-        "products of this model were measured at.",
-        metavar="M[:W],…",
-    ),
-]
-OneDevice = Annotated[
-    str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
-]
-EngineOption = Annotated[
-    str | None,
-    Option(
-        "--for",
-        "--preset",
-        metavar="ENGINE[,…]",
-        help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
-        "trt-llm, sglang.",
-    ),
-]
-Fleet = Annotated[
-    str | None,
-    Option(
-        help="Spread the work over a Ray cluster: auto, local or ray://HOST:10001. "
-        "The result is the same.",
-        metavar="ADDRESS",
-    ),
-]
 DIGITS = 24
 """Of a size on the command line."""
 
-MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
-Operator = Annotated[str | None, Option("--op", help="linear, attention …")]
-Axis = Annotated[str | None, Option(help="The operator's axis, such as K, N, M or head_dim.")]
-Dtype = Annotated[str | None, Option(help="Default: what the map holds.")]
-Fixed = Annotated[
-    list[str] | None,
-    Option(
-        "--fixed", metavar="DIM=SIZE", help="Another dim of the operator, as M=1024; repeatable."
-    ),
-]
-Flags = Annotated[
-    list[str] | None,
-    Option(
-        "--flag", metavar="NAME=VALUE", help="A flag, as bias=true or backend=flash; repeatable."
-    ),
-]
+
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb as typer takes it, where some parameters are dataclasses of options: each of their
+    fields is an option of its own."""
+
+    def declared(owner: Callable[..., object]) -> list[inspect.Parameter]:
+        hints = get_type_hints(owner, include_extras=True)
+        found = inspect.signature(owner).parameters.values()
+        return [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in found]
+
+    groups: dict[str, Any] = {
+        p.name: p.annotation for p in declared(verb) if is_dataclass(p.annotation)
+    }
+    options = [
+        o for p in declared(verb) for o in (declared(groups[p.name]) if p.name in groups else [p])
+    ]
+
+    @wraps(verb)
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        verb(**given)
+
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return run
 
 
 def load_maps(*names: str) -> list[CliffMap]:
     from gacprof.cliffmap import CliffMap
 
     return [CliffMap.load(name) for name in names]
+
+
+def chosen_curves(
+    loaded: CliffMap, operator: str | None, axis: str | None, fixed: Mapping[str, int] | None = None
+) -> list[Curve]:
+    """A map's curves, or those of this operator, axis and other dims. Raises :class:`MapError`
+    where there is none."""
+    curves = [
+        curve for curve in loaded.curves
+        if operator in (None, curve.operator) and axis in (None, curve.axis)
+        and (fixed or {}).items() <= curve.fixed.items()
+    ]  # fmt: skip
+    if not curves and (operator or axis or fixed):
+        held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
+        raise MapError(f"the map '{loaded.name}' has no such curve; it has {', '.join(held)}")
+    return curves
 
 
 def token_counts(text: str) -> list[int]:
@@ -98,10 +97,8 @@ def workload(text: str) -> dict[int, float]:
     return tokens
 
 
-def budget_seconds(text: str | None) -> float | None:
+def budget_seconds(text: str) -> float:
     """``90``, ``90s``, ``8m``, ``1.5h`` as seconds. Raises :class:`SuiteError`."""
-    if text is None:
-        return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if match is None or not 0 < float(match[1]) < 1e9:
         raise SuiteError(f"'{text}' is no time budget: give a time such as 90s, 8m or 1h")
@@ -135,29 +132,20 @@ def byte_count(text: str) -> int:
     return int(amount * _UNITS[unit])
 
 
-def by_pattern(texts: Sequence[str] | None, option: str) -> dict[str, int]:
-    """``["*q_proj:rank=128"]`` → {"*q_proj:rank": 128}. Raises :class:`PlanError`, also for a
-    pattern that is given twice."""
-    sizes: dict[str, int] = {}
+def by_pattern(
+    texts: Sequence[str] | None, option: str, words: Sequence[str] = ()
+) -> dict[str, Any]:
+    """``["*q_proj:rank=128"]`` → {"*q_proj:rank": 128}; one of the ``words`` may stand for a size.
+    Raises :class:`PlanError`, also for a pattern that is given twice."""
+    sizes: dict[str, Any] = {}
     for text in texts or ():
         pattern, _, size = text.rpartition("=")
-        if not pattern or not _is_size(size):
+        if not pattern or not (size in words or _is_size(size)):
             raise PlanError(f"--{option} {text}: write it as PATTERN=SIZE, such as '*:rank=128'")
         if pattern in sizes:
             raise PlanError(f"--{option} is given twice for '{pattern}'")
-        sizes[pattern] = int(size)
+        sizes[pattern] = size if size in words else int(size)
     return sizes
-
-
-def pins(texts: Sequence[str] | None) -> dict[str, Any]:
-    """``*:width=keep`` and ``*:rank=128``: {"*:width": "keep", "*:rank": 128}."""
-    patterns = [text.rpartition("=")[0] for text in texts or ()]
-    for pattern in patterns:
-        if pattern and patterns.count(pattern) > 1:
-            raise PlanError(f"--pin is given twice for '{pattern}'")
-    kept = [text for text in texts or () if text.endswith("=keep") and text != "=keep"]
-    sized = [text for text in texts or () if text not in kept]
-    return {text.removesuffix("=keep"): "keep" for text in kept} | by_pattern(sized, "pin")
 
 
 def sizes(texts: Sequence[str] | None, option: str = "--fixed") -> dict[str, int]:
@@ -178,7 +166,7 @@ def _is_size(text: str) -> bool:
     return len(text) <= DIGITS and text.isascii() and text.isdigit() and int(text) > 0
 
 
-def flags(texts: Sequence[str] | None) -> Mapping[str, Flag] | None:
+def flags(texts: Sequence[str] | None) -> Mapping[str, Any] | None:
     """``["bias=true"]`` as a dict: true and false, whole numbers, else the text itself."""
     found: dict[str, Any] = {}
     for text in texts or ():
@@ -191,26 +179,165 @@ def flags(texts: Sequence[str] | None) -> Mapping[str, Flag] | None:
     return found or None
 
 
-def one_axis(operator: str | None, axis: str | None) -> tuple[str, str]:
-    """Both, or :class:`MapError` for a missing one."""
-    if operator is None or axis is None:
-        raise MapError("say which curve: --op linear --axis K, for example")
-    return operator, axis
+Checkpoint = Annotated[str, Argument(help="A checkpoint's folder or weights file.")]
+MapOption = Annotated[str, Option("--map", help="A shipped map's name, or a file.")]
+Tokens = Annotated[
+    dict[int, float] | None,
+    Option(
+        parser=workload,
+        help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
+        "products of this model were measured at.",
+        metavar="M[:W],…",
+    ),
+]
+OneDevice = Annotated[
+    str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
+]
+EngineOption = Annotated[
+    str | None,
+    Option(
+        "--for",
+        "--preset",
+        metavar="ENGINE[,…]",
+        help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
+        "trt-llm, sglang.",
+    ),
+]
+Fleet = Annotated[
+    str | None,
+    Option(
+        help="Spread the work over a Ray cluster: auto, local or ray://HOST:10001. "
+        "The result is the same.",
+        metavar="ADDRESS",
+    ),
+]
+MapName = Annotated[str, Argument(metavar="MAP", help="A shipped map's name, or a file.")]
+Operator = Annotated[str | None, Option("--op", help="linear, attention …")]
+Axis = Annotated[str | None, Option(help="The operator's axis, such as K, N, M or head_dim.")]
+Dtype = Annotated[str | None, Option(help="Default: what the map holds.")]
+Fixed = Annotated[
+    list[str] | None,
+    Option(
+        "--fixed", metavar="DIM=SIZE", help="Another dim of the operator, as M=1024; repeatable."
+    ),
+]
+Flags = Annotated[
+    list[str] | None,
+    Option(
+        "--flag", metavar="NAME=VALUE", help="A flag, as bias=true or backend=flash; repeatable."
+    ),
+]
+Tokenizer = Annotated[
+    Path | None, Option(help="A folder with a tokenizer. Default: the models' own.")
+]
 
 
-def known_sizes(
-    maps: Sequence[CliffMap], operator: str, axis: str, texts: Sequence[str] | None
-) -> dict[str, int]:
-    """:func:`sizes`, each of a dim that the operator has in one of the maps."""
-    found = sizes(texts)
-    curves = [curve for m in maps for curve in m.curves if curve.operator == operator]
-    dims = {name for curve in curves for name in (*curve.fixed, curve.axis)}
-    for name in found:
-        if name == axis:
-            raise MapError(f"--fixed {name} is the axis itself; give the other dims")
-        if dims and name not in dims:
-            raise MapError(f"{operator} has no dim '{name}' (it has {', '.join(sorted(dims))})")
-    return found
+@dataclass(frozen=True)
+class Running:
+    """How a sweep runs, named as :func:`gacprof.sweep` names it."""
+
+    resume: Annotated[bool, Option("--resume", help="Go on with the sweep in --out.")] = False
+    budget_s: Annotated[
+        float | None,
+        Option(
+            "--budget", parser=budget_seconds, metavar="8m",
+            help="End after this time; --resume takes the rest.",
+        ),
+    ] = None  # fmt: skip
+    timeout_s: Annotated[
+        float,
+        Option("--timeout", min=0.1, help="Seconds for one block before a worker is replaced."),
+    ] = 60.0
+    timer: Annotated[str, Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")] = "auto"
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Whose shapes are measured, or judged by rules, in place of a suite's."""
+
+    checkpoint: Annotated[
+        str | None,
+        Option("--for", help="This checkpoint's own shapes, and what its dims may become."),
+    ] = None
+    ranks: Annotated[
+        str | None,
+        Option(
+            metavar="DENSE|OUTxIN,…",
+            help="The factor pairs that this dense checkpoint's linear layers, or weights of these "
+            "shapes, would be cut into.",
+        ),
+    ] = None
+    tokens: Annotated[
+        dict[int, float] | None,
+        Option(
+            parser=workload, metavar="M,M,…",
+            help="Token counts to serve, with --for and --ranks. Default: 1,1024.",
+        ),
+    ] = None  # fmt: skip
+    window: Annotated[
+        float, Option(min=0.0, max=4.0, help="Candidates within ± this share (and 32), with --for.")
+    ] = 0.25
+    preset: Annotated[
+        str | None,
+        Option(
+            metavar="ENGINE[,…]",
+            help="With --for: sizes that this engine takes too, as vllm,tp=4,marlin.",
+        ),
+    ] = None
+
+    def asked(self) -> dict[str, Any]:
+        """As :func:`gacprof.sweep` takes it."""
+        return {
+            "model": self.checkpoint, "ranks_of": _pairs(self.ranks), "window": self.window,
+            "tokens": None if self.tokens is None else list(self.tokens), "preset": self.preset,
+        }  # fmt: skip
+
+
+def _pairs(dense: str | None) -> str | list[tuple[int, int]] | None:
+    """``4096x4096,11008x4096`` as pairs; anything else is a checkpoint's name."""
+    found = re.findall(r"([1-9]\d{0,8})x([1-9]\d{0,8})(?:,|$)", dense or "")
+    if ",".join(f"{o}x{i}" for o, i in found) != dense:
+        return dense
+    return [(int(o), int(i)) for o, i in found]
+
+
+def first_and_last(ranks: str | None) -> tuple[int, int] | None:
+    if ranks is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", ranks.strip())
+    if not match:
+        raise SuiteError(f"--range is '{ranks}': give the first and the last rank, as 64:256")
+    return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True)
+class CurveOptions:
+    """Which curve of a map."""
+
+    operator: Operator = None
+    axis: Axis = None
+    dtype: Dtype = None
+    fixed: Fixed = None
+    flag: Flags = None
+
+    def of(self, maps: Sequence[CliffMap]) -> tuple[str, str, dict[str, Any]]:
+        """Operator, axis, and the other keywords of :meth:`CliffMap.curve`. Raises
+        :class:`MapError` where operator or axis is missing, and for a dim that the operator has in
+        none of the maps."""
+        if self.operator is None or self.axis is None:
+            raise MapError("say which curve: --op linear --axis K, for example")
+        return self.operator, self.axis, self.about(maps, self.operator, self.axis)
+
+    def about(self, maps: Sequence[CliffMap], operator: str, axis: str) -> dict[str, Any]:
+        found = sizes(self.fixed)
+        curves = [curve for m in maps for curve in m.curves if curve.operator == operator]
+        dims = {name for curve in curves for name in (*curve.fixed, curve.axis)}
+        for name in found:
+            if name == axis:
+                raise MapError(f"--fixed {name} is the axis itself; give the other dims")
+            if dims and name not in dims:
+                raise MapError(f"{operator} has no dim '{name}' (it has {', '.join(sorted(dims))})")
+        return {"dtype": self.dtype, "flags": flags(self.flag), **found}
 
 
 def window(text: str | None) -> int | tuple[int, int] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,7 @@ from gacprof.cli.options import (
     Tokens,
     by_pattern,
     byte_count,
-    pins,
-    workload,
+    grouped,
 )
 from gacprof.cli.printing import (
     MOST_ROWS,
@@ -33,48 +32,83 @@ from gacprof.cli.printing import (
 )
 from gacprof.core import formatting
 from gacprof.core.errors import PlanError
-from gacprof.core.files import refuse_to_replace
+from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, microseconds, percent
 from gacprof.report.grouping import group
 
 if TYPE_CHECKING:
-    from gacprof import Constraints, Plan
+    from gacprof import Plan
     from gacprof.planning.pareto import Grid, Pareto
     from gacprof.planning.schema import Choice
 
 AROUND = 2
 """Sizes of a window shown on either side of the chosen one, besides its ends."""
 
-Aim = Annotated[str, Option(help="pad, energy, gac or latency.")]
-Dtype = Annotated[str | None, Option(help="Default: the checkpoint's.")]
-Window = Annotated[float, Option(min=0.0, max=4.0, help="± share of a dim, and 32 at least.")]
-Scores = Annotated[Path | None, Option(help="JSON of importance by dim name, for gac.")]
-Floor = Annotated[float | None, Option(min=0.0, max=1.0, help="Least mean share of energy kept.")]
-LatencyLimit = Annotated[
-    float | None, Option(min=0.0, help="Most predicted time of the planned weights, µs.")
-]
-Uniform = Annotated[
-    list[str] | None,
-    Option(
-        help="One size over a 'module' (PaLU's groups), a 'role', a 'kind', or a PATTERN such as "
-        "'*:width'; may be repeated."
-    ),
-]
-Pin = Annotated[
-    list[str] | None, Option(metavar="PATTERN=SIZE|keep", help="Over dim names; may be repeated.")
-]
 Bound = Annotated[
     list[str] | None, Option(metavar="PATTERN=SIZE", help="May be repeated; all hold.")
 ]
-Untouched = Annotated[
-    bool, Option("--allow-untouched", help="Let misaligned dims stay where that pays.")
-]
-Fuse = Annotated[bool, Option("--fuse/--no-fuse", help="Whether a factor pair may become dense.")]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What ``plan`` and ``pareto`` are asked for alike."""
+
+    objective: Annotated[str, Option(help="pad, energy, gac or latency.")] = "energy"
+    tokens: Tokens = None
+    dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None
+    window: Annotated[
+        float, Option(min=0.0, max=4.0, help="± share of a dim, and 32 at least.")
+    ] = 0.25
+    scores: Annotated[Path | None, Option(help="JSON of importance by dim name, for gac.")] = None
+    quality_floor: Annotated[
+        float | None, Option(min=0.0, max=1.0, help="Least mean share of energy kept.")
+    ] = None
+    latency_limit: Annotated[
+        float | None, Option(min=0.0, help="Most predicted time of the planned weights, µs.")
+    ] = None
+    uniform: Annotated[
+        list[str] | None,
+        Option(
+            help="One size over a 'module' (PaLU's groups), a 'role', a 'kind', or a PATTERN such "
+            "as '*:width'; may be repeated."
+        ),
+    ] = None
+    pin: Annotated[
+        list[str] | None,
+        Option(metavar="PATTERN=SIZE|keep", help="Over dim names; may be repeated."),
+    ] = None
+    least: Bound = None
+    most: Bound = None
+    untouched: Annotated[
+        bool, Option("--allow-untouched", help="Let misaligned dims stay where that pays.")
+    ] = False
+    fuse: Annotated[
+        bool, Option("--fuse/--no-fuse", help="Whether a factor pair may become dense.")
+    ] = True
+    preset: EngineOption = None
+
+    def request(self) -> dict[str, Any]:
+        """As :class:`PlanRequest` takes it."""
+        from gacprof import Constraints
+
+        constraints = Constraints(
+            tuple(self.uniform or ("none",)), by_pattern(self.pin, "pin", ("keep",)),
+            by_pattern(self.least, "least"), by_pattern(self.most, "most"), self.untouched,
+            self.fuse, self.preset,
+        )  # fmt: skip
+        return {
+            "objective": self.objective, "tokens": self.tokens, "dtype": self.dtype,
+            "window": self.window, "scores": _read_scores(self.scores),
+            "quality_floor": self.quality_floor, "latency_limit_us": self.latency_limit,
+            "constraints": constraints,
+        }  # fmt: skip
+
+
+@grouped
 def plan(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
+    *,
     out: Annotated[Path | None, Option(help="Default: plan.json here.")] = None,
     budget: Annotated[
         float | None, Option(help="Parameters, as a share of the dense weights.")
@@ -83,22 +117,10 @@ def plan(
         int | None, Option(min=1, help="Parameters of the whole checkpoint.")
     ] = None,
     memory: Annotated[
-        str | None, Option(metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB.")
+        int | None,
+        Option(parser=byte_count, metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB."),
     ] = None,
-    objective: Aim = "energy",
-    tokens: Tokens = None,
-    dtype: Dtype = None,
-    window: Window = 0.25,
-    scores: Scores = None,
-    quality_floor: Floor = None,
-    latency_limit: LatencyLimit = None,
-    uniform: Uniform = None,
-    pin: Pin = None,
-    least: Bound = None,
-    most: Bound = None,
-    allow_untouched: Untouched = False,
-    fuse: Fuse = True,
-    preset: EngineOption = None,
+    limits: Limits,
     time_limit: Annotated[
         float | None, Option(min=0.0, help="Seconds; then the best so far, and its gap.")
     ] = None,
@@ -116,24 +138,11 @@ def plan(
 
     target = out or Path("plan.json")
     _refuse_to_replace(target, checkpoint)
-    with search_line(objective) as report:
+    with search_line(limits.objective) as report:
         made = gacprof.plan(
-            checkpoint,
-            cliff_map,
-            objective=objective,
-            budget=budget,
-            budget_parameters=budget_params,
-            memory=None if memory is None else byte_count(memory),
-            tokens=None if tokens is None else workload(tokens),
-            dtype=dtype,
-            window=window,
-            scores=_read_scores(scores),
-            quality_floor=quality_floor,
-            latency_limit_us=latency_limit,
-            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse, preset),
-            time_limit=time_limit,
-            progress=report,
-        )
+            checkpoint, cliff_map, budget=budget, budget_parameters=budget_params, memory=memory,
+            time_limit=time_limit, progress=report, **limits.request(),
+        )  # fmt: skip
     made.save(target)
     emit(made, as_json, _print_plan, target, checkpoint, every)
     if made.certificate.interrupted:
@@ -141,24 +150,13 @@ def plan(
         raise typer.Exit(130)
 
 
+@grouped
 def pareto(
     checkpoint: Checkpoint,
     cliff_map: MapOption,
+    *,
     out: Annotated[Path | None, Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
-    objective: Aim = "energy",
-    tokens: Tokens = None,
-    dtype: Dtype = None,
-    window: Window = 0.25,
-    scores: Scores = None,
-    quality_floor: Floor = None,
-    latency_limit: LatencyLimit = None,
-    uniform: Uniform = None,
-    pin: Pin = None,
-    least: Bound = None,
-    most: Bound = None,
-    allow_untouched: Untouched = False,
-    fuse: Fuse = True,
-    preset: EngineOption = None,
+    limits: Limits,
     budgets: Annotated[int, Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
     grid: Annotated[
         int, Option(min=0, max=64, help="N budgets by N latency limits, each cell exact.")
@@ -175,19 +173,7 @@ def pareto(
 
     with progress("pareto") as advance:
         found = gacprof.pareto(
-            checkpoint,
-            cliff_map,
-            objective=objective,
-            tokens=None if tokens is None else workload(tokens),
-            dtype=dtype,
-            window=window,
-            budgets=budgets,
-            constraints=_constraints(uniform, pin, least, most, allow_untouched, fuse, preset),
-            scores=_read_scores(scores),
-            quality_floor=quality_floor,
-            latency_limit_us=latency_limit,
-            grid=grid,
-            progress=advance,
+            checkpoint, cliff_map, budgets=budgets, grid=grid, progress=advance, **limits.request()
         )
     files = save(pareto_figure(found.as_dict()), out) if out else []
     emit(found, as_json, _print_pareto, files)
@@ -207,27 +193,10 @@ def _refuse_to_replace(target: Path, checkpoint: str) -> None:
 
 def _is_plan(path: Path) -> bool:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        data = read_json(path)
+    except (OSError, ValueError):
         return False
     return isinstance(data, dict) and str(data.get("schema", "")).startswith("gacprof.plan/")
-
-
-def _constraints(
-    uniform: list[str] | None,
-    pin: list[str] | None,
-    least: list[str] | None,
-    most: list[str] | None,
-    untouched: bool,
-    fuse: bool,
-    preset: str | None,
-) -> Constraints:
-    from gacprof import Constraints
-
-    return Constraints(
-        tuple(uniform or ("none",)), pins(pin), by_pattern(least, "least"),
-        by_pattern(most, "most"), untouched, fuse, preset,
-    )  # fmt: skip
 
 
 def _read_scores(path: Path | None) -> dict[str, float] | None:
@@ -235,11 +204,11 @@ def _read_scores(path: Path | None) -> dict[str, float] | None:
     if path is None:
         return None
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = read_json(path)
+        if not isinstance(data, dict):
+            raise ValueError(f"it is a {type(data).__name__}")
+    except (OSError, ValueError) as error:
         raise PlanError(f"{path} is no JSON object of numbers by dim name: {error}") from None
-    if not isinstance(data, dict):
-        raise PlanError(f"{path} is no JSON object of numbers by dim name")
     for name, score in data.items():
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise PlanError(f"{path}: the score of '{name}' is {score!r}, which is no number")
@@ -261,7 +230,10 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool) -> None:
         say(f"{made.basis}: what the plan gains is not known")
     else:
         _print_time(made)
-    _print_quality(made)
+    if made.energy_kept is None:
+        say("energy kept: not known (no spectra were read, or a width is cut)")
+    else:
+        say(f"energy kept, mean over {len(made.choices)} dims: {made.energy_kept:.6f}")
     _print_windows(made)
     _print_certificate(made)
     say_notes([*made.warnings, *made.certificate.notes])
@@ -381,13 +353,6 @@ def _print_time(made: Plan) -> None:
     now, planned = (microseconds(us) or "unknown" for us in (before, after))
     change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
     say(f"predicted time in the planned weights' products, {when}: {now} → {planned}{change}")
-
-
-def _print_quality(made: Plan) -> None:
-    if made.energy_kept is not None:
-        say(f"energy kept, mean over {len(made.choices)} dims: {made.energy_kept:.6f}")
-    else:
-        say("energy kept: not known (no spectra were read, or a width is cut)")
 
 
 def _print_windows(made: Plan) -> None:

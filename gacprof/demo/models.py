@@ -10,7 +10,6 @@ wherever Python is: every second topic each, so that the two are disjoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy as np
 from gacprof.checkpoint.scanning import scan
 from gacprof.compressing.outcome import CompressResult
 from gacprof.compressing.run import compress
+from gacprof.core.errors import GacprofError
 from gacprof.core.files import read_json, write_json, write_tensors, write_text
 from gacprof.core.formatting import percent
 from gacprof.evaluation import Quality, evaluate
@@ -117,11 +117,11 @@ def _config(chosen: dict[str, int], dtype: str) -> dict[str, object]:
 def described() -> str:
     """One sentence for the page, so that nobody takes the model for more than it is."""
     misaligned = sum(rank % 8 != 0 for rank in ranks().values())
-    return json.dumps(
+    return (
         f"Llama-shaped, hidden {HIDDEN}, {LAYERS} layers, every projection a factor pair; "
         f"{misaligned} of {len(ranks())} ranks are no multiple of 8 (ranks as published for "
         "Llama-3-8B, arXiv 2604.09595); weights are random and seeded, nothing is trained"
-    )[1:-1]
+    )
 
 
 METHOD, RATIO = "svd-llm", 0.15
@@ -226,14 +226,11 @@ def write_texts(folder: Path) -> tuple[Path, Path]:
 def evaluated(trained: Trained, others: Sequence[str], device: str, tell: Tell) -> str:
     """Perplexity before and after, written to ``quality.json``; one sentence for the page."""
     folder = trained.folder
+    models = [*(folder / name for name in ("model", *others)), trained.original]
     found = evaluate(
-        [*(folder / name for name in ("model", *others)), trained.original],
-        text=folder / EVALUATION,
-        window=WINDOW,
-        stride=WINDOW,
-        limit_tokens=EVALUATED,
+        models, text=folder / EVALUATION, window=WINDOW, stride=WINDOW, limit_tokens=EVALUATED,
         device=device,
-    )
+    )  # fmt: skip
     write_json(folder / "quality.json", found.as_dict())
     said = f"perplexity on Python's reference ({found.tokens - 1:,} tokens): {_listed(found)}"
     tell(said)
@@ -255,9 +252,12 @@ def _listed(found: Quality) -> str:
     return ", ".join(parts)
 
 
-def refusal(original: Path) -> str:
-    """Why there is no dense model with its tokenizer at ``original``; empty where there is."""
+def refuse_unusable(original: Path) -> None:
+    """Raise :class:`GacprofError` where ``original`` is no dense model with its tokenizer."""
+    reason = ""
     if not (original / "config.json").is_file() or not any(original.glob("tokenizer*")):
-        return f"no trained model with a tokenizer lies in {original}"
-    dense = all(module.kind in ("dense", "embedding") for module in scan(original).modules)
-    return "" if dense else f"{original} is compressed already"
+        reason = f"no trained model with a tokenizer lies in {original}"
+    elif any(module.kind not in ("dense", "embedding") for module in scan(original).modules):
+        reason = f"{original} is compressed already"
+    if reason:
+        raise GacprofError(f"{reason}: without --model the demo makes one of random weights")

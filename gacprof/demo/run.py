@@ -13,14 +13,14 @@ from gacprof.api import build_map
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import CompressionError, GacprofError
-from gacprof.core.files import write_json
+from gacprof.core.files import Record, write_json
 from gacprof.core.points import Environment
 from gacprof.demo.models import (
     Trained,
     compressed,
     described,
     evaluated,
-    refusal,
+    refuse_unusable,
     write_demo_checkpoint,
 )
 from gacprof.devices.worker import sweeper
@@ -52,7 +52,7 @@ Advance = Callable[[float, float, object], None]
 
 
 @dataclass(frozen=True)
-class Demo:
+class Demo(Record):
     """Where everything is. ``page`` is the report."""
 
     folder: Path
@@ -78,13 +78,14 @@ def run_demo(
     from gacprof.checkpoint import scan
     from gacprof.devices.device import open_device
 
-    original = None if model is None else _usable(Path(model))
+    if model is not None:
+        refuse_unusable(Path(model))
     folder = _fresh(Path(folder))
     environment = open_device(device).environment
     where = "cpu" if environment.kind == "cpu" else (device or "cuda:0")
     dtype = _dtype(environment)
 
-    trained = None if original is None else compressed(original, folder, tell)
+    trained = None if model is None else compressed(Path(model), folder, tell)
     if trained is None:
         write_demo_checkpoint(folder / "model", dtype=dtype)
     subject = described() if trained is None else trained.described
@@ -182,14 +183,6 @@ def _compressed_again(trained: Trained, cliff_map: CliffMap, where: str, tell: T
     )
     quality = evaluated(trained, ["rounded-to-8", "planned"], where, tell)
     return _Made(ours.plan, "rounded-to-8", [note, quality])
-
-
-def _usable(original: Path) -> Path:
-    """Raises :class:`GacprofError` where there is no trained model to compress."""
-    reason = refusal(original)
-    if reason:
-        raise GacprofError(f"{reason}: without --model the demo makes one of random weights")
-    return original
 
 
 def _dtype(environment: Environment) -> str:

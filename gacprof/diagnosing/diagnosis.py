@@ -78,18 +78,10 @@ def diagnose(
     tokens_note, ruled = predictor.tokens_note, cliff_map.by_rules
     notes += _remarks(dims.values(), weights, tokens_note, not heads, ruled) + heads
     found = Diagnosis(
-        inventory.path,
-        inventory.layout,
-        cliff_map.name,
-        cliff_map.environment.name,
-        predictor.dtype,
-        predictor.tokens,
-        predictor.tolerance,
-        inventory.parameters,
-        weights,
-        tuple(dims.values()),
-        tuple(notes),
-    )
+        inventory.path, inventory.layout, cliff_map.name, cliff_map.environment.name,
+        predictor.dtype, predictor.tokens, predictor.tolerance, inventory.parameters, weights,
+        tuple(dims.values()), tuple(notes),
+    )  # fmt: skip
     return by_rules(found, BASIS) if cliff_map.by_rules else found
 
 
@@ -213,30 +205,22 @@ def _once_aligned(found: DimFinding) -> DimFinding:
 def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
     profile = latency_profile(predictor, dim, *around([dim], WINDOW))
     here, best = profile.costs.get(dim.size), profile.best_padding(dim.size)
-    feeds = _described(dim)["feeds"]
-    common = (dim.name, dim.kind, dim.size, dim.layer, dim.role, feeds, dim.size % 8 == 0)
+    finding = DimFinding(
+        **_described(dim), kind=dim.kind, size=dim.size, divisible_by_8=dim.size % 8 == 0,
+        verdict="unknown", penalty=None, latency_us=here.latency_us if here else None,
+        best_size=None, best_latency_us=None, tier=None, tolerance=profile.tolerance,
+        advice=profile.missing or "the map holds no larger size to compare it with",
+    )  # fmt: skip
     # A size that nothing larger was measured beside cannot be judged.
     if not here or not best or (here.penalty_high is None and dim.size == max(profile.costs)):
-        missing = profile.missing or "the map holds no larger size to compare it with"
-        latency = here.latency_us if here else None
-        return DimFinding(
-            *common, "unknown", None, latency, None, None, None, missing, profile.tolerance
-        )
+        return finding
     best = here if here.verdict == "safe" else best
-    return DimFinding(
-        *common,
-        here.verdict,
-        here.penalty,
-        here.latency_us,
-        best.size,
-        best.latency_us,
-        predictor.mechanism(dim),
-        _advice(dim, here.verdict, best.size, here.penalty_high),
-        profile.tolerance,
-        profile.scaled,
-        here.penalty_low,
-        here.penalty_high,
-    )
+    return replace(
+        finding, verdict=here.verdict, penalty=here.penalty, best_size=best.size,
+        best_latency_us=best.latency_us, tier=predictor.mechanism(dim), scaled=profile.scaled,
+        penalty_low=here.penalty_low, penalty_high=here.penalty_high,
+        advice=_advice(dim, here.verdict, best.size, here.penalty_high),
+    )  # fmt: skip
 
 
 def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
@@ -266,18 +250,10 @@ def _judge_weight(
     if not own:  # nothing adjustable: the time is known or it is not
         verdict = "unknown" if total.latency_us is None else "fixed"
     return WeightFinding(
-        module.name,
-        module.role,
-        module.layer,
-        module.kind,
-        module.dtype,
-        tuple(f"{gemm.N}×{gemm.K}" for gemm in module.gemms),
-        total.latency_us,
-        module.dims,
-        all(size % 8 == 0 for size in sizes),
-        verdict,
-        total.missing,
-    )
+        module.name, module.role, module.layer, module.kind, module.dtype,
+        tuple(f"{gemm.N}×{gemm.K}" for gemm in module.gemms), total.latency_us, module.dims,
+        all(size % 8 == 0 for size in sizes), verdict, total.missing,
+    )  # fmt: skip
 
 
 def _remarks(

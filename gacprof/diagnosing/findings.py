@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
 
 
@@ -64,8 +66,10 @@ class WeightFinding:
 
 
 @dataclass(frozen=True, repr=False)
-class Diagnosis(Framed):
+class Diagnosis(Framed, Record):
     """The whole answer. Times are µs over ``tokens`` (token count → weight)."""
+
+    derived = ("tolerances",)
 
     checkpoint: str
     layout: str
@@ -99,38 +103,20 @@ class Diagnosis(Framed):
         known = [dim.tolerance for dim in self.dims] or [self.tolerance]
         return min(known), max(known)
 
-    def _count(self, verdict: str) -> int:
-        return sum(w.verdict == verdict for w in self.weights)
-
     @property
     def misaligned(self) -> int:
         """Weights with a dim whose measured penalty is above the tolerance."""
-        return self._count("misaligned")
-
-    @property
-    def undecided(self) -> int:
-        """Weights with a dim whose penalty may or may not be above the tolerance, none being
-        misaligned or unknown."""
-        return self._count("undecided")
-
-    @property
-    def undecided_high(self) -> float | None:
-        """The most that an undecided dim may lose; None where there is none, or no bound."""
-        return highest_penalty([d for d in self.dims if d.verdict == "undecided"])
+        return self._counts["misaligned"]
 
     @property
     def unknown(self) -> int:
-        return self._count("unknown")
+        return self._counts["unknown"]
 
     @property
-    def fixed(self) -> int:
-        """Weights without a dim that could be changed: they are not judged."""
-        return self._count("fixed")
-
-    @property
-    def not_divisible_by_8(self) -> int:
-        """Weights with a dim that is no multiple of 8: the papers' count."""
-        return sum(not w.divisible_by_8 for w in self.weights)
+    def _counts(self) -> Counter[str]:
+        """Weights by verdict. An undecided one has no dim that is misaligned or unknown; a
+        ``fixed`` one has none that could be changed, and is not judged."""
+        return Counter(weight.verdict for weight in self.weights)
 
     @property
     def predicted_us(self) -> float | None:
@@ -161,60 +147,51 @@ class Diagnosis(Framed):
         return sum(dim.lost_us for dim in self.judged if dim.advice.startswith("pad"))
 
     def totals(self) -> dict[str, Any]:
-        count = len(self.weights) or 1
+        """Weights by verdict, those with a dim that is no multiple of 8 (the papers' count), and
+        times; ``undecided_penalty_high`` is the most that an undecided dim may lose."""
+        counts, count = self._counts, len(self.weights) or 1
+        odd = sum(not weight.divisible_by_8 for weight in self.weights)
         return {
             "weights": len(self.weights),
             "parameters": self.parameters,
             "judged": len(self.weights) - self.unknown,
             "misaligned": self.misaligned,
             "misaligned_share": self.misaligned / count,
-            "safe": self._count("safe"),
-            "undecided": self.undecided,
-            "undecided_penalty_high": self.undecided_high,
+            "safe": counts["safe"],
+            "undecided": counts["undecided"],
+            "undecided_penalty_high": highest_penalty(
+                [d for d in self.dims if d.verdict == "undecided"]
+            ),
             "unknown": self.unknown,
-            "fixed": self.fixed,
-            "not_divisible_by_8": self.not_divisible_by_8,
-            "not_divisible_by_8_share": self.not_divisible_by_8 / count,
+            "fixed": counts["fixed"],
+            "not_divisible_by_8": odd,
+            "not_divisible_by_8_share": odd / count,
             "predicted_us": self.predicted_us,
             "lost_us": self.lost_us,
             "recoverable_us": self.recoverable_us,
         }
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "schema": "gacprof.diagnosis/1",
-            "checkpoint": self.checkpoint,
-            "layout": self.layout,
-            "map": self.map,
-            "device": self.device,
-            "dtype": self.dtype,
+        data = super().as_dict() | {
             "tokens": {str(m): weight for m, weight in self.tokens.items()},
-            "tolerance": self.tolerance,
-            "tolerances": list(self.tolerances),
-            "totals": self.totals(),
-            "weights": [asdict(w) for w in self.weights],
-            "dims": [asdict(d) | {"lost_us": d.lost_us} for d in self.dims],
-            "notes": list(self.notes),
-            **({"basis": self.basis} if self.basis else {}),
+            "dims": list(self.frame_rows()),
         }
+        del data["parameters"]  # is among the totals
+        parts = {name: data.pop(name) for name in ("weights", "dims", "notes", "basis")}
+        if not self.basis:
+            del parts["basis"]
+        return {"schema": "gacprof.diagnosis/1", **data, "totals": self.totals(), **parts}
 
 
 def by_rules(found: Diagnosis, basis: str) -> Diagnosis:
     """The same verdicts and advice without a time or a penalty: tiers are neither."""
+    untimed: dict[str, Any] = dict.fromkeys(
+        ("penalty", "penalty_low", "penalty_high", "latency_us", "best_latency_us")
+    )
     return replace(
         found,
         basis=basis,
-        dims=tuple(
-            replace(
-                dim,
-                penalty=None,
-                penalty_low=None,
-                penalty_high=None,
-                latency_us=None,
-                best_latency_us=None,
-            )
-            for dim in found.dims
-        ),
+        dims=tuple(replace(dim, **untimed) for dim in found.dims),
         weights=tuple(replace(weight, latency_us=None) for weight in found.weights),
         notes=(f"{basis}: a misaligned size is of a worse tier than a larger one", *found.notes),
     )

@@ -88,10 +88,7 @@ def latency_profile(
     been larger once.
     """
     key = predictor.shape_of(dim), low, high, *sorted(also)
-    if key not in predictor.memo:
-        predictor.memo[key] = _profile(predictor, dim, low, high, also)
-    found: LatencyProfile = predictor.memo[key]
-    return found
+    return predictor.once(key, lambda: _profile(predictor, dim, low, high, also))
 
 
 def _profile(
@@ -122,11 +119,9 @@ def _table(predictor: Predictor, dim: Dim) -> list[_Row]:
     """All sizes that were measured on the dim's curves. A size is judged by the larger ones
     alone, so dims of different sizes on the same curves share one table."""
     key = "table", predictor.curves_like(dim), dim.most
-    if key not in predictor.memo:
-        sizes = predictor.measured_sizes(dim, 1, MAX_DIM)
-        predictor.memo[key] = _judged(predictor, dim, sizes)
-    table: list[_Row] = predictor.memo[key]
-    return table
+    return predictor.once(
+        key, lambda: _judged(predictor, dim, predictor.measured_sizes(dim, 1, MAX_DIM))
+    )
 
 
 def _judged(predictor: Predictor, dim: Dim, sizes: Sequence[int]) -> list[_Row]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left, bisect_right
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import lcm, sqrt
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory
 from gacprof.cliffmap import CliffMap, MapLookupError
@@ -24,6 +24,8 @@ from gacprof.cliffmap.schema import Curve
 from gacprof.core.dtypes import choose_dtype
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Flag
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Predictor:
         }
         self._known: dict[tuple[int, int, bool], Estimate] = {}
         self._sums: dict[tuple[tuple[int, int, bool], ...], Estimate] = {}
-        self.memo: dict[object, Any] = {}  # what was derived for dims, by shape; copies share it
+        self.memo: dict[object, Any] = {}
         curves = cliff_map.select("linear", dtype=self.dtype)
         cold = any(curve.flags.get("cache") == "cold" for curve in curves)
         self._regime: dict[str, Flag] = {"cache": "cold"} if cold else {}
@@ -132,6 +134,13 @@ class Predictor:
             f"for those (--tokens {','.join(map(str, measured[:4]))}), or measure these with "
             f"'gacprof sweep --for {self.inventory.path} --tokens {','.join(map(str, asked))}'"
         )
+
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """What was derived for dims, by shape, or is now; copies of the predictor share it."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        found: T = self.memo[key]
+        return found
 
     def gemm(self, n: int, k: int, bias: bool) -> Estimate:
         """One pass of the workload through ``y[M, n] = x[M, k] · Wᵀ``."""
@@ -182,11 +191,12 @@ class Predictor:
     def measured_sizes(self, dim: Dim, low: int, high: int) -> list[int]:
         """The sizes within [low, high] that were measured in every GEMM of ``dim``. No rule offers
         another: a period that was found on few points foretells sizes that it has not seen."""
-        key = "measured", self.curves_like(dim)
-        if key not in self.memo:
+
+        def measured() -> list[int]:
             places = [place.measured for place in self._curves_of(dim)]
-            self.memo[key] = sorted(set.intersection(*places)) if places else []
-        sizes: list[int] = self.memo[key]
+            return sorted(set.intersection(*places)) if places else []
+
+        sizes = self.once(("measured", self.curves_like(dim)), measured)
         return sizes[bisect_left(sizes, max(low, 1)) : bisect_right(sizes, high)]
 
     def period(self, dim: Dim) -> int:

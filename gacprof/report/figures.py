@@ -1,11 +1,12 @@
 """A curve as a picture: the staircase, its tiers, its frontier, what is safe.
 
-Each function returns a matplotlib ``Figure``; :func:`gacprof.report.figures_style.save` writes
-it as SVG and PNG.
+Each function returns a matplotlib ``Figure``, which :func:`gacprof.report.figures_style.save`
+writes as SVG and PNG, or draws in text.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,6 +36,7 @@ from gacprof.report.tables import latencies
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 MOST_BANDS = 16
 """More tiers than this are not drawn as bands: they would be hatching, not information."""
 
@@ -54,6 +56,15 @@ MOST_LABELS = 14
 """Frontier dims closer than half their share of the axis are not all labelled."""
 
 
+HEIGHT = 16
+"""Lines of a plot in a terminal, its axis among them."""
+
+BESIDE_ASKED = 40
+"""Dims shown on either side of one that was asked for."""
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
 @dataclass(frozen=True)
 class View:
     """A curve as a picture shows it, for the sizes ``asked``."""
@@ -63,8 +74,22 @@ class View:
 
     @property
     def shown(self) -> tuple[int, int]:
-        """The first and the last dim."""
-        return shown_range(self.curve, self.asked)
+        """The first and the last measured dim of the picture: those around ``asked``, up to the
+        next frontier above; else the stretch that holds most dims where it is a small part of the
+        axis; else all."""
+        dims = self.curve.points.d
+        within = [d for d in self.asked if dims[0] <= d <= dims[-1]]
+        if within:
+            margin = max(8, (max(within) - min(within)) // 4)
+            above = next((d for d in self.curve.frontier if d >= max(within)), dims[-1])
+            low, high = min(within) - margin, max(above, max(within) + margin)
+        else:
+            longest = max(runs(dims, dims), key=len)
+            low, high = longest[0], longest[-1]
+            if 2 * len(longest) < len(dims) or DENSE * (high - low) > dims[-1] - dims[0]:
+                return dims[0], dims[-1]
+        shown = [d for d in dims if low <= d <= high]
+        return (shown[0], shown[-1]) if len(shown) > 1 else (dims[0], dims[-1])
 
 
 def staircase(
@@ -111,7 +136,7 @@ def side_by_side(
 
 def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     """Draw one curve into existing axes."""
-    first, last = shown_range(curve, asked)
+    first, last = View(curve, asked).shown
     within = [us for d, us in latencies(curve).items() if first <= d <= last]
     factor, unit = (1.0, "") if curve.by_rules else latency_unit(within)
     _draw_classes(axes, curve, factor)
@@ -130,25 +155,6 @@ def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     right = 0.07 if last in curve.frontier else 0.02  # room for the last one's label
     axes.set_xlim(first - 0.02 * (last - first), last + right * (last - first))
     dim_ticks(axes, first, last)
-
-
-def shown_range(curve: Curve, asked: Sequence[int] = ()) -> tuple[int, int]:
-    """The first and the last measured dim that a picture shows: those around ``asked``, up to the
-    next frontier above; else the stretch that holds most dims where it is a small part of the
-    axis; else all."""
-    dims = curve.points.d
-    within = [d for d in asked if dims[0] <= d <= dims[-1]]
-    if within:
-        margin = max(8, (max(within) - min(within)) // 4)
-        above = next((d for d in curve.frontier if d >= max(within)), dims[-1])
-        low, high = min(within) - margin, max(above, max(within) + margin)
-    else:
-        longest = max(runs(dims, dims), key=len)
-        low, high = longest[0], longest[-1]
-        if 2 * len(longest) < len(dims) or DENSE * (high - low) > dims[-1] - dims[0]:
-            return dims[0], dims[-1]
-    shown = [d for d in dims if low <= d <= high]
-    return (shown[0], shown[-1]) if len(shown) > 1 else (dims[0], dims[-1])
 
 
 def _draw_bands(axes: Axes, curve: Curve) -> None:
@@ -233,21 +239,18 @@ def runs(within: Sequence[int], members: Sequence[int]) -> list[list[int]]:
 
 def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
     """The intervals of dims that are neither safe nor misaligned."""
-    undecided = set(curve.undecided)
-    p = curve.points
+    p, undecided = curve.points, set(curve.undecided)
     bars = [
-        (d, middle, low or middle, high or middle)
-        for d, middle, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
+        (d, factor * us, factor * (us - (low or us)), factor * ((high or us) - us))
+        for d, us, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
         if d in undecided
     ]
     if not bars:
         return
-    below = [factor * (middle - low) for _, middle, low, _ in bars]
-    above = [factor * (high - middle) for _, middle, _, high in bars]
+    dims, middle, below, above = zip(*bars, strict=True)
     axes.errorbar(
-        [d for d, *_ in bars], [factor * middle for _, middle, *_ in bars], yerr=[below, above],
-        fmt="none", ecolor=INK, elinewidth=0.8, capsize=2.0, alpha=0.6, zorder=2.9,
-        label="undecided (95 %)",
+        dims, middle, yerr=[below, above], fmt="none", ecolor=INK, elinewidth=0.8, capsize=2.0,
+        alpha=0.6, zorder=2.9, label="undecided (95 %)",
     )  # fmt: skip
 
 
@@ -296,3 +299,40 @@ def _conditions(cliff_map: CliffMap, curve: Curve) -> str:
     fixed = ", ".join(f"{name}={size}" for name, size in curve.fixed.items())
     device, provenance = cliff_map.file.device.name, cliff_map.file.provenance.kind
     return f"{device} ({provenance}) · {curve.dtype} · {fixed} · {curve.timer}"
+
+
+def staircase_text(curve: Curve, width: int, asked: int | None = None) -> str:
+    """Latency (µs) over the dim, the frontier as ●; with ``asked`` only around it, itself as ✕.
+
+    For terminals, pipes and logs: plain text of at most ``width`` columns, without colours.
+    """
+    import plotext
+
+    near = (
+        (0, curve.points.d[-1]) if asked is None else (asked - BESIDE_ASKED, asked + BESIDE_ASKED)
+    )
+    shown = [(d, us) for d, us in latencies(curve).items() if near[0] <= d <= near[1]]
+    if len(shown) < 2:
+        return ""
+    dims = [d for d, _ in shown]
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(width, HEIGHT)
+    for modulus, remainders in classes_of(curve):  # a line through all would zigzag
+        members = [(d, t) for d, t in shown if d % modulus in remainders]
+        if members:
+            plotext.plot(*zip(*members, strict=True), marker="braille")
+    plotext.xticks(_ticks(dims))
+    for marker, marked in (("●", curve.frontier), ("✕", [asked])):
+        some = [(d, t) for d, t in shown if d in marked]
+        if some:
+            plotext.scatter(*zip(*some, strict=True), marker=marker)
+    legend = "● frontier" if asked is None else f"● frontier  ✕ {asked}"
+    lines = _STYLE.sub("", plotext.build()).rstrip().splitlines()
+    return "\n".join([f"µs over {curve.axis}   {legend}", *(line.rstrip() for line in lines)])
+
+
+def _ticks(dims: Sequence[int]) -> list[int]:
+    """Five dims that were measured, evenly spread: a plot's round numbers may be none of them."""
+    last = len(dims) - 1
+    return sorted({dims[round(i * last / 4)] for i in range(5)})

@@ -80,14 +80,9 @@ def _mark(axes: Axes, row: int, k: int, models: int, timing: Mapping[str, Any]) 
     name = timing["model"] if row == 0 else None
     axes.plot(middle, y, marker, color=colour, markersize=7, label=name)
     axes.annotate(
-        percent(middle - 1, signed=True) or "",
-        (high, y),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8.5,
-        color=INK,
-    )
+        percent(middle - 1, signed=True) or "", (high, y), xytext=(6, 0), va="center",
+        textcoords="offset points", fontsize=8.5, color=INK,
+    )  # fmt: skip
 
 
 def workloads(bench: Mapping[str, Any]) -> list[tuple[str, dict[str, Mapping[str, Any]]]]:
@@ -164,21 +159,15 @@ def _draw_method(
     ours = method.startswith("gacprof")
     points = sorted(points, key=lambda p: (p[0], p[1]))
     colour, marker = _style(method)
+    # Hollow, for rounding to the nearest often is rounding up, and would hide it; so is a method of
+    # its own that chose the same dims as another.
     hollow = method.startswith("nearest") or marker == "D"
     (line,) = panel.plot(
-        [x for x, _, _ in points],
-        [y for _, y, _ in points],
-        color=colour,
-        marker=marker,
-        linestyle="-" if ours else "none",
-        linewidth=1.2,
-        markersize=5 if ours else 7,
-        # Hollow, for rounding to the nearest often is rounding up, and would hide it; so is a
-        # method of its own that chose the same dims as another.
-        fillstyle="none" if hollow else "full",
-        markeredgewidth=1.6 if hollow else 1.0,
+        [x for x, _, _ in points], [y for _, y, _ in points], color=colour, marker=marker,
+        linestyle="-" if ours else "none", linewidth=1.2, markersize=5 if ours else 7,
+        fillstyle="none" if hollow else "full", markeredgewidth=1.6 if hollow else 1.0,
         zorder=2 if ours else 3,
-    )
+    )  # fmt: skip
     if method == "as it is":
         panel.axvline(points[0][0], color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     handles = {method: line}

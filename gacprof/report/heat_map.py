@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
@@ -12,6 +14,7 @@ from gacprof.core.points import Flag
 from gacprof.report.figures_style import INK, QUIET, new_figure, title
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -47,9 +50,8 @@ def heat_map(
             f"the map '{cliff_map.name}' holds no grid of {operator} over {axes[0]} and {axes[1]}; "
             f"sweep {axes[0]} at several {axes[1]} (one [[sweep]] with a list in 'dims')"
         )
-    penalties = grid_penalty(latency)
     figure, (panel,) = new_figure(7.2, 5.6)
-    _draw_heat(figure, panel, penalties, across, up)
+    _draw_heat(figure, panel, grid_penalty(latency))
     panel.set_xlabel(axes[0], color=INK)
     panel.set_ylabel(axes[1], color=INK)
     at = ", ".join(f"{name}={size}" for name, size in fixed.items())
@@ -60,18 +62,21 @@ def heat_map(
 
 def grid_penalty(latency: Grid) -> Grid:
     """latency(x, y) / min over x' ≥ x, y' ≥ y − 1, over the measured pairs."""
-    across = sorted({x for x, _ in latency}, reverse=True)
-    up = sorted({y for _, y in latency}, reverse=True)
-    least: Grid = {}
-    for i, x in enumerate(across):
-        for j, y in enumerate(up):
-            larger = [latency.get((x, y), float("inf"))]
-            if i:
-                larger.append(least[across[i - 1], y])
-            if j:
-                larger.append(least[x, up[j - 1]])
-            least[x, y] = min(larger)
-    return {pair: t / least[pair] - 1 for pair, t in latency.items()}
+    across, up, table = _table(latency)
+    at_least = np.fmin.accumulate(np.fmin.accumulate(table[::-1, ::-1], 0), 1)[::-1, ::-1]
+    return {
+        (x, y): t / float(at_least[up.index(y), across.index(x)]) - 1
+        for (x, y), t in latency.items()
+    }
+
+
+def _table(values: Grid) -> tuple[list[int], list[int], npt.NDArray[np.float64]]:
+    """(across, up, values by [up, across]); NaN where a pair was not measured."""
+    across, up = (sorted(set(sizes)) for sizes in zip(*values, strict=True))
+    table = np.full((len(up), len(across)), np.nan)
+    for (x, y), value in values.items():
+        table[up.index(y), across.index(x)] = value
+    return across, up, table
 
 
 def _pairs(
@@ -103,15 +108,10 @@ def _pairs(
     return found
 
 
-def _draw_heat(
-    figure: Figure, panel: Axes, penalties: Grid, across: list[int], up: list[int]
-) -> None:
-    import numpy as np
+def _draw_heat(figure: Figure, panel: Axes, penalties: Grid) -> None:
     from matplotlib import colormaps
 
-    table = np.full((len(up), len(across)), np.nan)
-    for (x, y), penalty in penalties.items():
-        table[up.index(y), across.index(x)] = penalty
+    across, up, table = _table(penalties)
     colours = colormaps["cividis"].with_extremes(bad="#FFFFFF")
     top = min(MOST_PENALTY, max(LEAST_SCALE, float(np.nanmax(table))))
     image = panel.imshow(
@@ -130,15 +130,8 @@ def _draw_heat(
     bar.ax.yaxis.set_major_formatter(lambda value, _: percent(value, decimals=0) or "")
     bar.ax.tick_params(colors=QUIET, labelsize=9)
     bar.outline.set_visible(False)
-    if len(penalties) <= 120:
-        _write_values(panel, penalties, across, up, top)
-
-
-def _write_values(
-    panel: Axes, penalties: Grid, across: list[int], up: list[int], top: float
-) -> None:
-    """The number in each cell, dark on the light half of the scale and light on the dark."""
-    for (x, y), penalty in penalties.items():
+    # The number in each cell, dark on the light half of the scale and light on the dark.
+    for (x, y), penalty in penalties.items() if len(penalties) <= 120 else ():
         panel.annotate(
             percent(penalty, decimals=0) or "", (across.index(x), up.index(y)), ha="center",
             va="center", fontsize=8, color="#FFFFFF" if penalty < 0.45 * top else INK,

@@ -118,18 +118,13 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
     target = folder / "index.html"
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ReportError(f"cannot write to {folder}: {error.strerror}") from None
-    for drawn, figure in figures:
-        save(figure, folder / "figures" / drawn.name)
-    try:
+        for drawn, figure in figures:
+            save(figure, folder / "figures" / drawn.name)
         write_text(target, page)
-    except OSError as error:
-        raise ReportError(f"cannot write {target}: {error.strerror}") from None
-    try:
         remove_old(folder / "figures", {drawn.name for drawn, _ in figures})
     except OSError as error:
-        raise ReportError(f"cannot remove {error.filename}: {error.strerror}") from None
+        where = error.filename or target
+        raise ReportError(f"cannot write the page: {where}: {error.strerror}") from None
     return target
 
 
@@ -199,19 +194,15 @@ def telling_curves(
         return len(sizes_asked(curve, diagnosis)), sum(lost) / max(len(lost), MANY_DIMS)
 
     chosen: list[Curve] = []
-    per_axis: dict[tuple[str, str], int] = {}
     for curve in sorted(cliff_map.curves, key=weight, reverse=True):
-        axis = (curve.operator, curve.axis)
-        if len(curve.points.d) >= 4 and per_axis.get(axis, 0) < 2:
-            per_axis[axis] = per_axis.get(axis, 0) + 1
+        beside = [c for c in chosen if (c.operator, c.axis) == (curve.operator, curve.axis)]
+        if len(curve.points.d) >= 4 and len(beside) < 2:
             chosen.append(curve)
     return chosen[:most]
 
 
 def remove_old(folder: Path, drawn: Collection[str]) -> None:
     """Remove figures under names of ours whose stem is not in ``drawn``; leave anything else."""
-    if not folder.is_dir():
-        return
     for file in sorted(folder.iterdir()):
         if _OURS.fullmatch(file.name) and file.stem not in drawn:
             file.unlink()

@@ -310,13 +310,15 @@ script = typer.Typer(name="survey.py", add_completion=False, rich_markup_mode=No
 def survey(
     out: Annotated[Path, Option(help="The survey's folder.")],
     device: OneDevice = None,
-    budget: Annotated[str | None, Option(help="About how long it may take.", metavar="8m")] = None,
+    budget: Annotated[
+        float | None, Option(parser=budget_seconds, metavar="8m", help="How long it may take.")
+    ] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the survey in --out.")] = False,
     suite: Annotated[
         str | None, Option(help="A suite's name or TOML file. Default: full, on a CPU cpu.")
     ] = None,
 ) -> None:
-    clock, name = Clock(budget_seconds(budget)), device_name(device)
+    clock, name = Clock(budget), device_name(device)
     with open_device(name) as opened:
         here = opened.environment
     begun = read_log(out)["about"] if resume else {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gacprof.cliffmap import CliffMap, MapLookupError
-from gacprof.report.terminal import staircase_text
+from gacprof.report.figures import staircase_text
 
 HIDDEN = ["--op", "attention", "--axis", "head_dim"]
 
