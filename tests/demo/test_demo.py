@@ -1,13 +1,14 @@
 """The demo's model is what the page says of it, and its folder replaces only a demo's."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
 from gacprof.demo.models import described, ranks, write_demo_checkpoint
-from gacprof.demo.run import MARKER, _fresh, commands, run_demo
+from gacprof.demo.run import MARKER, _fresh, _too_small_to_see, commands, run_demo
 
 
 def test_the_model_is_a_llama_with_the_published_ranks(tmp_path):
@@ -66,3 +67,15 @@ def test_a_trained_model_that_cannot_be_used_is_refused_with_the_reason(tmp_path
         with pytest.raises(GacprofError, match=f"{reason}.*without --model"):
             run_demo(tmp_path / "demo", device="cpu", model=tmp_path / name)
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_gain_below_the_benchs_own_error_is_said_to_be_so():
+    def told(before, after, verdict, spread=0.05):
+        plan = SimpleNamespace(predicted_before_us=before, predicted_after_us=after)
+        timings = [SimpleNamespace(model="planned", verdict=verdict)]
+        return _too_small_to_see(plan, SimpleNamespace(timings=timings, spread=spread))
+
+    assert "2.0% less time" in told(100.0, 98.0, "no difference shown")
+    assert told(100.0, 98.0, "faster") is None
+    assert told(100.0, 90.0, "undecided") is None, "a gain that it could have seen"
+    assert told(100.0, 100.0, "undecided") is None and told(None, 90.0, "undecided") is None
