@@ -10,6 +10,7 @@ names must be there, and every tensor it promises must be in the shard it names.
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -70,25 +71,26 @@ def parse_header(
 
 
 def _tensor(name: str, entry: Any, start: int, file: str, where: str) -> TensorInfo:
-    what = f"{where}: tensor {name[:120]!r}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointError(f"{what}: entry is not dtype, shape and data_offsets")
-    element = BY_CODE.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+        raise _damaged(where, name, "entry is not dtype, shape and data_offsets")
+    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    element = BY_CODE.get(code) if isinstance(code, str) else None
     if element is None:
-        raise CheckpointError(f"{what}: dtype {str(entry['dtype'])[:40]!r} is not known")
-    shape, offsets = entry["shape"], entry["data_offsets"]
+        raise _damaged(where, name, f"dtype {str(code)[:40]!r} is not known")
     if not are_counts(shape, MAX_DIM):
-        raise CheckpointError(f"{what}: shape {str(shape)[:80]} is not a list of sizes")
+        raise _damaged(where, name, f"shape {str(shape)[:80]} is not a list of sizes")
     if not are_counts(offsets, MAX_OFFSET) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise CheckpointError(f"{what}: data_offsets {str(offsets)[:80]} are not a range")
+        raise _damaged(where, name, f"data_offsets {str(offsets)[:80]} are not a range")
     begin, end = offsets
-    info = TensorInfo(name, tuple(shape), element.name, file, start + begin, end - begin)
-    if info.numel * element.itemsize != info.nbytes:
-        raise CheckpointError(
-            f"{what}: shape {shape} in {element.name} needs {info.numel * element.itemsize} "
-            f"bytes, its data_offsets hold {info.nbytes}"
-        )
-    return info
+    needed = math.prod(shape) * element.itemsize
+    if needed != end - begin:
+        told = f"shape {shape} in {element.name} needs {needed} bytes"
+        raise _damaged(where, name, f"{told}, its data_offsets hold {end - begin}")
+    return TensorInfo(name, tuple(shape), element.name, file, start + begin, end - begin)
+
+
+def _damaged(where: str, name: str, fault: str) -> CheckpointError:
+    return CheckpointError(f"{where}: tensor {name[:120]!r}: {fault}")
 
 
 def _check_tiling(tensors: dict[str, TensorInfo], start: int, size: int, where: str) -> None:

@@ -202,8 +202,11 @@ def _is_count(value: Any) -> bool:
 
 def are_counts(value: Any, most: int = MAX_ELEMENTS) -> bool:
     """Whether it is a list of whole numbers, as a shape, a stride or a range of offsets is."""
-    is_list = isinstance(value, (tuple, list)) and len(value) <= MAX_NDIM
-    return is_list and all(type(n) is int and 0 <= n <= most for n in value)
+    if not isinstance(value, (tuple, list)) or len(value) > MAX_NDIM:
+        return False
+    if not set(map(type, value)) <= {int}:
+        return False
+    return min(value, default=0) >= 0 and max(value, default=0) <= most
 
 
 _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")

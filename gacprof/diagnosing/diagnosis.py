@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint import inventory_for
-from gacprof.checkpoint.inventory import Dim, Inventory, Module
+from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import BASIS
 from gacprof.core.tasks import no_collection
@@ -33,7 +33,7 @@ from gacprof.diagnosing.findings import (
     highest_penalty,
 )
 from gacprof.diagnosing.latency_profile import around, latency_profile
-from gacprof.diagnosing.predict import Predictor, Tokens
+from gacprof.diagnosing.predict import Estimate, Predictor, Tokens
 
 if TYPE_CHECKING:
     import torch
@@ -61,9 +61,7 @@ def diagnose(
     inventory = inventory_for(checkpoint)
     predictor = Predictor(cliff_map, inventory, tokens, dtype)
     dims = _judge_dims(predictor)
-    weights = tuple(
-        _judge_weight(predictor, module, dims) for module in inventory.modules if module.gemms
-    )
+    weights = tuple(_judge_weights(predictor, dims))
     notes = [*inventory.notes]
     if predictor.dtype_note:
         notes.append(predictor.dtype_note)
@@ -239,21 +237,36 @@ def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
     return f"pad to {best_size}"
 
 
-def _judge_weight(
-    predictor: Predictor, module: Module, dims: Mapping[str, DimFinding]
-) -> WeightFinding:
-    total = predictor.gemms(module.gemms)
-    own = [dims[name] for name in module.dims]
-    sizes = [s for gemm in module.gemms for s in (gemm.N, gemm.K)] + [d.size for d in own]
-    verdicts = {d.verdict for d in own}
+def _judge_weights(predictor: Predictor, dims: Mapping[str, DimFinding]) -> Iterator[WeightFinding]:
+    """The finding on every weight with products. Equal ones are judged once."""
+    known: dict[object, tuple[Any, ...]] = {}
+    for module in predictor.inventory.modules:
+        if not module.gemms:
+            continue
+        sizes = tuple((gemm.N, gemm.K, gemm.bias) for gemm in module.gemms)
+        own = tuple((dims[name].size, dims[name].verdict) for name in module.dims)
+        if (sizes, own) not in known:
+            known[sizes, own] = _judged(predictor.gemms(module.gemms), sizes, own)
+        products, latency_us, aligned, verdict, missing = known[sizes, own]
+        yield WeightFinding(
+            module.name, module.role, module.layer, module.kind, module.dtype, products,
+            latency_us, module.dims, aligned, verdict, missing,
+        )  # fmt: skip
+
+
+def _judged(
+    total: Estimate, sizes: Sequence[tuple[int, int, bool]], own: Sequence[tuple[int, str]]
+) -> tuple[Any, ...]:
+    """What a finding says of products of these ``sizes`` (N, K, bias), which take ``total``, where
+    their dims have a size and a verdict each."""
+    verdicts = {verdict for _, verdict in own}
     verdict = next((v for v in ("misaligned", "unknown", "undecided") if v in verdicts), "safe")
     if not own:  # nothing adjustable: the time is known or it is not
         verdict = "unknown" if total.latency_us is None else "fixed"
-    return WeightFinding(
-        module.name, module.role, module.layer, module.kind, module.dtype,
-        tuple(f"{gemm.N}×{gemm.K}" for gemm in module.gemms), total.latency_us, module.dims,
-        all(size % 8 == 0 for size in sizes), verdict, total.missing,
-    )  # fmt: skip
+    stored = [size for n, k, _ in sizes for size in (n, k)] + [size for size, _ in own]
+    aligned = all(size % 8 == 0 for size in stored)
+    products = tuple(f"{n}×{k}" for n, k, _ in sizes)
+    return products, total.latency_us, aligned, verdict, total.missing
 
 
 def _remarks(
