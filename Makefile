@@ -6,6 +6,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 TRAINED := runs/smollm2/smollm2/config.json
+# What is imported is compiled once, whatever the shell says: pip compiles nothing here.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm setup clean
 # SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
