@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap import CliffMap
 
 # What is imported is compiled once, not in every process that the tests start.
 sys.dont_write_bytecode = False
@@ -25,6 +29,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 os.environ.pop("COLUMNS", None)  # tables are as a pipe gets them, wherever the tests run
 
+# No power fails here, and a disk takes its time; sweeping/test_crash.py keeps a record of its own.
+os.fsync = lambda descriptor: None
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "support"))
 
@@ -39,6 +46,14 @@ def fixtures() -> Path:
 def asvd(fixtures: Path) -> Path:
     """A real checkpoint with its factors: hidden 256, 4 layers, ranks as ASVD chose them."""
     return fixtures / "checkpoints" / "asvd_mha_r1"
+
+
+@pytest.fixture(scope="session")
+def planted_map(asvd: Path, tmp_path_factory: pytest.TempPathFactory) -> CliffMap:
+    """The map of the planted device at that checkpoint's shapes."""
+    from planted import planted_map_of
+
+    return planted_map_of(asvd, tmp_path_factory.mktemp("planted") / "run", dtype="float32")
 
 
 def of_shared(name: str) -> Path:

@@ -13,6 +13,7 @@ from forked import forked, told_by
 from gacprof.core.errors import ReportError
 from gacprof.core.files import refuse_to_replace, replacing, write_tensors, write_text
 
+
 def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_path):
     path, other = tmp_path / "map.json", tmp_path / ".map.json.bak"
     other.write_text("mine")

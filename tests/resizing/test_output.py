@@ -25,6 +25,7 @@ from gacprof.resizing import output, realign, realign_by_strategy
 
 Progress = Callable[[int, int, object], None]
 
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != "gacprof.json"}
 
