@@ -93,6 +93,17 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_daxpy(tmp_path_factory.mktemp("ncu") / "daxpy.ncu-rep")
 
 
+LONG = (
+    "checkpoint/test_original_tools", "cli/test_verbs", "compressing/test_compress", "exporting",
+    "fuzz", "notebooks", "paper/test_survey_run", "report/test_page", "torture",
+)  # fmt: skip
+"""What takes seconds a test: begun first, it keeps no worker busy when the others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(LONG))
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays: else every full collection looks through all of torch again,
     and takes a sixth of the tests' time."""

@@ -197,8 +197,10 @@ def test_durations_have_a_unit_that_suits_them():
 def test_a_second_report_leaves_no_figure_of_the_first_and_every_other_file(tmp_path):
     figures = tmp_path / "figures"
     a100 = CliffMap.load("a100-published")
-    write_page(Contents("One", cliff_map=a100), tmp_path)
-    assert any(figures.iterdir())
+    one = next(curve for curve in a100.file.curves if curve.operator == "linear")
+    small = CliffMap(a100.file.model_copy(update={"curves": [one]}))
+    write_page(Contents("One", cliff_map=small), tmp_path)
+    assert any("linear" in figure.name for figure in figures.iterdir())
     (figures / "mine.svg").write_text("mine")
     write_page(Contents("Two", bench=BENCH), tmp_path)
     drawn = {p.name for p in figures.iterdir()}
