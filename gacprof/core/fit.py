@@ -31,6 +31,8 @@ SWEEPS = 10
 """Alternations of rows and columns. Quantile polishing has no exact fixed point; the steps are
 below 10⁻³ of the noise by then (benchmarks/estimators.py)."""
 RESAMPLES = 200
+AT_ONCE = 20_000
+"""So many calls are resampled in one go: on small curves numpy's own start costs the most."""
 FEWEST_BLOCKS = 4
 """Below that a slot's spread is unknown: its standard error is infinite."""
 FLOOR_QUANTILE = 0.95
@@ -259,16 +261,19 @@ def _bootstrap_variance(residual: Floats, processes: Ints, resamples: int) -> Fl
     order[np.isnan(ordered)] = blocks  # which no resample holds
     slots = np.arange(len(ordered))
     total, squares = np.zeros(len(ordered)), np.zeros(len(ordered))
-    for _ in range(resamples):
-        chosen = np.concatenate([draw.choice(group, len(group)) for group in groups])
-        times = np.bincount(chosen, minlength=blocks + 1).astype(np.int32)
-        passed = np.cumsum(times[order], axis=1, dtype=np.int32)
-        counts = passed[:, -1]
+    at_once = max(1, AT_ONCE // order.size)
+    for first in range(0, resamples, at_once):
+        times = np.zeros((min(at_once, resamples - first), blocks + 1), np.int32)
+        for row in times:
+            chosen = [group[draw.integers(0, len(group), len(group))] for group in groups]
+            row[:] = np.bincount(np.concatenate(chosen), minlength=blocks + 1)
+        passed = np.cumsum(times[:, order], axis=2, dtype=np.int32)
+        counts = passed[:, :, -1]
         low, high, along = _place(counts, QUARTILE)
-        a, b = (ordered[slots, np.argmax(passed > at[:, None], axis=1)] for at in (low, high))
-        mean = np.where(counts > 0, a + along * (b - a), 0.0)
-        total += mean
-        squares += mean**2
+        a, b = (ordered[slots, np.argmax(passed > at[:, :, None], axis=2)] for at in (low, high))
+        for mean in np.where(counts > 0, a + along * (b - a), 0.0):
+            total += mean
+            squares += mean**2
     variance = squares / resamples - (total / resamples) ** 2
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
     counts = np.maximum(np.sum(~np.isnan(residual), axis=0), 2)

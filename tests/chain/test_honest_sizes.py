@@ -89,11 +89,12 @@ HONEST: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.fixture(params=HONEST)
-def odd(request: Any, tmp_path: Path) -> tuple[Inventory, CliffMap, str]:
+@pytest.fixture(scope="module", params=HONEST)
+def odd(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Inventory, CliffMap, str]:
     shapes, config, name = HONEST[request.param]
-    inventory = scan(checkpoint(tmp_path / "source", shapes, config))
-    return inventory, planted_map_of(inventory, tmp_path / "run", dtype="float32"), name
+    folder = tmp_path_factory.mktemp("odd")
+    inventory = scan(checkpoint(folder / "source", shapes, config))
+    return inventory, planted_map_of(inventory, folder / "run", dtype="float32"), name
 
 
 def test_an_odd_size_is_misaligned_though_the_config_agrees_with_it(odd):

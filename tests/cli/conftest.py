@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gacprof.cli.app import main
+from gacprof.cliffmap import CliffMap
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture(scope="session")
-def planted_map(asvd: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A map file of the planted device at the fixture's shapes."""
-    from planted import planted_map_of
-
-    folder = tmp_path_factory.mktemp("planted")
-    planted_map_of(asvd, folder, dtype="float32").save(folder / "cliffmap.json")
-    return folder / "cliffmap.json"
+def planted_map(planted_map: CliffMap, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a file."""
+    file = tmp_path_factory.mktemp("planted") / "cliffmap.json"
+    planted_map.save(file)
+    return file

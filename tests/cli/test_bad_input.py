@@ -219,7 +219,7 @@ def test_ctrl_c_while_the_command_line_is_imported_ends_it_quietly():
 
 
 def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkeypatch):
-    from gacprof.devices.worker import IsolatedDevice
+    from gacprof.devices.device import Device
     from gacprof.sweeping import read_blocks
 
     (tmp_path / "t.toml").write_text(
@@ -227,8 +227,9 @@ def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkey
         '[[sweep]]\noperator = "linear"\naxis = "K"\n'
         "values = [{ from = 8, to = 20 }]\ndims = { M = 4, N = 8 }\n"
     )
-    arguments = ("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run")
-    real, calls = IsolatedDevice.blocks, []
+    arguments = ("sweep", tmp_path / "t.toml", "--device", "cpu", "--out", tmp_path / "run",
+                 "--no-isolate")  # fmt: skip
+    real, calls = Device.blocks, []
 
     def interrupted(self, wanted):
         calls.append(1)
@@ -236,7 +237,7 @@ def test_ctrl_c_in_a_sweep_exits_130_and_the_sweep_goes_on(run, tmp_path, monkey
             raise KeyboardInterrupt
         return real(self, wanted)
 
-    monkeypatch.setattr(IsolatedDevice, "blocks", interrupted)
+    monkeypatch.setattr(Device, "blocks", interrupted)
     stopped = run(*arguments)
     assert stopped.code == 130 and stopped.err.count("\n") == 1
     assert f"what was measured is in {tmp_path / 'run'}" in stopped.err

@@ -219,7 +219,7 @@ def test_a_resume_by_a_garbled_header_is_refused_in_a_line(run, tmp_path, damage
     header = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(header | damage))
     for told in (
-        run("sweep", "--resume", "--device", "cpu", "--out", folder),
+        run("sweep", "--resume", "--device", "cpu", "--no-isolate", "--out", folder),
         run("evidence", "static", folder),
         run("explain", "a100-published", "--samples", folder),
     ):

@@ -9,18 +9,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from gacprof.cli import printing
 from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.report.figures import staircase_text
 
 HIDDEN = ["--op", "attention", "--axis", "head_dim"]
 
 
-def gacprof(*arguments, columns: int):
-    """In a process of its own, which looks at COLUMNS when it starts."""
-    env = os.environ | {"COLUMNS": str(columns)}
-    command = [sys.executable, "-m", "gacprof", *map(str, arguments)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def eighty(run, monkeypatch):
+    """As ``run``, in a terminal of 80 columns."""
+
+    def in_columns(*arguments):
+        with monkeypatch.context() as patch:
+            patch.setenv("COLUMNS", "80")
+            patch.setattr(printing, "_seen", True)
+            patch.setattr(printing, "out", Console())
+            return run(*arguments)
+
+    return in_columns
 
 
 @pytest.fixture(scope="module")
@@ -62,26 +71,29 @@ def tables(text: str) -> list[str]:
     ],
     ids=lambda verb: " ".join(map(str, verb[:2])),
 )
-def test_eighty_columns_hold_every_table_and_break_no_number(run, verb, model, tmp_path):
+def test_eighty_columns_hold_every_table_and_break_no_number(run, eighty, verb, model, tmp_path):
     arguments = [model if part is None else part for part in verb]
     if verb[0] == "plan":
         arguments += ["--out", tmp_path / "plan.json"]
-    shown = gacprof(*arguments, columns=80)
-    assert shown.returncode in (0, 1), shown.stderr
-    lines = tables(shown.stdout)
+    shown = eighty(*arguments)
+    assert shown.code in (0, 1), shown.err
+    lines = tables(shown.out)
     assert lines and max(map(len, lines)) <= 80
     whole = {cell for line in tables(run(*arguments).out) for cell in line.split()}
     numbers = {cell for line in lines for cell in line.split() if cell[:1].isdigit()}
     assert numbers <= whole | {cell.strip("().,") for cell in whole}
 
 
+def test_columns_are_looked_at_by_a_process_that_starts(eighty):
+    command = [sys.executable, "-m", "gacprof", "map", "list"]
+    env = os.environ | {"COLUMNS": "80"}
+    shown = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert (shown.returncode, shown.stdout) == (0, eighty("map", "list").out)
+
+
 @pytest.mark.parametrize("columns", range(76, 100))
 def test_a_table_cuts_no_cell(columns, monkeypatch, capsys):
     """Whatever the width: what does not fit goes on in the next line, numbers stay whole."""
-    from rich.console import Console
-
-    from gacprof.cli import printing
-
     titles = ("workload", "model", "latency", "tokens/s", "against first (95 %)", "verdict")
     rows = [
         ("decode 16", "1", "1.05 ms", "957", None, "reference"),
@@ -97,11 +109,9 @@ def test_a_table_cuts_no_cell(columns, monkeypatch, capsys):
 
 
 def test_long_names_are_numbered_above_the_table(capsys):
-    from gacprof.cli.printing import labelled
-
-    assert labelled(["small", "dense"]) == ["small", "dense"]
+    assert printing.labelled(["small", "dense"]) == ["small", "dense"]
     assert capsys.readouterr().out == ""
-    assert labelled(["small", "SmolLM2-135M-svd-llm-15"]) == ["1", "2"]
+    assert printing.labelled(["small", "SmolLM2-135M-svd-llm-15"]) == ["1", "2"]
     assert capsys.readouterr().out.splitlines() == ["1: small", "2: SmolLM2-135M-svd-llm-15"]
 
 

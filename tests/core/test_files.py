@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import resource
+import signal
 
 import pytest
+import torch
+from forked import forked, told_by
 
 from gacprof.core.errors import ReportError
-from gacprof.core.files import refuse_to_replace, replacing, write_text
-
-KILLED_WHILE_WRITING = """
-import os, signal, sys
-from pathlib import Path
-from gacprof.core.files import replacing
-with replacing(Path(sys.argv[1])) as temporary:
-    temporary.write_text("half")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+from gacprof.core.files import refuse_to_replace, replacing, write_tensors, write_text
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_path):
     path, other = tmp_path / "map.json", tmp_path / ".map.json.bak"
     other.write_text("mine")
-    subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, path], check=False)
+
+    def killed_while_writing():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert forked(killed_while_writing) == -signal.SIGKILL
     assert len(list(tmp_path.glob(".map.json.????????"))) == 1 and not path.exists()
     with replacing(path) as first:
         first.write_text("first")
@@ -34,17 +34,16 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_nothing_else(tmp_
 
 
 def test_tensors_on_a_full_disk_are_an_error_of_the_system(tmp_path):
-    code = (
-        "import resource, sys, torch; from pathlib import Path\n"
-        "from gacprof.core.files import write_tensors\n"
-        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
-        "try: write_tensors(Path(sys.argv[1]), {'a': torch.zeros(9999)})\n"
-        "except OSError as error: print(error.filename, error.strerror)\n"
-    )
     path = tmp_path / "model.safetensors"
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-    assert done.stdout == f"{path} File too large\n", done.stderr
+
+    def on_a_full_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        with pytest.raises(OSError, match="File too large") as refused:
+            write_tensors(path, {"a": torch.zeros(9999)})
+        return refused.value.filename
+
+    assert told_by(on_a_full_disk) == str(path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -125,18 +125,18 @@ def test_our_plan_is_aligned_and_no_larger_than_the_unaligned_model(surveyed):
         assert ours["parameters"] <= before["parameters"]
 
 
-def test_a_step_that_fails_loses_no_other(h200, tmp_path, no_ncu, without_models, monkeypatch):
+def test_a_step_that_fails_loses_no_other(h200, own_survey, no_ncu, without_models, monkeypatch):
     def broken(cliff_map, folder):
         raise ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr("survey.draw_all", broken)
-    assert not h200.survey(tmp_path / "out").run()
-    steps = steps_of(tmp_path / "out")
+    assert not h200.survey(own_survey, resume=True).run()
+    steps = steps_of(own_survey)
     assert steps["figures"]["status"] == "failed"
     assert steps["figures"]["note"] == "ZeroDivisionError: a fault of ours"
     assert steps["end_to_end"]["note"] == "no models in this test"
     assert steps["tables"]["status"] == steps["page"]["status"] == "done"
-    assert "a fault of ours" in (tmp_path / "out" / "README.md").read_text()
+    assert "a fault of ours" in (own_survey / "README.md").read_text()
 
 
 def test_a_second_call_measures_nothing_where_all_is_decided(

@@ -17,24 +17,19 @@ Planted = Callable[[str], tuple[Inventory, CliffMap]]
 
 
 @pytest.fixture(scope="session")
-def planted(fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def planted(
+    fixtures: Path, asvd: Path, planted_map: CliffMap, tmp_path_factory: pytest.TempPathFactory
+) -> Planted:
     """A fixture's inventory and its planted map, by the fixture's name. All but ASVD's hold
     zeros for data: enough for every objective that reads no spectra.
     """
-    made: dict[str, tuple[Inventory, CliffMap]] = {}
+    made = {asvd.name: (scan(asvd), planted_map)}
 
     def find(name: str) -> tuple[Inventory, CliffMap]:
         if name not in made:
             out, folder = tmp_path_factory.mktemp("planted"), fixtures / "checkpoints" / name
-            if not folder.is_dir():
-                folder = restored(folder.with_name(f"{name}.headers"), out)
-            inventory = scan(folder)
+            inventory = scan(restored(folder.with_name(f"{name}.headers"), out))
             made[name] = inventory, planted_map_of(inventory, out / "run", dtype="float32")
         return made[name]
 
     return find
-
-
-@pytest.fixture(scope="session")
-def planted_map(planted: Planted) -> CliffMap:
-    return planted("asvd_mha_r1")[1]

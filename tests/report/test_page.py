@@ -164,17 +164,24 @@ def test_the_page_has_a_section_for_what_there_is_and_none_for_what_there_is_not
     assert "Diagnosis" not in text and "The cliff map" not in text
 
 
-def test_the_page_stands_alone_and_takes_names_literally(tmp_path):
-    hostile = "<script>alert(1)</script>"
+@pytest.fixture(scope="module")
+def few_curves() -> CliffMap:
+    """Of the A100's that a page draws, one for each operator."""
     a100 = CliffMap.load("a100-published")
-    page = write_page(Contents(hostile, cliff_map=a100, notes=[hostile]), tmp_path / "p")
+    kinds = {curve.operator: curve for curve in telling_curves(a100)}
+    return CliffMap(a100.file.model_copy(update={"curves": list(kinds.values())}))
+
+
+def test_the_page_stands_alone_and_takes_names_literally(few_curves, tmp_path):
+    hostile = "<script>alert(1)</script>"
+    page = write_page(Contents(hostile, cliff_map=few_curves, notes=[hostile]), tmp_path / "p")
     text = page.read_text()
     assert hostile not in text and "&lt;script&gt;" in text
     assert not re.search(
         r"(src|href)=[\"']https?://", re.sub(r"<svg.*?</svg>", "", text, flags=re.S)
     )
     figures = sorted(p.name for p in (tmp_path / "p" / "figures").iterdir())
-    assert len(figures) == 2 * len(telling_curves(a100)) and figures[0].endswith(".png")
+    assert len(figures) == 2 * len(telling_curves(few_curves)) == 6 and figures[0].endswith(".png")
     assert "10.1145/3805621.3807608" in text
 
 
@@ -194,11 +201,10 @@ def test_durations_have_a_unit_that_suits_them():
     ]
 
 
-def test_a_second_report_leaves_no_figure_of_the_first_and_every_other_file(tmp_path):
+def test_a_second_report_leaves_no_figure_of_the_first_and_every_other_file(few_curves, tmp_path):
     figures = tmp_path / "figures"
-    a100 = CliffMap.load("a100-published")
-    write_page(Contents("One", cliff_map=a100), tmp_path)
-    assert any(figures.iterdir())
+    write_page(Contents("One", cliff_map=few_curves), tmp_path)
+    assert any("linear" in figure.name for figure in figures.iterdir())
     (figures / "mine.svg").write_text("mine")
     write_page(Contents("Two", bench=BENCH), tmp_path)
     drawn = {p.name for p in figures.iterdir()}

@@ -6,29 +6,24 @@ import errno
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import forked, told_by
 from safetensors.numpy import load_file
 
-from gacprof.checkpoint import open_tensors
+from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing import output, realign_by_strategy
+from gacprof.resizing import output, realign, realign_by_strategy
 
-KILL = """
-import os, signal, sys
-from gacprof.resizing import realign_by_strategy
-after = int(sys.argv[3])
-def progress(done, total, what):
-    if done >= after:
-        os.kill(os.getpid(), signal.SIGKILL)
-realign_by_strategy(sys.argv[1], "minimal", sys.argv[2], progress=progress)
-"""
+Progress = Callable[[int, int, object], None]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -39,10 +34,23 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def killing(after: int) -> Progress:
+    """Ends the process once so much is done."""
+
+    def progress(done: int, total: int, what: object) -> None:
+        if done >= after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return progress
+
+
 def kill_after(count: int, source: Path, out: Path) -> Path:
     """Realign in a process that is killed after ``count`` bytes; returns what it left."""
-    run = subprocess.run([sys.executable, "-c", KILL, source, out, str(count)], check=False)
-    assert run.returncode == -signal.SIGKILL
+
+    def run() -> None:
+        realign_by_strategy(source, "minimal", out, progress=killing(count))
+
+    assert forked(run) == -signal.SIGKILL
     assert not out.exists()
     (left,) = out.parent.glob(f".{out.name}.realign-*")
     return left
@@ -61,35 +69,25 @@ def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_pat
     assert not list(tmp_path.glob(".*realign*"))
 
 
-KILL_A_CUT = """
-import os, signal, sys
-from gacprof.checkpoint import scan
-from gacprof.resizing import realign
-def progress(done, total, what):
-    if 0 < int(sys.argv[3]) <= done:
-        os.kill(os.getpid(), signal.SIGKILL)
-inventory = scan(sys.argv[1], factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
-sizes = {dim.name: 8 for dim in inventory.dims}
-realign(inventory, sizes, sys.argv[2], progress=progress)
-"""
-
-
 def test_factors_of_a_resumed_cut_come_from_one_decomposition(make_factored, tmp_path):
     """u and v lie in different shards; the run is killed between them."""
     source, out = make_factored([13], shards=2), tmp_path / "out"
     first = source / "model-00001-of-00002.safetensors"
     module = "model.layers.0.self_attn.q_proj"
     assert set(load_file(first)) == {f"{module}.ALinear.bias", f"{module}.BLinear.weight"}
-    command = [sys.executable, "-c", KILL_A_CUT, source, out]
+
+    def cut(progress: Progress | None = None) -> None:
+        inventory = scan(source, factors=("{module}.ALinear.weight", "{module}.BLinear.weight"))
+        realign(inventory, {dim.name: 8 for dim in inventory.dims}, out, progress=progress)
+
     made = []
     for _ in range(2):  # v is written, u is not
-        killed = subprocess.run([*command, "1200"], check=False)
-        assert killed.returncode == -signal.SIGKILL
+        assert forked(cut, killing(1200)) == -signal.SIGKILL
         (left,) = tmp_path.glob(".out.realign-*")
         assert first.name in names(left)
         made.append((left / ".cuts" / "0.npz").stat().st_mtime_ns)
     assert made[0] == made[1]  # the second run did not decompose anew
-    subprocess.run([*command, "0"], check=True)
+    cut()
     old, new = open_tensors(source), open_tensors(out)
     pairs = [
         [reader.read(f"{module}.{part}Linear.weight").astype(np.float64) for part in "AB"]
@@ -161,27 +159,17 @@ def test_two_runs_do_not_write_the_same_output(make_factored, tmp_path):
         os.close(handle)
 
 
-FILE_LIMIT = """
-import resource, sys
-from gacprof.core.errors import CheckpointError
-from gacprof.resizing import realign_by_strategy
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-try:
-    realign_by_strategy(sys.argv[1], "minimal", sys.argv[2])
-except CheckpointError as error:
-    print(error)
-"""
-
-
 def test_a_write_that_fails_leaves_nothing_and_says_so_in_one_line(make_factored, tmp_path):
     source = make_factored([13])
-    run = subprocess.run(
-        [sys.executable, "-c", FILE_LIMIT, source, tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.count("\n") == 1 and "File too large" in run.stdout
+
+    def on_a_full_disk() -> str:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        with pytest.raises(CheckpointError) as refused:
+            realign_by_strategy(source, "minimal", tmp_path / "out")
+        return str(refused.value)
+
+    told = told_by(on_a_full_disk)
+    assert "\n" not in told and "File too large" in told
     assert names(tmp_path) == ["source"]
 
 
