@@ -40,13 +40,8 @@ from gacprof.evaluation.comparison import (
 from gacprof.evaluation.models import multiplies
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner, parts_of
 
-ATTEMPTS = 3
-"""Calls in a round's place while the system takes cores from them, the first included."""
-REST_S = 0.003
-"""Before a retake: one slice of Linux's scheduler, so that this process has not used up its."""
 MOST_DISTURBED = 0.5
-"""Of a round's calls. Where more are preempted the machine is busy throughout, and retakes would
-be disturbed too; the round is kept as it is, since its blocks were disturbed all alike."""
+"""Of a workload's timings. Where more are preempted the machine is busy throughout."""
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = FEWEST_BLOCKS
 """Measured whatever the time cap: fewer give no spread."""
@@ -74,7 +69,8 @@ class WorkloadTimes:
 
     @property
     def disturbed(self) -> int:
-        """Timings that were disturbed in every attempt."""
+        """Timings that were disturbed. They are kept: taken again they would belong to no block
+        (docs/realign.md)."""
         return sum(call.disturbed for row in self.rows for call in row)
 
     @property
@@ -140,14 +136,9 @@ class Rounds:
             table.parts = parts_of(runners, self._clock, longest)
 
     def _round(self) -> None:
-        began = time.monotonic()
-        calls: list[_Call] = []
         for number in self._blocks():
-            rows = self._block(number)
-            self.tables[number].rows += rows
+            self.tables[number].rows += self._block(number)
             self.tables[number].rounds.append(self.count)
-            calls += [_Call(number, m, rows) for m in range(len(self._runners[number]))]
-        self._retake(calls, until=2 * time.monotonic() - began)
         self.count += 1
 
     def _blocks(self, once: bool = False) -> Iterator[int]:
@@ -170,36 +161,6 @@ class Rounds:
         for call in calls:
             call.close()
         return rows
-
-    def _retake(self, calls: list[_Call], until: float) -> None:
-        """Time disturbed calls again, for no longer than the round took. Of each part the least
-        preempted timing is kept: by that count, never by the time itself."""
-        disturbed = [call for call in calls if call.disturbed]
-        if len(disturbed) > MOST_DISTURBED * len(calls):
-            return
-        for _ in range(ATTEMPTS - 1):
-            for call in disturbed:
-                if time.monotonic() > until:
-                    return
-                time.sleep(REST_S)
-                self._clock.wake()
-                again = self._runners[call.workload][call.model].parts(self._clock, len(call.rows))
-                for row, part in zip(call.rows, again, strict=True):
-                    row[call.model] = min(row[call.model], part, key=lambda c: c.preempted)
-            disturbed = [call for call in disturbed if call.disturbed]
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One model's column of a block's rows."""
-
-    workload: int
-    model: int
-    rows: list[list[CallTime]]
-
-    @property
-    def disturbed(self) -> bool:
-        return any(row[self.model].disturbed for row in self.rows)
 
 
 BenchVerdict = Difference | Literal["reference", "identical", "undecided"]

@@ -22,8 +22,6 @@ from gacprof.core.errors import MeasurementError
 from gacprof.devices.kineto import Traced, trace
 from gacprof.devices.threads import preemptions
 
-WAKING = 256
-"""Rows and columns of a product that is large enough for all compute threads."""
 TRACED_STEPS = 5
 
 
@@ -70,11 +68,6 @@ class Clock:
     @property
     def name(self) -> str:
         return "cuda-events" if self.device.type == "cuda" else "cpu-monotonic"
-
-    def wake(self) -> None:
-        """End the sleep that compute threads fall into while nothing is called."""
-        x = torch.ones(WAKING, WAKING, device=self.device)
-        x @ x
 
     def time(self, call: Callable[[], Any]) -> CallTime:
         if self.device.type == "cpu":

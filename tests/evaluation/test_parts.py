@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from math import inf
 
 import numpy as np
 import pytest
@@ -14,12 +13,11 @@ transformers = pytest.importorskip("transformers")
 from torch import nn  # noqa: E402
 
 from gacprof.evaluation.comparison import fit_workload  # noqa: E402
-from gacprof.evaluation.summary import Rounds, _Call  # noqa: E402
+from gacprof.evaluation.summary import Rounds  # noqa: E402
 from gacprof.evaluation.workloads import (  # noqa: E402
     MOST_PARTS,
     PART_US,
     BenchWorkload,
-    CallTime,
     Clock,
     Prefill,
     Runner,
@@ -138,37 +136,10 @@ def test_models_take_turns_after_every_part():
     (table,) = rounds.tables
     assert table.parts == 4 and table.part_us.shape == (4, 4, 3) and table.us.shape == (4, 3)
     assert np.allclose(table.us, table.part_us.sum(axis=0)) and (table.us > 40_000).all()
-    last = log[-12:] if not table.disturbed else log[24 + 12 : 24 + 24]
+    last = log[-12:]
     assert [sorted(last[i : i + 3]) for i in range(0, 12, 3)] == [
         [f"{name}{layer}" for name in "abc"] for layer in range(4)
     ]
-
-
-class Parted(Runner):
-    """Two parts a call; the second is preempted as often as ``preempted`` says, one a call."""
-
-    layers = (None, None)
-
-    def __init__(self, preempted: list[int]) -> None:
-        self.preempted = preempted
-
-    def call(self) -> None:
-        """Never."""
-
-    def parts(self, clock, count):
-        yield CallTime(LONG_US / 100)
-        if count > 1:
-            yield CallTime(LONG_US / 100, self.preempted.pop(0) if self.preempted else 0)
-
-
-def test_a_preempted_part_is_taken_again():
-    runners = [[Parted([]), Parted([2, 1, 0]), Parted([])]]
-    rounds = Rounds([BenchWorkload("prefill", 8, 1)], runners, CPU, 12)
-    rounds.tables[0].parts = 2
-    rows = rounds._block(0)
-    assert [call.preempted for call in rows[1]] == [0, 2, 0]
-    rounds._retake([_Call(0, m, rows) for m in range(3)], until=inf)
-    assert [call.preempted for call in rows[1]] == [0, 0, 0] and not runners[0][1].preempted
 
 
 def test_a_noise_that_lasts_for_a_part_goes_into_its_block():

@@ -1,4 +1,4 @@
-"""The measuring loop on recorded runners: interleaving, retakes, limits."""
+"""The measuring loop on recorded runners: interleaving, limits."""
 
 from __future__ import annotations
 
@@ -78,29 +78,14 @@ def test_a_time_cap_leaves_enough_rounds_for_a_spread():
     assert rounds.count == FEWEST_ROUNDS and not rounds.early
 
 
-def test_a_preempted_call_is_taken_again_at_the_end_of_its_round():
+def test_a_preempted_call_is_counted_and_stays_in_its_block():
     log: list[str] = []
-    warm = [0] * WARM_UP_ROUNDS
-    runners = [[Recorded("a", log), Recorded("b", log, [*warm, 2, 1, 0]), Recorded("c", log)]]
-    rounds = Rounds([PREFILL], runners, CLOCK, 12, 0.0)
-    rounds.run(lambda: False)
-    (table,) = rounds.tables
-    first = log[3 * WARM_UP_ROUNDS :][:5]
-    assert sorted(first[:3]) == ["a", "b", "c"] and first[3:] in (
-        ["b", "b"],
-        ["b", "a"],
-        ["b", "c"],
-    )
-    assert table.rows[0][1].preempted < 2
-
-
-def test_where_most_calls_are_preempted_none_is_taken_again():
-    log: list[str] = []
-    runners = [[Recorded(name, log, [1] * 99) for name in "abc"]]
+    preempted = [*[0] * WARM_UP_ROUNDS, *[1] * 99]
+    runners = [[Recorded("a", log), Recorded("b", log, preempted), Recorded("c", log)]]
     rounds = Rounds([PREFILL], runners, CLOCK, 12)
     rounds.run(lambda: False)
     assert len(log) == 3 * (WARM_UP_ROUNDS + 12)
-    assert rounds.tables[0].disturbed == 36
+    assert rounds.tables[0].disturbed == 12 and not rounds.tables[0].contended
 
 
 def test_garbage_is_not_collected_meanwhile():

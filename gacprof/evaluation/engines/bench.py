@@ -49,9 +49,6 @@ class EngineClock(Clock):
     def name(self) -> str:
         return f"{self._engine}, in its process"
 
-    def wake(self) -> None:
-        """Threads of another process cannot be woken from here."""
-
 
 class EngineRunner(Runner):
     """One model at one workload, in an engine's process. Every call has a prompt of its own."""
