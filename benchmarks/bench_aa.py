@@ -1,6 +1,6 @@
 """How often bench tells equal models apart, and how small a real difference it finds.
 
-    python benchmarks/bench_aa.py [--benches 100] [--seconds 4] [--power 20] [--dtype bfloat16]
+    python benchmarks/bench_aa.py [--benches 100] [--seconds 5] [--power 20] [--dtype bfloat16]
     python benchmarks/bench_aa.py --parts [--benches 8] [--seconds 15] …
 
 Each bench compares a small Llama with another of the same shapes: weights of another seed, so
@@ -34,7 +34,7 @@ from gacprof.evaluation import BenchResult, bench, workloads
 from gacprof.evaluation.benchmark import ROUNDS
 from gacprof.evaluation.comparison import half_width, level_of_one
 
-HIDDEN, INTERMEDIATE, LAYERS, HEADS, VOCABULARY = 512, 1408, 2, 8, 1024
+HIDDEN, INTERMEDIATE, LAYERS, HEADS, VOCABULARY = 512, 1408, 4, 8, 1024
 WIDER = (1.1, 1.3)
 """Feed-forward widths of the slower models."""
 CLAIMS = ("faster", "slower")
@@ -120,8 +120,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--benches", type=int, default=100)
     parser.add_argument("--power", type=int, default=20, help="benches of each slower model")
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--parts", action="store_true", help="whole passes against parts")
     asked = parser.parse_args()
