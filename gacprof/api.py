@@ -11,7 +11,14 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gacprof.core.errors import MapError, MeasurementError, ReportError, SuiteError, first_line
+from gacprof.core.errors import (
+    MapError,
+    MeasurementError,
+    ReportError,
+    SuiteError,
+    first_line,
+    why_unreadable,
+)
 from gacprof.core.files import read_json
 from gacprof.core.formatting import notebook_progress, slug
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
@@ -500,7 +507,7 @@ def _read(path: Path | None, key: str) -> dict[str, Any] | None:
     try:
         data = read_json(path)
     except (OSError, ValueError) as error:
-        raise ReportError(f"cannot read {path}: {error}") from None
+        raise ReportError(f"cannot read {path}: {why_unreadable(error)}") from None
     if not isinstance(data, dict) or key not in data:
         raise ReportError(f"{path} has no '{key}': it is not what this option takes")
     return data

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core.errors import CompressionError, first_line
+from gacprof.core.errors import CompressionError, first_line, why_unreadable
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,9 @@ def _tokens(
         with path.open(encoding="utf-8") as file:
             content = file.read(needed * CHARACTERS_PER_TOKEN)
     except (OSError, UnicodeDecodeError) as error:
-        raise CompressionError(f"cannot read the calibration text {path}: {error}") from None
+        raise CompressionError(
+            f"cannot read the calibration text {path}: {why_unreadable(error)}"
+        ) from None
     if not content.strip():
         raise CompressionError(f"the calibration text {path} is empty")
     from gacprof.checkpoint.load import tokenizer_beside

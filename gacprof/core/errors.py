@@ -58,3 +58,8 @@ def first_line(error: BaseException) -> str:
     """The first line of what an exception says; its type where it says nothing."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line.partition("\\n")[0] if isinstance(error, GacprofError) else line
+
+
+def why_unreadable(error: OSError | ValueError) -> str:
+    """Why a file cannot be read, for a message that names the file already."""
+    return (isinstance(error, OSError) and error.strerror) or first_line(error)

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.load import tokenizer_beside
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, why_unreadable
 from gacprof.evaluation.models import vocabulary
 
 SAMPLE = 20_000
@@ -35,7 +35,7 @@ def read_text(path: str | Path) -> str:
     try:
         content = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot read the text {path}: {error}") from None
+        raise CheckpointError(f"cannot read the text {path}: {why_unreadable(error)}") from None
     if not content.strip():
         raise CheckpointError(f"the text {path} is empty")
     return content

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gacprof.cliffmap.judge import Verdict
-from gacprof.core.errors import PlanError
+from gacprof.core.errors import PlanError, why_unreadable
 from gacprof.core.files import write_json
 from gacprof.core.formatting import Framed
 
@@ -193,7 +193,7 @@ class Plan(_Strict, Framed):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"cannot read the plan {path}: {error}") from None
+            raise PlanError(f"cannot read the plan {path}: {why_unreadable(error)}") from None
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

@@ -16,7 +16,7 @@ from gacprof.kernels.tiers import AlignmentTier
 from gacprof.rules.target import NoRuleError, RefusedError, Rule, Served, Target
 
 HALVES = ("float16", "bfloat16")
-LIBRARIES = "kernel names in libcublasLt 11.11, 12.8 and 13.10 (gacprof/kernels/tiers)"
+LIBRARIES = "kernel names in libcublasLt 11.11, 12.8 and 13.10 (gacprof/kernels/tiers.py)"
 TMA = "CUDA driver API, cuTensorMapEncodeTiled: globalStrides are multiples of 16 bytes"
 PAPER = "arXiv 2604.09595, K around 4000 at M=512, N=4096, float16"
 

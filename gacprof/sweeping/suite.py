@@ -42,7 +42,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gacprof import operators
 from gacprof.core.dtypes import dtype_named
-from gacprof.core.errors import SuiteError
+from gacprof.core.errors import SuiteError, why_unreadable
 from gacprof.core.points import MAX_DIM, Flag, Point
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
@@ -323,7 +323,7 @@ def _find(name: str) -> tuple[str, str]:
         try:
             return str(path), path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SuiteError(f"cannot read the suite {path}: {error}") from None
+            raise SuiteError(f"cannot read the suite {path}: {why_unreadable(error)}") from None
     if name not in shipped_suites():
         raise SuiteError(
             f"no suite '{name}': give a .toml file or one of {', '.join(shipped_suites())}"
