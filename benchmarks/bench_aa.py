@@ -31,8 +31,7 @@ import transformers
 
 from gacprof.devices.environment import cpu_name
 from gacprof.evaluation import BenchResult, bench, workloads
-from gacprof.evaluation.benchmark import ROUNDS
-from gacprof.evaluation.comparison import half_width, level_of_one
+from gacprof.evaluation.comparison import LEVEL, half_width
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, VOCABULARY = 512, 1408, 4, 8, 1024
 WIDER = (1.1, 1.3)
@@ -99,12 +98,10 @@ def by_parts(asked: argparse.Namespace) -> dict[str, Any]:
         for name in draw.sample(list(PARTS), len(PARTS)):
             workloads.PART_US, workloads.MOST_PARTS = PARTS[name], 64
             result = bench(pair, tokens=(256,), decode_steps=0, time_cap_s=asked.seconds)
-            ratio = result.timings[1].ratio
-            assert ratio is not None
-            width = log(ratio[2] / ratio[0]) / 2
-            level = level_of_one(1, ROUNDS)
-            error = width / half_width(1.0, result.rounds, level)
-            found[name].append((100 * error, 100 * abs(log(ratio[1]))))
+            # The replicate's interval has the same level wherever a bench ends.
+            low, ratio, high = result.replicates[0].ratio
+            error = log(high / low) / 2 / half_width(1.0, result.rounds, LEVEL)
+            found[name].append((100 * error, 100 * abs(log(ratio))))
     return {
         name: {
             "error": [round(e, 2) for e, _ in own],

@@ -283,10 +283,13 @@ def _too_small_to_see(plan: Plan, timed: BenchResult) -> str | None:
     """Where the bench shows no gain: how small the expected one is beside its own error."""
     before, after = plan.predicted_before_us, plan.predicted_after_us
     shown = {t.verdict for t in timed.timings if t.model == "planned"} & {"faster", "slower"}
-    if shown or before is None or after is None or not 0 < 1 - after / before < timed.spread:
+    if shown or not before or after is None:
+        return None
+    gain = 1 - after / before
+    if not 0 < gain < timed.spread:
         return None
     return (
-        f"the plan expects {1 - after / before:.1%} less time, by the sweep; that is less than the "
+        f"the plan expects {gain:.1%} less time, by the sweep; that is less than the "
         "bench's own error here, so it shows on a quieter machine or in a longer bench only"
     )
 

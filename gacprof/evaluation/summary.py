@@ -345,9 +345,8 @@ class BenchSummary:
         the replicate's at the plain level, since nothing is claimed of it."""
         fit = self._fit(w)
         verdicts, rounds = len(self.workloads) * list(self.identical).count(False), self.rounds
-        level = level_of_one(verdicts, rounds.most, rounds.early)
-        if column == REPLICATE:
-            level = LEVEL
+        own = level_of_one(verdicts, rounds.most, rounds.early)
+        level = LEVEL if column == REPLICATE else own
         half = half_width(fit.error[column], fit.rounds, level)
         return Ratio(float(fit.log_ratio[column]), half)
 
