@@ -163,7 +163,7 @@ def _print_estimate(planned: dict[str, Any]) -> None:
     longest = duration(planned["longest_s"])
     say(f"about {duration(planned['estimated_s'])} ({basis}), at most {longest}")
     if planned["device"] == "cpu" and os.getloadavg()[0] > 0.5:
-        say("other work runs here: calls that it disturbs are made again, so it may be longer")
+        say("other work runs here: calls that it disturbs take longer")
     if planned["budget_s"]:
         say(f"the budget of {planned['budget_s']:g} s ends it; --resume goes on with what is "
             "undecided")  # fmt: skip

@@ -31,8 +31,8 @@ CARRY_OVER_BOUND = 0.01
 DEVICES_BOUND = 0.01
 """Equal devices whose levels differ by less pass for equally fast."""
 CONTENDED = 0.5
-"""The share of calls that lost a core although they were made several times over, from which a
-curve's times are those of the scheduler: all dims then look alike, and nothing looks noisy."""
+"""The share of calls that lost a core, from which a curve's times are those of the scheduler: all
+dims then look alike, and nothing looks noisy."""
 
 Column = tuple[Point, bool]
 """What a column of the blocks' table holds: a point, and whether it is the A/A replicate."""
@@ -227,7 +227,7 @@ def _contention(curves: Sequence[CurveBlocks]) -> Check:
         effect=round(share, 5),
         bound=CONTENDED,
         passed=not contended and slow <= MANY_SLOW,
-        told=f"{share:.1%} of the calls lost a core to other work, however often they were made, "
+        told=f"{share:.1%} of the calls lost a core to other work, "
         f"{slow:.1%} took over {SLOW:g} times as long as usual; "
         + (f"{contended} curves are undecided for it" if contended else "the others count"),
     )

@@ -97,7 +97,7 @@ class Point:
 @dataclass(frozen=True)
 class Call:
     """One timed call. A ``replicate`` is a hidden A/A replicate of the point, at another address.
-    A ``disturbed`` call lost a core meanwhile, and was made again later in its block."""
+    A ``disturbed`` call lost a core meanwhile."""
 
     point: Point
     replicate: bool

@@ -17,8 +17,6 @@ from gacprof.devices.memory import Arenas, BoundCall
 from gacprof.devices.threads import bound_threads, preemptions
 from gacprof.operators.base import operands_from
 
-ATTEMPTS = 4
-"""Calls of a slot in one block while the system takes cores from them."""
 WAKE_S, AWAKE_S = 0.004, 0.001
 """After a pause longer than the second, calls are slower by 6 % at first, and as fast as later ones
 after about ten; so the first ones, that long, are not recorded."""
@@ -53,25 +51,18 @@ class CpuDevice(Device):
         return self.in_turn([(s, slot) for s, slot in wanted if isinstance(s, CpuSession)])
 
     def in_turn(self, wanted: Sequence[tuple[CpuSession, int]]) -> BlockTimes:
-        """These slots, called in this order; the result's slots are places in ``wanted``. A call
-        that lost a core is made again at the end, :data:`ATTEMPTS` times in all."""
+        """These slots, called in this order; the result's slots are places in ``wanted``."""
         import torch
 
         calls: list[TimedCall] = []
         failed: dict[int, str] = {}
-        todo = [(place, 1) for place in range(len(wanted))]
         with no_collection(), torch.inference_mode():
             self._wake(wanted)
-            for place, attempt in todo:  # grows at its end
-                session, slot = wanted[place]
+            for place, (session, slot) in enumerate(wanted):
                 try:
-                    timed = session.one(slot)
+                    calls.append(session.one(slot)._replace(slot=place))
                 except Exception as error:  # an operator may raise anything
                     failed[place] = first_line(error)
-                    continue
-                calls.append(timed._replace(slot=place))
-                if timed.disturbed and attempt < ATTEMPTS:
-                    todo.append((place, attempt + 1))
         self._called_at = time.perf_counter()
         return BlockTimes(tuple(calls), failed)
 

@@ -36,7 +36,7 @@ class TimedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """The result of a block: calls in the order made, a disturbed one perhaps several times.
+    """The result of a block: calls in the order made.
 
     ``failed`` are slots that raised, with the reason. The rest is the device's state at the end
     of the block; None where it cannot be read. ``throttled`` says why the device ran below its

@@ -30,6 +30,7 @@ from gacprof.devices.environment import (
     installed,
 )
 from gacprof.devices.nvml import Telemetry
+from gacprof.devices.threads import goes_first
 
 if TYPE_CHECKING:
     from gacprof.devices.cuda import CudaDevice
@@ -68,8 +69,9 @@ def examine() -> list[Component]:
 
 def _processor() -> Iterator[Component]:
     cpu = cpu_environment()
-    cores = f"{cpu.facts['threads']} threads, {cpu.arch}: can be swept with --device cpu"
-    yield Component("cpu", True, cpu.name, cores)
+    first = "goes before other programs" if goes_first() else "takes turns with other programs"
+    note = f"{cpu.facts['threads']} threads, {cpu.arch}: can be swept with --device cpu, {first}"
+    yield Component("cpu", True, cpu.name, note)
     for name in ("mkl", "onednn"):
         if version := cpu.stack[name]:
             yield Component(name, True, version, "serves matrix products on the CPU")
