@@ -136,7 +136,6 @@ def _repeat(call: Callable[[], object], seconds: float) -> list[float]:
 def by_yardstick(suite: Suite, seconds: float) -> Found:
     """Rounds over all curves, every slot once in random order; threads as the system puts them."""
     device = CpuDevice()
-    device._bound = False  # as a plain script would run
     states = states_of(suite)
     ready = [
         [device._prepare(slot, suite.timing.reuse_mib << 20) for slot in state.slots]

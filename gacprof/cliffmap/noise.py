@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from gacprof.cliffmap.schema import Check, Noise
 from gacprof.core.fit import (
+    CONTENDED,
     FLOOR_QUANTILE,
     Fit,
     aa_floor,
     block_row,
     fit_blocks,
+    gaps,
     half_sample_differences,
     log_matrix,
 )
@@ -30,9 +32,6 @@ DRIFT_BOUND = 0.25
 CARRY_OVER_BOUND = 0.01
 DEVICES_BOUND = 0.01
 """Equal devices whose levels differ by less pass for equally fast."""
-CONTENDED = 0.5
-"""The share of calls that lost a core, from which a curve's times are those of the scheduler: all
-dims then look alike, and nothing looks noisy."""
 
 Column = tuple[Point, bool]
 """What a column of the blocks' table holds: a point, and whether it is the A/A replicate."""
@@ -40,12 +39,15 @@ Column = tuple[Point, bool]
 
 @dataclass(frozen=True)
 class CurveBlocks:
-    """The blocks of one curve as a matrix of log times [blocks, slots], and their fit."""
+    """The blocks of one curve as a matrix of log times [blocks, slots], and their fit.
+    ``disturbed`` is the share of its calls that were, ``spoilt`` that of slots with hardly any
+    others."""
 
     blocks: Sequence[Block]
     slots: list[Column]
     log_us: Floats
     disturbed: float
+    spoilt: float
     fit: Fit
 
     @property
@@ -57,7 +59,7 @@ class CurveBlocks:
 
     @property
     def contended(self) -> bool:
-        return self.disturbed > CONTENDED
+        return self.spoilt > CONTENDED
 
     @property
     def devices(self) -> list[str]:
@@ -194,7 +196,8 @@ def _drift(curves: Sequence[CurveBlocks]) -> Check | None:
     """How much the level of the curves moved from the sweep's first third to its last."""
     moves = []
     for curve in curves:
-        level = np.nanmedian(curve.log_us - curve.fit.effect, axis=1)
+        level = _level_by_block(curve)
+        level = level[~np.isnan(level)]
         third = len(level) // 3
         if third:
             moves.append(float(np.median(level[-third:]) - np.median(level[:third])))
@@ -210,13 +213,19 @@ def _drift(curves: Sequence[CurveBlocks]) -> Check | None:
     )
 
 
+def _level_by_block(curve: CurveBlocks) -> Floats:
+    """NaN for a block of which every call was disturbed."""
+    with gaps():
+        return np.asarray(np.nanmedian(curve.log_us - curve.fit.effect, axis=1))
+
+
 SLOW, MANY_SLOW = 3.0, 0.1
 """Calls of so many times their usual length are counted; above that share the machine was busy."""
 
 
 def _contention(curves: Sequence[CurveBlocks]) -> Check:
-    """Lost cores are counted by the system; threads that slept and then waited for one are not, and
-    show in calls that take several times as long as usual."""
+    """Waits for a core are counted by the system; what neighbours of a virtual machine take is not,
+    and shows in calls that take several times as long as usual."""
     residual = np.concatenate([np.zeros(0), *(c.fit.residual.ravel() for c in curves)])
     residual = residual[~np.isnan(residual)]
     slow = float(np.mean(residual > np.log(SLOW))) if len(residual) else 0.0
@@ -227,7 +236,7 @@ def _contention(curves: Sequence[CurveBlocks]) -> Check:
         effect=round(share, 5),
         bound=CONTENDED,
         passed=not contended and slow <= MANY_SLOW,
-        told=f"{share:.1%} of the calls lost a core to other work, "
+        told=f"{share:.1%} of the calls waited for a core that other work had, "
         f"{slow:.1%} took over {SLOW:g} times as long as usual; "
         + (f"{contended} curves are undecided for it" if contended else "the others count"),
     )
@@ -262,7 +271,7 @@ def _devices(curves: Sequence[CurveBlocks]) -> Check | None:
     for curve in curves:
         if len(curve.devices) < 2:
             continue
-        by_row = np.nanmedian(curve.log_us - curve.fit.effect, axis=1)
+        by_row = _level_by_block(curve)
         own = {name: _levels(curve, by_row, name) for name in curve.devices}
         middle = float(np.median([np.mean(each) for each in own.values()]))
         for name, each in own.items():
@@ -290,6 +299,6 @@ def _levels(curve: CurveBlocks, by_row: Floats, device: str) -> list[float]:
     """The level of a curve on a device, by process."""
     rows: dict[int, list[float]] = {}
     for block, level in zip(curve.blocks, by_row, strict=True):
-        if block.device == device:
+        if block.device == device and not np.isnan(level):
             rows.setdefault(block.process, []).append(float(level))
     return [float(np.median(each)) for each in rows.values()]

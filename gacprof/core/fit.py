@@ -35,6 +35,9 @@ AT_ONCE = 20_000
 """So many calls are resampled in one go: on small curves numpy's own start costs the most."""
 FEWEST_BLOCKS = 4
 """Below that a slot's spread is unknown: its standard error is infinite."""
+CONTENDED = 0.5
+"""Where more of a curve's slots have too few undisturbed calls, its times are those of the
+scheduler: all dims then look alike, and nothing looks noisy."""
 FLOOR_QUANTILE = 0.95
 
 
@@ -53,12 +56,29 @@ def block_row(calls: Iterable[tuple[int, float, bool]]) -> BlockRow:
 
 
 def log_matrix(rows: Sequence[BlockRow], slots: int) -> Floats:
-    """Blocks as a matrix of log times [blocks, slots]; NaN where a block did not hold a slot."""
-    matrix = np.full((len(rows), slots), np.nan)
+    """Blocks as a matrix of log times [blocks, slots]; NaN where a block did not hold a slot.
+
+    Disturbed calls are left out too: on a busy machine half of the calls may be of several times
+    their length. Of a slot that has no others its shortest are kept, so few that its error stays
+    unknown. Where that is most slots' case, all calls stay.
+    """
+    matrix, spoilt = np.full((len(rows), slots), np.nan), np.zeros((len(rows), slots), bool)
     for number, row in enumerate(rows):
         if row:
-            matrix[number, list(row)] = [log_us for log_us, _ in row.values()]
+            matrix[number, list(row)], spoilt[number, list(row)] = zip(*row.values(), strict=True)
+    clean = undisturbed(rows, slots)
+    if np.mean(clean < FEWEST_BLOCKS) > CONTENDED:
+        return matrix
+    for slot in np.flatnonzero((clean == 0) & spoilt.any(axis=0)):
+        spoilt[np.argsort(matrix[:, slot])[: FEWEST_BLOCKS - 1], slot] = False
+    matrix[spoilt] = np.nan
     return matrix
+
+
+def undisturbed(rows: Sequence[BlockRow], slots: int) -> Ints:
+    """How many undisturbed calls each slot has."""
+    found = (slot for row in rows for slot, (_, disturbed) in row.items() if not disturbed)
+    return np.bincount(np.fromiter(found, np.int64), minlength=slots)
 
 
 @dataclass(frozen=True)
@@ -205,14 +225,14 @@ def half_sample_differences(
     residual = log_us - effect - block[:, None]
     halves = [effect + lower_quartile(residual[chosen]) for chosen in (first, ~first)]
     # A half's slots may share an offset that the whole's blocks do not: only contrasts count.
-    with _gaps():
+    with gaps():
         halves = [half - np.nanmedian(half - effect) for half in halves]
     found = [scale * (a[i] - b[j]) for i, j in pairs for a, b in (halves, halves[::-1])]
     return np.array([d for d in found if not np.isnan(d)])
 
 
 @contextmanager
-def _gaps() -> Iterator[None]:
+def gaps() -> Iterator[None]:
     """numpy need not warn of slots without any call: what comes of them is NaN, as it should."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -320,7 +340,7 @@ def _between_processes(residual: Floats, processes: Ints, within: Floats, shares
     if not degrees:
         return np.zeros(residual.shape[1])
     means = np.array([lower_quartile(residual[processes == p]) for p in numbers])
-    with _gaps():
+    with gaps():
         means -= np.nanmedian(means, axis=1)[:, None]
         means -= np.nanmean(means, axis=0)
         explained = within * np.nanmean(1 / np.where(shares > 0, shares, np.nan), axis=0)

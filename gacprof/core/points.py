@@ -97,7 +97,7 @@ class Point:
 @dataclass(frozen=True)
 class Call:
     """One timed call. A ``replicate`` is a hidden A/A replicate of the point, at another address.
-    A ``disturbed`` call lost a core meanwhile."""
+    A ``disturbed`` call waited for a core meanwhile, which other work had."""
 
     point: Point
     replicate: bool

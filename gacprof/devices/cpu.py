@@ -14,7 +14,12 @@ from gacprof.core.tasks import no_collection
 from gacprof.devices.device import BlockTimes, Device, Session, Slot, TimedCall
 from gacprof.devices.environment import cpu_environment, memory_bytes
 from gacprof.devices.memory import Arenas, BoundCall
-from gacprof.devices.threads import bound_threads, preemptions
+from gacprof.devices.threads import (
+    NEGLIGIBLE,
+    ComputeThreads,
+    bound_threads,
+    longest_wait_us,
+)
 from gacprof.operators.base import operands_from
 
 WAKE_S, AWAKE_S = 0.004, 0.001
@@ -35,13 +40,13 @@ class CpuDevice(Device):
         self.environment = cpu_environment()
         self._arenas = Arenas(torch.device("cpu"))
         self._held = ExitStack()
-        self._bound: bool | None = None
+        self.threads: ComputeThreads | None = None
         self._called_at = float("-inf")
         """When the latest block ended, of whichever session (s, of ``perf_counter``)."""
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
-        if self._bound is None:
-            self._bound = self._held.enter_context(bound_threads())
+        if self.threads is None:
+            self.threads = self._held.enter_context(bound_threads())
         reuse = min(reuse_bytes, int(MEMORY_SHARE * memory_bytes()))
         session = CpuSession(self, [self._prepare(slot, reuse) for slot in slots])
         session.first_calls()
@@ -80,7 +85,7 @@ class CpuDevice(Device):
     def close(self) -> None:
         """Release the threads again."""
         self._held.close()
-        self._bound = None
+        self.threads = None
 
     def _prepare(self, slot: Slot, reuse_bytes: int) -> Callable[[], BoundCall] | str:
         """Binds the slot's next call to its operands; the reason where it cannot be prepared."""
@@ -146,11 +151,12 @@ class CpuSession(Session):
 
     def one(self, slot: int) -> TimedCall:
         """A call of that slot, timed."""
-        bind = self._bind[slot]
-        assert bind is not None
+        bind, threads = self._bind[slot], self._device.threads
+        assert bind is not None and threads is not None
         call, clock = bind(), time.perf_counter_ns
-        before = preemptions()
+        before = threads.waits_ns()
         start = clock()
         call()
         taken = (clock() - start) / 1e3
-        return TimedCall(slot, taken, preemptions() != before)
+        waited = longest_wait_us(before, threads.waits_ns())
+        return TimedCall(slot, taken, waited > NEGLIGIBLE * taken)

@@ -26,8 +26,8 @@ class Slot:
 
 
 class TimedCall(NamedTuple):
-    """One call: of which slot (its place), how long (µs), and whether it was ``disturbed``: the
-    system took a core from it meanwhile, so that its time says little."""
+    """One call: of which slot (its place), how long (µs), and whether it was ``disturbed``: it
+    waited for a core meanwhile, so that its time says little."""
 
     slot: int
     us: float

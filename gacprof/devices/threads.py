@@ -21,7 +21,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -32,6 +32,12 @@ SPIN_COUNT = "3000"
 default spins for milliseconds."""
 PRIORITY = -10
 """Niceness; a thread of it gets nine times the share of one of 0, the default (sched(7))."""
+SLICE_NS = 3_000_000
+"""For which Linux's scheduler gives a core to another thread (its base slice)."""
+NEGLIGIBLE = 0.02
+"""Of a call's time. A long call loses a core for a moment on any machine."""
+WATCHED = 8
+"""So many threads' waits are read, at 2 µs each, before and after every call."""
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 
 
@@ -41,32 +47,64 @@ def short_waits() -> None:
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
-@contextmanager
-def bound_threads() -> Iterator[bool]:
-    """Bind each of torch's compute threads to a core of its own, before other programs where the
-    system permits it; yields whether they were bound.
+class ComputeThreads:
+    """torch's compute threads while something is timed. ``bound``: each to a core of its own."""
 
-    They are not where there are fewer cores than threads, or where they cannot be identified.
+    def __init__(self, threads: Sequence[int], bound: bool) -> None:
+        self.bound = bound
+        self._files: list[int] = []
+        for thread in threads[:WATCHED] or [threading.get_native_id()]:
+            with suppress(OSError):  # not Linux, or a kernel that keeps no such account
+                self._files.append(os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY))
+
+    def waits_ns(self) -> list[int]:
+        """How long each has waited for a core so far, ready to run (Linux,
+        Documentation/scheduler/sched-stats.rst). Where that is not known, a slice for every time
+        that the system has taken a core from the process."""
+        try:
+            return [int(os.pread(file, 80, 0).split()[1]) for file in self._files] or [_lost_ns()]
+        except (OSError, ValueError, IndexError):
+            return [_lost_ns()]
+
+    def close(self) -> None:
+        for file in self._files:
+            os.close(file)
+        self._files = []
+
+
+def _lost_ns() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS
+
+
+def longest_wait_us(before: Sequence[int], after: Sequence[int]) -> float:
+    """How long the thread that waited longest did, of two readings: all others wait for it."""
+    return max((b - a for a, b in zip(before, after, strict=False)), default=0) / 1e3
+
+
+@contextmanager
+def bound_threads() -> Iterator[ComputeThreads]:
+    """Bind each of torch's compute threads to a core of its own, before other programs where the
+    system permits it.
+
+    They are not bound where there are fewer cores than threads, or where they cannot be
+    identified.
     """
     before = cores_allowed()
     threads = _compute_threads() if before else []
     cores = sorted(before)
     done = 0 < len(threads) <= len(cores)
     bound = list(zip(threads, cores, strict=False)) if done else []
+    watched = ComputeThreads(threads, done)
     try:
         for thread, core in bound:
             _bind(thread, {core})
             _prefer(thread, 0, PRIORITY)
-        yield done
+        yield watched
     finally:
+        watched.close()
         for thread, _ in bound:
             _bind(thread, before)
             _prefer(thread, PRIORITY, 0)
-
-
-def preemptions() -> int:
-    """How often the system has taken a core from any thread of this process (getrusage(2))."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def cores_allowed() -> set[int]:

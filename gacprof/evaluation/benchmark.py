@@ -73,17 +73,17 @@ def bench(
     workloads = _workloads(tokens, decode_steps, batch)
     if not models or rounds < FIRST_LOOK:
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
-    clock = Clock(device_of(device))
+    where = device_of(device)
     numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
-    loaded = load_models(models, numbers, clock.device)
+    loaded = load_models(models, numbers, where)
     sources = tuple(name_of(model) for model in models)
     _refuse_too_long(sources, loaded.models, workloads)
     names = distinct_names(sources)
     # A GPU's host thread is left alone.
-    threads = bound_threads() if clock.device.type == "cpu" else nullcontext(False)
-    with threads as bound:
-        shown = progress or notebook_progress("bench")
+    with bound_threads() if where.type == "cpu" else nullcontext() as threads:
+        shown, clock = progress or notebook_progress("bench"), Clock(where, threads)
         found = _measure(names, loaded, workloads, clock, rounds, time_cap_s, shown)
+    bound = threads is not None and threads.bound
     return BenchResult(
         models=names,
         sources=sources,
@@ -94,11 +94,11 @@ def bench(
         rounds=found.rounds.count,
         timings=found.timings(),
         replicates=found.replicates(),
-        environment=_environment(clock.device),
+        environment=_environment(where),
         timer=clock.name,
         threads_bound=bound,
         busy=found.busy,
-        notes=(*conditions(clock.device, numbers, bound, loaded.shared), *found.notes()),
+        notes=(*conditions(where, numbers, bound, loaded.shared), *found.notes()),
     )
 
 

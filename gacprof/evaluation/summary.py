@@ -41,7 +41,7 @@ from gacprof.evaluation.models import multiplies
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner, parts_of
 
 MOST_DISTURBED = 0.5
-"""Of a workload's timings. Where more are preempted the machine is busy throughout."""
+"""Of a workload's timings. Where more are disturbed the machine is busy throughout."""
 WARM_UP_ROUNDS = 2
 FEWEST_ROUNDS = FEWEST_BLOCKS
 """Measured whatever the time cap: fewer give no spread."""
@@ -318,8 +318,8 @@ class BenchSummary:
         if disturbed:
             timings = sum(table.part_us.size for table in tables)
             yield (
-                f"{disturbed} of {timings} timings were preempted "
-                "by other processes: the machine is busy, and differences hide in that"
+                f"during {disturbed} of {timings} timings other programs had a core that we "
+                "waited for: the machine is busy, and differences hide in that"
             )
         if self._host_bound:
             shares = ", ".join(f"{name} {share:.0%}" for name, share in self.busy.items())

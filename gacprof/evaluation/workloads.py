@@ -20,7 +20,7 @@ from torch import nn
 
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.kineto import Traced, trace
-from gacprof.devices.threads import preemptions
+from gacprof.devices.threads import NEGLIGIBLE, ComputeThreads, longest_wait_us
 
 TRACED_STEPS = 5
 
@@ -40,30 +40,26 @@ class BenchWorkload:
         return f"{self.kind} {self.tokens}"
 
 
-SLICE_US = 3_000.0
-"""For which Linux's scheduler gives a core to another thread (its base slice)."""
-NEGLIGIBLE = 0.02
-"""A call of half a second loses a core for a moment on any machine."""
-
-
 @dataclass(frozen=True)
 class CallTime:
-    """One timing. ``preempted`` is how often the system took a core from us meanwhile."""
+    """One timing. ``waited_us`` is how long a compute thread waited for a core meanwhile."""
 
     us: float
-    preempted: int = 0
+    waited_us: float = 0.0
 
     @property
     def disturbed(self) -> bool:
-        """Whether that took more than :data:`NEGLIGIBLE` of the time."""
-        return self.preempted * SLICE_US > NEGLIGIBLE * self.us
+        """Whether that was more than :data:`NEGLIGIBLE` of the time."""
+        return self.waited_us > NEGLIGIBLE * self.us
 
 
 class Clock:
-    """Times a call on a device: CUDA events, or the monotonic clock."""
+    """Times a call on a device: CUDA events, or the monotonic clock. ``threads`` compute on a
+    CPU; without them nothing is known of their waits."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, threads: ComputeThreads | None = None) -> None:
         self.device = device
+        self._waits = threads.waits_ns if threads else tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -71,10 +67,10 @@ class Clock:
 
     def time(self, call: Callable[[], Any]) -> CallTime:
         if self.device.type == "cpu":
-            before, start = preemptions(), time.perf_counter_ns()
+            before, start = self._waits(), time.perf_counter_ns()
             call()
             us = (time.perf_counter_ns() - start) / 1e3
-            return CallTime(us, preemptions() - before)
+            return CallTime(us, longest_wait_us(before, self._waits()))
         with torch.cuda.device(self.device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gacprof.core.fit import aa_floor, fit_blocks, half_sample_differences, two_way
+from gacprof.core.fit import (
+    aa_floor,
+    block_row,
+    fit_blocks,
+    half_sample_differences,
+    log_matrix,
+    two_way,
+)
 
 SLOTS = 40
 EFFECT = np.log(np.linspace(50, 90, SLOTS))
@@ -125,3 +132,41 @@ def test_the_floor_foretells_how_two_sweeps_differ(processes, between):
         told.append(aa_floor(half_sample_differences(log_us, process, pairs)))
         found.append(aa_floor(contrasts(two_way(log_us)[0]) - contrasts(two_way(again)[0])))
     assert np.mean(told) == pytest.approx(np.mean(found), rel=0.2)
+
+
+def rows_of(log_us, disturbed):
+    """As the devices tell them: rows of (slot, µs, disturbed)."""
+    return [
+        block_row(
+            (slot, float(np.exp(log_us[block, slot])), bool(disturbed[block, slot]))
+            for slot in range(SLOTS)
+        )
+        for block in range(len(log_us))
+    ]
+
+
+def test_calls_that_waited_for_a_core_move_nothing_even_where_most_did():
+    """Seven of ten calls wait for a scheduler's slice, and take four times as long."""
+    log_us, process = blocks(3, count=40, processes=4)
+    waited = np.random.default_rng(4).random(log_us.shape) < 0.7
+    slow = log_us + waited * np.log(4)
+    told = fit_blocks(log_matrix(rows_of(slow, waited), SLOTS), process)
+    assert contrasts(told.effect) == pytest.approx(contrasts(EFFECT), abs=0.03)
+    blind = fit_blocks(slow, process)
+    assert np.abs(contrasts(blind.effect) - contrasts(EFFECT)).max() > 0.1
+
+
+def test_a_slot_of_which_every_call_waited_is_not_judged():
+    log_us, process = blocks(5)
+    waited = np.zeros(log_us.shape, bool)
+    waited[:, 7] = True
+    log_us[:, 7] += np.linspace(1, 2, len(log_us))
+    found = fit_blocks(log_matrix(rows_of(log_us, waited), SLOTS), process)
+    assert np.isinf(found.error[7]) and np.isfinite(np.delete(found.error, 7)).all()
+    assert EFFECT[7] + 0.5 < found.effect[7] < EFFECT[7] + 2  # the least disturbed tell most
+
+
+def test_where_most_slots_have_waited_all_calls_stay():
+    log_us, _ = blocks(6)
+    waited = np.ones(log_us.shape, bool)
+    assert np.allclose(log_matrix(rows_of(log_us, waited), SLOTS), log_us)

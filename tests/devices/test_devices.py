@@ -1,7 +1,11 @@
 """The CPU is measured for real; operands lie where they should; absent devices are told."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +16,14 @@ from gacprof.devices import threads
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot, device_name, open_device
 from gacprof.devices.memory import PAGE, Arena
-from gacprof.devices.threads import PRIORITY, bound_threads, goes_first
+from gacprof.devices.threads import (
+    PRIORITY,
+    SLICE_NS,
+    ComputeThreads,
+    bound_threads,
+    goes_first,
+    longest_wait_us,
+)
 from tests.support.forked import forked
 
 TASKS = Path("/proc/self/task")
@@ -102,8 +113,8 @@ def two_threads():
 def test_compute_threads_are_bound_to_cores_of_their_own_and_released():
     before, usual = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     first = goes_first()
-    with bound_threads() as done:
-        if not done:
+    with bound_threads() as compute:
+        if not compute.bound:
             pytest.skip("fewer cores than threads, or threads cannot be told apart")
         bound = [os.sched_getaffinity(int(thread.name)) for thread in TASKS.iterdir()]
         single = [next(iter(cores)) for cores in bound if len(cores) == 1]
@@ -130,6 +141,36 @@ def test_what_the_user_set_with_nice_stays():
         assert os.getpriority(os.PRIO_PROCESS, 0) == nicer
 
     assert forked(niced) == 0
+
+
+def test_a_thread_that_waited_for_its_core_knows_how_long():
+    """Two processes bound to one core, of which this one wants it for 50 ms."""
+
+    def share_a_core():
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        torch.set_num_threads(1)
+        other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            threads, before = ComputeThreads([], bound=False), os.times()
+            first, began = threads.waits_ns(), time.perf_counter()
+            while time.perf_counter() - began < 0.5:
+                pass
+            wall_us = (time.perf_counter() - began) * 1e6
+            used_us = (os.times().user - before.user) * 1e6
+            waited_us = longest_wait_us(first, threads.waits_ns())
+            assert 0.1 * wall_us < waited_us <= wall_us
+            assert waited_us + used_us < 1.2 * wall_us
+        finally:
+            other.kill()
+
+    assert forked(share_a_core) == 0
+
+
+def test_where_the_system_keeps_no_account_lost_slices_count(monkeypatch):
+    monkeypatch.setattr(os, "open", Mock(side_effect=FileNotFoundError))
+    threads = ComputeThreads([1, 2], bound=True)
+    (lost,) = threads.waits_ns()
+    assert lost >= 0 and lost % SLICE_NS == 0
 
 
 @pytest.fixture

@@ -211,14 +211,14 @@ def test_a_contended_machine_shows_no_absence_of_differences():
     found = summary(times(48, 1.0, 1.0, 1.0))
     assert found.decided() and found.timings()[1].verdict == "no difference shown"
     rows = found.rounds.tables[0].rows
-    rows[:] = [[CallTime(call.us, preempted=1) for call in row] for row in rows]
+    rows[:] = [[CallTime(call.us, waited_us=call.us / 2) for call in row] for row in rows]
     assert not found.decided() and found.timings()[1].verdict == "undecided"
 
 
-def test_preempted_timings_are_counted():
+def test_timings_that_waited_for_a_core_are_counted():
     found = summary(times(24, 1.0, 1.0, 1.0))
-    found.rounds.tables[0].rows[3][1] = CallTime(100.0, preempted=2)
-    assert "1 of 72 timings were preempted" in next(found.notes())
+    found.rounds.tables[0].rows[3][1] = CallTime(100.0, waited_us=3.0)
+    assert "during 1 of 72 timings other programs had a core" in next(found.notes())
 
 
 def test_the_time_cap_ends_it_early(tiny):
@@ -291,8 +291,14 @@ def test_a_prefill_computes_the_last_logits_alone():
 
 
 @pytest.mark.parametrize(
-    ("us", "preempted", "disturbed"),
-    [(500.0, 0, False), (500.0, 1, True), (400_000.0, 2, False), (400_000.0, 3, True)],
+    ("us", "waited_us", "disturbed"),
+    [
+        (500.0, 0.0, False),
+        (500.0, 9.0, False),
+        (500.0, 11.0, True),
+        (4e5, 7e3, False),
+        (4e5, 9e3, True),
+    ],
 )
-def test_a_long_call_may_lose_a_core_for_a_moment(us, preempted, disturbed):
-    assert CallTime(us, preempted).disturbed is disturbed
+def test_a_call_may_wait_for_a_core_for_a_moment(us, waited_us, disturbed):
+    assert CallTime(us, waited_us).disturbed is disturbed

@@ -16,17 +16,17 @@ CLOCK = Clock(torch.device("cpu"))
 
 
 class Recorded(Runner):
-    """Writes its name into ``log``; ``preempted`` tells how often each call was."""
+    """Writes its name into ``log``; ``waited`` tells how long each call waited (µs)."""
 
-    def __init__(self, name: str, log: list[str], preempted: list[int] | None = None) -> None:
-        self.name, self.log, self.preempted = name, log, preempted or []
+    def __init__(self, name: str, log: list[str], waited: list[float] | None = None) -> None:
+        self.name, self.log, self.waited = name, log, waited or []
 
     def call(self) -> None:
         """Never: it tells times that are written down."""
 
     def time(self, clock: Clock) -> CallTime:
         self.log.append(self.name)
-        return CallTime(float(len(self.log)), self.preempted.pop(0) if self.preempted else 0)
+        return CallTime(float(len(self.log)), self.waited.pop(0) if self.waited else 0.0)
 
 
 def measured(most: int, decided=lambda: False, **options) -> tuple[Rounds, list[str]]:
@@ -78,10 +78,10 @@ def test_a_time_cap_leaves_enough_rounds_for_a_spread():
     assert rounds.count == FEWEST_ROUNDS and not rounds.early
 
 
-def test_a_preempted_call_is_counted_and_stays_in_its_block():
+def test_a_call_that_waited_is_counted_and_stays_in_its_block():
     log: list[str] = []
-    preempted = [*[0] * WARM_UP_ROUNDS, *[1] * 99]
-    runners = [[Recorded("a", log), Recorded("b", log, preempted), Recorded("c", log)]]
+    waited = [*[0.0] * WARM_UP_ROUNDS, *[50.0] * 99]
+    runners = [[Recorded("a", log), Recorded("b", log, waited), Recorded("c", log)]]
     rounds = Rounds([PREFILL], runners, CLOCK, 12)
     rounds.run(lambda: False)
     assert len(log) == 3 * (WARM_UP_ROUNDS + 12)
