@@ -113,8 +113,8 @@ class _Kept:
     blocks: list[Block] = field(default_factory=list)
     notes: list[PointNote] = field(default_factory=list)
 
-    def append(self, block: Block) -> None:
-        self.blocks.append(block)
+    def append(self, *blocks: Block) -> None:
+        self.blocks.extend(blocks)
 
     def note(self, notes: Iterable[PointNote]) -> None:
         self.notes += notes

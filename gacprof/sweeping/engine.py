@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 class Sink(Protocol):
     """Where an engine leaves what it measures; what it left is safe on return."""
 
-    def append(self, block: Block) -> None: ...
+    def append(self, *blocks: Block) -> None: ...
 
     def note(self, notes: Iterable[PointNote]) -> None: ...
 
@@ -185,8 +185,15 @@ class Engine:
         sessions = [(state, self._session(state), state.order()) for state in states]
         wanted = [(state, session, order) for state, session, order in sessions if order]
         times = self._device.blocks([(s.session, s.order(order)) for _, s, order in wanted])
+        blocks = []
         for (state, session, _), taken in zip(wanted, times, strict=True):
-            self._keep(state, session.by_place(taken))
+            found = session.by_place(taken)
+            state.record(self._process, found)
+            self._note_failures(state, found.failed)
+            if found.calls:
+                calls = calls_of(state.slots, found)
+                blocks.append(self._block(state.plan.axis, found, calls))
+        self._sink.append(*blocks)
 
     def _level(self) -> None:
         """A level block: one dim of each curve at one number of tokens, in random order, up to
@@ -210,7 +217,7 @@ class Engine:
         self._levelled += 1
         if times is not None and times.calls:
             slots = [state.slots[place] for state, place in chosen]
-            self._append(LEVEL, times, calls_of(slots, times))
+            self._sink.append(self._block(LEVEL, times, calls_of(slots, times)))
 
     def _drawn(self, states: Sequence[CurveState]) -> list[tuple[CurveState, int]]:
         """Curves and the place on each that the next level block calls."""
@@ -239,13 +246,8 @@ class Engine:
         elif state.due:
             state.look()
 
-    def _keep(self, state: CurveState, times: BlockTimes) -> None:
-        state.record(self._process, times)
-        self._note_failures(state, times.failed)
-        if times.calls:
-            self._append(state.plan.axis, times, calls_of(state.slots, times))
-
-    def _append(self, axis: str, times: BlockTimes, calls: tuple[Call, ...]) -> None:
+    def _block(self, axis: str, times: BlockTimes, calls: tuple[Call, ...]) -> Block:
+        """The next block of the run."""
         block = Block(
             self._next,
             self._process,
@@ -259,10 +261,10 @@ class Engine:
             times.temperature_c,
             times.power_w,
         )
-        self._sink.append(block)
         self._next += 1
         self._blocks += 1
-        self._calls += len(block.calls)
+        self._calls += len(calls)
+        return block
 
     def _session(self, state: CurveState) -> PartSession:
         """The curve's session, opened now if it is not. Slots that were given up are left out:

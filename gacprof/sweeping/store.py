@@ -30,7 +30,7 @@ RUN_SCHEMA = "gacprof.run/2"
 RUN, JOURNAL, PARQUET, POINTS, LOCK = (
     "run.json", "journal.jsonl", "samples.parquet", "points.json", ".lock",
 )  # fmt: skip
-FOLD_AT_LEAST = 500
+FOLD_AT_LEAST = 4000
 """Blocks in the journal before it is folded."""
 STATE = ("throttled", "sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "device")
 """Columns of a block's state; the last is not in tables of earlier versions."""

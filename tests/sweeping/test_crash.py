@@ -6,8 +6,9 @@ from pathlib import Path
 
 from test_run import device, suite
 
+from gacprof.sweeping import store
 from gacprof.sweeping.run import run_sweep
-from gacprof.sweeping.store import FOLD_AT_LEAST, PARQUET, read_blocks
+from gacprof.sweeping.store import PARQUET, read_blocks
 
 
 class Disk:
@@ -39,24 +40,26 @@ class Disk:
         return into
 
 
+FOLDED_AT = 500
 LONG = suite((8, 9), blocks=600, most_blocks=600)
 
 
 def test_a_power_cut_loses_at_most_the_block_under_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FOLD_AT_LEAST", FOLDED_AT)
     disk = Disk(monkeypatch)
     run = tmp_path / "run"
     kept = []
 
     def progress(done, total, point):
         """Called when all earlier blocks are done and the next is about to begin."""
-        if done and (done < 12 or abs(done - FOLD_AT_LEAST) < 5 or done == 580):
+        if done and (done < 12 or abs(done - FOLDED_AT) < 5 or done == 580):
             left = disk.after_a_power_cut(run, tmp_path / f"{done}")
             kept.append((done, len(read_blocks(left))))
 
     run_sweep(LONG, device(), run, progress=progress)
     assert len(kept) == 11 + 9 + 1
     assert all(done == left for done, left in kept), kept
-    assert (tmp_path / f"{FOLD_AT_LEAST}" / PARQUET).exists(), "a fold lies between: loses nothing"
+    assert (tmp_path / f"{FOLDED_AT}" / PARQUET).exists(), "a fold lies between: loses nothing"
 
 
 def test_what_a_power_cut_leaves_is_resumed(tmp_path, monkeypatch):

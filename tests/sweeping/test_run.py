@@ -16,12 +16,11 @@ from gacprof.core.points import Environment
 from gacprof.devices.device import Slot
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.devices.worker import WorkerLostError
-from gacprof.sweeping import build_map_of, read_blocks
+from gacprof.sweeping import build_map_of, read_blocks, store
 from gacprof.sweeping.curve import CurveState
 from gacprof.sweeping.results import environment_of, read_frame, read_samples, suite_of
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import (
-    FOLD_AT_LEAST,
     JOURNAL,
     PARQUET,
     RunFolder,
@@ -475,11 +474,12 @@ def test_calls_read_as_a_table_with_position_and_predecessor(tmp_path):
     assert first["predecessor"].tolist()[1:] == first["point"].tolist()[:-1]
 
 
-def test_many_blocks_fold_into_parquet_while_the_sweep_goes_on(tmp_path):
+def test_many_blocks_fold_into_parquet_while_the_sweep_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FOLD_AT_LEAST", 500)
     seen = []
 
     def progress(done, total, point):
-        if done == FOLD_AT_LEAST + 100:
+        if done == 600:
             seen.append((tmp_path / "run" / PARQUET).exists())
             lines = (tmp_path / "run" / JOURNAL).read_text().splitlines()
             seen.append(sum('"block"' in line for line in lines))
