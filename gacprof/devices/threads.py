@@ -10,9 +10,10 @@ beside one and two busy processes the floor of a sweep of 45 s is then 3 and 4 %
 (benchmarks/noise.py, on an AMD EPYC, 2 CPUs). What the user set with ``nice`` stays.
 
 A thread that spins while it waits for one that has lost its core uses up its own time slice, and
-has lost its core when the other one is back. So threads wait asleep, after a short spin. Beside
-two busy processes the floor of a sweep of 30 s is then 7 % instead of 27 to 145 %; on a quiet
-machine neither latencies nor floor change (benchmarks/noise.py).
+has lost its core when the other one is back. So threads wait asleep, after a short spin: beside
+two busy processes the floor of a sweep of 30 s is then 7 % instead of 27 to 145 %. Too short a spin
+costs as well: between two products of a model there is other work, and waking a thread takes longer
+than a small product (docs/sweeping.md has the figures).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from pathlib import Path
 
 WATCH_S = 0.2
 """Work enough for the kernel's clock ticks (10 ms) to show which threads compute."""
-SPIN_COUNT = "3000"
-"""Of GNU OpenMP (libgomp), about 0.1 ms: longer than the gap between two calls of a block. Its own
-default spins for milliseconds."""
+SPIN_COUNT = "30000"
+"""Of GNU OpenMP (libgomp), about 1 ms: longer than the gap between two products of a model, shorter
+than a time slice. Its own default spins for ten."""
 PRIORITY = -10
 """Niceness; a thread of it gets nine times the share of one of 0, the default (sched(7))."""
 SLICE_NS = 3_000_000
