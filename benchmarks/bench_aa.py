@@ -1,6 +1,6 @@
 """How often bench tells equal models apart, and how small a real difference it finds.
 
-    python benchmarks/bench_aa.py [--benches 100] [--seconds 5] [--power 20] [--dtype bfloat16]
+    python benchmarks/bench_aa.py [--benches 100] [--seconds 5] [--power 20] [--dtype float32]
     python benchmarks/bench_aa.py --parts [--benches 8] [--seconds 15] …
 
 Each bench compares a small Llama with another of the same shapes: weights of another seed, so
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import transformers
 
-from gacprof.devices.environment import cpu_name
+from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.evaluation import BenchResult, bench, workloads
 from gacprof.evaluation.comparison import LEVEL, half_width
 
@@ -119,7 +119,8 @@ def main() -> None:
     parser.add_argument("--power", type=int, default=20, help="benches of each slower model")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--dtype", default="bfloat16")
+    usual = "bfloat16" if native_bfloat16() else "float32"
+    parser.add_argument("--dtype", default=usual)
     parser.add_argument("--parts", action="store_true", help="whole passes against parts")
     asked = parser.parse_args()
     machine = f"{cpu_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}"

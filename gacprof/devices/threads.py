@@ -6,8 +6,8 @@ two busy processes on two cores: 1 block in 15 s unbound, 35 bound). Binding nee
 It is undone on leaving, since child processes would inherit it.
 
 Where the system permits it (root, or CAP_SYS_NICE), these threads also come before other programs:
-beside one and two busy processes the floor of a sweep of 45 s is then 3 and 4 %, else 8 to 58 %
-(benchmarks/noise.py, on an AMD EPYC, 2 CPUs). What the user set with ``nice`` stays.
+beside one and two busy processes the floor of a sweep of 45 s is then 2 to 3 %, else 4 to 6 %
+(docs/sweeping.md). What the user set with ``nice`` stays.
 
 A thread that spins while it waits for one that has lost its core uses up its own time slice, and
 has lost its core when the other one is back. So threads wait asleep, after a short spin: beside
@@ -30,7 +30,7 @@ WATCH_S = 0.2
 """Work enough for the kernel's clock ticks (10 ms) to show which threads compute."""
 SPIN_COUNT = "30000"
 """Of GNU OpenMP (libgomp), about 1 ms: longer than the gap between two products of a model, shorter
-than a time slice. Its own default spins for ten."""
+than a time slice. Its own default is ten times as long."""
 PRIORITY = -10
 """Niceness; a thread of it gets nine times the share of one of 0, the default (sched(7))."""
 SLICE_NS = 3_000_000
