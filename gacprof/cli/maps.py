@@ -82,7 +82,8 @@ def build(
     if faults:
         device = " --device cpu" if built.environment.kind == "cpu" else ""
         more = f"gacprof sweep --resume --out {shlex.quote(str(folder))}{device} --budget {MORE}"
-        complain(f"{'; '.join(faults)}. Go on with '{more}'")
+        anew = "; where all blocks are measured, sweep anew in a quieter moment, to another --out"
+        complain(f"{'; '.join(faults)}. Go on with '{more}'{anew if built.too_noisy else ''}")
         raise typer.Exit(1)
 
 
@@ -397,7 +398,7 @@ def _print_curve(curve: Curve, every: bool) -> None:
     say(staircase_text(curve, plot_width()))
     say(
         f"  safe up to a penalty of {percent(curve.tolerance)}; "
-        f"no cliff below {percent(curve.floor)}"
+        f"cliffs below {percent(curve.floor)} would not show"
     )
     say(f"  frontier: {_listed(curve.frontier, most)}")
     say(f"  safe: {_listed(curve.safe, most)}")

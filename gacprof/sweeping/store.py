@@ -153,6 +153,8 @@ def _write_folded(path: Path, blocks: Sequence[Block], notes: Mapping[Point, Poi
 
 def read_header(path: Path) -> dict[str, Any]:
     """``run.json`` of a run folder. Raises :class:`MeasurementError` if it is none."""
+    if not path.exists():
+        raise MeasurementError(f"there is no {path}: a sweep without --resume begins one")
     try:
         header = read_json(path / RUN)
     except OSError as error:

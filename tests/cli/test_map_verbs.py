@@ -96,7 +96,7 @@ def test_show_gives_curves_in_a_line_each_and_one_in_full(run, a):
     full = run("map", "show", a, *K)
     assert "frontier: " in full.out and "K mod 8" not in full.out
     assert "period 8: d mod 8 in 0 (1.00×)" in full.out and "cliff 128 → 136: +50.0 %" in full.out
-    assert "safe up to a penalty of 2.0 %; no cliff below 0.0 %" in full.out
+    assert "safe up to a penalty of 2.0 %; cliffs below 0.0 % would not show" in full.out
     refused(run("map", "show", a, "--op", "conv"), "no such curve; it has linear over K")
     only = data(run("map", "show", a, *K, "--json"))
     assert [curve["axis"] for curve in only["curves"]] == ["K"]
@@ -109,7 +109,7 @@ def test_show_tells_noise_and_checks_and_what_is_undecided(run, folder):
     assert curve.undecided and 0.001 < loaded.floor < 0.02
     told = run("map", "show", noisy, "--op", "linear", "--axis", "N").out
     assert f"noise floor {100 * loaded.floor:.1f} % (26 A/A pairs, 2 processes)" in told
-    assert f"no cliff below {100 * curve.floor:.1f} %" in told
+    assert f"cliffs below {100 * curve.floor:.1f} % would not show" in told
     whole = run("map", "show", noisy).out
     assert "check: contention: 0.0%" in whole and "check: drift: " in whole
     (line,) = (line for line in told.splitlines() if line.startswith("  undecided: "))
