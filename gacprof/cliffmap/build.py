@@ -35,7 +35,7 @@ from gacprof.cliffmap.schema import (
     Provenance,
 )
 from gacprof.core.errors import MapError
-from gacprof.core.fit import FEWEST_BLOCKS, block_row, fit_blocks, log_matrix, undisturbed
+from gacprof.core.fit import block_row, contended, fit_blocks, log_matrix
 from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample
 
 MechanismOf = Callable[[Sample], str | None]
@@ -193,9 +193,9 @@ def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
     ]
     matrix = log_matrix(rows, len(place))
     flags = [disturbed for row in rows for _, disturbed in row.values()]
-    spoilt = float(np.mean(undisturbed(rows, len(place)) < FEWEST_BLOCKS)) if any(flags) else 0.0
     fit = fit_blocks(matrix, units_of(blocks))
-    return CurveBlocks(blocks, list(place), matrix, sum(flags) / len(flags), spoilt, fit)
+    busy = contended(rows, len(place))
+    return CurveBlocks(blocks, list(place), matrix, sum(flags) / len(flags), busy, fit)
 
 
 def _checked(block: Block) -> Iterator[Call]:

@@ -40,14 +40,14 @@ Column = tuple[Point, bool]
 @dataclass(frozen=True)
 class CurveBlocks:
     """The blocks of one curve as a matrix of log times [blocks, slots], and their fit.
-    ``disturbed`` is the share of its calls that were, ``spoilt`` that of slots with hardly any
-    others."""
+    ``disturbed`` is the share of its calls that were, ``contended`` whether most slots have
+    hardly any others."""
 
     blocks: Sequence[Block]
     slots: list[Column]
     log_us: Floats
     disturbed: float
-    spoilt: float
+    contended: bool
     fit: Fit
 
     @property
@@ -56,10 +56,6 @@ class CurveBlocks:
         place = {slot: i for i, slot in enumerate(self.slots)}
         found = ((i, place.get((p, True))) for (p, doubled), i in place.items() if not doubled)
         return [(i, j) for i, j in found if j is not None]
-
-    @property
-    def contended(self) -> bool:
-        return self.spoilt > CONTENDED
 
     @property
     def devices(self) -> list[str]:

@@ -66,16 +66,21 @@ def log_matrix(rows: Sequence[BlockRow], slots: int) -> Floats:
     for number, row in enumerate(rows):
         if row:
             matrix[number, list(row)], spoilt[number, list(row)] = zip(*row.values(), strict=True)
-    clean = undisturbed(rows, slots)
-    if np.mean(clean < FEWEST_BLOCKS) > CONTENDED:
+    if contended(rows, slots):
         return matrix
-    for slot in np.flatnonzero((clean == 0) & spoilt.any(axis=0)):
+    for slot in np.flatnonzero((_undisturbed(rows, slots) == 0) & spoilt.any(axis=0)):
         spoilt[np.argsort(matrix[:, slot])[: FEWEST_BLOCKS - 1], slot] = False
     matrix[spoilt] = np.nan
     return matrix
 
 
-def undisturbed(rows: Sequence[BlockRow], slots: int) -> Ints:
+def contended(rows: Sequence[BlockRow], slots: int) -> bool:
+    """Whether disturbed calls have left too few others to most slots."""
+    disturbed = any(flag for row in rows for _, flag in row.values())
+    return disturbed and bool(np.mean(_undisturbed(rows, slots) < FEWEST_BLOCKS) > CONTENDED)
+
+
+def _undisturbed(rows: Sequence[BlockRow], slots: int) -> Ints:
     """How many undisturbed calls each slot has."""
     found = (slot for row in rows for slot, (_, disturbed) in row.items() if not disturbed)
     return np.bincount(np.fromiter(found, np.int64), minlength=slots)

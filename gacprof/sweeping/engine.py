@@ -193,7 +193,8 @@ class Engine:
             if found.calls:
                 calls = calls_of(state.slots, found)
                 blocks.append(self._block(state.plan.axis, found, calls))
-        self._sink.append(*blocks)
+        if blocks:
+            self._sink.append(*blocks)
 
     def _level(self) -> None:
         """A level block: one dim of each curve at one number of tokens, in random order, up to
