@@ -4,7 +4,8 @@ Every block calls all models once at one workload, in a fresh random order (:mod
 fit takes out what the machine did to a block as a whole (:mod:`.comparison`). The first model is
 the reference and runs twice, the second time as a hidden A/A replicate: what the bench shows
 between the two is its own error, printed beside every result, and no smaller difference is
-claimed.
+claimed. On a CPU every round finds the weights elsewhere in memory, since that, too, makes equal
+models differ.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from gacprof.evaluation.models import (
     distinct_names,
     identical,
     load_models,
+    movable,
+    move,
     name_of,
     text_config,
     vocabulary,
@@ -65,7 +68,8 @@ def bench(
     rounds; with fewer than 12 all verdicts are ``undecided``.
 
     ``dtype`` defaults to the stored one (the widest of all models). The models are in memory
-    together, the reference twice where there is room for it.
+    together, the reference twice where there is room for it. On a CPU weights change their place
+    in memory meanwhile, also those of models that were given in memory.
 
     Raises :class:`MeasurementError` for a device that is not there or too small,
     :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.
@@ -115,7 +119,10 @@ def _measure(
     columns = (*loaded.models, loaded.replicate)
     runners = [[runner(model, workload, ids) for model in columns] for workload in workloads]
     same = [identical(loaded.models[0], model) for model in loaded.models]
-    rounds = Rounds(workloads, runners, clock, most, time_cap_s, progress)
+    weights = movable(columns)
+    rounds = Rounds(
+        workloads, runners, clock, most, time_cap_s, progress, anew=lambda: move(weights)
+    )
     found = BenchSummary(names, workloads, same, rounds)
     try:
         rounds.run(found.decided)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,44 @@ def _why_shared(reference: nn.Module, device: torch.device) -> str:
     if free is not None and size > free:
         return f"a second copy needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
     return ""
+
+
+def movable(models: Sequence[nn.Module]) -> list[list[torch.Tensor]]:
+    """The models' tensors in the CPU's memory, those that are one and the same (tied weights)
+    together. Left out are views with gaps, partial overlaps and packed kinds of tensor."""
+    found: dict[tuple[Any, ...], list[torch.Tensor]] = {}
+    for tensor in {id(t): t for model in models for _, t in _tensors(model)}.values():
+        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
+        if plain and tensor.device.type == "cpu" and tensor.numel():
+            held = tensor.data_ptr(), _reach(tensor), tensor.dtype, tensor.shape, tensor.stride()
+            found.setdefault(held, []).append(tensor)
+    ordered, end, kept = sorted(found, key=lambda held: held[:2]), 0, []
+    for held, after in zip_longest(ordered, ordered[1:]):
+        apart = end <= held[0] and (after is None or held[0] + held[1] <= after[0])
+        end = max(end, held[0] + held[1])
+        if apart and held[1] == found[held][0].nbytes:
+            kept.append(found[held])
+    return kept
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from a tensor's first number to its last."""
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def move(tensors: Iterable[Sequence[torch.Tensor]]) -> None:
+    """Copy tensors (:func:`movable`) to other memory, one after the other.
+
+    Where in memory weights lie decides which of them share a line of a cache, and so a model's
+    speed: of equal models one may decode 2 % slower, for as long as its weights stay where they
+    are (docs/realign.md).
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        for same in tensors:
+            moved = same[0].detach().clone()
+            for tensor in same:
+                tensor.data = moved
 
 
 def common_dtype(models: Sequence[Model]) -> torch.dtype:

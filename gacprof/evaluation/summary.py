@@ -83,8 +83,9 @@ class WorkloadTimes:
 class Rounds:
     """Takes timings of ``runners`` [workload][model] into :attr:`tables`, one a workload.
 
-    ``most`` rounds are measured at most; none begins after ``time_cap_s``, once there are four.
-    :attr:`early` says that it is, or was ended at, a look before that.
+    ``anew`` is called before every round. ``most`` rounds are measured at most; none begins after
+    ``time_cap_s``, once there are four. :attr:`early` says that it is, or was ended at, a look
+    before that.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Rounds:
         time_cap_s: float | None = None,
         progress: Progress | None = None,
         seed: int = 0,
+        anew: Callable[[], None] = lambda: None,
     ) -> None:
         self.tables = [WorkloadTimes() for _ in workloads]
         self.count, self.most = 0, most
@@ -103,7 +105,7 @@ class Rounds:
         self._workloads, self._runners, self._clock = workloads, runners, clock
         self._time_cap_s = time_cap_s
         self._progress = progress or (lambda done, total, what: None)
-        self._draw = np.random.default_rng(seed)
+        self._draw, self._anew = np.random.default_rng(seed), anew
         calls = sum(w.calls * len(r) for w, r in zip(workloads, runners, strict=True))
         self._done = 0
         self._total = WARM_UP_ROUNDS * sum(map(len, runners)) + most * calls
@@ -136,6 +138,7 @@ class Rounds:
             table.parts = parts_of(runners, self._clock, longest)
 
     def _round(self) -> None:
+        self._anew()
         for number in self._blocks():
             self.tables[number].rows += self._block(number)
             self.tables[number].rounds.append(self.count)
