@@ -25,7 +25,7 @@ from gacprof.cli.printing import (
 )
 from gacprof.core.errors import MapError
 from gacprof.core.files import beginning, refuse_to_replace
-from gacprof.core.formatting import at_most, dims, percent
+from gacprof.core.formatting import at_most, counted, dims, percent
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap
@@ -74,7 +74,7 @@ def build(
     if as_json:
         print_json({"map": str(target)} | map_facts(built), "map-facts")
     else:
-        _print_summary(built)
+        _print_summary(built, faults=False)
         say(f"map: {target}")
     faults = [f"too noisy to judge by: {built.too_noisy}"] if built.too_noisy else []
     if built.file.unmeasured:
@@ -94,7 +94,7 @@ def is_map(path: Path) -> bool:
 
 def _unmeasured(curves: Sequence[str]) -> str:
     """``3 curves of the suite were not measured, the first is linear N …``."""
-    count = "1 curve" if len(curves) == 1 else f"{len(curves)} curves"
+    count = counted(len(curves), "curve")
     return f"{count} of the suite not measured, the first is {curves[0]}"
 
 
@@ -297,9 +297,9 @@ def _age(days: int | None) -> str | None:
     return None if days is None else "today" if days < 1 else f"{days} d"
 
 
-def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
+def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -> None:
     """Where a map is from, what it holds; ``brief`` leaves out sources, notes and
-    checks that it passed."""
+    checks that it passed. Without ``faults`` what makes it unusable is told elsewhere."""
     from gacprof.cliffmap.schema import BASIS
     from gacprof.cliffmap.storage import map_facts
 
@@ -308,7 +308,8 @@ def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
     floor = (
         f"unknown ({noise.reason})"
         if noise.floor is None
-        else f"{percent(noise.floor)} ({noise.pairs} A/A pairs, {noise.processes} processes)"
+        else f"{percent(noise.floor)} ({counted(noise.pairs, 'A/A pair')}, "
+        f"{counted(noise.processes, 'process', 'processes')})"
     )
     age = f", {_age(s['age_days'])} old" if s["age_days"] else ""
     say(f"{s['name']}: {s['device']} ({s['arch']}), {s['provenance']} {s['created'][:10]}{age}")
@@ -317,8 +318,8 @@ def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
     for words, text in told.items() if not brief else ():
         if text:
             say(f"{words}: {text}")
-    cliffs = "" if loaded.by_rules else f", {s['cliffs']} cliffs; noise floor {floor}"
-    say(f"{s['curves']} curves, {s['points']} points{cliffs}")
+    cliffs = "" if loaded.by_rules else f", {counted(s['cliffs'], 'cliff')}; noise floor {floor}"
+    say(f"{counted(s['curves'], 'curve')}, {counted(s['points'], 'point')}{cliffs}")
     if loaded.by_rules:
         say(
             f"dims, {BASIS}: {s['safe']} of the best tier, {s['misaligned']} of a worse one, "
@@ -331,9 +332,9 @@ def _print_summary(loaded: CliffMap, brief: bool = False) -> None:
         f"dims, by a tolerance of {tolerance}: {s['safe']} safe, {s['misaligned']} misaligned, "
         f"{s['undecided']} undecided"
     )
-    if loaded.file.unmeasured:
+    if faults and loaded.file.unmeasured:
         say(f"incomplete: {_unmeasured(loaded.file.unmeasured)}")
-    if s["too_noisy"]:
+    if faults and s["too_noisy"]:
         say(f"too noisy to judge by: {s['too_noisy']}")
     if not brief:
         say_notes(loaded.file.provenance.notes)

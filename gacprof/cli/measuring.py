@@ -40,7 +40,7 @@ from gacprof.cli.printing import (
     say_notes,
 )
 from gacprof.core.errors import MapError, MeasurementError, SuiteError
-from gacprof.core.formatting import dims, duration, percent
+from gacprof.core.formatting import counted, dims, duration, percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -155,8 +155,8 @@ def sweep(
 def _print_estimate(planned: dict[str, Any]) -> None:
     most = "at most " if planned["refined_curves"] else ""
     say(
-        f"suite {planned['suite']} on {planned['device']}: {most}{planned['points']} points on "
-        f"{planned['curves']} curves"
+        f"suite {planned['suite']} on {planned['device']}: {most}"
+        f"{counted(planned['points'], 'point')} on {counted(planned['curves'], 'curve')}"
     )
     calls = planned["estimated_from_calls"]
     basis = f"from {calls} calls" if calls else "a guess, nothing measured"
@@ -171,12 +171,13 @@ def _print_estimate(planned: dict[str, Any]) -> None:
 
 def _print_swept(run: RunSummary) -> None:
     say(
-        f"{run.points} points on {run.curves} curves, {run.blocks} blocks, "
-        f"{run.calls} calls, {run.failed} failed, {run.seconds:.1f} s"
+        f"{counted(run.points, 'point')} on {counted(run.curves, 'curve')}, "
+        f"{counted(run.blocks, 'block')}, {counted(run.calls, 'call')}, {run.failed} failed, "
+        f"{run.seconds:.1f} s"
     )
     if run.undecided:
         more = "; --resume goes on with them" if run.unfinished else ""
-        say(f"{run.undecided} curves have undecided dims{more}")
+        say(f"{counted(run.undecided, 'curve has', 'curves have')} undecided dims{more}")
     say(f"samples: {run.folder}    next: gacprof map build {run.folder}")
 
 

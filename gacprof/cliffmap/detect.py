@@ -80,14 +80,12 @@ def edge_quantile(edges: int) -> float:
 
 
 def cliff_floor(error: Sequence[float] | None) -> float:
-    """The jump that noise can feign at nearly any edge (95 %) of a curve with these standard
-    errors: nothing smaller is called a cliff there, and what is half as large again is found.
-    :data:`ASSUMED_FLOOR` where no errors are known."""
-    known = sorted(hypot(a, b) for a, b in pairwise(error or ()) if isfinite(a) and isfinite(b))
+    """The jump that noise can feign at any edge of a curve with these standard errors: what is
+    half as large again is found wherever it is. :data:`ASSUMED_FLOOR` where no errors are known."""
+    known = [hypot(a, b) for a, b in pairwise(error or ()) if isfinite(a) and isfinite(b)]
     if error is None or not known:
         return ASSUMED_FLOOR
-    typical = known[int(0.95 * (len(known) - 1))]
-    return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * typical))
+    return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * max(known)))
 
 
 def edges(

@@ -51,6 +51,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
+def counted(number: int, word: str, plural: str = "") -> str:
+    """``1 curve``, ``2 curves``; ``plural`` where it is no added s."""
+    return f"{number:,} {word if number == 1 else plural or word + 's'}"
+
+
 def percent(value: float | None, signed: bool = False, decimals: int = 1) -> str | None:
     """A share as ``2.0 %`` or ``+2.0 %``."""
     return None if value is None else f"{value * 100:{'+' if signed else ''}.{decimals}f} %"

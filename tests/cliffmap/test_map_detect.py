@@ -49,6 +49,13 @@ def test_the_floor_is_raised_for_many_edges_and_assumed_where_there_is_none():
     assert detect.cliff_floor(None) == detect.cliff_floor([inf, inf]) == detect.ASSUMED_FLOOR
 
 
+def test_the_floor_is_that_of_the_least_known_edge():
+    error = [0.01] * 50 + [0.02] + [0.01] * 50
+    feigned = detect.edge_quantile(100) * (0.01**2 + 0.02**2) ** 0.5
+    assert detect.cliff_floor(error) == pytest.approx(expm1(feigned))
+    assert detect.cliff_floor([*error, inf]) == pytest.approx(detect.cliff_floor(error), rel=1e-2)
+
+
 def test_an_unknown_error_beside_known_ones_makes_no_edge():
     assert detect.edges([8, 16, 24], [10.0, 20.0, 10.0], [0.001, inf, 0.001]) == []
 

@@ -45,7 +45,7 @@ def test_a_sweep_of_the_cpu_runs_in_a_worker(tiny, tmp_path):
     out = tmp_path / "run"
     told = sweep(tiny, "--device", "cpu", "--out", str(out))
     assert told.exit_code == 0, told.output
-    assert "4 points on 1 curves" in told.output
+    assert "4 points on 1 curve" in told.output
     assert {s.point.dim["K"] for s in read_samples(out)} == {8, 9, 10, 11}
 
 
