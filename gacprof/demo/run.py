@@ -15,6 +15,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.core.files import Record, write_json
+from gacprof.core.formatting import counted
 from gacprof.core.points import Environment
 from gacprof.demo.models import (
     Trained,
@@ -165,7 +166,7 @@ def _realigned(
     plan = planning.plan(
         checkpoint, cliff_map, objective="pad", tokens=TOKENS, constraints=constraints
     )
-    tell(f"plan: {len(plan.changes)} dims change")
+    tell(f"plan: {counted(len(plan.changes), 'dim changes', 'dims change')}")
     realigned = resizing.realign(checkpoint, plan, folder / "planned")
     padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
     tell(f"realign: {realigned.parameters_before:,} → {realigned.parameters_after:,} parameters")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -119,9 +120,9 @@ def _measure(
     columns = (*loaded.models, loaded.replicate)
     runners = [[runner(model, workload, ids) for model in columns] for workload in workloads]
     same = [identical(loaded.models[0], model) for model in loaded.models]
-    weights = movable(columns)
+    weights, draw = movable(columns), np.random.default_rng(SEED)
     rounds = Rounds(
-        workloads, runners, clock, most, time_cap_s, progress, anew=lambda: move(weights)
+        workloads, runners, clock, most, time_cap_s, progress, anew=lambda: move(weights, draw)
     )
     found = BenchSummary(names, workloads, same, rounds)
     try:

@@ -10,7 +10,8 @@ Three things keep verdicts honest. Intervals are simultaneous: the level is divi
 of verdicts and shared among the looks at the data (Bonferroni), since stopping when the result
 pleases would inflate false ones. They are Student's, because the rounds are few. And the
 reference runs a second time as a hidden A/A replicate: a difference counts only beyond what the
-replicate shows.
+replicate shows. Models are compared with both of the two together: that halves what one of them
+owes to its place in memory, and leaves the A/A difference an independent witness.
 
 Windows of a text, and questions, are hard for all models alike: what one model has more of than
 another scatters far less than either. So differences are taken window by window, and the interval
@@ -44,7 +45,11 @@ Difference = Literal["faster", "slower", "no difference shown"]
 @dataclass(frozen=True)
 class WorkloadFit:
     """The models of one workload, by column. ``log_ratio`` and its standard ``error`` are against
-    column 0; latencies are at the lower quartile of the blocks, with 95 % bootstrap intervals."""
+    the reference; latencies are at the lower quartile of the blocks, with 95 % bootstrap intervals.
+
+    The reference is column 0. Where the last column is its replicate it is both together, in
+    ``latency_us`` too; only the replicate's own ratio is to column 0 alone, the A/A difference.
+    """
 
     latency_us: Floats
     low_us: Floats
@@ -54,10 +59,12 @@ class WorkloadFit:
     rounds: int
 
 
-def fit_workload(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> WorkloadFit:
+def fit_workload(
+    us: Floats, rounds: Sequence[int] | Ints, seed: int = 0, *, replicate: bool = False
+) -> WorkloadFit:
     """Fit times [calls, models] in µs, or [parts, calls, models] where calls were timed in parts;
     ``rounds`` numbers the round of each call. A part of all models is a block, and a model's
-    latency the sum of its parts'.
+    latency the sum of its parts'. ``replicate`` says whether the last column is the reference's.
 
     Raises ``ValueError`` for fewer than two rounds.
     """
@@ -69,25 +76,39 @@ def fit_workload(us: Floats, rounds: Sequence[int] | Ints, seed: int = 0) -> Wor
     level = np.quantile(block, QUARTILE, axis=-1)[:, None]
     # Fitted anew to every resample: with few columns the block effects are much of the error.
     rest = log_us - block[..., None]
-    latency = _whole(effect + level)
+    told, against = _together(us.shape[-1], replicate)
+    whole = _whole(effect + level)
+    latency = told @ whole
     compared, drawn = [], []
     for chosen in _resampled(which, seed):
         again = two_way(rest[:, chosen])[0]
         levels = np.quantile(block[:, chosen], QUARTILE, axis=-1)[:, None]
         compared.append(_whole(again + level))
-        drawn.append(_whole(again + levels))
+        drawn.append(told @ _whole(again + levels))
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0) - latency
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
-    scatter = np.array(compared) - np.array(compared)[:, :1]
+    scatter = np.array(compared) @ against.T
     error = scatter.std(axis=0) * sqrt(len(numbers) / (len(numbers) - 1))
     return WorkloadFit(
         np.exp(latency),
         np.exp(latency + np.minimum(low, 0.0)),
         np.exp(latency + np.maximum(high, 0.0)),
-        latency - latency[0],
+        against @ whole,
         error,
         len(numbers),
     )
+
+
+def _together(models: int, replicate: bool) -> tuple[Floats, Floats]:
+    """What is told of the models' log latencies, as weights [told, models]: each latency, and each
+    ratio."""
+    one = np.eye(models)
+    reference = (one[0] + one[-1]) / 2 if replicate else one[0]
+    latencies, ratios = one.copy(), one - reference
+    latencies[0], ratios[0] = reference, 0.0
+    if replicate:
+        ratios[-1] = one[-1] - one[0]
+    return latencies, ratios
 
 
 def _whole(log_us: Floats) -> Floats:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -127,15 +128,17 @@ def _reach(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def move(tensors: Iterable[Sequence[torch.Tensor]]) -> None:
-    """Copy tensors (:func:`movable`) to other memory, one after the other.
+def move(tensors: Sequence[Sequence[torch.Tensor]], draw: np.random.Generator) -> None:
+    """Copy tensors (:func:`movable`) to other memory, one after the other, in random order: the
+    last ones are in the caches then.
 
     Where in memory weights lie decides which of them share a line of a cache, and so a model's
     speed: of equal models one may decode 2 % slower, for as long as its weights stay where they
     are (docs/realign.md).
     """
     with torch.inference_mode(False), torch.no_grad():
-        for same in tensors:
+        for number in draw.permutation(len(tensors)):
+            same = tensors[number]
             moved = same[0].detach().clone()
             for tensor in same:
                 tensor.data = moved

@@ -180,9 +180,9 @@ class ModelTiming:
 
     ``latency_us`` is fitted (:mod:`gacprof.evaluation.comparison`), with its 95 % interval from
     ``low_us`` to ``high_us``. ``timings_us`` are the raw timings, the same number from each round
-    in order. ``ratio`` is (low, ratio, high) of this model's time over the reference's; below 1
-    is faster. Its interval is simultaneous: 95 % for all verdicts of the bench together. None for
-    the reference itself.
+    in order. ``ratio`` is (low, ratio, high) of this model's time over the reference's, the
+    replicate's calls among them; below 1 is faster. Its interval is simultaneous: 95 % for all
+    verdicts of the bench together. None for the reference itself.
     """
 
     model: str
@@ -339,7 +339,10 @@ class BenchSummary:
 
     def _fit(self, w: int) -> WorkloadFit:
         if self._fitted[0] != self.rounds.count:
-            found = [fit_workload(table.part_us, table.rounds) for table in self.rounds.tables]
+            found = [
+                fit_workload(table.part_us, table.rounds, replicate=True)
+                for table in self.rounds.tables
+            ]
             self._fitted = self.rounds.count, found
         return self._fitted[1][w]
 

@@ -40,13 +40,36 @@ def test_a_ratio_is_found_through_drift_and_hold_ups():
     assert np.all(found.low_us <= found.latency_us) and np.all(found.latency_us <= found.high_us)
 
 
+def test_the_reference_is_both_of_its_columns_and_the_replicate_is_compared_with_one():
+    times = 100 * np.exp(noisy(1, rounds=48) * 0.01 + np.log([1.0, 1.1, 1.02]))
+    found = fit_workload(times, rounds_of(times), replicate=True)
+    assert found.latency_us[0] / found.latency_us[2] == pytest.approx(1.02**-0.5, rel=1e-3)
+    assert np.exp(found.log_ratio) == pytest.approx([1.0, 1.1 / 1.02**0.5, 1.02], rel=1e-3)
+    assert found.log_ratio[0] == 0 == found.error[0]
+    assert np.all(found.low_us <= found.latency_us) and np.all(found.latency_us <= found.high_us)
+
+
+def test_two_columns_of_the_reference_tell_more_than_one():
+    errors = np.array(
+        [
+            [
+                fit_workload(np.exp(noisy(s)), range(24), replicate=two).error
+                for two in (False, True)
+            ]
+            for s in range(8)
+        ]
+    )
+    one, two = errors.mean(axis=0)
+    assert two[1] < 0.95 * one[1] and two[2] == pytest.approx(one[2])
+
+
 @pytest.mark.slow
 def test_equal_models_are_rarely_told_apart_even_without_the_replicate():
     """At a level of 5 %: 20 comparisons, so 1 expected; 5 or more has a chance of 0.3 %."""
     false = 0
     for seed in range(20):
         times = np.exp(noisy(seed, rounds=12))
-        found = fit_workload(times, rounds_of(times), seed)
+        found = fit_workload(times, rounds_of(times), seed, replicate=True)
         false += abs(found.log_ratio[1]) > half_width(found.error[1], found.rounds, 0.05)
     assert false < 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,6 +14,8 @@ from gacprof.evaluation import bench, benchmark  # noqa: E402
 from gacprof.evaluation.models import movable, move  # noqa: E402
 from gacprof.evaluation.summary import Rounds  # noqa: E402
 from gacprof.evaluation.workloads import Clock  # noqa: E402
+
+DRAW = np.random.default_rng(0)
 
 
 def llama(seed: int = 0, tied: bool = False):
@@ -29,7 +32,7 @@ def addresses(model: nn.Module) -> list[int]:
 def test_every_weight_moves_and_the_model_computes_the_same():
     model, ids = llama(), torch.arange(8)[None]
     before, logits = addresses(model), model(input_ids=ids).logits
-    move(movable([model]))
+    move(movable([model]), DRAW)
     assert all(old != new for old, new in zip(before, addresses(model), strict=True))
     assert torch.equal(model(input_ids=ids).logits, logits)
 
@@ -37,7 +40,7 @@ def test_every_weight_moves_and_the_model_computes_the_same():
 def test_a_moved_weight_can_still_be_trained():
     model = llama()
     with torch.inference_mode():
-        move(movable([model]))
+        move(movable([model]), DRAW)
     model(input_ids=torch.arange(8)[None]).logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 
@@ -46,7 +49,7 @@ def test_tied_weights_stay_tied_also_across_models():
     model, other = llama(tied=True), nn.Linear(32, 64, bias=False)
     other.weight = nn.Parameter(model.lm_head.weight.data)
     before = other.weight.data_ptr()
-    move(movable([model, other]))
+    move(movable([model, other]), DRAW)
     one = {m.weight.data_ptr() for m in (model.lm_head, model.model.embed_tokens, other)}
     assert len(one) == 1 and before not in one
 
@@ -69,7 +72,7 @@ def test_what_cannot_move_alone_stays(first, second):
 def test_views_side_by_side_move_with_their_strides():
     held, whole = nn.Module(), torch.randn(8, 8)
     held.a, held.b = nn.Parameter(whole[:4].t()), nn.Parameter(whole[4:])
-    move(movable([held]))
+    move(movable([held]), DRAW)
     assert torch.equal(held.a, whole[:4].t()) and held.a.stride() == whole[:4].t().stride()
     assert torch.equal(held.b, whole[4:])
     assert held.a.untyped_storage().data_ptr() != held.b.untyped_storage().data_ptr()
@@ -90,7 +93,7 @@ def test_rounds_begin_anew():
 
 def test_a_bench_moves_the_weights_of_all_models_and_of_the_replicate(monkeypatch):
     moved: list[int] = []
-    monkeypatch.setattr(benchmark, "move", lambda weights: moved.append(len(weights)))
+    monkeypatch.setattr(benchmark, "move", lambda weights, draw: moved.append(len(weights)))
     models = [llama(0), llama(1)]
     bench(models, tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
     tensors = sum(1 for _ in models[0].parameters()) + sum(1 for _ in models[0].buffers())
