@@ -247,10 +247,12 @@ def _flat(found: Diagnosis, cliff_map: CliffMap) -> list[str]:
     what a cliff looks like."""
     bounds = [dim.penalty_high for dim in found.judged]
     known = [bound for bound in bounds if bound is not None]
-    if known and len(known) == len(bounds):
-        first = f"flat: no dim of this model is off by more than {max(known):.1%} on this device"
-    else:
+    if not known or len(known) < len(bounds):
         first = "no dim is surely misaligned; too little was measured to bound them all"
+    else:
+        safe = all(dim.verdict == "safe" for dim in found.judged)
+        sure = "flat" if safe else "no dim is surely misaligned"
+        first = f"{sure}: none of this model is off by more than {max(known):.1%} on this device"
     name, operator, axis = STAIRCASE
     curve = CliffMap.load(name).curve(operator, axis)
     steps = ", ".join(map(str, curve.frontier))

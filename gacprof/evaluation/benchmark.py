@@ -25,11 +25,13 @@ from gacprof.core.errors import CheckpointError, MeasurementError, first_line
 from gacprof.core.formatting import notebook_progress
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
+from gacprof.devices.environment import free_bytes
 from gacprof.devices.threads import bound_threads
 from gacprof.evaluation.comparison import FIRST_LOOK
 from gacprof.evaluation.models import (
     LoadedModels,
     Model,
+    as_found,
     common_dtype,
     device_of,
     distinct_names,
@@ -38,6 +40,7 @@ from gacprof.evaluation.models import (
     movable,
     move,
     name_of,
+    refuse_other_than_models,
     text_config,
     vocabulary,
 )
@@ -69,8 +72,8 @@ def bench(
     rounds; with fewer than 12 all verdicts are ``undecided``.
 
     ``dtype`` defaults to the stored one (the widest of all models). The models are in memory
-    together, the reference twice where there is room for it. On a CPU weights change their place
-    in memory meanwhile, also those of models that were given in memory.
+    together, the reference twice where there is room for it. Models that were given in memory are
+    left in the mode and with the tensors in which they came; on a CPU they need their room twice.
 
     Raises :class:`MeasurementError` for a device that is not there or too small,
     :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.
@@ -78,33 +81,36 @@ def bench(
     workloads = _workloads(tokens, decode_steps, batch)
     if not models or rounds < FIRST_LOOK:
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
-    where = device_of(device)
-    numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
-    loaded = load_models(models, numbers, where)
-    sources = tuple(name_of(model) for model in models)
-    _refuse_too_long(sources, loaded.models, workloads)
-    names = distinct_names(sources)
-    # A GPU's host thread is left alone.
-    with bound_threads() if where.type == "cpu" else nullcontext() as threads:
-        shown, clock = progress or notebook_progress("bench"), Clock(where, threads)
-        found = _measure(names, loaded, workloads, clock, rounds, time_cap_s, shown)
-    bound = threads is not None and threads.bound
-    return BenchResult(
-        models=names,
-        sources=sources,
-        parameters=tuple(sum(p.numel() for p in m.parameters()) for m in loaded.models),
-        dtype=str(numbers).removeprefix("torch."),
-        batch=batch,
-        decode_steps=decode_steps,
-        rounds=found.rounds.count,
-        timings=found.timings(),
-        replicates=found.replicates(),
-        environment=_environment(where),
-        timer=clock.name,
-        threads_bound=bound,
-        busy=found.busy,
-        notes=(*conditions(where, numbers, bound, loaded.shared), *found.notes()),
-    )
+    refuse_other_than_models(models)
+    with as_found(models) as held:
+        where = device_of(device)
+        numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
+        loaded = load_models(models, numbers, where)
+        sources = tuple(name_of(model) for model in models)
+        _refuse_too_long(sources, loaded.models, workloads)
+        names = distinct_names(sources)
+        # A GPU's host thread is left alone.
+        with bound_threads() if where.type == "cpu" else nullcontext() as threads:
+            shown, clock = progress or notebook_progress("bench"), Clock(where, threads)
+            weights = _movable(loaded, held)
+            found = _measure(names, loaded, workloads, clock, rounds, time_cap_s, shown, weights)
+        bound = threads is not None and threads.bound
+        return BenchResult(
+            models=names,
+            sources=sources,
+            parameters=tuple(sum(p.numel() for p in m.parameters()) for m in loaded.models),
+            dtype=str(numbers).removeprefix("torch."),
+            batch=batch,
+            decode_steps=decode_steps,
+            rounds=found.rounds.count,
+            timings=found.timings(),
+            replicates=found.replicates(),
+            environment=_environment(where),
+            timer=clock.name,
+            threads_bound=bound,
+            busy=found.busy,
+            notes=(*conditions(where, numbers, bound, loaded.shared), *found.notes()),
+        )
 
 
 def _measure(
@@ -115,12 +121,13 @@ def _measure(
     most: int,
     time_cap_s: float | None,
     progress: Progress | None,
+    weights: Sequence[Sequence[torch.Tensor]],
 ) -> BenchSummary:
     ids = _token_ids(loaded.models, workloads).to(clock.device)
     columns = (*loaded.models, loaded.replicate)
     runners = [[runner(model, workload, ids) for model in columns] for workload in workloads]
     same = [identical(loaded.models[0], model) for model in loaded.models]
-    weights, draw = movable(columns), np.random.default_rng(SEED)
+    draw = np.random.default_rng(SEED)
     rounds = Rounds(
         workloads, runners, clock, most, time_cap_s, progress, anew=lambda: move(weights, draw)
     )
@@ -135,7 +142,18 @@ def _measure(
     return found
 
 
+def _movable(loaded: LoadedModels, held: int) -> list[list[torch.Tensor]]:
+    """The weights that change their place. None where there is no room to keep those of the caller
+    meanwhile, of ``held`` bytes."""
+    free = free_bytes("cpu")
+    if free is not None and held > free:
+        return []
+    return movable((*loaded.models, loaded.replicate))
+
+
 def _workloads(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[BenchWorkload, ...]:
+    if not isinstance(tokens, Sequence) or not all(isinstance(count, int) for count in tokens):
+        raise MeasurementError("bench needs token counts in a list: tokens=(128, 512)")
     if not tokens or min(tokens) < 1 or batch < 1 or decode_steps < 0:
         raise MeasurementError("bench needs positive token counts and batch, and 0 or more steps")
     lengths = sorted(set(tokens))

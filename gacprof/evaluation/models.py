@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, zip_longest
@@ -16,7 +17,7 @@ from torch import nn
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.load import load, stored_dtype
-from gacprof.core.errors import CheckpointError, MeasurementError
+from gacprof.core.errors import CheckpointError, MeasurementError, first_line
 from gacprof.devices.device import present_device
 from gacprof.devices.environment import free_bytes
 
@@ -86,12 +87,15 @@ def load_models(models: Sequence[Model], dtype: torch.dtype, device: torch.devic
             f"has {free / 1e9:.1f} GB free: measure fewer at once, or in a smaller dtype"
         )
     loaded = tuple(ready(model, dtype, device) for model in models)
-    shared = _why_shared(loaded[0], device)
-    if shared:
-        return LoadedModels(loaded, loaded[0], shared)
-    first = models[0]
-    again = copy.deepcopy(first) if isinstance(first, nn.Module) else ready(first, dtype, device)
-    return LoadedModels(loaded, again.eval())
+    first, shared = models[0], _why_shared(loaded[0], device)
+    if not shared and not isinstance(first, nn.Module):
+        return LoadedModels(loaded, ready(first, dtype, device))
+    if not shared:
+        try:
+            return LoadedModels(loaded, copy.deepcopy(loaded[0]).eval())
+        except Exception as error:  # whatever a module's own attributes raise
+            shared = f"it cannot be copied: {first_line(error)}"
+    return LoadedModels(loaded, loaded[0], shared)
 
 
 def _why_shared(reference: nn.Module, device: torch.device) -> str:
@@ -104,13 +108,39 @@ def _why_shared(reference: nn.Module, device: torch.device) -> str:
     return ""
 
 
+@contextmanager
+def as_found(models: Sequence[Model]) -> Iterator[int]:
+    """What belongs to the caller is given back as it was: afterwards each model in memory is in its
+    own mode again, and its tensors lie where they lay, with all that shares their memory. Yields
+    how many bytes these are."""
+    own = [model for model in models if isinstance(model, nn.Module)]
+    modes = [(module, module.training) for model in own for module in model.modules()]
+    tensors = {id(t): t for model in own for _, t in _tensors(model) if _in_memory(t)}.values()
+    places = [(tensor, tensor.data) for tensor in tensors]
+    try:
+        yield sum({place.data_ptr(): place.nbytes for _, place in places}.values())
+    finally:
+        for module, training in modes:
+            module.training = training
+        with torch.inference_mode(False):
+            for tensor, place in places:
+                if tensor.data_ptr() != place.data_ptr():
+                    tensor.data = place
+
+
+def _in_memory(tensor: torch.Tensor) -> bool:
+    """Whether it is plain numbers in the CPU's memory, which may lie elsewhere. A tensor made in
+    inference mode may not: PyTorch would no longer know it as such."""
+    plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
+    return plain and tensor.device.type == "cpu" and not tensor.is_inference()
+
+
 def movable(models: Sequence[nn.Module]) -> list[list[torch.Tensor]]:
     """The models' tensors in the CPU's memory, those that are one and the same (tied weights)
     together. Left out are views with gaps, partial overlaps and packed kinds of tensor."""
     found: dict[tuple[Any, ...], list[torch.Tensor]] = {}
     for tensor in {id(t): t for model in models for _, t in _tensors(model)}.values():
-        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
-        if plain and tensor.device.type == "cpu" and tensor.numel():
+        if _in_memory(tensor) and tensor.numel():
             held = tensor.data_ptr(), _reach(tensor), tensor.dtype, tensor.shape, tensor.stride()
             found.setdefault(held, []).append(tensor)
     ordered, end, kept = sorted(found, key=lambda held: held[:2]), 0, []
@@ -153,6 +183,21 @@ def common_dtype(models: Sequence[Model]) -> torch.dtype:
         for model in models
     ]
     return reduce(torch.promote_types, own)
+
+
+def refuse_other_than_models(models: Sequence[Model]) -> None:
+    """Raises :class:`CheckpointError` for what is neither a path nor a language model."""
+    for model in models:
+        runs = (
+            isinstance(model, nn.Module)
+            and hasattr(model, "config")
+            and any(True for _ in model.parameters())
+        )
+        if not runs and not isinstance(model, (str, Path)):
+            raise CheckpointError(
+                f"{name_of(model)} is no model that can be run: give a checkpoint's path, or a "
+                "transformers causal language model"
+            )
 
 
 def device_of(name: torch.device | str | None) -> torch.device:

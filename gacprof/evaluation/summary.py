@@ -156,13 +156,15 @@ class Rounds:
         parts = self.tables[number].parts
         calls = [runner.parts(self._clock, parts) for runner in self._runners[number]]
         rows = [[CallTime(0.0)] * len(calls) for _ in range(parts)]
-        for row in rows:
-            for m in self._draw.permutation(len(calls)):
-                self._progress(self._done, self._total, self._workloads[number].name)
-                row[m] = next(calls[m])
-                self._done += row is rows[-1]
-        for call in calls:
-            call.close()
+        try:
+            for row in rows:
+                for m in self._draw.permutation(len(calls)):
+                    self._progress(self._done, self._total, self._workloads[number].name)
+                    row[m] = next(calls[m])
+                    self._done += row is rows[-1]
+        finally:
+            for call in calls:
+                call.close()
         return rows
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 
 from torch import nn  # noqa: E402
 
+from gacprof.core.errors import CheckpointError, MeasurementError  # noqa: E402
 from gacprof.evaluation import bench, benchmark  # noqa: E402
 from gacprof.evaluation.models import movable, move  # noqa: E402
 from gacprof.evaluation.summary import Rounds  # noqa: E402
@@ -98,3 +101,64 @@ def test_a_bench_moves_the_weights_of_all_models_and_of_the_replicate(monkeypatc
     bench(models, tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
     tensors = sum(1 for _ in models[0].parameters()) + sum(1 for _ in models[0].buffers())
     assert moved == [3 * tensors] * 4
+
+
+def tied_by_storage():
+    model = llama()
+    model.lm_head.weight = nn.Parameter(model.model.embed_tokens.weight.data)
+    return model
+
+
+@pytest.mark.parametrize("cap", [0, None])
+def test_a_callers_model_is_left_as_it_was(cap):
+    """Its mode, its tensors' places, and no hook is left, also where it is interrupted."""
+    model, other = tied_by_storage().train(), llama(1)
+    model.lm_head.eval()
+    model.share_memory()
+    before, alias = addresses(model), model.lm_head.weight.detach()
+    seen = torch.get_rng_state()
+
+    def stop(done, total, what):
+        if done > 40 and cap is None:
+            raise KeyboardInterrupt
+
+    try:
+        bench([model, other], tokens=(8,), decode_steps=1, time_cap_s=cap, progress=stop)
+    except KeyboardInterrupt:
+        assert cap is None
+    assert addresses(model) == before and all(p.is_shared() for p in model.parameters())
+    assert alias.data_ptr() == model.model.embed_tokens.weight.data_ptr()
+    assert model.training and not model.lm_head.training and model.model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), seen)
+
+
+def test_models_of_inference_mode_stay_where_they_are_and_usable():
+    ids = torch.arange(8)[None]
+    with torch.inference_mode():
+        model = llama()
+        bench([model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
+    ordinary = llama()
+    with torch.inference_mode():
+        bench([ordinary, model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits, ordinary(input_ids=ids).logits)
+
+
+def test_a_model_that_cannot_be_copied_is_its_own_replicate():
+    model = llama()
+    model.lock = threading.Lock()
+    told = bench([model], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
+    assert any("cannot be copied" in note for note in told.notes)
+
+
+@pytest.mark.parametrize("model", [nn.ReLU(), nn.Linear(2, 2), 3])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(CheckpointError, match="no model that can be run"):
+        bench([model], tokens=(8,))
+
+
+@pytest.mark.parametrize("tokens", [16, (16.5,)])
+def test_token_counts_are_whole_numbers_in_a_list(tokens):
+    with pytest.raises(MeasurementError, match="token counts in a list"):
+        bench([llama()], tokens=tokens)
