@@ -177,7 +177,10 @@ def _print_swept(run: RunSummary) -> None:
     )
     if run.undecided:
         more = "; --resume goes on with them" if run.unfinished else ""
-        say(f"{counted(run.undecided, 'curve has', 'curves have')} undecided dims{more}")
+        say(
+            f"{counted(run.undecided, 'curve')} had undecided dims at the last look{more}; "
+            "the map judges by all blocks"
+        )
     say(f"samples: {run.folder}    next: gacprof map build {run.folder}")
 
 
