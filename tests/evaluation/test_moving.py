@@ -133,6 +133,18 @@ def test_a_callers_model_is_left_as_it_was(cap):
     assert torch.equal(torch.get_rng_state(), seen)
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_without_room_for_the_callers_weights_none_moves(in_memory, monkeypatch, tmp_path):
+    moved: list[int] = []
+    monkeypatch.setattr(benchmark, "move", lambda weights, draw: moved.append(len(weights)))
+    monkeypatch.setattr(benchmark, "free_bytes", lambda device: 0)
+    model = llama()
+    model.save_pretrained(tmp_path)
+    given = model if in_memory else tmp_path
+    bench([given], tokens=(8,), decode_steps=0, rounds=12, time_cap_s=0)
+    assert all(count == 0 if in_memory else count > 0 for count in moved) and moved
+
+
 def test_models_of_inference_mode_stay_where_they_are_and_usable():
     ids = torch.arange(8)[None]
     with torch.inference_mode():
