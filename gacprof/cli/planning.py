@@ -33,7 +33,7 @@ from gacprof.cli.printing import (
 from gacprof.core import formatting
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_json, refuse_to_replace
-from gacprof.core.formatting import at_most, microseconds, percent
+from gacprof.core.formatting import at_most, counted, microseconds, percent
 from gacprof.report.grouping import group
 
 if TYPE_CHECKING:
@@ -308,9 +308,9 @@ def _print_preset(made: Plan) -> None:
     if not made.preset.demands:
         say(f"preset {made.preset.text}: it takes any size")
     for demand in made.preset.demands:
-        dims = "1 dim" if demand.dims == 1 else f"{demand.dims} dims"
         say(
-            f"preset {made.preset.text}: multiples of {demand.multiple} for {dims}, since "
+            f"preset {made.preset.text}: multiples of {demand.multiple} for "
+            f"{counted(demand.dims, 'dim')}, since "
             f"{demand.why} ({demand.source})"
         )
 

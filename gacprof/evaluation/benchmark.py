@@ -31,19 +31,17 @@ from gacprof.evaluation.comparison import FIRST_LOOK
 from gacprof.evaluation.models import (
     LoadedModels,
     Model,
-    as_found,
     common_dtype,
     device_of,
     distinct_names,
     identical,
     load_models,
-    movable,
-    move,
     name_of,
     refuse_other_than_models,
     text_config,
     vocabulary,
 )
+from gacprof.evaluation.placement import as_found, movable, move
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds, conditions
 from gacprof.evaluation.workloads import BenchWorkload, Clock, busy_share, runner
 
