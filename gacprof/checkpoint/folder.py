@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import open_regular
 
 MAX_JSON_BYTES = 256 << 20
 """Index files of the largest public models are about 10 MB."""
@@ -72,7 +73,7 @@ class LocalFolder:
         """Exactly ``length`` bytes from ``offset``; raises :class:`CheckpointError`."""
         self.size(name)  # refuses what lies outside
         try:
-            with (self.path / name).open("rb") as file:
+            with open_regular(self.path / name) as file:
                 file.seek(offset)
                 data = file.read(length)
         except (OSError, ValueError, OverflowError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +186,8 @@ def _refuse_to_replace(target: Path, checkpoint: str) -> None:
     from gacprof.checkpoint.scanning import belongs
 
     folder = Path(checkpoint) if Path(checkpoint).is_dir() else Path(checkpoint).parent
-    inside = folder.is_dir() and target.resolve().parent == folder.resolve()
+    parent = Path(os.path.realpath(target)).parent  # Path.resolve raises for a link to itself
+    inside = folder.is_dir() and parent == Path(os.path.realpath(folder))
     if inside and belongs(target.name):
         raise PlanError(f"{target} is a file of the checkpoint's own: name another for the plan")
     refuse_to_replace(target, "plan", _is_plan)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
-from gacprof.core.files import write_text
+from gacprof.core.files import read_text, write_text
 from gacprof.core.points import Point
 from gacprof.operators import OPERATORS
 
@@ -88,7 +88,8 @@ def _text(name_or_path: str | Path) -> tuple[str, str]:
                 f"{', '.join(shipped_maps()) or 'none'}"
             )
     try:
-        return place.read_text(encoding="utf-8"), name
+        text = read_text(place) if isinstance(place, Path) else place.read_text(encoding="utf-8")
+        return text, name
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise MapError(f"cannot read the map {name}: {reason}") from None

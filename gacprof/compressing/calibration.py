@@ -6,6 +6,7 @@ left out. So every window counts alike, and the same text gives the same windows
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CompressionError, first_line, why_unreadable
+from gacprof.core.files import open_regular
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +97,7 @@ def _tokens(
     path: Path, inventory: Inventory, needed: int, tokenizer: str | Path | None
 ) -> list[int]:
     try:
-        with path.open(encoding="utf-8") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             content = file.read(needed * CHARACTERS_PER_TOKEN)
     except (OSError, UnicodeDecodeError) as error:
         raise CompressionError(

@@ -8,7 +8,6 @@ ratios, maps and roundings of the same method begin where those are done.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.compressing.calibration import Calibration
 from gacprof.core.errors import CompressionError
-from gacprof.core.files import remove_unheld, replacing, write_json, write_tensors
+from gacprof.core.files import read_json, remove_unheld, replacing, write_json, write_tensors
 from gacprof.core.tasks import Tasks
 from gacprof.resizing.output import holding
 from gacprof.resizing.sizes import digest, source_identity
@@ -62,7 +61,7 @@ class State:
         write_json(self.path(name), data)
 
     def load_json(self, name: str) -> Any:
-        return json.loads(self.path(name).read_text(encoding="utf-8"))
+        return read_json(self.path(name))
 
     @contextlib.contextmanager
     def new_array(self, name: str, shape: tuple[int, ...]) -> Iterator[np.memmap[Any, Any]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import io
 import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from gacprof.core.errors import ReportError
 
@@ -26,8 +29,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
     On any exception, ``KeyboardInterrupt`` included, the temporary file is removed and ``path``
     is as it was; what a killed process left is removed by the next that writes ``path``. An
-    ``OSError`` names ``path``, not the temporary file, nor nothing as where a disk is full.
+    ``OSError`` names ``path``, not the temporary file, nor nothing as where a disk is full. What is
+    there and no regular file (a device, a FIFO, a folder) is never replaced.
     """
+    if path.exists() and not path.is_file():
+        raise _not_regular(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
     handle, temporary = _beside(path)
@@ -124,16 +130,53 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+MOST_BYTES = 1 << 30
+"""The largest file that is read whole: a journal or a map of a long sweep has some 100 MB."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, links followed. All foreign files are opened here.
+
+    Raises ``OSError`` for everything else: reading a FIFO waits for its writer, and a device's
+    content does not end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _not_regular(path)
+    return os.fdopen(handle, "rb")
+
+
+def _not_regular(path: Path) -> OSError:
+    if path.is_dir():
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """What a regular file holds. Raises ``OSError``, also where it is larger than ``most``."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"its {size:,} bytes are more than {most:,}", str(path))
+        return file.read(most)
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """What a regular file in UTF-8 holds. Raises ``OSError`` or ``UnicodeDecodeError``."""
+    return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), encoding="utf-8").read()
+
+
 def beginning(path: Path) -> bytes:
     """The first 4096 bytes of a file: what kind of file it is shows there."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(4096)
 
 
 def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises ``OSError``, or ``ValueError`` for what is no JSON: nested too
     deep and text that is no Unicode included."""
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     try:
         data = json.loads(text)
     except RecursionError:
@@ -152,7 +195,7 @@ def refuse_half_pairs(data: Any) -> None:
 def held(path: Path) -> Iterator[None]:
     """Hold a folder or a file against other processes. Raises ``BlockingIOError`` where one holds
     it."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -175,13 +218,14 @@ def copy(source: Path, target: Path) -> None:
 
 def refuse_to_replace(path: Path, what: str, is_ours: Callable[[Path], bool]) -> None:
     """Raise :class:`ReportError` where a file is there that is none of ours; an empty one is
-    nobody's."""
+    nobody's. What is no regular file is never replaced."""
     if path.is_symlink() and not path.exists():
         raise ReportError(f"{path} is a link that leads nowhere: name another file or remove it")
     if not path.exists():
         return
-    if path.is_dir():
-        raise ReportError(f"{path} is a folder: name a file for the {what}")
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise ReportError(f"{path} is {kind}: name a file for the {what}")
     if path.stat().st_size and not is_ours(path):
         raise ReportError(f"{path} exists and is no {what}: name another file or remove it first")
 

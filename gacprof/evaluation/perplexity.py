@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from gacprof.checkpoint.load import tokenizer_beside
+from gacprof.core import files
 from gacprof.core.errors import CheckpointError, why_unreadable
 from gacprof.evaluation.models import vocabulary
 
@@ -33,7 +34,7 @@ SAMPLE = 20_000
 def read_text(path: str | Path) -> str:
     """A file in UTF-8 that holds more than white space. Raises :class:`CheckpointError`."""
     try:
-        content = Path(path).read_text(encoding="utf-8")
+        content = files.read_text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot read the text {path}: {why_unreadable(error)}") from None
     if not content.strip():

@@ -8,7 +8,6 @@ pre-tokenizer's own structure, never guessed: what is not known is refused. Sent
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.core.errors import CheckpointError
+from gacprof.core.files import read_json
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -84,7 +84,7 @@ def read_tokenizer(folder: Path, size: int, pre: str | None) -> Vocabulary | Non
     if not file.is_file():
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file)
         model = found["model"]
         by_id = {int(i): str(token) for token, i in dict(model["vocab"]).items()}
         added = {int(t["id"]): t for t in found.get("added_tokens") or ()}

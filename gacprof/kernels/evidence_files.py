@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.files import plain, write_json
+from gacprof.core.files import plain, read_bytes, write_json
 from gacprof.core.points import Flag, Point
 from gacprof.kernels.names import parse
 from gacprof.kernels.ncu import METRICS, KernelCounters
@@ -110,7 +110,7 @@ def _read(path: Path, model: type[_File[_Row]]) -> dict[Point, _Row]:
     if not path.exists():
         return {}
     try:
-        file = model.model_validate_json(path.read_bytes())
+        file = model.model_validate_json(read_bytes(path))
         if file.schema_ != SCHEMAS[path.name]:
             raise ValueError(f"its schema is {file.schema_!r}, not {SCHEMAS[path.name]!r}")
     except (OSError, ValueError) as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gacprof.core.errors import MapError, MeasurementError
-from gacprof.core.files import Record
+from gacprof.core.files import Record, open_regular
 from gacprof.kernels.names import parse
 from gacprof.kernels.sdpa import padded
 
@@ -106,7 +106,10 @@ def read(library: Path | None = None) -> FlashTemplates:
     """
     version, path = ("", library) if library is not None else _installed()
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            open_regular(path) as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             symbols = {match.group().decode() for match in _SYMBOL.finditer(data)}
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise MeasurementError(f"{path}: cannot be read as a library ({error})") from error

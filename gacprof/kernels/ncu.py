@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.files import Record
+from gacprof.core.files import Record, read_bytes
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import parse
 
@@ -158,7 +158,7 @@ def read_report(path: Path) -> list[KernelCounters]:
 def _check_file(path: Path) -> None:
     """Walk the file's blocks: each a length, a header of that length, a payload it names."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise MeasurementError(f"{path}: cannot be read ({error.strerror})") from error
     if not data.startswith(MAGIC):

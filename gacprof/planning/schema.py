@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gacprof.cliffmap.judge import Verdict
 from gacprof.core.errors import PlanError, why_unreadable
-from gacprof.core.files import write_json
+from gacprof.core.files import read_text, write_json
 from gacprof.core.formatting import Framed
 
 SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
@@ -191,7 +191,7 @@ class Plan(_Strict, Framed):
         """Read and validate. Raises :class:`PlanError` naming the first thing wrong."""
         path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise PlanError(f"cannot read the plan {path}: {why_unreadable(error)}") from None
         try:

@@ -94,6 +94,10 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
     from jinja2 import Environment, PackageLoader
 
     folder = Path(folder)
+    if folder.suffix.lower() in (".html", ".htm") or (folder.exists() and not folder.is_dir()):
+        raise ReportError(
+            f"{folder} is a file's name: name a folder, and the page is index.html in it"
+        )
     environment = Environment(
         loader=PackageLoader("gacprof.report", "templates"),
         autoescape=True,

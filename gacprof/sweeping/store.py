@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError, first_line
-from gacprof.core.files import read_json, refuse_half_pairs, replacing, sync, write_json
+from gacprof.core.files import (
+    open_regular,
+    read_bytes,
+    read_json,
+    refuse_half_pairs,
+    replacing,
+    sync,
+    write_json,
+)
 from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote
 from gacprof.core.tasks import ctrl_c_held_back
 
@@ -77,7 +85,9 @@ class RunFolder:
         if not self.path.is_dir():
             self.path.mkdir(parents=True)
             sync(self.path.parent)
-        handle = (self.path / LOCK).open("w")
+        # neither a link nor a FIFO of that name is followed or waited for
+        flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+        handle = os.fdopen(os.open(self.path / LOCK, flags, 0o666), "w")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -244,7 +254,8 @@ def _parquet_blocks(file: Path) -> Iterator[Block]:
         import pandas as pd
         import pyarrow as pa
     try:
-        yield from blocks_of_frame(pd.read_parquet(file, page_checksum_verification=True))
+        with open_regular(file) as opened:
+            yield from blocks_of_frame(pd.read_parquet(opened, page_checksum_verification=True))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError,
             OverflowError) as error:  # fmt: skip
         raise MeasurementError(
@@ -256,7 +267,10 @@ def _parquet_blocks(file: Path) -> Iterator[Block]:
 def _journal_entries(file: Path) -> Iterator[dict[str, Any]]:
     if not file.exists():
         return
-    *lines, _ = file.read_bytes().split(b"\n")  # what follows the last newline a kill tore
+    try:
+        *lines, _ = read_bytes(file).split(b"\n")  # what follows the last newline a kill tore
+    except OSError as error:
+        raise MeasurementError(f"{file} cannot be read: {error.strerror}") from None
     for number, line in enumerate(lines, start=1):
         if not line:
             continue

@@ -43,6 +43,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from gacprof import operators
 from gacprof.core.dtypes import dtype_named
 from gacprof.core.errors import SuiteError, why_unreadable
+from gacprof.core.files import read_text
 from gacprof.core.points import MAX_DIM, Flag, Point
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
@@ -321,7 +322,7 @@ def _find(name: str) -> tuple[str, str]:
     path = Path(name)
     if path.suffix == ".toml" or path.is_file():
         try:
-            return str(path), path.read_text(encoding="utf-8")
+            return str(path), read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise SuiteError(f"cannot read the suite {path}: {why_unreadable(error)}") from None
     if name not in shipped_suites():

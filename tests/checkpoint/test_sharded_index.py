@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -52,6 +53,14 @@ def test_entries_that_leave_the_folder_are_refused(tmp_path: Path, shard: str) -
     write_safetensors(tmp_path / "outside.safetensors", {"w": (2, 2)})
     with pytest.raises(CheckpointError):
         scan(sharded(tmp_path / "model", {"w": shard}))
+
+
+def test_a_shard_that_is_a_fifo_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    folder = sharded(tmp_path, {"w": "sub/pipe"})
+    (folder / "sub").mkdir()
+    os.mkfifo(folder / "sub" / "pipe")
+    with pytest.raises(CheckpointError, match="no regular file"):
+        scan(folder)
 
 
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_the_page_stands_alone_and_takes_names_literally(few_curves, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ReportError, match="cannot write"):
+    with pytest.raises(ReportError, match="is a file's name"):
         write_page(Contents("t", bench=BENCH), tmp_path / "file")
 
 

@@ -347,6 +347,26 @@ def test_a_parquet_cut_short_is_told_not_guessed(tmp_path):
         read_samples(tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", [store.RUN, store.POINTS, JOURNAL, PARQUET])
+@pytest.mark.parametrize("special", ["fifo", "link to an endless device"])
+def test_what_is_no_regular_file_is_told_and_neither_waited_for_nor_read(tmp_path, name, special):
+    run_sweep(suite(), device(), tmp_path / "run")
+    file = tmp_path / "run" / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file) if special == "fifo" else file.symlink_to("/dev/zero")
+    with pytest.raises(MeasurementError, match="no regular file"):
+        build_map_of(tmp_path / "run")
+
+
+def test_a_lock_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / store.LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"):
+        RunFolder(tmp_path / "run").lock()
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
 def test_a_folder_with_a_sweep_is_not_overwritten(tmp_path):
     run_sweep(suite(), device(), tmp_path / "run")
     with pytest.raises(MeasurementError, match="--resume"):

@@ -24,6 +24,7 @@ import torch
 from gacprof.checkpoint import scan
 from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError
+from gacprof.core.files import read_bytes
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
 from gacprof.devices.environment import free_bytes
@@ -180,7 +181,7 @@ def _setting(
     found = engine_of(engine)
     interpreter, paths = found.python(python), [found.model(model) for model in models]
     for path in paths if found.format == "folder" and not trust else ():
-        config = (path / "config.json").read_text(encoding="utf-8", errors="replace")
+        config = read_bytes(path / "config.json").decode("utf-8", "replace")
         if '"auto_map"' in config:
             raise MeasurementError(
                 f"{path} brings code of its own (auto_map in its config.json), which {engine} "
