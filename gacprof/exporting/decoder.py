@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import gacprof.compressors
-from gacprof.checkpoint.config import effective_config
+from gacprof.checkpoint.config import effective_config, refuse_oversized
 from gacprof.checkpoint.inventory import Attention, Inventory, Module
 from gacprof.core.errors import CheckpointError
+from gacprof.exporting.carried import decoder_settings, refuse_unless, rope_scaling
 from gacprof.planning.memory import footprint
 from gacprof.resizing.sizes import merged
 
@@ -31,7 +31,6 @@ _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight")
 _HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
 _DERIVED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
-_NOT_CARRIED = ("rope_parameters", "rope_scaling", "dtype", "transformers_version", "pruned_heads")
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,9 @@ class Decoder:
     """``names`` maps stored tensors to a plain Llama's names; of factored layers to
     ``….inner.weight`` [r, in] and ``….outer.weight`` [out, r], per group ``….outer.{i}.weight``.
 
-    ``config`` is true to the tensors: uniform head counts, head_dim, the largest width, RoPE as
-    ``rope_theta`` and ``rope_scaling``, which every version of every reader knows.
+    ``config`` holds what :mod:`.carried` lets pass and is true to the tensors: uniform head counts,
+    head_dim, the largest width, RoPE as ``rope_theta`` and ``rope_scaling``, which every version of
+    every reader knows.
     """
 
     inventory: Inventory
@@ -120,6 +120,7 @@ def read_decoder(inventory: Inventory) -> Decoder:
     layers = config.get("num_hidden_layers")
     if type(layers) is not int or layers < 1:
         raise CheckpointError(f"{inventory.path}: config.json does not say num_hidden_layers")
+    refuse_oversized(config, len(inventory.tensors), inventory.path)
     wanted = [*_linears(layers), "lm_head"]
     modules = {m.name: m for m in inventory.modules if m.name in wanted}
     missing = next((n for n in _linears(layers) if n not in modules), None)
@@ -204,12 +205,16 @@ def _true_config(
         raise CheckpointError(
             f"{inventory.path}: has no {_HEAD}, and its config does not tie it to the embedding"
         )
-    own = {*_NOT_CARRIED, *(tool.rank_key for tool in gacprof.compressors.compressors())}
-    rope = {"rope_theta": config.get("rope_theta"), **(config.get("rope_parameters") or {})}
-    scaling = config.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
+    path = inventory.path
+    parameters = rope_scaling(config.get("rope_parameters") or {}, path)
+    scaling = rope_scaling(config.get("rope_scaling") or {}, path) or parameters
+    thetas = (scaling.get("rope_theta"), parameters.get("rope_theta"), config.get("rope_theta"))
+    theta = next((theta for theta in thetas if theta), ROPE_THETA)
+    refuse_unless(type(theta) in (int, float), path, "rope_theta", theta)
+    scaling = {key: value for key, value in scaling.items() if key != "rope_theta"}
     vocabulary, hidden = inventory.tensors[_EMBEDDING].shape
-    return {key: value for key, value in config.items() if key not in own} | {
-        "rope_theta": float(scaling.get("rope_theta") or rope["rope_theta"] or ROPE_THETA),
+    return decoder_settings(config, path) | {
+        "rope_theta": float(theta),
         "rope_scaling": dict(scaling) if _rope_kind(scaling) != "default" else None,
         "head_dim": attentions[0].head_dim,
         "num_attention_heads": max(a.heads for a in attentions),

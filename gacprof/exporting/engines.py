@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gacprof.checkpoint.folder import is_inside
 from gacprof.core.errors import CheckpointError
 from gacprof.exporting.format import Check
 
@@ -99,7 +100,7 @@ def prompt_of(tokenizer: Path, vocabulary: int) -> tuple[int, ...]:
     """The token ids of a short text where there is a tokenizer.json, else some of the vocabulary's
     ids."""
     file = tokenizer / "tokenizer.json"
-    if file.is_file():
+    if file.is_file() and is_inside(tokenizer, file.name):
         from tokenizers import Tokenizer
 
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ import numpy as np
 
 import gacprof
 from gacprof.checkpoint import Inventory, open_tensors, scan
-from gacprof.checkpoint.scanning import TOKENIZER_FILES
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import copy, write_json, write_text
+from gacprof.core.files import write_json, write_text
+from gacprof.exporting.carried import files_along, write_along
 from gacprof.exporting.engines import check_in_transformers, prompt_of
 from gacprof.exporting.format import Check, Export, Written
 from gacprof.planning.memory import NewSizes
@@ -31,7 +30,6 @@ from gacprof.resizing.sizes import digest, source_identity
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.writers import WeightsFile
 
-_ALONG = ("generation_config.json", "LICENSE*", "NOTICE*")
 NO_TOKENIZER = (
     "no tokenizer was found beside the weights: engines take token ids only; give --tokenizer DIR"
 )
@@ -49,6 +47,7 @@ class FolderExport(Export):
     config: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
     sizes: NewSizes = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def _tensors(self) -> tuple[NewTensor, ...]:
@@ -69,9 +68,12 @@ class FolderExport(Export):
             for name, text in self.code.items():
                 write_text(folder / name, text)
             write_json(folder / "config.json", dict(self.config))
-            copied = _copy_along(self.inventory, self.tokenizer, folder)
+            along = files_along(Path(self.inventory.folder), self.tokenizer)
+            copied = write_along(along, folder)
             write_provenance(folder, self.inventory, self.to)
-        notes = () if any(n.startswith("tokenizer") for n in copied) else (NO_TOKENIZER,)
+        notes = self.notes
+        if not any(name.startswith("tokenizer") for name in copied):
+            notes = (*notes, NO_TOKENIZER)
         if any(module.kind == "grouped" for module in self.inventory.modules):
             notes = (*notes, _ONE_DEVICE)
         names = (*(file.name for file in files), "config.json", *self.code, *copied)
@@ -144,17 +146,6 @@ def _write_weights(
         places = {tensor.name: file.name for file in files for tensor in file.tensors}
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         write_json(folder / "model.safetensors.index.json", index)
-
-
-def _copy_along(inventory: Inventory, tokenizer: Path, folder: Path) -> list[str]:
-    """Copy the tokenizer, generation settings and licence; returns their names."""
-    source = Path(inventory.folder)
-    found = [source / n for n in inventory.side_files if any(fnmatch(n, p) for p in _ALONG)]
-    listed = sorted(p for p in tokenizer.iterdir() if p.is_file() and p.suffix != ".py")
-    found += [path for path in listed if any(fnmatch(path.name, p) for p in TOKENIZER_FILES)]
-    for path in found:
-        copy(path, folder / path.name)
-    return [path.name for path in found]
 
 
 def write_provenance(folder: Path, inventory: Inventory, to: str) -> None:

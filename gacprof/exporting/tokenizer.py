@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import read_json
+from gacprof.exporting.carried import tokenizer_alone
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -46,7 +47,8 @@ class Vocabulary:
     """``tokens`` and ``types`` by id; ``model`` is llama.cpp's name of the kind: ``gpt2`` with the
     name ``pre`` of its pre-tokenizer, or ``llama`` with ``scores`` (SentencePiece's BPE)."""
 
-    folder: Path
+    special: Any
+    """``gguf.SpecialVocab``: merges, special ids, chat template."""
     model: Literal["gpt2", "llama"]
     tokens: tuple[str, ...]
     types: tuple[int, ...]
@@ -55,9 +57,7 @@ class Vocabulary:
     add_space: bool = False
 
     def add_to(self, writer: Any) -> None:
-        """Write it to a ``gguf.GGUFWriter``; merges and special ids are read by gguf's own code."""
-        from gguf import SpecialVocab
-
+        """Write it to a ``gguf.GGUFWriter``."""
         writer.add_tokenizer_model(self.model)
         writer.add_tokenizer_pre(self.pre)
         writer.add_token_list(self.tokens)
@@ -65,37 +65,40 @@ class Vocabulary:
         if self.model == "llama":
             writer.add_token_scores(self.scores)
             writer.add_add_space_prefix(self.add_space)
-        logging.getLogger("gguf").setLevel(logging.ERROR)  # its doubts about unused templates
-        is_gpt2 = self.model == "gpt2"
-        special = SpecialVocab(self.folder, load_merges=is_gpt2, n_vocab=len(self.tokens))
-        special.add_to_gguf(writer, quiet=True)
-        if "bos" not in special.add_special_token:
+        self.special.add_to_gguf(writer, quiet=True)
+        if "bos" not in self.special.add_special_token:
             writer.add_add_bos_token(False)
 
 
 def read_tokenizer(folder: Path, size: int, pre: str | None) -> Vocabulary | None:
     """The tokenizer of a folder for a vocabulary of ``size``; None where there is no
-    tokenizer.json. ``pre`` overrides the name of the pre-tokenizer.
+    tokenizer.json. ``pre`` overrides the name of the pre-tokenizer. Links that lead outside the
+    folder are not followed.
 
     Raises :class:`CheckpointError` for one that is no BPE, has more tokens than the model, or
     splits text in a way that is not known.
     """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        return None
-    try:
-        found = read_json(file)
-        model = found["model"]
-        by_id = {int(i): str(token) for token, i in dict(model["vocab"]).items()}
-        added = {int(t["id"]): t for t in found.get("added_tokens") or ()}
-        by_id |= {i: str(token["content"]) for i, token in added.items()}
-        merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or ()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"{file}: is not a tokenizer that can be exported") from None
+    with tokenizer_alone(folder) as alone:
+        if not (alone / "tokenizer.json").is_file():
+            return None
+        file = folder / "tokenizer.json"
+        try:
+            return _vocabulary(alone, size, pre, file)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise CheckpointError(f"{file}: is not a tokenizer that can be exported") from None
+
+
+def _vocabulary(folder: Path, size: int, pre: str | None, file: Path) -> Vocabulary:
+    """The tokenizer; ``file`` names it in messages. A broken one raises what Python raises."""
+    found = read_json(folder / "tokenizer.json")
+    model = found["model"]
+    by_id = {int(i): str(token) for token, i in dict(model["vocab"]).items()}
+    added = {int(t["id"]): t for t in found.get("added_tokens") or ()}
+    by_id |= {i: str(token["content"]) for i, token in added.items()}
     if model.get("type") != "BPE":
         raise CheckpointError(
-            f"{file}: only BPE is written to GGUF, this is {model.get('type')}; give --tokenizer "
-            "of a folder without a tokenizer.json to write no vocabulary"
+            f"{file}: only BPE is written to GGUF, this is {str(model.get('type'))[:40]}; give "
+            "--tokenizer of a folder without a tokenizer.json to write no vocabulary"
         )
     if max(by_id, default=0) >= size:
         raise CheckpointError(
@@ -106,11 +109,20 @@ def read_tokenizer(folder: Path, size: int, pre: str | None) -> Vocabulary | Non
     types = tuple(_type(by_id.get(i), added.get(i), model) for i in range(size))
     if not model.get("byte_fallback"):
         name = pre or _pre_tokenizer(found.get("pre_tokenizer"), file)
-        return Vocabulary(folder, "gpt2", tokens, types, name)
+        return Vocabulary(_special(folder, size, merges=True), "gpt2", tokens, types, name)
+    merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or ()]
     ranks = {merge.replace(" ", "", 1): -i for i, merge in reversed(list(enumerate(merges)))}
     scores = tuple(float(ranks.get(token, -len(merges))) for token in tokens)
-    add_space = _adds_space(found, file)
-    return Vocabulary(folder, "llama", tokens, types, pre or "default", scores, add_space)
+    special, adds = _special(folder, size, merges=False), _adds_space(found, file)
+    return Vocabulary(special, "llama", tokens, types, pre or "default", scores, adds)
+
+
+def _special(folder: Path, size: int, merges: bool) -> Any:
+    """Merges and special ids, as gguf's own code reads them."""
+    from gguf import SpecialVocab
+
+    logging.getLogger("gguf").setLevel(logging.ERROR)  # its doubts about unused templates
+    return SpecialVocab(folder, load_merges=merges, n_vocab=size)
 
 
 def _type(token: str | None, added: Mapping[str, Any] | None, model: Mapping[str, Any]) -> int:
@@ -170,9 +182,11 @@ def _steps(stored: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(stored: Any) -> Iterator[Mapping[str, Any]]:
-    """The steps of a normalizer or pre-tokenizer, sequences opened."""
-    if not isinstance(stored, Mapping):
+    """The steps of a normalizer or pre-tokenizer, sequences opened. Raises ``TypeError``."""
+    if stored is None:
         return
+    if not isinstance(stored, Mapping):
+        raise TypeError("a step is no JSON object")
     if stored.get("type") != "Sequence":
         yield stored
     for step in (*(stored.get("pretokenizers") or ()), *(stored.get("normalizers") or ())):

@@ -9,16 +9,18 @@ every server.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from gacprof.checkpoint import mirrored_files
+from gacprof.checkpoint.config import module_facts
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
+from gacprof.exporting.carried import carried_config
 from gacprof.exporting.decoder import FAMILIES, Decoder, read_decoder
 from gacprof.exporting.folder import FolderExport, remote_code
-from gacprof.exporting.format import Request, Written
-from gacprof.resizing import realign_uniform
+from gacprof.exporting.format import Request
+from gacprof.planning.memory import footprint
+from gacprof.resizing.output import notes_on
 from gacprof.resizing.sizes import uniform
 
 MODULE = "modeling_gacprof"
@@ -82,23 +84,20 @@ def _config(decoder: Decoder) -> dict[str, Any]:
     }
 
 
-class UniformExport(FolderExport):
-    """``gacprof realign --uniform``, checked by transformers."""
-
-    def write(self, out: Path, progress: Progress | None) -> Written:
-        done = realign_uniform(self.inventory, out, MULTIPLE, progress=progress)
-        more = done.parameters_after - done.parameters_before
-        cost = f"padding cost {more:,} parameters ({more / done.parameters_before:+.1%})"
-        return Written(done.files, done.parameters_after, done.bytes_written, (cost, *done.notes))
-
-
-def prepare_uniform(inventory: Inventory, request: Request) -> UniformExport:
-    """A plain folder. Raises :class:`CheckpointError` where no plain config describes it."""
-    return UniformExport(
+def prepare_uniform(inventory: Inventory, request: Request) -> FolderExport:
+    """A plain folder, as ``gacprof realign --uniform`` writes it. Raises :class:`CheckpointError`
+    where no plain config describes it."""
+    chosen = uniform(inventory, MULTIPLE)
+    config = mirrored_files(inventory, chosen.sizes).get("config.json", {})
+    before, after = inventory.parameters, footprint(inventory, chosen.sizes).parameters
+    cost = f"padding cost {after - before:,} parameters ({after / before - 1:+.1%})"
+    return FolderExport(
         to="uniform",
         serve="vllm serve {out}",
         inventory=inventory,
         names={name: name for name in inventory.tensors},
-        sizes=uniform(inventory, MULTIPLE).sizes,
+        config=carried_config(config | module_facts(inventory), inventory.path),
+        sizes=chosen.sizes,
         tokenizer=request.tokenizer,
+        notes=(cost, *chosen.notes, *notes_on(inventory, chosen.sizes)),
     )

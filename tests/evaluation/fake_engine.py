@@ -12,12 +12,14 @@ class Served:
     def open(self, model, threads, positions, dtype, trust):
         print("an engine that prints on stdout")
         self.config = json.loads((Path(model) / "config.json").read_text())
+        asked = Path(os.environ["ASKED"])
+        (asked / f"config-{os.getpid()}.json").write_text(json.dumps(self.config))
         if "absent" in self.config:
             import a_module_that_is_not_there  # noqa: F401
         if "refuses" in self.config:
-            raise ValueError(f"cannot load {self.config['refuses']}\nand a traceback")
+            raise ValueError("cannot load this layout\nand a traceback")
         self.draw = random.Random(os.getpid())
-        self.asked = Path(model).parent / f"asked-{os.getpid()}.jsonl"
+        self.asked = asked / f"asked-{os.getpid()}.jsonl"
         self.note("open", threads, positions, dtype, trust)
         said = {"version": "1.0", "device": "cpu", "dtype": "float32", "vocabulary": 50}
         return said | {"positions": self.config.get("positions")}

@@ -23,16 +23,21 @@ FAKE = Engine("fake", str(Path(__file__).parent / "fake_engine.py"), ("1.0",), "
 
 
 @pytest.fixture(autouse=True)
-def with_fake(monkeypatch):
+def with_fake(monkeypatch, tmp_path):
+    monkeypatch.setenv("ASKED", str(tmp_path))
     monkeypatch.setattr(engine, "ENGINES", {**engine.ENGINES, "fake": FAKE})
 
 
 @pytest.fixture
 def model(tmp_path):
+    plain = {"model_type": "llama", "speed": 1.0}
+
     def make(name, **config):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"speed": 1.0, "name": name} | config))
+        (folder / "config.json").write_text(
+            json.dumps(plain | {"number": len(list(tmp_path.iterdir()))} | config)
+        )
         return folder
 
     return make
@@ -115,7 +120,7 @@ def test_an_untested_version_is_noted(model, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"refuses": "this layout"}, r"fake: cannot load this layout$"),
+        ({"refuses": 1}, r"fake: cannot load this layout$"),
         ({"absent": 1}, r"fake is not in .* \(No module named 'a_module_that_is_not_there'\): now"),
         ({"dies": 1}, r"fake's process ended \(RuntimeError: no more memory\)"),
         ({"auto_map": {"AutoModel": "x.Y"}}, r"--trust-remote-code"),
@@ -126,6 +131,17 @@ def test_what_goes_wrong_in_an_engine_is_one_line(model, config, told):
     with pytest.raises(MeasurementError, match=told) as failed:
         bench_engine([model("a", **config)], "fake", tokens=(4,), rounds=12)
     assert "\n" not in str(failed.value)
+
+
+def test_an_engine_is_not_shown_what_a_foreign_config_names(model, tmp_path):
+    """transformers fetches the kernel that ``attn_implementation`` names, and runs it."""
+    foreign = {"attn_implementation": "org/kernel", "_name_or_path": "org/model",
+               "kernel_config": {"a": "org/kernel:B"}, "hidden_act": "silu"}  # fmt: skip
+    bench_engine([model("a", **foreign)], "fake", tokens=(4,), decode_steps=0, rounds=12)
+    (shown,) = {file.read_text() for file in tmp_path.glob("config-*.json")}
+    assert json.loads(shown) == {
+        "model_type": "llama", "speed": 1.0, "number": 1, "hidden_act": "silu"
+    }  # fmt: skip
 
 
 def test_an_engine_that_hangs_is_ended(model, monkeypatch):

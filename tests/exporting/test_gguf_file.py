@@ -148,7 +148,15 @@ def test_another_models_tokenizer_is_refused(make_decoder):
 
 def test_a_tokenizer_that_is_no_bpe_is_refused(make_decoder, tmp_path):
     folder = make_decoder()
-    for text in ("{", "[]", '{"model": {"type": "Unigram", "vocab": {}}}'):
+    bpe = '{"model": {"type": "BPE", "vocab": {"a": %s}%s}, "pre_tokenizer": %s}'
+    broken = (
+        *("{", "[]", '{"model": {"type": "Unigram", "vocab": {}}}', bpe % ('"x"', "", "1")),
+        bpe % ("0", ', "merges": 5', "1"),
+        bpe % ("0", ', "byte_fallback": true', '{"type": "Sequence", "pretokenizers": [5]}'),
+        bpe % ("0", "", '{"type": "Split", "pattern": 5, "behavior": "Isolated"}'),
+        '{"model": {"type": "BPE", "vocab": {}}, "added_tokens": [5]}',
+    )
+    for text in broken:
         (folder / "tokenizer.json").write_text(text)
         with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
             gacprof.export(folder, "gguf", tmp_path / "out")

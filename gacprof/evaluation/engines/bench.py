@@ -34,6 +34,7 @@ from gacprof.evaluation.engines.engine import Engine, EngineProcess, engine_of
 from gacprof.evaluation.models import distinct_names
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
+from gacprof.exporting.carried import seen_by_loader
 
 DECODE_STEPS = 8
 SPARE_POSITIONS = 8
@@ -91,7 +92,8 @@ def bench_engine(
     ``decode_steps`` tokens. ``python`` is the interpreter that the engine runs in, by default this
     one. ``threads`` defaults to the cores at hand, the same for all. ``dtype`` is what is computed
     in, by default what is stored; llama.cpp takes what the file holds.
-    ``trust_remote_code`` lets a checkpoint's own code run. Rounds and time cap as in
+    ``trust_remote_code`` lets a checkpoint's own code run; without it the engine gets the weights
+    and what of the config names no code. Rounds and time cap as in
     :func:`gacprof.bench`.
 
     Raises :class:`MeasurementError` for an engine that is missing or refuses a model,
@@ -155,6 +157,8 @@ class _Setting:
 
         Raises :class:`MeasurementError` where the model has fewer positions (vLLM itself does)."""
         process = stack.enter_context(EngineProcess(self.engine, self.python, self.threads))
+        if self.engine.format == "folder" and not self.trust:
+            path = stack.enter_context(seen_by_loader(path))
         process.open(path, positions + SPARE_POSITIONS, self.dtype, self.trust)
         most = process.told.get("positions") or positions
         if positions > most:
@@ -184,8 +188,8 @@ def _setting(
         config = read_bytes(path / "config.json").decode("utf-8", "replace")
         if '"auto_map"' in config:
             raise MeasurementError(
-                f"{path} brings code of its own (auto_map in its config.json), which {engine} "
-                "would run: read it, then allow it with --trust-remote-code"
+                f"{path} brings code of its own (auto_map in its config.json), and {engine} runs "
+                "it with --trust-remote-code only; a folder of 'gacprof export' brings gacprof's"
             )
     if dtype is not None and found.format == "gguf":
         raise MeasurementError(f"{engine} computes in what the file holds: leave out the dtype")
