@@ -161,7 +161,7 @@ def test_what_cannot_be_loaded_is_named_in_a_line(package, tmp_path):
     told = with_theirs(
         tmp_path,
         """
-        from gacprof.compressors import compressors
+        from gacprof.checkpoint.layouts.tools import compressors
         from gacprof.core.errors import GacprofError
         try:
             compressors()

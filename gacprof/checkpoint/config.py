@@ -1,23 +1,14 @@
-"""What configs say: a checkpoint's own, corrected by what its modules and its tool are known to do.
-
-A pickled model's modules know things that its config does not: compression tools bring their
-own attention classes, some with constants written into the code.
-"""
+"""What a foreign config says, and what of it may pass."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gacprof.compressors
-from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.core.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from gacprof.compressors.compressor import Compressor
 
 WORDS = {
     *("model_type", "architectures", "hidden_act", "hidden_activation", "activation_function"),
@@ -128,63 +119,3 @@ def count(config: Mapping[str, Any], *keys: str) -> int | None:
     """The first of these that the config has as a positive whole number."""
     values = (config.get(key) for key in keys)
     return next((value for value in values if type(value) is int and value > 0), None)
-
-
-def effective_config(inventory: Inventory) -> dict[str, Any]:
-    """The config as plain values, true to what the original tool's model computes.
-
-    Raises :class:`CheckpointError` where the checkpoint has no config at all.
-    """
-    config = dict(inventory.config)
-    if not config.get("model_type"):
-        raise CheckpointError(
-            f"{inventory.path}: no config.json with a model_type; put the original model's "
-            "config.json beside the weights"
-        )
-    model_type = str(config["model_type"])
-    for tool in gacprof.compressors.compressors():
-        model_type = tool.without_prefix(model_type)
-    model_type = model_type.removeprefix("gacprof_")  # a folder of gacprof export
-    config["model_type"] = model_type
-    config |= module_facts(inventory)
-    head_dim = _only({a.head_dim for a in inventory.attentions})
-    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
-    # else transformers takes hidden over heads
-    if "head_dim" not in config and head_dim and hidden and heads and hidden // heads != head_dim:
-        config["head_dim"] = head_dim
-    return config
-
-
-def module_facts(inventory: Inventory) -> dict[str, Any]:
-    """RoPE and RMS epsilon as a pickled model's modules have them, where they agree."""
-    found: dict[str, Any] = {}
-    rotary = [name for name in inventory.attributes if name.endswith(".rotary_emb")]
-    theta = _only({_rope_theta(inventory, name) for name in rotary})
-    if theta is not None:
-        found["rope_theta"] = theta
-        if all(_tool_of(inventory, name) for name in rotary):
-            found["rope_scaling"] = None
-    epsilon = _only({a.get("variance_epsilon") for a in inventory.attributes.values()} - {None})
-    if epsilon is not None and "rms_norm_eps" in inventory.config:
-        found["rms_norm_eps"] = epsilon
-    return found
-
-
-def _rope_theta(inventory: Inventory, module: str) -> float | None:
-    """The base of one rotary embedding: its own, its attention's, or its class's default."""
-    attention = inventory.attributes.get(module.removesuffix(".rotary_emb"), {})
-    for value in (inventory.attributes[module].get("base"), attention.get("rope_theta")):
-        if isinstance(value, int | float):
-            return float(value)
-    tool = _tool_of(inventory, module)
-    return tool.rope_theta if tool else None
-
-
-def _tool_of(inventory: Inventory, module: str) -> Compressor | None:
-    """The compressor whose own class a module of a pickled model is of."""
-    kind = str(inventory.attributes[module].get("class"))
-    return next((c for c in gacprof.compressors.compressors() if c.has_class(kind)), None)
-
-
-def _only(values: set[Any]) -> Any:
-    return values.pop() if len(values) == 1 else None

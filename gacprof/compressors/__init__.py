@@ -1,25 +1,20 @@
-"""The compressors whose checkpoints are known by name, and the methods that can be run: one file
-each, and one line here. Other packages bring their compressors by entry points."""
+"""The compression methods that can be run: one file each, and one line here.
+
+How the tools lay out their checkpoints is known to :mod:`gacprof.checkpoint.layouts`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
-from gacprof.compressors.asvd import ActivationAware, Asvd
-from gacprof.compressors.compressor import Compressor
-from gacprof.compressors.llmpruner import LlmPruner, TaylorPruning
-from gacprof.compressors.method import LowRank
-from gacprof.compressors.palu import GroupedHeads, Palu
-from gacprof.compressors.slicegpt import SliceGpt
-from gacprof.compressors.svdllm import PlainSvd, SvdLlm, Whitened
+from gacprof.checkpoint.layouts.layout import Compressor
+from gacprof.compressors.asvd import ActivationAware
+from gacprof.compressors.llmpruner import TaylorPruning
+from gacprof.compressors.method import LowRank, PlainSvd, Whitened
+from gacprof.compressors.palu import GroupedHeads
 from gacprof.core.errors import CompressionError
-from gacprof.core.plugins import brought
 
-__all__ = ["METHODS", "Compressor", "compressors", "method_named"]
-
-_OWN: tuple[Compressor, ...] = (Palu(), Asvd(), SvdLlm(), SliceGpt(), LlmPruner())
+__all__ = ["METHODS", "Compressor", "method_named"]
 
 METHODS: dict[str, Callable[..., LowRank | TaylorPruning]] = {
     "asvd": ActivationAware,
@@ -28,12 +23,6 @@ METHODS: dict[str, Callable[..., LowRank | TaylorPruning]] = {
     "llm-pruner": TaylorPruning,
     "svd": PlainSvd,
 }
-
-
-@cache
-def compressors() -> tuple[Compressor, ...]:
-    """In order of asking; those of other packages, classes by entry points, come last."""
-    return (*_OWN, *(found() for found in brought("compressors").values()))
 
 
 def method_named(name: str, options: dict[str, Any]) -> LowRank | TaylorPruning:

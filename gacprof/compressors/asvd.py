@@ -1,9 +1,4 @@
-"""ASVD: ``X.BLinear`` [r, in] runs first, ``X.ALinear`` [out, r] second and has the bias.
-
-The config's ``truncation_ranks`` has the rank of every factored module; ASVD's own model class
-builds its layers from it (hahnyuan/ASVD4LLM, modeling_asvd_llama.py).
-
-The method (arXiv 2312.05821): the SVD of W·S with S diagonal, Sᵢ = (mean |xᵢ|)^α; ranks by each
+"""ASVD (arXiv 2312.05821): the SVD of W·S with S diagonal, Sᵢ = (mean |xᵢ|)^α; ranks by each
 layer's sensitivity, the perplexity with that layer alone cut to a ratio. All (layer, ratio) are
 sorted by it, and as many of the least sensitive as the ratio needs are applied.
 """
@@ -11,12 +6,9 @@ sorted by it, and as many of the least sensitive as the ratio needs are applied.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gacprof.checkpoint.inventory import Contents
-from gacprof.checkpoint.layouts.linear import Linear, factor_chains
-from gacprof.compressors.compressor import Compressor
 from gacprof.compressors.method import (
     PROJECTIONS,
     Evidence,
@@ -26,23 +18,6 @@ from gacprof.compressors.method import (
     uniform_rank,
 )
 from gacprof.core.errors import CompressionError
-
-
-class Asvd(Compressor):
-    name = "asvd"
-    rank_key = "truncation_ranks"
-    prefix = "ASVD"
-
-    def found(self, contents: Contents) -> Iterable[Linear]:
-        return factor_chains(contents, ".BLinear", ".ALinear")
-
-    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
-        yield (
-            "a plain transformers model loads this folder without an error and leaves the factored "
-            "weights random: use gacprof.load_model or ASVD's own class"
-        )
-        yield from self.rank_notes(contents, found)
-
 
 ALPHA = 0.5
 """The publication's exponent of the scaling."""

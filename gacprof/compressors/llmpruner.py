@@ -1,13 +1,4 @@
-"""LLM-Pruner: a whole model pickled as ``{'model', 'tokenizer'}``, plain names, widths and
-heads different per layer.
-
-The model's own config keeps the sizes from before pruning; the modules' ``num_heads`` and the
-shapes are right (horseee/LLM-Pruner, hf_prune.py). Only the tool's own classes in the pickle
-distinguish it from other tools that prune layer by layer (llama3.py there uses the classes of
-transformers): without them the layout is ``per-layer-widths``. Its own Llama attention has
-LlamaRotaryEmbedding's default base.
-
-The method (arXiv 2305.11627): what depends on each other is pruned together, a hidden unit of an
+"""LLM-Pruner (arXiv 2305.11627): what depends on each other is pruned together, a hidden unit of an
 MLP (a row of gate and up, a column of down) or a head with its keys and values; the importance of
 such a unit is the sum over its weights of |w · ∂L/∂w| (Taylor, first order). Locally every layer
 loses the same share, globally the least important units of the whole model go. The first and the
@@ -20,19 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from gacprof.checkpoint.inventory import Contents
-from gacprof.compressors.compressor import Compressor
 from gacprof.core.errors import CompressionError
-
-
-class LlmPruner(Compressor):
-    name = "llm-pruner"
-    classes = ("LLMPruner.",)
-
-    def recognise(self, contents: Contents) -> bool:
-        """A pickled model of LLM-Pruner's own classes."""
-        return any(self.has_class(str(m.get("class"))) for m in contents.attributes.values())
-
 
 SCOPES = ("local", "global")
 

@@ -7,6 +7,7 @@ tensors are named. ``gacprof/compressing`` asks it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,3 +153,30 @@ def uniform_rank(target: Target, ratio: float) -> int:
             f"[{target.out_features}, {target.in_features}] has more parameters at rank 1"
         )
     return rank
+
+
+_STEM = re.compile(r"(.*\.)(?:(q|k|v|o|out|gate|up|down)_proj|(fc1|fc2|w1|w2|w3))", re.DOTALL)
+
+
+class PlainSvd(LowRank):
+    """Blind to what a layer sees; one ratio for all layers. The baseline of every publication."""
+
+    name = "svd"
+    layout = "svd-llm"
+
+    def names(self, target: Target) -> FactorNames | None:
+        """SVD-LLM's names; None for a layer that it has no name for."""
+        match = _STEM.fullmatch(target.name)
+        if match is None:
+            return None
+        stem = match[1] + (match[2] or match[3])
+        biases = (f"{stem}_u_proj.bias",) if target.bias else ()
+        return FactorNames(f"{stem}_v_proj.weight", (f"{stem}_u_proj.weight",), biases)
+
+
+class Whitened(PlainSvd):
+    """SVD-LLM (arXiv 2403.07378): S is the Cholesky factor of the inputs' second moments, so that a
+    cut singular value is an error of the output."""
+
+    name = "svd-llm"
+    reads = "moments"

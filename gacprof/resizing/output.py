@@ -19,7 +19,7 @@ from typing import Any
 
 import gacprof
 from gacprof.checkpoint import Inventory, mirrored_files
-from gacprof.checkpoint.config import module_facts
+from gacprof.checkpoint.computed import module_facts
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container, read_header
 from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
 from gacprof.checkpoint.inventory import NewSizes

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.config import effective_config
+from gacprof.checkpoint.computed import effective_config
 from gacprof.core.errors import CheckpointError
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ from checkpoint_making import MemoryFolder, checkpoint, write_header, write_torc
 from test_layouts import MLP, attention, gated
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.config import effective_config
+from gacprof.checkpoint.computed import effective_config
 from gacprof.checkpoint.containers import read_container
 from gacprof.checkpoint.pickled import find_state
 from gacprof.checkpoint.scanning import inventory_of

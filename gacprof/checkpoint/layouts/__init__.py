@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gacprof.compressors  # not its names: it imports this package, and either may come first
 from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.plain import (
@@ -15,6 +14,7 @@ from gacprof.checkpoint.layouts.plain import (
     Plain,
 )
 from gacprof.checkpoint.layouts.quantised import Quantised
+from gacprof.checkpoint.layouts.tools import compressors
 from gacprof.core.errors import CheckpointError
 
 __all__ = ["Contents", "all_layouts", "layout_named", "mirrored_files", "recognise"]
@@ -24,7 +24,7 @@ _WITHOUT_A_TOOL = (Quantised(), GacprofFactors(), FactorPairs(), Moe(), PerLayer
 
 def all_layouts() -> tuple[Layout, ...]:
     """In order of asking; ``Plain`` recognises everything and comes last."""
-    return (*gacprof.compressors.compressors(), *_WITHOUT_A_TOOL)
+    return (*compressors(), *_WITHOUT_A_TOOL)
 
 
 def recognise(contents: Contents) -> Layout:

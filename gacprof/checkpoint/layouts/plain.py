@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import gacprof.compressors
 from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
 from gacprof.checkpoint.layouts.blocks import find_widths
@@ -23,6 +22,7 @@ from gacprof.checkpoint.layouts.linear import (
     factor_chains,
 )
 from gacprof.checkpoint.layouts.names import is_expert, parent_of, role_of
+from gacprof.checkpoint.layouts.tools import compressors
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 
@@ -62,7 +62,7 @@ class GacprofFactors(Layout):
 
     def mirror(self, inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
         """The config of the tool that the model came from, which it still has."""
-        for tool in gacprof.compressors.compressors():
+        for tool in compressors():
             if tool.rank_key in inventory.config:
                 return tool.mirror(inventory, sizes)
         return super().mirror(inventory, sizes)

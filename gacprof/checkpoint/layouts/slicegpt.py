@@ -15,10 +15,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Contents, Dim, Feed, Inventory, NewSizes, Place
-from gacprof.checkpoint.layouts.layout import embedding_tables
+from gacprof.checkpoint.layouts.layout import Compressor, embedding_tables
 from gacprof.checkpoint.layouts.linear import Linear, dense_linears
 from gacprof.checkpoint.layouts.names import layer_of, names_below, role_of
-from gacprof.compressors.compressor import Compressor
 from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:
