@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from gacprof.checkpoint import mirrored_files
-from gacprof.checkpoint.config import module_facts
+from gacprof.checkpoint.computed import module_facts
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CheckpointError
 from gacprof.exporting.carried import carried_config
