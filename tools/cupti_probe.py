@@ -16,12 +16,12 @@ import torch
 
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.environment import loaded, loaded_cupti
-from gacprof.devices.kineto import trace
+from gacprof.devices.kineto import recorded
 
 KERNELS = 200
 
 
-def recorded(x: torch.Tensor) -> int:
+def kernels_recorded(x: torch.Tensor) -> int:
     """How many of a trace's kernels the profiler tells of."""
 
     def run() -> None:
@@ -30,7 +30,7 @@ def recorded(x: torch.Tensor) -> int:
         torch.cuda.synchronize()
 
     try:
-        return len(trace(run))
+        return len(recorded(run))
     except MeasurementError as error:
         print(f"no trace: {error}")
         return 0
@@ -47,7 +47,7 @@ def main() -> None:
         idle = number % 2 == 1
         if idle:
             time.sleep(asked.idle)
-        missing = KERNELS - recorded(x)
+        missing = KERNELS - kernels_recorded(x)
         lost[idle] += missing > 0
         if missing:
             print(f"trace {number}: {missing} of {KERNELS} kernels lost, idle before: {idle}")

@@ -97,7 +97,7 @@ class CpuDevice(Device):
                 operator = operators.get(slot.point.operator)
                 prepared = operator.prepare(slot.point, torch.device("cpu"))
             cold = slot.point.flag.get("cache") == "cold"
-            return self._arenas.place(prepared, slot.replicate, cold, reuse_bytes)
+            return self._arenas.place(prepared, slot.replicate, cold, reuse_bytes).bind
         except Exception as error:  # an operator may raise anything
             return "out of memory" if isinstance(error, MemoryError) else first_line(error)
 

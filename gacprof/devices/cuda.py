@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
-from gacprof.devices.cuda_graph import EVENTS, GRAPH, SHORTEST_SLEEP_US, sleep
-from gacprof.devices.cuda_session import CudaSession
+from gacprof.devices.cuda_graph import EVENTS, GRAPH
+from gacprof.devices.cuda_session import CudaSession, Key
+from gacprof.devices.cuda_slot import Captured
 from gacprof.devices.device import Device, Session, Slot
 from gacprof.devices.environment import cuda_environment
-from gacprof.devices.kineto import Traced, Tracer
+from gacprof.devices.kineto import Traced, Tracer, mark
 from gacprof.devices.memory import Arenas
 from gacprof.devices.nvml import Telemetry
 
@@ -61,8 +62,12 @@ class CudaDevice(Device):
         self.falls_back = timer == AUTO
         self.traced: dict[Point, Sequence[Traced]] = {}
         """What one call of a point does, of points traced so far."""
-        self.open_nodes = 0
-        """Nodes of the graphs of all open sessions."""
+        self.captured: dict[Key, Captured] = {}
+        """What sessions have captured, closed ones too."""
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+        self.nodes = 0
+        """Of all these graphs."""
+        self.open_sessions = 0
 
     @cached_property
     def environment(self) -> Environment:  # type: ignore[override]
@@ -78,9 +83,15 @@ class CudaDevice(Device):
         import torch
 
         x = torch.zeros(1, device=self.torch_device)
-        return Tracer(
-            launch=lambda: x.add_(1), mark=lambda: sleep(SHORTEST_SLEEP_US), finish=self.synchronise
-        )
+        return Tracer(launch=lambda: x.add_(1), mark=mark, finish=self.synchronise)
+
+    @cached_property
+    def pool(self) -> Any:
+        """Memory of all graphs: they are replayed one after another, so that they may share it
+        (pytorch/pytorch#166975)."""
+        import torch
+
+        return torch.cuda.graph_pool_handle()
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
@@ -111,6 +122,27 @@ class CudaDevice(Device):
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
         return CudaSession(self, slots, reuse_bytes)
+
+    def open_with(self, keys: Mapping[int, Key]) -> dict[int, Captured]:
+        """What is captured already of a new session's slots. With none of it, and no other session
+        open, all that was captured is forgotten."""
+        found = {i: self.captured[key] for i, key in keys.items() if key in self.captured}
+        if not found and not self.open_sessions:
+            self.forget()
+        self.open_sessions += 1
+        return found
+
+    def forget(self) -> None:
+        """Give back all graphs at once: the first that goes away may take what the others use."""
+        import torch
+
+        self.captured.clear()
+        for graph in self.graphs:
+            graph.reset()
+        self.graphs.clear()
+        self.nodes = 0
+        self.__dict__.pop("pool", None)
+        torch.cuda.empty_cache()
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -175,9 +207,7 @@ class CudaDevice(Device):
             self.synchronise()
 
     def close(self) -> None:
-        """Give back the memory of all operands."""
-        import torch
-
+        """Give back graphs and the memory of all operands."""
         for held in ("arenas", "tracer", "_other_memory"):
             self.__dict__.pop(held, None)
-        torch.cuda.empty_cache()
+        self.forget()

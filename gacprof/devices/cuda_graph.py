@@ -68,9 +68,6 @@ class TimedRun(ABC):
         start, end = self._events
         return start.elapsed_time(end) * 1e3
 
-    def close(self) -> None:  # noqa: B027 - only a graph has something to give back
-        """Let go of what the run holds beside its operands."""
-
     def _between_events(self, lead_in_us: float, middle: Callable[[], object]) -> None:
         start, end = self._events
         self._work.before()
@@ -106,7 +103,10 @@ class GraphRun(TimedRun):
     heuristics, allocate workspaces) cannot be captured. Raises where the calls cannot be.
     """
 
-    def __init__(self, work: Work, pool: Any, index: int) -> None:
+    def __init__(
+        self, work: Work, pool: Any, index: int, graphs: list[torch.cuda.CUDAGraph]
+    ) -> None:
+        """``graphs`` are the device's; each that is begun joins them."""
         super().__init__(work)
         external = external_events()
         self._inside = external is not None
@@ -114,7 +114,8 @@ class GraphRun(TimedRun):
         why_not = waits_for_device(work.calls[0])
         if why_not:
             raise MeasurementError(why_not)
-        self._graph = captured(self._everything if self._inside else self._all_calls, pool, index)
+        body = self._everything if self._inside else self._all_calls
+        self._graph = captured(body, pool, index, graphs)
 
     def _everything(self) -> None:
         self._between_events(LEAD_IN_US, self._all_calls)
@@ -125,19 +126,22 @@ class GraphRun(TimedRun):
         else:
             self._between_events(SHORTEST_SLEEP_US, self._graph.replay)
 
-    def close(self) -> None:
-        self._graph.reset()
 
-
-def captured(body: Callable[[], object], pool: Any, index: int) -> torch.cuda.CUDAGraph:
+def captured(
+    body: Callable[[], object], pool: Any, index: int, graphs: list[torch.cuda.CUDAGraph]
+) -> torch.cuda.CUDAGraph:
     """The graph of what ``body`` launches, its memory from the pool that all graphs share.
 
-    Not by ``torch.cuda.graph``, which collects garbage and gives memory back each time. Raises
-    whatever ``body`` raises, or ``RuntimeError`` for a capture that it spoilt.
+    It joins ``graphs`` whatever becomes of it. From torch 2.12 on, a graph that goes away frees
+    the cuBLAS workspaces of the stream it was captured on, which the others captured there use
+    (pytorch/pytorch#193402). Not by ``torch.cuda.graph``, which collects garbage and gives memory
+    back each time. Raises whatever ``body`` raises, or ``RuntimeError`` for a capture that it
+    spoilt.
     """
     import torch
 
     graph = torch.cuda.CUDAGraph()
+    graphs.append(graph)
     problem: Exception | None = None
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:

@@ -1,115 +1,46 @@
 """A curve's slots on a GPU: warmed up, traced, captured; then blocks of one launch each.
 
-The order is fixed by what each step needs. Calls are warmed up first: their rough time decides how
-many go into a graph, and the arenas reach their final size. Kernel names come from one trace of
-all slots before any capture, since tracers and graphs get in each other's way. A block launches
-every slot once and waits once, at its end.
+The order is fixed by what each step needs. Calls are warmed up first, the largest before all: their
+rough times decide how many go into a graph, and the arenas reach their final size. Kernel names
+come from one trace of all slots before any capture, since tracers and graphs get in each other's
+way. A block launches every slot once and waits once, at its end. What was captured stays the
+device's: a later session of the same slots, as of a curve that was refined, takes it over.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from statistics import median, median_low
+from typing import TYPE_CHECKING, TypeVar
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.core.tasks import no_collection
 from gacprof.devices.cuda_graph import GRAPH, GraphRun, LaunchedRun, TimedRun, Work, reason
+from gacprof.devices.cuda_slot import Captured, Ready, calls_of_runs, prepare
 from gacprof.devices.device import BlockTimes, Session, Slot, TimedCall
 from gacprof.devices.kineto import span_us
-from gacprof.devices.memory import BoundCall
-from gacprof.operators.base import operands_from
 
 if TYPE_CHECKING:
     from gacprof.devices.cuda import CudaDevice
-    from gacprof.operators.base import Prepared
 
-WARM_UP_CALLS = 3
-ROUGH_CALLS = 4
-TARGET_US = 150.0
-"""Of all calls of a run: events step by half a microsecond, a third of a per cent of it."""
-MOST_CALLS = 64
-"""Of a run, however short they are."""
+T = TypeVar("T")
+Key = tuple[Slot, int, int]
+"""A slot, the reuse distance of its cold weights (bytes), and how many equal slots precede it."""
+
 MOST_LAUNCHED = 8
 """Calls of a run that the host launches: it must keep ahead of the device."""
 NODE_BUDGET, DEVICE_NODES = 48_000, 500_000
-"""Kernels in all graphs of a session, under 50,000 with those captured twice; and in those of all
-open sessions, since each takes about a kilobyte of the device's memory. A session takes at most
-half of what is left."""
+"""Kernels in all graphs of a session, under 50,000 with those captured twice; and in all graphs
+of the device, since each takes about a kilobyte of its memory. A session takes at most half of
+what is left."""
 NODES_BESIDE, ASSUMED_KERNELS = 6, 2
 """Nodes of a graph that are no calls, and kernels of a call that was not traced."""
-HEAVY_INTENSITY = 100.0
-"""Operations a byte: from about half the ridge of the chips in :mod:`.roof` on, arithmetic at
-full speed may reach the power cap, and then what runs before a call decides its clock. Such calls
-are followed by as long a rest."""
 TWICE_EVERY = 20
 """One slot in so many is captured with two numbers of calls."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A slot that can be called. ``bind`` gives its next call, of ``us`` microseconds or so, which
-    takes the host ``enqueue_us``; ``calls`` are how many of them a run should hold."""
-
-    slot: Slot
-    bind: Callable[[], BoundCall]
-    us: float
-    enqueue_us: float
-    calls: int
-
-    @property
-    def cold(self) -> bool:
-        return self.slot.point.flag.get("cache") == "cold"
-
-    def precision(self) -> None:
-        operators.set_precision(self.slot.point)
-
-
-def prepare(device: CudaDevice, slot: Slot, reuse_bytes: int) -> Ready:
-    """Warm the slot's call up, on operands that any others may share; then give it its own.
-
-    Raises :class:`MeasurementError` or ``RuntimeError`` for a slot that does not work.
-    """
-    point = slot.point
-    operator = operators.get(point.operator)
-    device.check_memory(operator.bytes_moved(point))
-    operators.set_precision(point)
-    with operands_from(device.arenas.view):
-        prepared = operator.prepare(point, device.torch_device)
-    enqueue_us = min(_enqueued_us(device, prepared) for _ in range(WARM_UP_CALLS))
-    cold = point.flag.get("cache") == "cold"
-    bind = device.arenas.place(prepared, slot.replicate, cold, device.cold_bytes)
-    us = _rough_us(device, bind(), enqueue_us, cold)
-    calls = max(1, min(MOST_CALLS, round(TARGET_US / us)))
-    if cold:
-        weights = sum(w.nbytes for i in prepared.weights if (w := prepared.operands[i]) is not None)
-        calls = max(1, min(calls, device.most_cold_bytes // max(1, weights)))
-        own = calls * weights if calls > 1 else 0
-        reuse = max(device.cold_bytes, own, min(reuse_bytes, device.most_cold_bytes))
-        bind = device.arenas.place(prepared, slot.replicate, cold, reuse)
-    return Ready(slot, bind, us, enqueue_us, calls)
-
-
-def _enqueued_us(device: CudaDevice, call: Prepared) -> float:
-    """How long the host takes to enqueue a call. Waits for the device, so that a call that fails
-    there is known for the culprit."""
-    start = time.perf_counter_ns()
-    call()
-    enqueued = time.perf_counter_ns()
-    device.synchronise()
-    return (enqueued - start) / 1e3
-
-
-def _rough_us(device: CudaDevice, call: BoundCall, enqueue_us: float, cold: bool) -> float:
-    """About how long a call takes: a cold one once, since a second would find its weights."""
-    calls = 1 if cold else ROUGH_CALLS
-    run = LaunchedRun(Work((call,) * calls, device.flush if cold else call), enqueue_us)
-    run.launch()
-    device.synchronise()
-    return max(run.total_us() / calls, 1e-3)
 
 
 class CudaSession(Session):
@@ -117,105 +48,155 @@ class CudaSession(Session):
     saw one call take by itself, by slot, beside which a call in a graph may be faster."""
 
     def __init__(self, device: CudaDevice, slots: Sequence[Slot], reuse_bytes: int) -> None:
-        import torch
-
-        self._device = device
+        self._device, self._slots, self._reuse_bytes = device, slots, reuse_bytes
         self._failures: dict[int, str] = {}
         self.failed: Mapping[int, str] = self._failures
-        self.half_duty: set[int] = set()
         self.traced_us: dict[int, float] = {}
-        self._remarks: dict[int, str] = {}
         self._names: dict[int, tuple[str, ...]] = {}
-        self._ready: dict[int, Ready] = {}
-        self._runs: dict[int, TimedRun] = {}
-        self._halves: dict[int, TimedRun] = {}
         self._constants_us: list[float] = []
-        self._spoilt = False
-        self._nodes = 0
-        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._spoilt = self._closed = False
+        self._keys = _keys(slots, reuse_bytes)
+        self._captured = device.open_with(self._keys)
         with device.active(), no_collection():
-            self._prepare_all(slots, reuse_bytes)
+            ready = self._prepare_all()
             if not self._spoilt:
-                self._trace()
-                self._capture_all()
+                self._capture_all(ready)
+
+    @property
+    def half_duty(self) -> set[int]:
+        return {place for place, one in self._captured.items() if one.ready.heavy}
 
     # --- preparing
 
-    def _prepare_all(self, slots: Sequence[Slot], reuse_bytes: int) -> None:
-        for place, slot in enumerate(slots):
-            try:
-                self._ready[place] = prepare(self._device, slot, reuse_bytes)
-            except Exception as error:  # an operator may raise anything
-                self._fail(place, error)
-                if self._spoilt:
-                    return
+    def _prepare_all(self) -> dict[int, Ready]:
+        """Of slots that no earlier session has captured, the largest first: with its operands the
+        arenas grow for the last time."""
+        size = {
+            place: operators.get(slot.point.operator).bytes_moved(slot.point)
+            for place, slot in enumerate(self._slots)
+            if place not in self._captured
+        }
+        ready: dict[int, Ready] = {}
+        for place in sorted(size, key=lambda i: -size[i]):
+            made = self._guarded(place, partial(prepare, self._device, self._slots[place]))
+            if self._spoilt:
+                return {}
+            if made is not None:
+                ready[place] = made
+        return dict(sorted(ready.items()))
 
-    def _fail(self, place: int, error: BaseException) -> None:
-        """Note the reason and free what the call had allocated. A broken context is the last
-        failure: nothing is known of the slots after it."""
+    def _guarded(self, place: int, attempt: Callable[[], T]) -> T | None:
+        """What the attempt gives, made twice where memory is short; None where it fails.
+
+        A broken context is the last failure: nothing is known of the slots after it.
+        """
         import torch
 
-        self._failures[place] = reason(error)
-        if isinstance(error, torch.cuda.OutOfMemoryError):
-            torch.cuda.empty_cache()
-        self._spoilt = not self._device.usable()
+        try:
+            try:
+                return attempt()
+            except torch.cuda.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                return attempt()
+        except Exception as error:  # an operator may raise anything
+            self._failures[place] = reason(error)
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                torch.cuda.empty_cache()
+            self._spoilt = not self._device.usable()
+            return None
 
-    def _trace(self) -> None:
+    def _capture_all(self, ready: dict[int, Ready]) -> None:
+        """Trace what is new, then capture it, and anew what lies in memory that an arena left."""
+        before = [one.calls for one in self._captured.values()]
+        calls = median_low(before) if before else calls_of_runs(list(ready.values()))
+        for one in ready.values():
+            self._reserve(one, calls)
+        stale = {i: one.ready for i, one in self._captured.items() if not one.current}
+        self._trace({i: one.ready for i, one in self._captured.items()} | ready)
+        ready = dict(sorted((ready | stale).items()))
+        if not before:
+            calls = self._affordable(ready, calls)
+        for place, one in ready.items():
+            halves = sum(known.half is not None for known in self._captured.values())
+            twice = TWICE_EVERY * halves <= len(self._captured)
+            made = self._guarded(place, partial(self._capture, place, one, calls, twice))
+            if self._spoilt:
+                return
+            if made is None:
+                self._captured.pop(place, None)
+            else:
+                self._captured[place] = self._device.captured[self._keys[place]] = made
+
+    def _reserve(self, ready: Ready, calls: int) -> None:
+        """Cold weights that suffice for all calls of a run and the reuse distance."""
+        if ready.cold:
+            device, own = self._device, calls * ready.weight_bytes if calls > 1 else 0
+            reuse = max(device.cold_bytes, own, min(self._reuse_bytes, device.most_cold_bytes))
+            ready.placement.reserve(reuse)
+
+    def _trace(self, ready: Mapping[int, Ready]) -> None:
         """Names of kernels, of points that no earlier session has traced; without them a curve
         is measured all the same."""
 
-        def once(ready: Ready) -> Callable[[], object]:
-            call = ready.bind()
+        def once(one: Ready) -> Callable[[], object]:
+            call = one.placement.bind()
 
             def run() -> None:
-                ready.precision()
+                one.precision()
                 call()
 
             return run
 
         known = self._device.traced
-        points = {ready.slot.point: ready for ready in self._ready.values()}
-        unknown = {point: ready for point, ready in points.items() if point not in known}
-        found = self._device.tracer.typical_calls([once(ready) for ready in unknown.values()])
-        known.update(zip(unknown, found, strict=False))
-        for place, ready in self._ready.items():
-            if traced := known.get(ready.slot.point):
+        points = {one.slot.point: one for one in ready.values()}
+        unknown = {point: one for point, one in points.items() if point not in known}
+        found = self._device.tracer.typical_calls([once(one) for one in unknown.values()])
+        known.update((p, t) for p, t in zip(unknown, found, strict=False) if t is not None)
+        for place, slot in enumerate(self._slots):
+            if traced := known.get(slot.point):
                 self._names[place] = tuple(event.name for event in traced)
                 self.traced_us[place] = span_us(traced)
 
-    def _capture_all(self) -> None:
-        budget = min(NODE_BUDGET, (DEVICE_NODES - self._device.open_nodes) // 2)
-        nodes = budget // max(1, len(self._ready)) - NODES_BESIDE
-        for number, (place, ready) in enumerate(self._ready.items()):
-            kernels = len(self._names.get(place, ())) or ASSUMED_KERNELS
-            calls = max(1, min(ready.calls, nodes // kernels))
-            try:
-                self._runs[place] = self._run(place, ready, calls)
-                self._nodes += (taken := kernels * calls + NODES_BESIDE)
-                self._device.open_nodes += taken
-                twice = isinstance(self._runs[place], GraphRun) and calls > 1 and not ready.cold
-                if number % TWICE_EVERY == 0 and twice:  # what a graph adds is the same for both
-                    self._halves[place] = self._run(place, ready, calls // 2)
-            except Exception as error:
-                self._fail(place, error)
-                if self._spoilt:
-                    return
+    def _kernels(self, place: int) -> int:
+        return len(self._names.get(place, ())) or ASSUMED_KERNELS
 
-    def _run(self, place: int, ready: Ready, calls: int) -> TimedRun:
+    def _affordable(self, ready: Mapping[int, Ready], calls: int) -> int:
+        """As many calls as the nodes that are left allow each slot."""
+        budget = min(NODE_BUDGET, (DEVICE_NODES - self._device.nodes) // 2)
+        nodes = budget // max(1, len(ready)) - NODES_BESIDE
+        return max(1, min([calls, *(nodes // self._kernels(place) for place in ready)]))
+
+    def _capture(self, place: int, ready: Ready, calls: int, twice: bool) -> Captured:
         """The slot's run in a graph, or launched by the host where that is asked for or all that
         works."""
+        import torch
+
+        device, remark = self._device, ""
         ready.precision()
-        if self._device.timer == GRAPH:
+        if device.timer == GRAPH:
             try:
-                work = self._work(place, ready, calls)
-                return self._tried(GraphRun(work, self._pool, self._device.index))
+                run: TimedRun = self._in_graph(ready, calls)
+                device.nodes += self._kernels(place) * calls + NODES_BESIDE
+                half = None
+                if twice and calls > 1 and not ready.cold:  # what a graph adds is the same for both
+                    half = self._in_graph(ready, calls // 2)
+                return Captured(ready, run, half, calls, "", ready.placement.growths)
+            except torch.cuda.OutOfMemoryError:
+                raise
             except Exception as error:
                 why_not = reason(error)
-                if not self._device.falls_back or not self._device.usable():
+                if not device.falls_back or not device.usable():
                     raise MeasurementError(f"no CUDA graph can capture it: {why_not}") from None
-                self._remarks[place] = f"timed by events, no CUDA graph can capture it: {why_not}"
-        work = self._work(place, ready, min(calls, MOST_LAUNCHED))
-        return self._tried(LaunchedRun(work, ready.enqueue_us))
+                remark = f"timed by events, no CUDA graph can capture it: {why_not}"
+        work = self._work(ready, min(calls, MOST_LAUNCHED))
+        run = self._tried(LaunchedRun(work, ready.enqueue_us))
+        return Captured(ready, run, None, calls, remark, ready.placement.growths)
+
+    def _in_graph(self, ready: Ready, calls: int) -> TimedRun:
+        device = self._device
+        return self._tried(
+            GraphRun(self._work(ready, calls), device.pool, device.index, device.graphs)
+        )
 
     def _tried(self, run: TimedRun) -> TimedRun:
         """Launched once: the first launch uploads a graph, and what goes wrong is this slot's."""
@@ -224,15 +205,10 @@ class CudaSession(Session):
         run.total_us()
         return run
 
-    def _work(self, place: int, ready: Ready, calls: int) -> Work:
-        bound = tuple(ready.bind() for _ in range(calls))
-        point = ready.slot.point
-        operator = operators.get(point.operator)
-        heavy = operator.flops(point) >= HEAVY_INTENSITY * operator.bytes_moved(point)
-        if heavy:
-            self.half_duty.add(place)
+    def _work(self, ready: Ready, calls: int) -> Work:
+        bound = tuple(ready.placement.bind() for _ in range(calls))
         before = self._device.flush if ready.cold else bound[0]
-        return Work(bound, before, calls * ready.us if heavy else 0.0)
+        return Work(bound, before, calls * ready.us if ready.heavy else 0.0)
 
     # --- calling
 
@@ -271,16 +247,17 @@ class CudaSession(Session):
 
         if slot in failed:
             return
+        one = self._captured[slot]
         try:
-            self._ready[slot].precision()
-            self._runs[slot].launch()
-            if slot in self._halves:
-                self._halves[slot].launch()
+            one.ready.precision()
+            one.run.launch()
+            if one.half is not None:
+                one.half.launch()
         except torch.cuda.OutOfMemoryError as error:
             failed[slot] = reason(error)
 
     def _timed(self, slot: int) -> TimedCall:
-        run, half = self._runs[slot], self._halves.get(slot)
+        run, half = self._captured[slot].run, self._captured[slot].half
         total = run.total_us()
         if half is not None:
             each = (total - half.total_us()) / (run.calls - half.calls)
@@ -296,7 +273,7 @@ class CudaSession(Session):
         """Why slots were timed by events, and why kernels have no names."""
         why_not = self._device.tracer.why_not
         unnamed = f"kernels have no names: {why_not}" if why_not else ""
-        each = {place: (self._remarks.get(place), unnamed) for place in self._runs}
+        each = {place: (one.remark, unnamed) for place, one in self._captured.items()}
         return {place: "; ".join(filter(None, said)) for place, said in each.items() if any(said)}
 
     @property
@@ -306,13 +283,18 @@ class CudaSession(Session):
         return median(self._constants_us) if self._constants_us else None
 
     def close(self) -> None:
-        """Give back graphs and what they allocated: another session has a pool of its own."""
-        import torch
+        """What was captured stays the device's: see :meth:`.CudaDevice.forget`."""
+        if not self._closed:
+            self._closed = True
+            self._captured = {}
+            self._device.open_sessions -= 1
 
-        for run in (*self._runs.values(), *self._halves.values()):
-            run.close()
-        for held in (self._runs, self._halves, self._ready):
-            held.clear()
-        self._device.open_nodes -= self._nodes
-        self._nodes = 0
-        torch.cuda.empty_cache()
+
+def _keys(slots: Sequence[Slot], reuse_bytes: int) -> dict[int, Key]:
+    """What a slot is captured under; a slot that is listed twice is captured twice."""
+    seen: Counter[Slot] = Counter()
+    keys = {}
+    for place, slot in enumerate(slots):
+        keys[place] = slot, reuse_bytes, seen[slot]
+        seen[slot] += 1
+    return keys

@@ -275,8 +275,9 @@ def _no_graph(device: CudaDevice) -> str:
     try:
         run = GraphRun(
             Work((lambda: x + x,) * CALLS, before=lambda: x + x),
-            torch.cuda.graph_pool_handle(),
+            device.pool,
             device.index,
+            device.graphs,
         )
         run.launch()
         device.synchronise()

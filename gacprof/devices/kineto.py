@@ -6,8 +6,8 @@ are read directly: the profiler's own averages take twenty times as long.
 
 CUPTI 13.0 gives the first records of a trace wrong times, more of them with each trace of a
 process, and Kineto drops those (pytorch/pytorch#192021; mended in 13.1). So all calls share one
-trace, which begins with kernels of no meaning, more of them each time; and where a trace loses
-events twice, a process traces no more.
+trace; every trace begins with kernels of no meaning, more of them each time; and where it loses
+events twice, a device is traced no more.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gacprof.core.errors import MeasurementError, first_line
+from gacprof.devices.cuda_graph import SHORTEST_SLEEP_US, sleep
 
 MARK = "spin_kernel"
 """What ``torch.cuda._sleep`` launches (aten/src/ATen/cuda/Sleep.cu)."""
@@ -63,8 +64,9 @@ class Traced:
     end_ns: int
 
 
-def trace(run: Callable[[], object]) -> list[Traced]:
-    """All that the device did during ``run``, which must synchronise before it returns.
+def recorded(run: Callable[[], object]) -> list[Traced]:
+    """All that the tracer hands on of what the device did during ``run``, which must synchronise
+    before it returns: what it lost is not known. :func:`trace` knows.
 
     ``torch.profiler`` wraps the profiler used here in schedules and imports Inductor on its
     first start; neither is of use to a trace of a few milliseconds.
@@ -88,6 +90,24 @@ def trace(run: Callable[[], object]) -> list[Traced]:
     if traced.kineto_results is None:
         raise MeasurementError("torch's profiler gives no device events: it kept no results")
     return device_events(traced.kineto_results.events())
+
+
+def trace(run: Callable[[], object]) -> Sequence[Traced]:
+    """What the current CUDA device did during ``run``, in order.
+
+    Raises :class:`MeasurementError` where the profiler cannot be used or lost events.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MeasurementError("torch's profiler gives no device events: there is no CUDA device")
+    x = torch.zeros(1, device="cuda")
+    return Tracer(lambda: x.add_(1), mark, torch.cuda.synchronize).during(run)
+
+
+def mark() -> None:
+    """A kernel that :data:`MARK` names."""
+    sleep(SHORTEST_SLEEP_US)
 
 
 def device_events(events: Iterable[Any]) -> list[Traced]:
@@ -162,41 +182,65 @@ def span_us(call: Sequence[Traced]) -> float:
 class Tracer:
     """The traces of one process. ``why_not`` says why it does not trace, empty while it does."""
 
+    _traces = 0
+    """Of this process, by whichever tracer."""
+
     def __init__(
         self, launch: Callable[[], object], mark: Callable[[], object], finish: Callable[[], object]
     ) -> None:
         """``launch`` runs a kernel of no meaning, ``mark`` one that :data:`MARK` names,
         ``finish`` waits for the device."""
         self._launch, self._mark, self._finish = launch, mark, finish
-        self._traces = 0
         self.why_not = ""
 
-    def typical_calls(self, each: Sequence[Callable[[], object]]) -> list[Sequence[Traced]]:
-        """What one call of each of these does on the device; none where traces are lost."""
-        if not each:
-            return []
-        for _ in range(LOSSES):
+    def during(self, run: Callable[[], object]) -> Sequence[Traced]:
+        """What the device did during ``run``. Raises :class:`MeasurementError` where that is lost,
+        and whatever ``run`` raises."""
+        return calls(self._recorded([run], 1, None), 1)[0]
+
+    def typical_calls(self, each: Sequence[Callable[[], object]]) -> list[Sequence[Traced] | None]:
+        """What one call of each of these does on the device, None for one that raises; an empty
+        list where traces are lost."""
+        for _ in range(LOSSES if each else 0):
             if self.why_not:
                 return []
-            self._traces += 1
+            raised: set[int] = set()
             try:
-                found = calls(trace(lambda: self._run(each)), CALLS_EACH * len(each))
+                events = self._recorded(each, CALLS_EACH, raised)
+                if len(raised) == len(each):
+                    return [None] * len(each)
+                found = calls(events, CALLS_EACH * len(each))
             except (MeasurementError, RuntimeError) as error:
                 reason = first_line(error)
                 continue
             return [
-                typical(found[place : place + CALLS_EACH])
-                for place in range(0, len(found), CALLS_EACH)
+                None if number in raised else typical(found[place : place + CALLS_EACH])
+                for number, place in enumerate(range(0, len(found), CALLS_EACH))
             ]
-        self.why_not = reason
+        if each:
+            self.why_not = reason
         return []
 
-    def _run(self, each: Sequence[Callable[[], object]]) -> None:
-        for _ in range(min(PREFIX * self._traces, LONGEST_PREFIX)):
-            self._launch()
-        for call in each:
-            for _ in range(CALLS_EACH):
-                self._mark()
-                call()
-                self._mark()
-        self._finish()
+    def _recorded(
+        self, each: Sequence[Callable[[], object]], times: int, raised: set[int] | None
+    ) -> list[Traced]:
+        """A trace of each of these between marks, so many times in a row. A call that raises is
+        no fault of the trace: its number joins ``raised``, and the others go on."""
+
+        def run() -> None:
+            for _ in range(min(PREFIX * Tracer._traces, LONGEST_PREFIX)):
+                self._launch()
+            for number, call in enumerate(each):
+                for _ in range(times):
+                    self._mark()
+                    try:
+                        call()
+                    except RuntimeError:
+                        if raised is None:
+                            raise
+                        raised.add(number)
+                    self._mark()
+            self._finish()
+
+        Tracer._traces += 1
+        return recorded(run)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
@@ -30,18 +31,18 @@ SLOWED_BY = {
 Idle (0x1), application clocks (0x2) and sync boost (0x10) are no faults of the moment.
 """
 
-SLOWED_FOR = {
-    74: "software power cap",
-    75: "thermal slowdown",
-    269: "software thermal slowdown",
-    270: "hardware thermal slowdown",
-    271: "hardware power brake",
-}
+POLICIES = {74: "software power cap", 75: "thermal slowdown"}
 """Fields of nvmlDeviceGetFieldValues (nvml.h): nanoseconds for which a GPU was held below its
-clock, since the driver was loaded. The first two are those of NVML_PERF_POLICY_POWER and
-NVML_PERF_POLICY_THERMAL, the others NVML_FI_DEV_CLOCKS_EVENT_REASON_*."""
+clock, since the driver was loaded, by the policies NVML_PERF_POLICY_POWER and _THERMAL."""
 
-VIOLATIONS = {0: SLOWED_FOR[74], 1: SLOWED_FOR[75]}
+SLOWDOWNS = ("software thermal slowdown", "hardware thermal slowdown", "hardware power brake")
+"""The same by cause, NVML_FI_DEV_CLOCKS_EVENT_REASON_*, from three fields in a row on."""
+FIRST_SLOWDOWN = {(580, 82): 269, (575, 0): 251}
+"""Its number, from that driver on. NVIDIA renumbered it within the 580 branch (nvidia-ml-py
+12.575.51 and 13.580.65 have 251, 13.580.82 and later 269); what the number means to other drivers
+is a setting of power smoothing. Older drivers count no such thing."""
+
+VIOLATIONS = {0: POLICIES[74], 1: POLICIES[75]}
 """The same by nvmlDeviceGetViolationStatus, for drivers that have none of the fields."""
 
 REASONS = (
@@ -99,6 +100,14 @@ def slowdown_bits(nvml: Any, handle: Any) -> int:
     raise refused
 
 
+def counters(driver: str | None) -> dict[int, str]:
+    """Fields that count for how long the clock was held down, by the driver's own numbers."""
+    numbers = [int(part) for part in (driver or "").split(".")[:2] if part.isdigit()]
+    known = (first for since, first in FIRST_SLOWDOWN.items() if numbers >= list(since))
+    first = next(known, None)
+    return POLICIES | ({} if first is None else dict(enumerate(SLOWDOWNS, first)))
+
+
 class Telemetry:
     """NVML for one CUDA device; every reading is None or empty where NVML is not to be had."""
 
@@ -115,6 +124,10 @@ class Telemetry:
 
     def driver(self) -> str | None:
         return self._read("nvmlSystemGetDriverVersion", needs_handle=False)
+
+    @cached_property
+    def _counters(self) -> dict[int, str]:
+        return counters(self.driver())
 
     def sm_clock_mhz(self) -> int | None:
         if self.handle is None:
@@ -151,10 +164,9 @@ class Telemetry:
         if self.handle is None:
             return {}
         try:
-            values = self.nvml.nvmlDeviceGetFieldValues(self.handle, list(SLOWED_FOR))
-            counted = {
-                SLOWED_FOR[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn
-            }
+            fields = self._counters
+            values = self.nvml.nvmlDeviceGetFieldValues(self.handle, list(fields))
+            counted = {fields[v.fieldId]: int(v.value.ullVal) for v in values if not v.nvmlReturn}
         except (AttributeError, self.nvml.NVMLError):
             counted = {}
         if counted:

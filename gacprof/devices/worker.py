@@ -52,6 +52,9 @@ CACHED_KERNELS = 16384
 CALLS_IN_TIME = 16
 """So many calls are expected within the time limit; more have so much longer. Large products on few
 cores take a second each."""
+SLOTS_IN_TIME = 64
+"""So many slots are expected to be ready within it: cuDNN plans each new shape of attention for
+0.4 s (modelscope/FunASR#3704, a B200)."""
 
 
 class IsolatedDevice(Device):
@@ -84,7 +87,9 @@ class IsolatedDevice(Device):
         """Raises :class:`WorkerLostError` where preparing the slots killed the worker."""
         self._running()
         self._sessions += 1
-        opened = self._ask_for_slots(("session", self._sessions, tuple(slots), reuse_bytes))
+        limit_s = self._timeout_s * max(1.0, len(slots) / SLOTS_IN_TIME)
+        message = ("session", self._sessions, tuple(slots), reuse_bytes)
+        opened = self._ask_for_slots(message, limit_s)
         return _RemoteSession(self, self._sessions, self.generation, opened)
 
     def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:

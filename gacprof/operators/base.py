@@ -29,12 +29,14 @@ class Prepared:
     ``inputs`` and ``weights`` are the places of contiguous operands of random numbers, which a
     device may take from memory of its own. Weights (and keys and values) are what a model reads
     once a pass: they are not in cache when their turn comes. Inputs were just written.
+    ``outputs`` are operands that the call writes, whatever they held before.
     """
 
     call: Callable[..., Any]
     operands: tuple[torch.Tensor | None, ...]
     inputs: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
 
     def __call__(self) -> Any:
         return self.call(*self.operands)
@@ -134,8 +136,9 @@ def itemsize(point: Point) -> int:
     return BYTES_PER_ELEMENT[point.dtype]
 
 
-Source = Callable[[tuple[int, ...], "torch.dtype"], "torch.Tensor"]
-"""Gives a tensor of random numbers of that shape and dtype."""
+Source = Callable[[tuple[int, ...], "torch.dtype", int], "torch.Tensor"]
+"""Gives a tensor of random numbers of that shape and dtype, for a call's operand of that number:
+those of one call share no memory."""
 
 _source: ContextVar[Source | None] = ContextVar("source", default=None)
 
@@ -156,12 +159,25 @@ def random_tensor(
 ) -> torch.Tensor:
     """Standard-normal operands: zeros would run 13–15 % faster than real data does.
 
-    Numbers drawn once are repeated: drawing each operand took longer than timing it.
+    ``seed`` is the operand's number in its call, from 1 on. Numbers drawn once are repeated:
+    drawing each operand took longer than timing it.
     """
     source = _source.get()
     if source is not None:
-        return source(shape, torch_dtype(point.dtype))
+        return source(shape, torch_dtype(point.dtype), seed)
     return repeated(shape, pattern(point.dtype, device, seed))
+
+
+def written_tensor(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, number: int
+) -> torch.Tensor:
+    """Memory for what a call writes; ``number`` as for :func:`random_tensor`."""
+    import torch
+
+    source = _source.get()
+    if source is not None:
+        return source(shape, dtype, -number)
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 def repeated(shape: tuple[int, ...], numbers: torch.Tensor) -> torch.Tensor:

@@ -83,17 +83,17 @@ class Linear(Operator):
         b = random_tensor((d["N"],), point, device, seed=3) if point.flag["bias"] else None
         call: Callable[..., Any] = linear
         operands: tuple[torch.Tensor | None, ...] = (x, w, b)
-        places = 0, 1
+        weight, inputs = 1, (0,) if b is None else (0, 2)
         if point.flag["layout"] == "nn" and b is None:
             call, operands = torch.mm, (x, w)
         elif point.flag["layout"] == "nn":
-            call, operands, places = torch.addmm, (b, x, w), (1, 2)
+            call, operands, weight, inputs = torch.addmm, (b, x, w), 2, (0, 1)
         how = str(point.flag.get("compiled", "none"))
         if how != "none":
             call = _compiled(call, operands, padded=how == "padded")
         if offset:  # their address is what is measured: they stay where they are
             return Prepared(call, operands)
-        return Prepared(call, operands, inputs=places[:1], weights=places[1:])
+        return Prepared(call, operands, inputs, weights=(weight,))
 
 
 _COMPILED = count()

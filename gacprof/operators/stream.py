@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Flag, Point
-from gacprof.operators.base import Operator, Prepared, itemsize, random_tensor
+from gacprof.operators.base import Operator, Prepared, itemsize, random_tensor, written_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -57,13 +57,13 @@ class Stream(Operator):
                 f"{self.name} is a Triton kernel and Triton is not installed: "
                 "pip install gacprof[triton]"
             ) from None
-        matrix = random_tensor((point.dim["rows"], point.dim["K"]), point, device, seed=1)
-        if self.name == "row_copy":
-            target = torch.empty_like(matrix)
-        else:
-            target = torch.empty(point.dim["rows"], dtype=torch.float32, device=device)
+        rows, K = point.dim["rows"], point.dim["K"]
+        matrix = random_tensor((rows, K), point, device, seed=1)
+        copies = self.name == "row_copy"
+        shape, dtype = ((rows, K), matrix.dtype) if copies else ((rows,), torch.float32)
+        target = written_tensor(shape, dtype, device, number=2)
         call = stream_triton.launching(self.name, bool(point.flag["specialise"]))
-        return Prepared(call, (matrix, target), weights=(0,))
+        return Prepared(call, (matrix, target), weights=(0,), outputs=(1,))
 
 
 def _elements(point: Point) -> int:

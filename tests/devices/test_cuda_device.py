@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from simulated_cuda import opened, simulated
+from simulated_gpu import SimulatedGpu, installed, opened
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
@@ -14,8 +14,8 @@ from gacprof.sweeping.suite import parse_suite
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    with simulated(monkeypatch) as made:
+def gpu():
+    with installed(SimulatedGpu()) as made:
         yield made
 
 

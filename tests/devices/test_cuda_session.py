@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from simulated_cuda import EVENT_NS, GAP_NS, MISS_NS, PAGE, opened, simulated
+from simulated_gpu import EVENT_NS, GAP_NS, MISS_NS, PAGE, SimulatedGpu, installed, opened
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
@@ -19,8 +19,8 @@ GRAPH_US = 10.0 + GAP_NS / 1e3
 
 
 @pytest.fixture
-def gpu(monkeypatch):
-    with simulated(monkeypatch) as made:
+def gpu():
+    with installed(SimulatedGpu()) as made:
         yield made
 
 
@@ -77,34 +77,37 @@ def test_warm_operands_are_in_cache_whatever_ran_before(gpu):
     assert warm[0] == cold[0] == pytest.approx(200.8)
 
 
-def test_runs_are_long_enough_for_events_and_bounded(gpu):
-    gpu.cost = lambda name, operands: {64: 500, 80: 10_000, 96: 900_000}.get(
-        operands[0].shape[-1], 1_000
-    )
-    session = opened().session(slots(64, 80, 96))
-    assert [session._runs[i].calls for i in range(3)] == [64, 14, 1]
+@pytest.mark.parametrize(("costs_us", "calls"), [
+    ([0.5, 0.5, 0.5], 64), ([10, 10, 10], 14), ([900, 900, 900], 1), ([10, 10, 900], 3),
+])  # fmt: skip
+def test_runs_are_long_enough_for_events_and_bounded(gpu, costs_us, calls):
+    sizes = dict(zip((64, 80, 96), costs_us, strict=True))
+    gpu.cost = lambda name, operands: 1e3 * sizes.get(operands[0].shape[-1], 1)
+    session = opened().session(slots(*sizes))
+    assert {session._captured[i].run.calls for i in range(3)} == {calls}
+
+
+def calls_of(session):
+    return {one.run.calls for one in session._captured.values()}
 
 
 def test_a_session_has_a_budget_of_graph_nodes(gpu, monkeypatch):
     monkeypatch.setattr("gacprof.devices.cuda_session.NODE_BUDGET", 60)
-    session = opened().session(slots(64, 65, 66))
-    assert {run.calls for run in session._runs.values()} == {14}
-    session = opened().session(slots(64, 65, 66, 67, 68, 69))
-    assert {run.calls for run in session._runs.values()} == {4}
+    assert calls_of(opened().session(slots(64, 65, 66))) == {14}
+    assert calls_of(opened().session(slots(64, 65, 66, 67, 68, 69))) == {4}
 
 
-def test_open_sessions_share_what_nodes_a_device_can_hold(gpu, monkeypatch):
+def test_sessions_share_what_nodes_a_device_can_hold(gpu, monkeypatch):
     monkeypatch.setattr("gacprof.devices.cuda_session.DEVICE_NODES", 80)
     device = opened()
-    first = device.session(slots(64))
-    second = device.session(slots(64))
-    assert [made._runs[0].calls for made in (first, second)] == [14, 14]
-    third = device.session(slots(64))
-    assert third._runs[0].calls == 14 and device.open_nodes == 60
-    assert device.session(slots(64))._runs[0].calls == 4
-    for made in (first, second, third):
-        made.close()
-    assert device.open_nodes == 10
+    made = [device.session(slots(k)) for k in (64, 80, 96)]
+    assert all(calls_of(session) == {14} for session in made) and device.nodes == 60
+    made.append(device.session(slots(112)))
+    assert calls_of(made[-1]) == {4}
+    for session in made:
+        session.close()
+    device.session(slots(128))
+    assert device.nodes == 20
 
 
 def test_what_a_graph_adds_to_its_calls_is_told(gpu):
@@ -121,7 +124,7 @@ def test_heavy_points_rest_as_long_as_they_work(gpu):
     session = opened().session([Slot(heavy), Slot(light)])
     assert session.half_duty == {0}
     longest = max(event.end_ns - event.start_ns for event in gpu.log if "spin" in event.name)
-    worked_us = session._runs[0].total_us()
+    worked_us = session._captured[0].run.total_us()
     assert longest == pytest.approx(1e3 * worked_us, rel=0.05)
 
 
@@ -143,7 +146,7 @@ def test_cold_weights_are_not_in_cache_in_any_block(gpu):
 
 def test_every_call_of_a_cold_graph_reads_other_weights(gpu):
     session = opened().session([Slot(linear(64, cache="cold"))])
-    captured = addresses(gpu)[-session._runs[0].calls :]
+    captured = addresses(gpu)[-session._captured[0].run.calls :]
     weights = sorted(ranges[1] for ranges in captured)
     assert len(weights) > 10
     assert all(a + size <= b for (a, size), (b, _) in pairwise(weights))
@@ -156,7 +159,7 @@ def test_weights_that_share_an_arena_do_not_overlap_within_a_graph(gpu):
     point = operators.point("attention", dims, "float32", {"cache": "cold"})
     gpu.cost = lambda name, operands: 2_000
     session = opened().session([Slot(point)])
-    captured = addresses(gpu, "scaled_dot_product_attention")[-session._runs[0].calls :]
+    captured = addresses(gpu, "scaled_dot_product_attention")[-session._captured[0].run.calls :]
     read = sorted(operand for ranges in captured for operand in ranges[1:])
     assert len(read) >= 10
     assert all(a + size <= b for (a, size), (b, _) in pairwise(read))
@@ -165,9 +168,9 @@ def test_weights_that_share_an_arena_do_not_overlap_within_a_graph(gpu):
 def test_warm_operands_of_all_sizes_begin_at_one_address_a_replicates_at_another(gpu):
     session = opened().session([*slots(64, 80), Slot(linear(64), replicate=True)])
     begins = {}
-    for place, run in session._runs.items():
+    for place, one in session._captured.items():
         before = len(gpu.launched)
-        run._work.calls[0]()
+        one.run._work.calls[0]()
         (_, ranges) = gpu.launched[before]
         begins[place] = [first for first, _ in ranges]
     assert begins[0] == begins[1]
@@ -257,15 +260,16 @@ def test_a_lack_of_memory_is_told_in_one_line_and_memory_given_back(gpu):
     gpu.fails = when(80, OUT_OF_MEMORY)
     session = opened().session(slots(64, 80))
     assert session.failed == {1: "out of GPU memory (tried to allocate 2.00 GiB)"}
-    assert gpu.emptied == 1
+    assert gpu.emptied
 
 
 def test_memory_that_torch_holds_in_reserve_counts_as_free(gpu):
-    """1 GiB is free, 5 more are torch's and unused."""
     device = opened()
+    held = [torch.empty(1 << 30, dtype=torch.int8) for _ in range(6)]
+    with pytest.raises(MeasurementError, match=r"need 5.0 GiB, the GPU has 2.0 GiB free"):
+        device.check_memory(5 << 30)
+    del held
     device.check_memory(5 << 30)
-    with pytest.raises(MeasurementError, match=r"need 6.0 GiB, the GPU has 6.0 GiB free"):
-        device.check_memory(6 << 30)
 
 
 def test_what_spoils_the_context_is_the_last_to_fail(gpu):
@@ -296,7 +300,7 @@ def test_a_call_that_no_graph_can_capture_is_timed_by_events_and_says_so(gpu, ex
     gpu.refuses_capture = when(80, RuntimeError("operation not permitted when capturing\nmore"))
     session = opened().session(slots(64, 80))
     assert not session.failed
-    assert [type(session._runs[i]) for i in (0, 1)] == [GraphRun, LaunchedRun]
+    assert [type(session._captured[i].run) for i in (0, 1)] == [GraphRun, LaunchedRun]
     assert session.remarks() == {
         1: "timed by events, no CUDA graph can capture it: operation not permitted when capturing"
     }
@@ -312,7 +316,7 @@ def test_a_call_that_waits_for_the_device_is_never_captured(gpu):
 
     gpu.fails = waits
     session = opened().session(slots(80))
-    assert isinstance(session._runs[0], LaunchedRun) and gpu.captures == 0
+    assert isinstance(session._captured[0].run, LaunchedRun) and gpu.captures == 0
     assert "synchronizing CUDA operation" in session.remarks()[0]
 
 
@@ -335,11 +339,3 @@ def test_memory_that_runs_out_in_a_block_fails_that_slot_alone(gpu):
     gpu.fails = when(80, OUT_OF_MEMORY)
     block = session.block([1, 0])
     assert list(by_slot(block)) == [0] and "out of GPU memory" in block.failed[1]
-
-
-def test_a_closed_session_holds_neither_graphs_nor_memory(gpu):
-    session = opened().session(slots(64, 80))
-    graphs = [run._graph for run in session._runs.values()]
-    session.close()
-    assert all(graph.nodes is None for graph in graphs) and not session._runs
-    assert gpu.emptied == 1

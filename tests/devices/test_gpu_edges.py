@@ -153,6 +153,7 @@ def counted(**by_field):
 
 def test_a_block_is_throttled_by_what_has_grown_while_it_ran():
     nvml = fake_nvml()
+    nvml.nvmlSystemGetDriverVersion = lambda: b"580.159.04"
     reader = telemetry(nvml)
     nvml.nvmlDeviceGetFieldValues = counted(f74=5_000_000, f269=700)
     before = reader.slowed_ns()

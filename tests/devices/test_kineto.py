@@ -6,10 +6,19 @@ import sys
 
 import pytest
 import torch
-from simulated_cuda import SPIN, kineto_event
+from simulated_gpu import SPIN, kineto_event
 
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.kineto import SETTINGS, Traced, calls, device_events, span_us, trace, typical
+from gacprof.devices.kineto import (
+    SETTINGS,
+    Traced,
+    calls,
+    device_events,
+    recorded,
+    span_us,
+    trace,
+    typical,
+)
 
 
 def events(*names_and_times):
@@ -106,4 +115,6 @@ def test_a_machine_that_cannot_trace_says_so():
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     with pytest.warns(UserWarning, match="CUDA"), pytest.raises(MeasurementError, match="profiler"):
+        recorded(lambda: None)
+    with pytest.raises(MeasurementError, match="there is no CUDA device"):
         trace(lambda: None)

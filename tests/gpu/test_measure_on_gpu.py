@@ -57,7 +57,7 @@ def session(device: CudaDevice, *points: Point) -> CudaSession:
 
 def medians(made: CudaSession, blocks: int = BLOCKS) -> dict[int, float]:
     """Microseconds by slot, over blocks in alternating order."""
-    order = list(made._runs)
+    order = list(made._captured)
     found: dict[int, list[float]] = {place: [] for place in order}
     for number in range(blocks):
         for timed in made.block(order if number % 2 else order[::-1]).calls:

@@ -21,12 +21,7 @@ def kernels_of(call) -> list[str]:  # type: ignore[no-untyped-def]
     """Names of the kernels of one call, in launch order, after a warm-up."""
     call()
     torch.cuda.synchronize()
-
-    def run() -> None:
-        call()
-        torch.cuda.synchronize()
-
-    return [event.name for event in sorted(trace(run), key=lambda event: event.start_ns)]
+    return [event.name for event in trace(call)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

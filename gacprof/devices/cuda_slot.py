@@ -1,0 +1,130 @@
+"""One slot on a GPU: its call warmed up and roughly timed, and what it is once captured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gacprof import operators
+from gacprof.devices.cuda_graph import LaunchedRun, TimedRun, Work
+from gacprof.devices.device import Slot
+from gacprof.devices.memory import BoundCall, Placement
+from gacprof.operators.base import operands_from
+
+if TYPE_CHECKING:
+    from gacprof.devices.cuda import CudaDevice
+    from gacprof.operators.base import Prepared
+
+WARM_UP_CALLS = 3
+ROUGH_CALLS = 4
+TARGET_US, LONGEST_US = 150.0, 3_000.0
+"""Of all calls of a run: events step by half a microsecond, a third of a per cent of the first. A
+curve's longest run takes at most the second, unless a single call does."""
+MOST_CALLS = 64
+"""Of a run, however short they are."""
+HEAVY_INTENSITY = 100.0
+"""Operations a byte: from about half the ridge of the chips in :mod:`.datasheet` on, arithmetic at
+full speed may reach the power cap, and then what runs before a call decides its clock. Such calls
+are followed by as long a rest."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A slot that can be called: one call takes the device ``us`` microseconds or so and the host
+    ``enqueue_us``. ``most_calls`` are what a run may hold: cold ones must all read other weights,
+    of ``weight_bytes`` at most."""
+
+    slot: Slot
+    placement: Placement
+    us: float
+    enqueue_us: float
+    weight_bytes: int
+    most_calls: int
+
+    @property
+    def cold(self) -> bool:
+        return self.slot.point.flag.get("cache") == "cold"
+
+    @property
+    def heavy(self) -> bool:
+        """Whether its arithmetic may reach the power cap."""
+        point = self.slot.point
+        operator = operators.get(point.operator)
+        return operator.flops(point) >= HEAVY_INTENSITY * operator.bytes_moved(point)
+
+    def precision(self) -> None:
+        operators.set_precision(self.slot.point)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A slot that can be launched, in runs of ``calls`` calls, fewer where the host launches them.
+    ``half`` holds half as many; ``growths`` says in which memory the operands lie."""
+
+    ready: Ready
+    run: TimedRun
+    half: TimedRun | None
+    calls: int
+    remark: str
+    growths: int
+
+    @property
+    def current(self) -> bool:
+        """Whether calls bound now would find their operands at the same addresses."""
+        return self.growths == self.ready.placement.growths
+
+
+def prepare(device: CudaDevice, slot: Slot) -> Ready:
+    """Warm the slot's call up, on operands that any others may share; then give it its own.
+
+    Raises :class:`MeasurementError` or ``RuntimeError`` for a slot that does not work.
+    """
+    point = slot.point
+    operator = operators.get(point.operator)
+    device.check_memory(operator.bytes_moved(point))
+    operators.set_precision(point)
+    with operands_from(device.arenas.view):
+        prepared = operator.prepare(point, device.torch_device)
+    enqueue_us = min(_enqueued_us(device, prepared) for _ in range(WARM_UP_CALLS))
+    cold = point.flag.get("cache") == "cold"
+    placement = device.arenas.place(prepared, slot.replicate, cold, device.cold_bytes)
+    us = _rough_us(device, placement.bind(), enqueue_us, cold)
+    weights = [w.nbytes for i in prepared.weights if (w := prepared.operands[i]) is not None]
+    most = device.most_cold_bytes // max(1, sum(weights)) if cold else MOST_CALLS
+    return Ready(
+        slot, placement, us, enqueue_us, max(weights, default=0),
+        max(1, min(MOST_CALLS, most)),
+    )  # fmt: skip
+
+
+def calls_of_runs(ready: Sequence[Ready]) -> int:
+    """How many calls each run of a curve holds: the same number for all. A run's events and its
+    first call add a microsecond or two, so that runs of one and of two calls would differ by their
+    number. As many as the shorter calls need, and no more than the longest allow."""
+    if not ready:
+        return 1
+    by_time = sorted(one.us for one in ready)
+    wanted = round(TARGET_US / by_time[len(by_time) // 4])
+    bounds = (LONGEST_US / by_time[-1], *(one.most_calls for one in ready))
+    return max(1, int(min(wanted, *bounds)))
+
+
+def _enqueued_us(device: CudaDevice, call: Prepared) -> float:
+    """How long the host takes to enqueue a call. Waits for the device, so that a call that fails
+    there is known for the culprit."""
+    start = time.perf_counter_ns()
+    call()
+    enqueued = time.perf_counter_ns()
+    device.synchronise()
+    return (enqueued - start) / 1e3
+
+
+def _rough_us(device: CudaDevice, call: BoundCall, enqueue_us: float, cold: bool) -> float:
+    """About how long a call takes: a cold one once, since a second would find its weights."""
+    calls = 1 if cold else ROUGH_CALLS
+    run = LaunchedRun(Work((call,) * calls, device.flush if cold else call), enqueue_us)
+    run.launch()
+    device.synchronise()
+    return max(run.total_us() / calls, 1e-3)

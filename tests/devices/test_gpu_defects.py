@@ -1,0 +1,244 @@
+"""What would have cost the first hour on a GPU, each shown on the simulated one.
+
+Numbered as in the review that found them; N2 (curves that vanish from a map) is the map's, and N5
+(the script of the first hour) has tests of its own.
+"""
+
+import pytest
+import torch
+from simulated_gpu import EVENT_NS, SimulatedGpu, installed, opened
+
+from gacprof import operators
+from gacprof.core.errors import MeasurementError
+from gacprof.devices.device import Slot
+from gacprof.devices.memory import Arenas
+from gacprof.devices.nvml import Telemetry
+from gacprof.devices.worker import SLOTS_IN_TIME, IsolatedDevice
+from gacprof.operators.base import Prepared
+
+
+@pytest.fixture
+def gpu():
+    with installed(SimulatedGpu()) as made:
+        yield made
+
+
+def linear(k, m=64, n=64, dtype="float16", **flags):
+    return operators.point("linear", {"M": m, "N": n, "K": k}, dtype, flags)
+
+
+def slots(*sizes, **more):
+    return [Slot(linear(k, **more)) for k in sizes]
+
+
+def times(session, *order):
+    return {timed.slot: timed.us for timed in session.block(order).calls}
+
+
+@pytest.mark.parametrize("release", [(2, 11), (2, 12), (2, 14)])
+def test_n1_closing_one_session_leaves_the_others_graphs_their_workspace(gpu, release):
+    gpu.release = release
+    device = opened()
+    first, second = device.session(slots(64, 80)), device.session(slots(96, 112))
+    second.close()
+    assert len(times(first, 0, 1)) == 2
+    assert len(times(device.session(slots(96, 128)), 0, 1)) == 2 and len(times(first, 1)) == 1
+
+
+@pytest.mark.parametrize("release", [(2, 11), (2, 12)])
+def test_n1_a_capture_that_fails_leaves_the_others_graphs_their_workspace(gpu, release):
+    gpu.release = release
+    gpu.refuses_capture = lambda name, operands: (
+        RuntimeError("not permitted")
+        if name == "linear" and operands[0].shape[1] in (80, 128)
+        else None
+    )
+    device = opened()
+    first = device.session(slots(64, 80, 96))
+    device.session(slots(112, 128))
+    assert set(first.remarks()) == {1} and len(times(first, 0, 1, 2)) == 3
+
+
+def test_n1_graphs_are_given_back_once_no_session_needs_them(gpu):
+    gpu.release = (2, 12)
+    device = opened()
+    device.session(slots(64, 80)).close()
+    device.session(slots(96)).close()
+    assert set(device.captured) == {(Slot(linear(96)), 0, 0)}
+    device.close()
+    assert not device.captured and not device.graphs and device.nodes == 0
+
+
+def test_n3_copies_share_their_target(gpu):
+    """Forty-nine copies of half a GiB on a GPU of eight: in and out, and room to spare."""
+    points = [
+        operators.point("row_copy", {"rows": 32768, "K": k}, "float32") for k in range(4064, 4113)
+    ]
+    device = opened()
+    sessions = [device.session([Slot(p) for p in points[i::7]]) for i in range(7)]
+    assert not any(session.failed for session in sessions)
+    assert gpu.memory.peak < 4 << 30
+
+
+def test_n3_a_lack_of_memory_is_tried_again_once_torch_has_given_back_its_cache(gpu):
+    """Memory that torch holds in pieces too small for a call counts as free, and is no use."""
+    free = gpu.memory.empty_cache
+    gpu.fails = lambda name, operands: (
+        torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        if name == "linear" and operands[0].shape[1] == 80 and not gpu.emptied
+        else None
+    )
+    session = opened().session(slots(64, 80))
+    gpu.memory.empty_cache = free
+    assert not session.failed and len(times(session, 0, 1)) == 2
+
+
+def test_n4_a_session_takes_over_what_an_earlier_one_captured(gpu):
+    """What a refined axis does: both ends, then one dim more each round, twelve rounds."""
+    device = opened()
+    device.session(slots(64, 80)).close()
+    captured, traced = gpu.captures, gpu.traces
+    for last in range(65, 77):
+        session = device.session(slots(64, *range(65, last + 1), 80))
+        assert len(times(session, *range(last - 62))) == last - 62
+        session.close()
+    assert gpu.captures - captured == 12
+    assert gpu.traces - traced == 12 and len(session.kernels()) == 14
+
+
+def test_n4_what_lies_in_memory_that_an_arena_left_is_captured_anew(gpu):
+    """Else dims captured before and after would differ by their address."""
+    device = opened()
+    device.session(slots(64, 80)).close()
+    session = device.session(slots(64, 80, 8192))
+    weights = {
+        one.run._work.calls[0].__closure__[1].cell_contents[1].untyped_storage()._cdata
+        for one in session._captured.values()
+    }
+    assert len(weights) == 1 and len(times(session, 0, 1, 2)) == 3
+
+
+def test_n4_a_later_round_has_as_many_calls_a_run_as_the_first(gpu):
+    gpu.cost = lambda name, operands: 40_000 if operands[0].shape[-1] <= 80 else 110_000
+    device = opened()
+    first = device.session(slots(64, 80))
+    calls = {one.run.calls for one in first._captured.values()}
+    first.close()
+    later = device.session(slots(64, 80, 96, 112, 128, 144))
+    assert {one.run.calls for one in later._captured.values()} == calls
+
+
+KINDS = [
+    ("linear", {"M": 64, "N": 64, "K": 64}, {"bias": True}),
+    ("linear", {"M": 64, "N": 64, "K": 64}, {"bias": True, "layout": "nn"}),
+    ("linear", {"M": 64, "N": 64, "K": 64}, {"cache": "cold", "bias": True}),
+    ("attention", {"heads": 4, "q_len": 64, "head_dim": 64}, {"mask": "float"}),
+    ("attention", {"heads": 4, "q_len": 64, "head_dim": 64}, {"cache": "cold", "layout": "bshd"}),
+    ("bmm", {"batch": 4, "M": 64, "N": 64, "K": 64}, {"layout": "tn"}),
+    ("experts", {"experts": 4, "tokens": 64, "N": 64, "K": 64}, {"call": "loop"}),
+    ("row_sum", {"rows": 64, "K": 64}, {}),
+    ("row_copy", {"rows": 64, "K": 64}, {}),
+]
+
+
+@pytest.mark.parametrize(("operator", "dims", "flags"), KINDS)
+@pytest.mark.parametrize("replicate", [False, True])
+def test_n6_operands_of_a_call_share_no_memory(gpu, operator, dims, flags, replicate):
+    """The simulated GPU refuses a kernel whose operands overlap, from the warm-up on."""
+    point = operators.point(operator, dims, "float16", flags)
+    session = opened().session([Slot(point, replicate)])
+    assert not session.failed and len(times(session, 0)) == 1
+
+
+def test_n6_a_call_that_is_given_one_piece_of_memory_twice_is_refused():
+    x = torch.randn(64, 64)
+    made = Arenas(torch.device("cpu")).place(Prepared(torch.mm, (x, x[8:16])), False, False, 0)
+    with pytest.raises(MeasurementError, match="operands 0 and 1 of a call share memory"):
+        made.bind()
+
+
+def test_n7_dims_of_a_curve_are_timed_in_runs_of_one_length(gpu):
+    """Near 100 µs a rough time that is a per cent off made runs of one call and of two, which
+    differed by half of what a run's events add."""
+    gpu.jitter = 0.02
+    gpu.cost = lambda name, operands: 99_500
+    session = opened().session(
+        [*slots(*range(64, 96)), *(Slot(linear(k), True) for k in range(64, 96))]
+    )
+    assert len({one.run.calls for one in session._captured.values()}) == 1
+    gpu.jitter = 0.0
+    told = times(session, *range(64))
+    assert max(told.values()) - min(told.values()) < EVENT_NS / 1e3 / 2
+
+
+@pytest.mark.parametrize("driver", ["575.51.03", "580.65.06", "580.159.04", "590.44.01"])
+def test_n8_a_slowdown_is_read_from_the_drivers_own_counter(gpu, driver):
+    """The numbers of these counters are, to other drivers, settings of power smoothing."""
+    gpu.driver = driver
+    reader = Telemetry(0)
+    assert "hardware thermal slowdown" in reader.slowed_ns()
+    before = reader.slowed_ns()
+    gpu.synchronisations += 1_000
+    assert reader.slowed_since(before, 0.05) == ""
+    gpu.slowed_ns += 10_000_000
+    assert reader.slowed_since(before, 0.05) == "software power cap"
+
+
+def test_n8_a_driver_that_counts_no_causes_tells_of_the_policies(gpu):
+    gpu.driver = "570.172.08"
+    assert set(Telemetry(0).slowed_ns()) == {"software power cap", "thermal slowdown"}
+
+
+def test_n8_a_power_capped_block_says_so(gpu):
+    gpu.heavy, gpu.power_cap = lambda name, operands: name == "linear", 0.2
+    gpu.cost = lambda name, operands: 400_000
+    session = opened().session(slots(1024, 1040, m=1024, n=1024))
+    for _ in range(200):
+        block = session.block([0, 1])
+    assert block.throttled == "software power cap"
+
+
+def test_n9_a_trace_of_ones_own_survives_a_tracer_that_drops_the_first_records(gpu):
+    gpu.loses = lambda events, traces: events[40:]
+    x = torch.ones(64)
+    for _ in range(3):
+        assert [event.name for event in opened().tracer.during(lambda: x.add_(1))] == ["add_"]
+
+
+def test_n9_a_trace_that_lost_its_marks_says_so(gpu):
+    gpu.loses = lambda events, traces: events[-1:]
+    with pytest.raises(MeasurementError, match="the trace lost events"):
+        opened().tracer.during(lambda: None)
+
+
+def test_n10_a_call_without_memory_in_a_trace_costs_its_own_names_only(gpu):
+    gpu.fails = lambda name, operands: (
+        torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        if gpu._tracing and name == "linear" and operands[0].shape[1] == 80
+        else None
+    )
+    device = opened()
+    session = device.session(slots(64, 80, 96))
+    assert set(session.kernels()) == {0, 2} and device.tracer.why_not == "" and not session.failed
+    gpu.fails = lambda name, operands: None
+    assert set(device.session(slots(80)).kernels()) == {0}  # asked again: it was not known
+
+
+def test_n11_making_a_curve_ready_may_take_longer_the_more_slots_it_has(monkeypatch):
+    """Each new shape of attention costs cuDNN 0.4 s."""
+    asked = []
+    device = object.__new__(IsolatedDevice)
+    device._timeout_s, device._sessions, device.generation = 60.0, 0, 0
+    monkeypatch.setattr(device, "_running", lambda: None)
+    monkeypatch.setattr(device, "_ask_for_slots", lambda message, limit_s: asked.append(limit_s))
+    monkeypatch.setattr("gacprof.devices.worker._RemoteSession", lambda *_: None)
+    for count in (1, SLOTS_IN_TIME, 4 * SLOTS_IN_TIME):
+        device.session(slots(*range(64, 64 + count)))
+    assert asked == [60.0, 60.0, 240.0]
+
+
+def test_n11_plans_are_made_before_anything_is_timed(gpu):
+    gpu.plan_ns = 440_000_000
+    point = operators.point("attention", {"heads": 4, "q_len": 64, "head_dim": 64}, "float16")
+    session = opened().session([Slot(point)])
+    assert gpu.plans == 1 and times(session, 0)[0] < 50
