@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Torch is imported only when a verb needs it.
 
-Exit codes: 0 fine, 1 findings (misaligned, verify failed), 2 bad input, 130 interrupted.
+Exit codes: 0 fine, 1 findings (misaligned, verify failed), 2 bad input, 70 a fault (out of memory,
+or a bug of ours), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gacprof.cli import compressing, evaluating, evidence, maps, measuring, models, planning
 from gacprof.cli.printing import complain, print_json
-from gacprof.core.errors import GacprofError
+from gacprof.core.errors import GacprofError, first_line, is_out_of_memory
 from gacprof.devices.threads import short_waits
 
 app = typer.Typer(
@@ -54,26 +58,73 @@ def options(
     """Which tensor dimensions your GPU serves well, why, and how to move a model onto them."""
 
 
+FAULT = 70
+"""EX_SOFTWARE of sysexits.h."""
+
+PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+
+TRACEBACK = "GACPROF_TRACEBACK"
+"""Set in the environment, it shows where a fault came from."""
+
+
 def main(verbs: typer.Typer = app) -> None:
-    """Run a command line, by default ours; every foreseeable failure is one line on stderr."""
+    """Run a command line, by default ours; every failure is one line on stderr."""
     short_waits()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # the libraries' advice is to their callers
     try:
         code = _command(verbs)(prog_name=verbs.info.name, standalone_mode=False)
-    except GacprofError as error:
-        _failed(type(error).__name__, str(error))
-        code = error.exit_code
-    except KeyboardInterrupt:  # before typer is at work; later it gives 130 itself
-        complain("interrupted")
-        code = 130
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = 0
-    except OSError as error:
-        _failed("OSError", f"{error.filename or 'the system'}: {error.strerror or error}")
-        code = 2
-    except Exception as error:
-        code = _usage(error, verbs.info.name)
+    except BaseException as error:
+        code = _code_of(error, verbs.info.name)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """What is left to be written goes nowhere, so that the interpreter's own flush cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _code_of(error: BaseException, name: object) -> int:
+    """The exit code, once the failure was told."""
+    match error:
+        case GacprofError():
+            _failed(type(error).__name__, str(error))
+            return error.exit_code
+        case KeyboardInterrupt():  # before typer is at work; later it gives 130 itself
+            complain("interrupted")
+            return 130
+        case OSError():
+            place = os.fsdecode(error.filename) if error.filename else "the system"
+            _failed("OSError", f"{place}: {error.strerror or error}")
+            return 2
+        case Exception() if hasattr(error, "format_message"):
+            return _usage(error, name)
+        case Exception():
+            _failed("Fault", _fault(error))
+            return FAULT
+    raise error  # SystemExit and the like
+
+
+def _fault(error: Exception) -> str:
+    """What nobody foresaw, in a line that says where; out of memory in words of its own."""
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+    said = f"{type(error).__name__}: {first_line(error)}"[:300]
+    if is_out_of_memory(error):
+        return f"out of memory ({said}): take fewer tokens, a smaller batch or dtype, or one model"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [(frame.filename.removeprefix(PACKAGE), frame.lineno) for frame in frames
+           if frame.filename.startswith(PACKAGE)]  # fmt: skip
+    place = " at {}:{}".format(*own[-1]) if own else ""
+    return f"a fault of gacprof's own, {said}{place}: please report it ({TRACEBACK}=1 shows more)"
 
 
 @cache
@@ -83,13 +134,11 @@ def _command(verbs: typer.Typer) -> Callable[..., Any]:
 
 
 def _usage(error: Exception, name: object) -> int:
-    """Usage errors are reported in their own words, in one line; anything else is a bug of ours.
+    """Usage errors are reported in their own words, in one line.
 
     A bare ``gacprof`` is an error whose text is the help: that is printed as it stands.
     """
-    message = getattr(error, "format_message", None)
-    if message is None:
-        raise error
+    message: Callable[[], str] = error.format_message  # type: ignore[attr-defined]
     if type(error).__name__ == "NoArgsIsHelpError":  # typer brings its own copy of click's
         print(message())
         return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ from rich.table import Table
 from typer import Option
 
 from gacprof.core import Progress
+from gacprof.core.files import json_text
 from gacprof.core.formatting import visible
 
 WIDTH_UNSEEN = 2000
@@ -68,7 +68,8 @@ def print_json(data: Any, name: str = "") -> None:
     id of its own keeps it."""
     named = {"schema": f"gacprof.{name}/1"} if name else {}
     whole = [named | entry for entry in data] if isinstance(data, list) else named | data
-    print(json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False))
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json_text(whole, ascii_only=not unicode))
 
 
 def emit(found: Any, as_json: bool, show: Callable[..., None], *more: Any) -> None:

@@ -63,3 +63,10 @@ def first_line(error: BaseException) -> str:
 def why_unreadable(error: OSError | ValueError) -> str:
     """Why a file cannot be read, for a message that names the file already."""
     return (isinstance(error, OSError) and error.strerror) or first_line(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a process or a GPU had too little memory. torch tells of the CPU's by a
+    ``RuntimeError`` (c10/core/impl/alloc_cpu.cpp)."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))

@@ -104,7 +104,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, json_text(data) + "\n")
+
+
+def json_text(data: Any, ascii_only: bool = False) -> str:
+    """``data`` as JSON. Halves of characters, which a path that is no UTF-8 has, are written as
+    ``\\udcff`` in letters: no reader takes them otherwise."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json_text(_without_halves(data), ascii_only)
+    return json.dumps(data, indent=1, allow_nan=False) if ascii_only else text
+
+
+def _without_halves(data: Any) -> Any:
+    """``data`` with halves of characters spelt out."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, Mapping):
+        return {_without_halves(key): _without_halves(value) for key, value in data.items()}
+    return list(map(_without_halves, data)) if isinstance(data, list | tuple) else data
 
 
 class Record:

@@ -7,12 +7,12 @@ them alike; tests pass the recording.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.plugins import brought
+from gacprof.core.plugins import brought, instance, naming
 from gacprof.core.points import Environment, Point
 
 
@@ -177,9 +177,9 @@ def open_device(name: str | None = None, timer: str = "auto") -> Device:
         from gacprof.devices.cuda import CudaDevice
 
         return CudaDevice(int(index or 0), timer)
-    opener = brought("devices").get(kind)
-    if opener is not None:
-        made: Device = opener(index)
-        return made
-    others = "".join(f", '{one}'" for one in brought("devices"))
+    openers: dict[str, Callable[[str], Any]] = brought("devices", lambda opener: opener)
+    if kind in openers:
+        with naming(f"the device '{name}' cannot be opened"):
+            return instance(openers[kind](index), Device)
+    others = "".join(f", '{one}'" for one in openers)
     raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:N'{others}")

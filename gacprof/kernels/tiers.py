@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from typing import ClassVar
 
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
-from gacprof.core.plugins import brought
+from gacprof.core.plugins import brought, instance
 from gacprof.core.points import BYTES_PER_ELEMENT
 
 
@@ -248,8 +249,10 @@ CHIPS = (
 def architectures() -> Mapping[str, Architecture]:
     """All that there are rules for, by name, oldest first; other packages' modules with ``CHIPS``
     too."""
-    others = [chip for module in brought("tiers").values() for chip in module.CHIPS]
-    found = {chip.name: chip for chip in (*CHIPS, *others)}
+    others = brought(
+        "tiers", lambda module: [instance(chip, Architecture) for chip in module.CHIPS]
+    )
+    found = {chip.name: chip for chip in (*CHIPS, *chain(*others.values()))}
     return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 
 from gacprof.core.errors import SuiteError
-from gacprof.core.plugins import brought
+from gacprof.core.plugins import brought, instance
 from gacprof.core.points import Flag, Point
 from gacprof.operators.attention import Attention
 from gacprof.operators.base import Operator, canonical, set_precision
@@ -29,8 +30,8 @@ OPERATORS: dict[str, Operator] = {
 def _take_in() -> None:
     """Operators of other packages: each an :class:`Operator`, or a module that defines some with
     :func:`gacprof.operator`."""
-    for found in brought("operators").values():
-        made = found() if isinstance(found, type) else found
+    found = brought("operators", lambda one: instance(one, Operator, ModuleType))
+    for made in found.values():
         if isinstance(made, Operator):
             OPERATORS.setdefault(made.name, made)
 

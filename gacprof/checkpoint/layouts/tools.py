@@ -26,7 +26,7 @@ from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.layout import Compressor
 from gacprof.checkpoint.layouts.linear import Linear, bias_of, factor_chains
 from gacprof.checkpoint.layouts.slicegpt import SliceGpt
-from gacprof.core.plugins import brought
+from gacprof.core.plugins import brought, instance
 
 
 class Asvd(Compressor):
@@ -104,4 +104,5 @@ _OWN: tuple[Compressor, ...] = (Palu(), Asvd(), SvdLlm(), SliceGpt(), LlmPruner(
 @cache
 def compressors() -> tuple[Compressor, ...]:
     """In order of asking; those of other packages, classes by entry points, come last."""
-    return (*_OWN, *(found() for found in brought("compressors").values()))
+    others = brought("compressors", lambda found: instance(found, Compressor))
+    return (*_OWN, *others.values())

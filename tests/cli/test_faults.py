@@ -1,0 +1,124 @@
+"""What nobody foresaw, and streams that are not as usual: one line, an exit code of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from decoders import write_decoder
+
+import gacprof
+from gacprof.demo.models import write_demo_checkpoint
+
+
+def command(*words: object, **env: str) -> dict:
+    path = [sys.executable, "-m", "gacprof", *map(os.fsencode, map(str, words))]
+    return {"args": path, "env": os.environ | env, "timeout": 120}
+
+
+def started(*words: object, **env: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(**command(*words, **env), capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError(5), "a fault of gacprof's own, KeyError: 5"),
+        (MemoryError(), "out of memory (MemoryError: MemoryError)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 bytes"), "out of memory"),
+        (RecursionError("maximum recursion depth exceeded"), "RecursionError"),
+    ],
+)
+def test_a_fault_is_one_line_and_is_not_taken_for_a_finding(run, monkeypatch, error, said):
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(gacprof, "verify", fails, raising=False)
+    shown = run("verify", "a", "b", "--json")
+    assert shown.code == 70 and said in shown.err and shown.err.count("\n") == 1
+    assert json.loads(shown.out)["kind"] == "Fault"
+    monkeypatch.setenv("GACPROF_TRACEBACK", "1")
+    assert "Traceback" in run("verify", "a", "b").err
+
+
+def test_closed_streams_take_nothing_and_nothing_lands_in_a_file(tmp_path):
+    folder = write_decoder(tmp_path / "model")
+    words = ["realign", folder, "--strategy", "minimal", "--out", tmp_path / "out"]
+
+    def closed() -> None:
+        for number in (0, 1, 2):
+            os.close(number)
+
+    done = subprocess.run(**command(*words), preexec_fn=closed)
+    assert done.returncode == 0
+    gacprof.realign_by_strategy(folder, "minimal", tmp_path / "again")
+    for file in (tmp_path / "again").glob("*.safetensors"):
+        assert file.read_bytes() == (tmp_path / "out" / file.name).read_bytes()
+
+
+def test_output_that_cannot_be_written_is_told():
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(**command("map", "list"), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert b"No space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_terminal_of_another_encoding_gets_escapes(encoding):
+    asked = ("map", "show", "a100-published", "--op", "attention")
+    plain, other = started(*asked), started(*asked, PYTHONIOENCODING=encoding)
+    assert plain.returncode == other.returncode == 0 and not other.stderr
+    assert "●" in plain.stdout.decode() and "\\u25cf" in other.stdout.decode(encoding)
+    data = started("map", "show", "a100-published", "--json", PYTHONIOENCODING=encoding)
+    whole = started("map", "show", "a100-published", "--json")
+    assert json.loads(data.stdout.decode(encoding)) == json.loads(whole.stdout)
+
+
+def test_paths_that_are_no_utf8_are_read_written_and_shown(tmp_path):
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xff"))
+    folder = write_decoder(tmp_path / "model", tokenizer="bytes").rename(odd)
+    known = write_demo_checkpoint(tmp_path / "known").rename(f"{odd}-known")
+    for words in (
+        ["diagnose", folder, "--map", "cpu-example"],
+        ["plan", known, "--map", "cpu-example", "--out", f"{odd}-plan.json"],
+        ["realign", folder, "--strategy", "minimal", "--out", f"{odd}-out"],
+        ["export", folder, "--to", "vllm", "--check", "tensors", "--out", f"{odd}-served"],
+    ):
+        for more in ([], ["--json"]):
+            done = started(*words, *more)
+            again = b"exists already" in done.stderr
+            assert again or (done.returncode in (0, 1) and not done.stderr), (words, done.stderr)
+            assert not more or json.loads(done.stdout.decode())
+
+
+@pytest.mark.parametrize(
+    ("group", "code", "told"),
+    [
+        ("compressors", "one = 5", "it is of type int, Compressor is needed"),
+        ("compressors", "def one(): raise ValueError('no')", "of type function, Compressor"),
+        ("devices", "def one(index): return 5", "it is of type int, Device is needed"),
+        ("devices", "def one(index): raise ValueError('no GPU')", "cannot be opened: no GPU"),
+        ("operators", "one = 5", "it is of type int, Operator or module is needed"),
+        ("tiers", "one = 5", "'int' object has no attribute 'CHIPS'"),
+        ("compressors", "raise SystemExit(3)", "cannot be loaded: 3"),
+    ],
+)
+def test_a_plug_in_of_the_wrong_kind_is_named(group, code, told, tmp_path):
+    (tmp_path / "theirs.py").write_text(code)
+    about = tmp_path / "theirs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[gacprof.{group}]\nmine = theirs:one\n")
+    asks = {
+        "compressors": ["diagnose", write_decoder(tmp_path / "model"), "--map", "cpu-example"],
+        "devices": ["sweep", "quick", "--device", "mine:0", "--out", tmp_path / "run"],
+        "operators": ["sweep", "--op", "other", "--axis", "K", "--range", "8:9", "--dry-run"],
+        "tiers": ["map", "rules", "--gpu", "h100", "--torch", "2.11", "--out", tmp_path / "m.json"],
+    }
+    done = started(*asks[group], PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr.decode() and done.stderr.count(b"\n") == 1
