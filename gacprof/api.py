@@ -463,15 +463,17 @@ def write_report(
     out: str | Path,
     *,
     cliff_map: str | Path | None = None,
-    diagnosis: Path | None = None,
-    plan: Path | None = None,
-    realigned: Path | None = None,
-    verification: Path | None = None,
-    bench: Path | None = None,
+    diagnosis: str | Path | Mapping[str, Any] | None = None,
+    plan: str | Path | None = None,
+    realigned: str | Path | Mapping[str, Any] | None = None,
+    verification: str | Path | Mapping[str, Any] | None = None,
+    bench: str | Path | Mapping[str, Any] | None = None,
     title: str | None = None,
 ) -> Path:
     """One HTML page, with its figures, in the folder ``out``, from what the other verbs left:
-    a map, a plan, and the JSON that they printed. Raises :class:`ReportError`."""
+    a map, a plan, and the JSON that they printed, as a file or as ``as_dict()`` gives it.
+
+    Raises :class:`ReportError`."""
     from jinja2 import UndefinedError
 
     from gacprof.cliffmap import CliffMap
@@ -493,21 +495,24 @@ def write_report(
     )
     try:
         return write_page(contents, out)
-    except (LookupError, TypeError, ValueError, AttributeError, UndefinedError) as error:
+    except (
+        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, UndefinedError,
+    ) as error:  # fmt: skip
         raise ReportError(
             f"a field of what is to be reported is missing or garbled ({first_line(error)}): give "
             "the files as the verbs wrote them"
         ) from None
 
 
-def _read(path: Path | None, key: str) -> dict[str, Any] | None:
-    """A verb's JSON from a file; another verb's has no ``key``."""
-    if path is None:
+def _read(found: str | Path | Mapping[str, Any] | None, key: str) -> dict[str, Any] | None:
+    """A verb's JSON from a file, or as it is; another verb's has no ``key``."""
+    if found is None:
         return None
+    name = "what was given" if isinstance(found, Mapping) else str(found)
     try:
-        data = read_json(path)
-    except (OSError, ValueError) as error:
-        raise ReportError(f"cannot read {path}: {why_unreadable(error)}") from None
-    if not isinstance(data, dict) or key not in data:
-        raise ReportError(f"{path} has no '{key}': it is not what this option takes")
-    return data
+        data = found if isinstance(found, Mapping) else read_json(Path(found))
+    except (OSError, ValueError, TypeError) as error:
+        raise ReportError(f"cannot read {name}: {why_unreadable(error)}") from None
+    if not isinstance(data, Mapping) or key not in data:
+        raise ReportError(f"{name} has no '{key}': it is not what this takes")
+    return dict(data)

@@ -16,6 +16,7 @@ def main() -> None:
         if caught is signal.default_int_handler:
             signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         _open_streams()
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # its advice is to its callers
         from gacprof.cli.app import main as run
 
         signal.signal(signal.SIGINT, caught)

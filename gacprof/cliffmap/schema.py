@@ -31,7 +31,7 @@ KIND = "[a-z][a-z0-9_-]{0,31}"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Device(_Strict):

@@ -24,7 +24,7 @@ from torch import nn
 
 from gacprof.checkpoint.load import tokenizer_beside
 from gacprof.core import files
-from gacprof.core.errors import CheckpointError, why_unreadable
+from gacprof.core.errors import CheckpointError, first_line, why_unreadable
 from gacprof.evaluation.models import vocabulary
 
 SAMPLE = 20_000
@@ -79,10 +79,16 @@ def common_tokenizer(
 def token_ids(tokenizer: Any, text: str) -> list[int]:
     """The ids of a text, behind the token that begins a text where the tokenizer sets one.
 
-    A token that ends a text is never set: what follows is what a model is asked for.
+    A token that ends a text is never set: what follows is what a model is asked for. Raises
+    :class:`CheckpointError` for a tokenizer that fails.
     """
-    ids: list[int] = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    begins = list(tokenizer("")["input_ids"])[:1]
+    try:
+        ids: list[int] = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        begins = list(tokenizer("")["input_ids"])[:1]
+    except Exception as error:  # its files are a checkpoint's, and can be wrong in any way
+        raise CheckpointError(
+            f"{tokenizer.name_or_path}: its tokenizer fails on the text: {first_line(error)}"
+        ) from None
     return [*begins, *ids] if begins == [tokenizer.bos_token_id] else ids
 
 

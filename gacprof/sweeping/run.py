@@ -6,7 +6,7 @@ A refusal names what differs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ def opened(store: RunFolder, header: dict[str, Any], resume: bool) -> Iterator[N
             "what was measured is kept, mend it and use --resume"
         ) from None
     finally:
-        store.close()
+        with suppress(OSError):  # of a full disk: what could not be written was told
+            store.close()
 
 
 def _check_free(store: RunFolder) -> None:

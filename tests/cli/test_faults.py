@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,18 @@ def test_output_that_cannot_be_written_is_told():
         done = subprocess.run(**command("map", "list"), stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1
     assert b"No space left on device" in done.stderr
+
+
+def test_a_disk_that_fills_in_mid_sweep_names_place_and_resume(tmp_path):
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+
+    words = ["sweep", "--op", "linear", "--axis", "K", "--range", "8:24", "--fixed", "M=16,N=16",
+             "--device", "cpu", "--out", tmp_path / "run"]  # fmt: skip
+    done = subprocess.run(**command(*words), preexec_fn=limited, capture_output=True)
+    assert done.returncode == 2, done.stderr
+    assert f"writing to {tmp_path / 'run'} failed: File too large" in done.stderr.decode()
+    assert b"--resume" in done.stderr and done.stderr.count(b"\n") == 1
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

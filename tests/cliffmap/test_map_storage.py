@@ -73,7 +73,13 @@ def test_a_cliff_that_runs_backwards(data, refused):
 def test_a_latency_that_is_no_positive_number(bad, data, refused):
     data["curves"][1]["points"]["median_us"][4] = bad
     message = refused(data)
-    assert "curves[1] (linear M" in message and "not a positive number" in message
+    assert "curves[1] (linear M" in message
+    assert "not a positive number" in message or "should be a finite number" in message
+
+
+def test_a_check_that_is_no_number(data, refused):
+    data["checks"] = [{"name": "carry-over", "effect": 0.1, "bound": float("inf"), "passed": True}]
+    assert "should be a finite number" in refused(data)
 
 
 def test_an_interval_that_does_not_hold_its_median(data, refused):
