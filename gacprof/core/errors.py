@@ -60,7 +60,7 @@ def first_line(error: BaseException) -> str:
     return line.partition("\\n")[0] if isinstance(error, GacprofError) else line
 
 
-def why_unreadable(error: OSError | ValueError) -> str:
+def why_unreadable(error: OSError | ValueError | TypeError) -> str:
     """Why a file cannot be read, for a message that names the file already."""
     return (isinstance(error, OSError) and error.strerror) or first_line(error)
 

@@ -43,7 +43,7 @@ def naming(what: str) -> Iterator[None]:
         raise GacprofError(f"{what}: {first_line(error)}") from None
 
 
-def instance(found: Any, *kinds: type[T]) -> T:
+def instance(found: Any, *kinds: type[Any]) -> Any:
     """``found``, or an instance of it where it is a class. Raises ``TypeError`` where that is none
     of ``kinds``."""
     one = found() if isinstance(found, type) else found

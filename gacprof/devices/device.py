@@ -180,6 +180,7 @@ def open_device(name: str | None = None, timer: str = "auto") -> Device:
     openers: dict[str, Callable[[str], Any]] = brought("devices", lambda opener: opener)
     if kind in openers:
         with naming(f"the device '{name}' cannot be opened"):
-            return instance(openers[kind](index), Device)
+            made: Device = instance(openers[kind](index), Device)
+            return made
     others = "".join(f", '{one}'" for one in openers)
     raise MeasurementError(f"unknown device '{name}': use 'cpu', 'cuda' or 'cuda:N'{others}")
