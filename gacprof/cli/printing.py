@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -69,7 +71,13 @@ def print_json(data: Any, name: str = "") -> None:
     named = {"schema": f"gacprof.{name}/1"} if name else {}
     whole = [named | entry for entry in data] if isinstance(data, list) else named | data
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json_text(whole, ascii_only=not unicode))
+    text = json_text(whole, ascii_only=not unicode)
+    print(re.sub(r"[^\x00-\x7e]", lambda found: _escaped(found[0]), text))
+
+
+def _escaped(letter: str) -> str:
+    """What a terminal would obey is escaped as JSON does it: it obeys more than ASCII's codes."""
+    return json.dumps(letter)[1:-1] if unicodedata.category(letter)[0] == "C" else letter
 
 
 def emit(found: Any, as_json: bool, show: Callable[..., None], *more: Any) -> None:

@@ -114,7 +114,6 @@ def _by_kernels(case: Case, d: int) -> Served:
         return Served("math", "measured", evidence=evidence)
     kernel = group.main
     backend = _BACKENDS.get(kernel.provider)
-    even_k = kernel.flag.get("even_k")
     return Served(
         backend,
         "measured",
@@ -122,7 +121,7 @@ def _by_kernels(case: Case, d: int) -> Served:
         # constant_pad_nd is a fill (or one pad kernel) and a copy
         pads=sum(before.role in ("fill", "pad") for before in group.before),
         template=kernel.template if backend == "flash" else None,
-        even_k=None if even_k is None else bool(even_k),
+        even_k=kernel.even_k,
         library=_LIBRARIES.get(kernel.family, "FlashAttention-2"),
         evidence=evidence,
         template_evidence=evidence,

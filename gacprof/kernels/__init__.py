@@ -8,7 +8,7 @@ dimension without a GPU. Nothing here needs a GPU, and nothing imports torch unt
 question is asked. :mod:`gacprof.explain` turns all of it into causes.
 """
 
-from gacprof.kernels.kernel import Kernel, Types
+from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import Group, attach, parse
 
-__all__ = ["Group", "Kernel", "Types", "attach", "parse"]
+__all__ = ["Group", "Kernel", "attach", "parse"]

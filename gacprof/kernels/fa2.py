@@ -129,10 +129,10 @@ def from_names(names: Iterable[str], torch: str, source: str) -> FlashTemplates:
     for kernel in map(parse, names):
         if kernel.family != "flash2" or kernel.role != "attention" or kernel.template is None:
             continue
-        if kernel.tile and "warps" in kernel.flag:
-            tiles = split if "split" in kernel.flag else forward
+        if kernel.tile and kernel.warps:
+            tiles = split if "splitkv" in kernel.name else forward
             rows, keys = kernel.tile[:2]
-            tiles.setdefault(kernel.template, set()).add((rows, keys, int(kernel.flag["warps"])))
+            tiles.setdefault(kernel.template, set()).add((rows, keys, kernel.warps))
     templates = tuple(sorted(forward.keys() | split.keys()))
     return FlashTemplates(torch, templates, _sorted(forward), _sorted(split), source)
 

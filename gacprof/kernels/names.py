@@ -1,247 +1,35 @@
 """Kernel names → identities, and the kernels of one call → groups.
 
-A name is taken apart (:mod:`signature`), the first row of the table that claims it says what family
-it is of, and that family's reader fills in the rest. A name that no row claims is ``unknown`` and
-kept. Nothing here raises: names come from libraries not yet written.
+The rows and patterns are data (``names.toml``). A name that no row claims is ``unknown`` and kept.
+Nothing here raises: names come from libraries not yet written.
 
-A row is provider, family, role and a pattern. The first pattern that is found in a name decides,
-so the specific stand before the general. A new source of kernels is its rows here and, if its
-names say more than the family, a reader (:mod:`word_names`, :mod:`template_names`).
+Groups of the patterns and what they become: ``arch`` (``80``, ``Sm90``, ``ampere``), ``tile``,
+``cluster``, ``mma`` (numbers), ``depth`` (K × stages), ``stages``, ``template``, ``warps``; the
+operands' type from ``dtype``, ``operands`` (run together, ``bf16f32``), ``letters`` (nvjet's) or
+the operation's letter ``op``; the multipliers' from ``math``, ``multipliers`` or ``products``;
+``alignment`` (elements), or ``align_bytes``, ``copied_bits`` and ``tma``, which give it in bytes.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from gacprof.core.files import Record
-from gacprof.kernels import template_names, word_names
-from gacprof.kernels.kernel import ARCHITECTURES, Fields, Kernel
-from gacprof.kernels.signature import LONGEST, Signature, take_apart
+from gacprof.core.formatting import visible
+from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.spelling import head_of, readable, without_arguments
 
-Reader = Callable[[Signature], Fields]
-
-
-class Family(NamedTuple):
-    """Names in whose path, or whole text, the pattern is found, and who reads them."""
-
-    provider: str
-    family: str
-    role: str
-    pattern: re.Pattern[str]
-    on_text: bool
-    read: Reader
-
-    def claims(self, signature: Signature) -> bool:
-        searched = signature.text if self.on_text else signature.path
-        return self.pattern.search(searched) is not None
-
-
-def _read_xmma(signature: Signature) -> Fields:
-    """There are both words and C++ templates of this family."""
-    templated = "::" in signature.path
-    return (template_names.read_cta_tile if templated else word_names.read_xmma)(signature)
-
-
-_READERS: Mapping[str, Reader] = {
-    "nvjet": word_names.read_nvjet,
-    "xmma": _read_xmma,
-    "native": word_names.read_named,
-    "native_conv": word_names.read_named,
-    "named": word_names.read_named,
-    "cutlass2": template_names.read_cutlass2,
-    "cutlass3": template_names.read_cutlass3,
-    "flash2": template_names.read_flash2,
-    "flash3": template_names.read_flash3,
-    "flash4": word_names.read_flash4,
-    "mem_efficient": word_names.read_efficient,
-    "cudnn_sdpa": word_names.read_cudnn,
-    "inductor": word_names.read_triton,
-    "triton": word_names.read_triton,
-    "aten": template_names.read_aten,
-    "splitk": template_names.read_reduce,
-    "letter": word_names.read_letter,
-    "cublas": template_names.read_typed,
-    "memcpy": template_names.read_memcpy,
-}
-"""By family; a row may name another reader with ``family/reader``."""
-
-
-def _table(rows: str, form: str = "…", on_text: bool = False, read: str = "") -> list[Family]:
-    """The rows of a table; each pattern takes the place of … in ``form``."""
-    made = []
-    for row in filter(None, map(str.strip, rows.splitlines())):
-        provider, named, role, pattern = row.split(maxsplit=3)
-        family, _, reader = named.partition("/")
-        reads = _READERS.get(reader or read or family, lambda signature: {})
-        compiled = re.compile(form.replace("…", pattern))
-        made.append(Family(provider, family, role, compiled, on_text, reads))
-    return made
-
-
-_CHIP = "|".join(ARCHITECTURES)
-_GEMMS = rf"""
-cublas   nvjet/none        auxiliary       ^nvjet_imma_gemm_\w*(set_device_ptrs|_ker$)
-cublas   nvjet             gemm            ^nvjet_
-cudnn    xmma              convolution     ^sm\d+_xmma_(?:fprop|dgrad|wgrad)
-cublas   xmma              gemm            ^sm\d+_xmma_(?:\w+_)?gemm(?:_|$)
-cublas   xmma              blas3           ^sm\d+_xmma_\w+
-cublas   xmma              split_k_reduce  ^xmma\w*::gemm::split_k_kernel
-cublas   xmma              gemm            ^xmma\w*::gemm::kernel$
-cublas   xmma              blas3           ^xmma\w*::gemm::kernel_\w+
-cudnn    native_conv       convolution     ^(?:{_CHIP})_(\w+_)?[a-z]{{1,2}}\d*cudnn
-cublas   native            gemm            ^(?:{_CHIP})_(\w+_)?{word_names.NATIVE_OP}(_|$)
-cublas   native            gemm            ^{word_names.NATIVE_OP}_\d+x\d+
-"""
-_ATTENTION = r"""
-flash_attention flash2     attention            (?:^|::)flash_fwd_(?:splitkv_)?kernel$
-flash_attention flash2     attention_combine    (?:^|::)flash_fwd_splitkv_combine_kernel$
-flash_attention flash2     attention_prepare    (?:^|::)flash_bwd_dot_do_o_kernel$
-flash_attention flash2     attention_prepare    (?:^|::)flash_bwd_clear_dkvaccum_kernel$
-flash_attention flash2     attention_convert    (?:^|::)flash_bwd_convert_(?:dq|dkv)_kernel$
-flash_attention flash2     attention_backward   (?:^|::)flash_bwd_\w*kernel$
-flash_attention flash3     attention            FlashAttnFwd(?!Combine)
-flash_attention flash3     attention_backward   FlashAttnBwd(?!P)
-flash_attention flash3     attention_combine    FlashAttnFwdCombine
-flash_attention flash3     attention_prepare    ^flash::(FlashAttn|prepare_\w+)
-flash_attention flash4     attention_combine    AttentionForwardCombine
-flash_attention flash4     attention_prepare    AttentionBackwardPreprocess
-flash_attention flash4     attention_convert    AttentionBackwardPostprocess
-flash_attention flash4     attention_backward   flash_attn\w*cute\w*(?:bwd|Backward)
-flash_attention flash4     attention_backward   FlashAttentionBackwardSm
-flash_attention flash4     attention            flash_attn\w*cute|FlashAttentionForwardSm
-flash_attention flash1     attention            ^(fmha_fwd_loop|fmha::fmha_fwd)
-flash_attention flash1     attention_backward   ^(fmha_bwd_dq_dk_dv_loop|fmha::fmha_bwd)
-mem_efficient mem_efficient attention           ^fmha_cutlassF
-mem_efficient mem_efficient attention_backward  ^fmha_cutlassB
-mem_efficient mem_efficient/none attention      ^PyTorchMemEffAttention::Attention
-cudnn    cudnn_sdpa        attention_backward   ^cudnn_\w*(sdpa|mha|attention)\w*bprop
-cudnn    cudnn_sdpa        attention            ^cudnn_\w*(sdpa|mha|attention)
-"""
-_OTHER_LIBRARIES = r"""
-cutlass  cutlass3/named    convolution     (?:^|::)cutlass[3-9]x_sm\d+_\w*(fprop|dgrad|wgrad)
-cutlass  cutlass3/named    gemm            (?:^|::)cutlass[3-9]x_sm\d+
-cutlass  cutlass2/named    gemm            (?:^|::)cutlass_\d+_\w*gemm
-cutlass  cutlass2/named    blas3           (?:^|::)cutlass_\d+_\w+(trmm|syrk|herk|symm|hemm)
-cutlass  cutlass2/named    gemm            (?:^|::)cutlass_(simt|tensorop|wmma)_\w*gemm
-cutlass  cutlass2/none     convolution     (?:^|::)cutlass_\w*(fprop|dgrad|wgrad)
-cutlass  cutlass2/none     gemm            (?:^|::)cutlass_\d+_\w+
-cutlass  cutlass3          gemm            ^cutlass::gemm::kernel::GemmUniversal$|::cutlass_3x_gemm$
-cutlass  cutlass2          convolution     ^cutlass::conv::
-cutlass  cutlass2/none     split_k_reduce  ^cutlass::reduction::kernel::ReduceSplitK
-cutlass  cutlass2          gemm            ^cutlass\w*::gemm::
-cutlass  cutlass           gemm            ^cutlass::(Kernel2?|device_kernel)$
-cutlass  cutlass           other           ^cutlass::
-cudnn    cudnn_conv        convolution     ^(cudnn|cask_cudnn)\w*(::\w+)*::\w*(conv|winograd)
-cudnn    cudnn_conv        convolution     ^(implicit_convolve|conv2d_grouped|dgrad|wgrad|fft2d)
-cudnn    cudnn_norm        norm            ^cudnn(::\w+)*::\w*(bn_|norm)
-cudnn    cudnn_copy        copy            ^cudnn(::\w+)*::\w*(nchw|nhwc|copy|transpose)
-cudnn    cudnn_generated   other           ^cudnn_generated_
-cudnn    cudnn             other           ^(cudnn|cask_?\w*cudnn)|__5x_cudnn$
-triton   inductor          attention       ^triton_(tem|flex)\w*(attention|flex)
-triton   inductor          gemm            ^triton_(tem\w*mm|mm|bmm|addmm)
-triton   inductor          convolution     ^triton_tem\w*conv
-triton   inductor          template        ^triton_tem
-triton   inductor          reduction       ^triton_(red|per|spl|mix)_
-triton   inductor          pad             ^triton_poi_fused_(constant_pad_nd|pad)
-triton   inductor          cat             ^triton_poi_fused_cat(_\d+)?$
-triton   inductor          copy            ^triton_poi_fused_(_to_copy|clone|copy)(_\d+)?$
-triton   inductor          elementwise     ^triton_(poi|for|unk)_
-triton   inductor          other           ^triton_[a-z0-9_]+$
-triton   triton            other           ^[a-z_]\w*_0d?c?e?1d?c?e?(?:\d+d?c?e?)*$
-triton   probe             copy            ^gacprof_\w*copy\w*$
-triton   probe             gemm            ^gacprof_\w*gemm\w*$
-triton   probe             reduction       ^gacprof_\w*sum\w*$
-"""
-_OF_ATEN = (
-    r"(?s)^(?=.*(?:\bat::|at_cuda_detail|2at6native|\bc10d?::|\bsoftmax_warp_(?:for|back)ward\b))"
-)
-"""What only PyTorch's names hold; PersistentSoftmax.cuh has kernels in no namespace of its own."""
-_ATEN = r"""
-aten aten pad             constant_pad|reflection_pad|replication_pad|circular_pad
-aten aten fill            FillFunctor|fill_kernel
-aten aten cat             CatArrayBatchedCopy|cat_batched
-aten aten split_k_reduce  splitKreduce
-aten aten gemm            tinygemm|int4mm|weight_int8pack|marlin|grouped_mm|_scaled_mm
-aten aten softmax         [sS]oft[mM]ax
-aten aten norm            layer_norm|LayerNorm|RowwiseMoments|GammaBeta
-aten aten norm            batch_norm|rms_?norm|group_norm
-aten aten copy            direct_copy_kernel|(?<!\w)copy_kernel|float16_copy|float8_copy
-aten aten copy            transpose|Transpose|tile_copy|conj_kernel
-aten aten embedding       embedding|Embedding
-aten aten convolution     conv_depthwise|conv\d?d|vol2col|im2col|col2im
-aten aten random          distribution_|dropout|philox|curand|bernoulli
-aten aten sort            [rR]adix|[sS]ort|[tT]opK|kthvalue|Median
-aten aten scan            [sS]can|cumsum|cumprod
-aten aten index           index|gather|scatter|put_kernel|masked|Index
-aten aten reduction       reduce_kernel|ReduceOp|Reduce|lpnorm|norm_cleanup|argmax|argmin
-aten aten foreach         multi_tensor_apply
-aten aten triangular      triu_tril
-aten aten elementwise     elementwise|Pointwise|pointwise|loops
-aten aten other           .?
-"""
-_BLAS1 = "scal|axpy|copy|swap|asum|nrm2|iamax|iamin|rotm?g?(?:_real|_complex)?"
-_BLAS2 = r"tr[sm]v|t[bp][sm]v|sy[mr]v?|sp[mr]v?|he[mr]v?|hp[mr]v?|g[eb][rm]v?|sb\w*mv|sphp"
-_BLAS3 = r"trsm|trmm2?|syrk|syrkx|herk|symm|hemm|syherk|syhemm|geam|dgmm|trtri|trinv"
-_PHASE = "kernel|diag|exec|init|stage|ws_|direct"
-_CUBLAS = rf"""
-cublas splitk/splitk     split_k_reduce  (?:batch\w*_)?splitK_?reduce_kernel
-cublas epilogue          epilogue        epilogue::impl::globalKernel|cutlass_unfused_epilogue
-cublas gemv              gemv            gemv2?[TN]?(?:SP|NSP)?_kernel|gemvNSP|gemv_|batchGemv
-cublas gemv              gemv            gemv\w*kernel|gemvx::\w*kernel
-cublas small_gemm        gemm            gemmSN_|gemmk1_|gemm_kernel\dx\d|batch_gemm_kernel
-cublas small_gemm        gemm            gemmSmallN
-cublas small_gemm/letter gemm            \w*[sdczh]gemm\w*(?:largek|1x1|_core)
-cublas gemm/letter       gemm            magma_(?:\w*gemm|bdmm)|openai_\w*gemm
-cublas gemm/letter       gemm            fermiPlus\w*gemm|[shdczi]gemm\w*_kernel
-cublas gemm/letter       gemm            (?:gc|[shdczi])gemm_\w*\d+x\d+
-cublas gemm              gemm            cublasLt_fused_imma_\w*gemm|\w*imma_\w*gemm
-cublas dot               dot             (?:block_)?dot_kernel|dotc?u?_kernel|cublasDot
-cublas dot               dot_reduce      reduce_1Block_kernel|reduce_kernel_1Block
-cublas blas1             blas1           (?:block_)?(?:{_BLAS1})_(?:64addr_)?kernel
-cublas blas3             blas3           (?:\w+_)?[sdcz]?(?:{_BLAS3})(?:_|\d|$)
-cublas blas2             blas2           (?:cuds_)?[sdcz]?(?:{_BLAS2})\w*(?:{_PHASE})
-cublas blas2             blas2           \w*(?:symv|trsv|syhemv|gpmv|ger_kernel|her2?_kernel)
-cublas lapack            lapack          (?:\w+_)?(?:getr[fis]|geqr|gels|laswp|matinv|potrf|lu_)
-cublas transform         copy            region_transform_ABC|transpose_readWrite|transpose_kernel
-cublas transform         copy            kernel_conjugate|trttp_kernel|tpttr_kernel|kernel_minv
-cublas emulation         auxiliary       prolog_|inverse_scaling|construct_c?bf16|cest_|esc_|sft_
-cublas emulation         auxiliary       (?:re|de)duce_nmoduli|set_mantissa|max_exponent
-cublas emulation         auxiliary       get_minmax|max_scale|inf_patching::
-cublas emulation         auxiliary       cublasLt_(?:imma_emu|bf16x9)
-cublas internal          auxiliary       cublas(?:Lt)?::internal|nopHardware|nopCluster
-cublas internal          auxiliary       cask_?\w*cublas|internal::|init_device_workspace
-cublas internal          auxiliary       xmma(?:__5x_cublas)?::|\w*P(?:tr|ointer)Array
-"""
-_ANYWHERE = r"""
-cublas internal auxiliary   \bcublas|[cC]ublas\w*Params|_cublas\b
-cuda   memcpy   memcpy      (?i)^\[?(CUDA )?memcpy|^cu(da)?Memcpy
-cuda   memset   memset      (?i)^\[?(CUDA )?memset|^cu(da)?Memset
-"""
-_REST = r"""
-nccl     nccl     collective  ^nccl\w*(Kernel|Dev)
-cub      cub      sort        cub::\w*.*(Radix|Sort|Histogram)
-cub      cub      scan        cub::\w*.*(Scan|Select|Unique|Partition)
-cub      cub      reduction   cub::\w*.*Reduce
-cub      cub      other       \bcub::|cub_\w+::
-thrust   thrust   other       \bthrust::
-cusparse cusparse other       ^cusparse::
-cusolver cusolver other       ^cusolver
-"""
-
-FAMILIES = (
-    *_table(_GEMMS),
-    *_table(_ATTENTION),
-    *_table(_OTHER_LIBRARIES),
-    *_table(_ATEN, _OF_ATEN + "(?=.*(?:…))", on_text=True),
-    *_table(_CUBLAS, "(?:^|::)(?:…)", read="cublas"),
-    *_table(_ANYWHERE, on_text=True),
-    *_table(_REST),
-)
-
+LONGEST = 20_000
+"""Characters of a name that is read; the longest known, of CUTLASS 3, have some 10,000."""
+TMA_BYTES = 16
+"""Rows that TMA or a 128-bit ``cp.async`` can load are multiples of it (CUDA driver API,
+cuTensorMapEncodeTiled)."""
 COMPLETES = {
     "split_k_reduce": ("gemm", "gemv"),
     "epilogue": ("gemm", "gemv"),
@@ -252,30 +40,186 @@ COMPLETES = {
 """Roles that complete the work of a kernel before them → the roles that they complete."""
 PAD_ROLES = ("fill", "copy", "pad")
 """Roles that ``constant_pad_nd`` is made of: it fills, then copies (ATen PadNd.cpp)."""
+ELEMENT_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "float8", "float8_e4m3", "float8_e5m2"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "complex_int8"), 2),
+    **dict.fromkeys(("float32", "tf32", "complex32", "complex_bfloat16"), 4),
+    **dict.fromkeys(("float64", "complex64"), 8),
+    "complex128": 16,
+}
+ARCHITECTURES = {
+    **{"kepler": "35", "maxwell": "50", "pascal": "60", "volta": "70", "turing": "75"},
+    **{"ampere": "80", "ada": "89", "hopper": "90", "blackwell": "100"},
+}
+MMA = {
+    "".join(map(str, shape)): shape
+    for shape in (
+        *((8, 8, k) for k in (4, 16, 32, 128)),  # Volta fp16 and Ampere fp64; Turing int8
+        *((16, 8, k) for k in (4, 8, 16, 32, 64, 128, 256)),  # from Turing on
+        *((16, 16, 16), (32, 8, 16), (8, 32, 16)),  # wmma
+    )
+}
+"""Instruction shapes as cuBLAS and CUTLASS run them together in a name (PTX ISA, mma, wmma)."""
+
+
+class Row(NamedTuple):
+    """Names in whose ``path`` or ``text`` the pattern is found."""
+
+    provider: str
+    family: str
+    role: str
+    pattern: re.Pattern[str]
+    on: str
+
+
+class Table(NamedTuple):
+    """The data, compiled: rows in order, patterns by family, switches, types and letters."""
+
+    rows: tuple[Row, ...]
+    read: Mapping[str, tuple[re.Pattern[str], ...]]
+    switches: Mapping[str, list[str]]
+    types: Mapping[str, str]
+    letters: Mapping[str, str]
+    run_together: re.Pattern[str]
+
+
+@cache
+def table() -> Table:
+    data = tomllib.loads(files("gacprof.kernels").joinpath("names.toml").read_text("utf-8"))
+    macros = data["macros"]
+
+    def compiled(pattern: str) -> re.Pattern[str]:
+        for name, text in macros.items():
+            pattern = pattern.replace(f"<{name}>", text)
+        return re.compile(pattern)
+
+    return Table(
+        tuple(
+            Row(provider, family, role, compiled(form.replace("…", pattern)), group["on"])
+            for group in data["group"]
+            for form in [group.get("form", "…")]
+            for provider, family, role, pattern in group["rows"]
+        ),
+        {family: tuple(map(compiled, listed)) for family, listed in data["read"].items()},
+        {kernel: names.split() for kernel, names in data["switches"].items()},
+        {word: name for name, words in data["types"].items() for word in words.split()},
+        data["letters"],
+        compiled("<type>"),
+    )
 
 
 @lru_cache(maxsize=16384)
 def parse(name: str) -> Kernel:
     """What ``name`` says. Unknown names give ``provider="unknown"``; never raises.
 
-    No more is read of a name longer than any kernel's, or with a number of a thousand digits.
+    Control characters are escaped. No more is read of a name longer than any kernel's, or with
+    a number of a thousand digits.
     """
+    name = visible(name.replace("\n", " ").replace("\t", " "))
     if len(name) > LONGEST or re.search(r"\d{1000}", name):
         return Kernel(name)
-    signature = take_apart(name)
-    found = next((family for family in FAMILIES if family.claims(signature)), None)
+    text = readable(name)
+    head = head_of(text)
+    places = {"text": text, "path": without_arguments(head)}
+    found = next((row for row in table().rows if row.pattern.search(places[row.on])), None)
     if found is None:
         return Kernel(name)
-    fields = found.read(signature)
-    flags = {key: value for key, value in fields.pop("flags", {}).items() if value is not None}
-    return Kernel(
-        name,
-        provider=found.provider,
-        family=found.family,
-        role=found.role,
-        flags=tuple(sorted(flags.items())),
-        **fields,
-    )
+    words: dict[str, str] = {}
+    for pattern in table().read.get(found.family, ()):
+        if match := pattern.search(head):
+            given = {key: value for key, value in match.groupdict().items() if value}
+            words = given | words
+    fields = _fields(words, places["path"].rsplit("::", 1)[-1])
+    return Kernel(name, found.provider, found.family, found.role, **fields)
+
+
+# fields ------------------------------------------------------------------------------------
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """``128x64``, ``128, 64`` and ``C<128>, C<64>`` → (128, 64)."""
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def _arch(text: str) -> str | None:
+    number = ARCHITECTURES.get(text.lower(), text.lower().removeprefix("sm"))
+    return f"sm{number}" if number[:1].isdigit() else None
+
+
+def _mma(text: str) -> tuple[int, ...] | None:
+    return MMA.get(text) if text.isdigit() else _numbers(text)
+
+
+_AS_FIELD: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("tile", "cluster"), _numbers),
+    **dict.fromkeys(("alignment", "template", "warps"), int),
+    "stages": lambda text: int(text) or None,  # 0: as many as fit
+    "arch": _arch,
+    "mma": _mma,
+}
+
+
+def _fields(words: Mapping[str, str], base: str) -> dict[str, Any]:
+    fields = {key: of(words[key]) for key, of in _AS_FIELD.items() if key in words}
+    if depth := words.get("depth"):
+        k, fields["stages"] = _numbers(depth)
+        fields["tile"] = (*fields["tile"], k)
+    dtype = _dtype(words)
+    fields |= {"dtype": dtype, "math": _math(words, dtype), "split_k": "split" in words}
+    if (size := ELEMENT_BYTES.get(dtype or "")) and (asked := _bytes_asked(words)):
+        size //= 2 if "planar" in words else 1  # real and imaginary parts lie apart
+        fields["alignment"] = max(1, asked // size)
+    if switches := words.get("switches"):
+        fields |= _switches(base, switches.replace(" ", "").split(","))
+    return fields
+
+
+def _type(word: str) -> str | None:
+    plain = word.strip().rsplit("::", 1)[-1].replace(" ", "_")
+    return table().types.get(plain)
+
+
+def _dtype(words: Mapping[str, str]) -> str | None:
+    """Of the operands; where the name says none, the operation's own (``sgemm``: fp32)."""
+    if "operands" in words or "dtype" in words:
+        word = words.get("dtype") or table().run_together.match(words["operands"])[0]  # type: ignore[index]
+        return _type(word)
+    return table().letters.get(words.get("letters", "")[:1] or words.get("op", ""))
+
+
+def _math(words: Mapping[str, str], dtype: str | None) -> str | None:
+    """What the multipliers see: fp32 is rounded on tensor cores, to tf32 if not named."""
+    if products := words.get("products"):
+        return f"bfloat16x{products}"
+    if named := words.get("math") or words.get("multipliers"):
+        found = table().run_together.match(named)
+        return _type(found[0]) if found else None
+    return "tf32" if dtype == "float32" and words.get("tensor") and words.get("mma") else dtype
+
+
+def _bytes_asked(words: Mapping[str, str]) -> int | None:
+    """What rows must be a multiple of. The tags of xmma are **bytes**: fp32 kernels start at 4,
+    complex fp32 at 8, fp16 at 2, and ``bf16f32`` (fp32 result) pairs ``aligna2`` with ``alignc4``
+    (all xmma names of libcublasLt 12.8 and 13.x). Without a tag a tensor-core kernel asks for 16.
+    A template of CUTLASS 3 tells it by how its operands are copied."""
+    if "align_bytes" in words:
+        return int(words["align_bytes"])
+    if "copied_bits" in words:
+        return int(words["copied_bits"]) // 8
+    untagged = "operands" in words and "no_tensor" not in words
+    return TMA_BYTES if untagged or "tma" in words else None
+
+
+def _switches(kernel: str, values: list[str]) -> dict[str, Any]:
+    names = list(table().switches.get(kernel, ()))
+    for lacking in ("softcap", "alibi", "local"):
+        if len(names) > len(values) and lacking in names:
+            names.remove(lacking)
+    given = dict(zip(names, (value == "true" for value in values), strict=False))
+    return {"even_k": given.get("even_k"), "split_k": given.get("split", False)}
+
+
+# groups ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

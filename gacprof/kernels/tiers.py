@@ -152,7 +152,7 @@ _FP8_89 = AlignmentTier(
 # sm90, H100 and H200: TMA or not. ``nvjet`` (cuBLAS ≥ 12.8) and CUTLASS 3 move operands with TMA,
 # whose strides must be multiples of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled,
 # globalStrides). What TMA cannot address goes to ``sm90_xmma`` kernels tagged ``aligna4`` and
-# ``aligna2``. The tags are bytes (word_names.read_xmma), so in half precision they are 2 elements
+# ``aligna2``. The tags are bytes (names.toml), so in half precision they are 2 elements
 # and 1: there is no tier at 4, and odd rows still find a kernel for sm90. Which kernel really runs
 # is to be measured.
 _TMA_90 = AlignmentTier(

@@ -53,7 +53,7 @@ def served(head_dim: int) -> tuple[Kernel, tuple[Kernel, ...]]:
 def test_an_unaligned_head_dim_is_padded_before_flash() -> None:
     main, before = served(107)
     assert main.family == "flash2"
-    assert main.flag["even_k"] is False
+    assert main.even_k is False
     assert sum(kernel.role in ("fill", "pad") for kernel in before) == 3
 
 

@@ -86,7 +86,7 @@ def test_every_real_kernel_of_sm80_and_sm90_has_an_alignment_that_is_a_tier(fixt
     checked = 0
     for name in listed:
         kernel = parse(name)
-        dtype = kernel.types.a
+        dtype = kernel.dtype
         known = architectures().get(kernel.arch or "")
         if known is None or not kernel.alignment or not kernel.mma or kernel.role != "gemm":
             continue
