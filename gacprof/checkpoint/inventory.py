@@ -101,7 +101,8 @@ class Attention:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``.
+    """Where a dim is written: ``size`` entries of ``tensor`` along ``axis`` from ``start``; where
+    gate and up alternate, ``per`` entries for each unit of the dim.
 
     Growing a dim inserts at ``start + size``, shrinking it takes away before that; where
     several dims share an axis (PaLU groups in VT), the starts of the later ones move along.
@@ -110,6 +111,7 @@ class Place:
     tensor: str
     axis: int
     start: int = 0
+    per: int = 1
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
-from gacprof.checkpoint.layouts.blocks import mirror_widths
+from gacprof.checkpoint.layouts.declared import with_widths
 from gacprof.compressing.activations import FILE, back_through, enter, pass_on
 from gacprof.compressing.layered import LayeredModel
 from gacprof.compressing.outcome import TAYLOR
@@ -216,7 +216,7 @@ class Pruning:
         LLM-Pruner leaves it, and with the head_dim that it then no longer implies."""
         source = self.reader.inventory
         widths = {g.dim: sizes.get(g.dim, g.count) for g in self.groups if not g.is_heads}
-        config = mirror_widths(source, widths, source.config)
+        config = with_widths(source.config, source.dims, widths)
         heads = {g.layer: sizes.get(g.dim, g.count) for g in self.groups if g.is_heads}
         counts = {(a.heads, a.kv_heads, a.head_dim) for a in source.attentions}
         pruned = any(heads[g.layer] != g.count for g in self.groups if g.is_heads)

@@ -85,7 +85,7 @@ def _grown(inventory: Inventory, changes: NewSizes) -> dict[tuple[str, int], int
         after = changes.get(dim.name, dim.size)
         if after is not None and after != dim.size:
             for place in dim.places:
-                grown[place.tensor, place.axis] += after - dim.size
+                grown[place.tensor, place.axis] += (after - dim.size) * place.per
     return grown
 
 
@@ -101,7 +101,7 @@ def bytes_per_unit(inventory: Inventory, dim: Dim) -> int:
     total = 0
     for place in dim.places:
         info = inventory.tensors[place.tensor]
-        total += info.nbytes // max(info.shape[place.axis], 1)
+        total += info.nbytes // max(info.shape[place.axis], 1) * place.per
     return total
 
 

@@ -15,6 +15,8 @@ from math import prod
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place, TensorInfo
+from gacprof.checkpoint.layouts.declared import width_keys
+from gacprof.checkpoint.layouts.widths import STACKED
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Method
@@ -57,7 +59,7 @@ class Edit:
     def shape(self) -> tuple[int, ...]:
         """The shape after all changes."""
         grown = {
-            axis: sum(change.after - change.dim.size for change, _ in entries)
+            axis: sum((change.after - change.dim.size) * place.per for change, place in entries)
             for axis, entries in self.places.items()
         }
         return tuple(n + grown.get(axis, 0) for axis, n in enumerate(self.info.shape))
@@ -130,7 +132,21 @@ def changes_of(inventory: Inventory, sizes: NewSizes) -> tuple[Change, ...]:
         if after != dim.size:
             changes.append(Change(dim, after))
             _refuse(changes[-1])
+    _refuse_unsayable(inventory, sizes)
     return tuple(changes)
+
+
+def _refuse_unsayable(inventory: Inventory, sizes: NewSizes) -> None:
+    """Raise where experts in one tensor would get a width that the config cannot say: no model
+    could be built for them."""
+    for key in width_keys(inventory.config, inventory.dims):
+        stacked = [d.name for dims in key.dims.values() for d in dims if d.role == STACKED]
+        if sizes.keys() & set(stacked) and key.value_with(sizes) is None:
+            widths = ", ".join(str(size) for size in sorted(key.widths(sizes))[:6])
+            raise CheckpointError(
+                f"{inventory.path}: '{stacked[0]}' and all else that the config's {key.name} says "
+                f"would have the widths {widths}: give them one"
+            )
 
 
 def _refuse(change: Change) -> None:
@@ -139,6 +155,8 @@ def _refuse(change: Change) -> None:
         reason = dim.why or "zero padding would change what the model computes"
     elif change.how == "magnitude" and dim.kind == "hidden":
         reason = "its entries have no order, and every layer reads them; it can only be padded"
+    elif change.how == "magnitude" and dim.role == STACKED:
+        reason = "all experts share it in one tensor; it can only be padded"
     elif change.how == "svd" and {p.axis for p in dim.places} != {0, 1}:
         reason = "it is not written in one pair of factors"
     if reason:

@@ -23,8 +23,8 @@ from gacprof.checkpoint.computed import module_facts
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container, read_header
 from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
 from gacprof.checkpoint.inventory import NewSizes
-from gacprof.checkpoint.layouts.blocks import widths_against_config
 from gacprof.checkpoint.layouts.names import names_below
+from gacprof.checkpoint.layouts.widths import config_disagrees
 from gacprof.core.errors import CheckpointError, GacprofError
 from gacprof.core.files import copy, held, remove_unheld, sync, write_json, write_text
 from gacprof.core.formatting import visible
@@ -241,4 +241,4 @@ def notes_on(inventory: Inventory, sizes: NewSizes) -> tuple[str, ...]:
 def config_notes(inventory: Inventory, sizes: NewSizes) -> list[str]:
     """What the config cannot say of the new sizes; nothing where there is no config."""
     config = mirrored_files(inventory, sizes).get("config.json")
-    return [] if config is None else widths_against_config(inventory, sizes, config)
+    return [] if config is None else list(config_disagrees(config, inventory.dims, sizes))

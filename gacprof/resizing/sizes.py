@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.checkpoint.layouts.declared import width_keys
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning import Plan
 from gacprof.planning.memory import footprint
@@ -68,14 +69,30 @@ def by_strategy(inventory: Inventory, strategy: str) -> Request:
 
 
 def padded(inventory: Inventory, multiple: int) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Every dim that zeros may pad, rounded up, and notes on those left alone."""
-    sizes, left = {}, []
+    """Every dim that zeros may pad, rounded up, and notes on those left alone.
+
+    Widths that follow from one number of the config are padded together or not at all, so that a
+    plain model stays one.
+    """
+    sizes: dict[str, int] = {}
+    why = {dim.name: dim.why for dim in inventory.dims if dim.padding == "refused"}
+    for key in width_keys(inventory.config, inventory.dims):
+        names = [dim.name for dims in key.dims.values() for dim in dims]
+        if key.value_with({}) is None or key.value not in (None, key.value_with({})):
+            continue  # layers differ: no number says their widths now
+        frozen = next((name for name in names if name in why), None)
+        if frozen is None:
+            sizes |= key.padded(multiple)
+        else:
+            why |= {name: why.get(name, f"{frozen} stays as it is") for name in names}
+    left = []
     for dim in inventory.dims:
-        if dim.size % multiple and dim.padding == "exact":
-            sizes[dim.name] = _round_up(dim.size, multiple)
+        if dim.size % multiple and dim.name in why:
+            left.append(f"{dim.name} stays {dim.size}: {why[dim.name]}")
         elif dim.size % multiple:
-            left.append(f"{dim.name} stays {dim.size}: {dim.why}")
-    return sizes, tuple(left)
+            sizes.setdefault(dim.name, _round_up(dim.size, multiple))
+    before = {dim.name: dim.size for dim in inventory.dims}
+    return {name: n for name, n in sizes.items() if n != before[name]}, tuple(left)
 
 
 def uniform(inventory: Inventory, multiple: int) -> Request:
@@ -110,6 +127,8 @@ def uniform(inventory: Inventory, multiple: int) -> Request:
     for dim in widths:
         largest[dim.role] = max(largest.get(dim.role, 0), dim.size)
     sizes = {dim.name: _round_up(largest[dim.role], multiple) for dim in widths}
+    for key in width_keys(inventory.config, widths):
+        sizes |= key.padded(multiple)
     return Request(sizes, {"uniform": multiple})
 
 

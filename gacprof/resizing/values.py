@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gacprof.checkpoint import Inventory, Module, TensorReader
+from gacprof.checkpoint import Inventory, Module, Place, TensorReader
 from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import replacing
@@ -111,19 +111,20 @@ class Resizer:
             length = end = edit.info.shape[axis]
             stretches = []
             for change, place in entries:
-                segments = self._segments(change, axis, place.start)
+                segments = self._segments(change, axis, place)
                 if change.how == "residual":
                     more = change.after - change.dim.size
                     segments = (*segments, Take(range(end, end + more)))
                     end += more
-                stretches.append(Stretch(place.start, change.dim.size, segments))
+                stretches.append(Stretch(place.start, change.dim.size * place.per, segments))
             axes[axis] = compose(length, stretches)
         return axes
 
-    def _segments(self, change: Change, axis: int, start: int) -> tuple[Segment, ...]:
-        stored = Take(range(start, start + change.dim.size))
+    def _segments(self, change: Change, axis: int, place: Place) -> tuple[Segment, ...]:
+        start = place.start
+        stored = Take(range(start, start + change.dim.size * place.per))
         if change.how == "zeros":
-            return stored, Zeros(change.after - stored.size)
+            return stored, Zeros((change.after - change.dim.size) * place.per)
         if change.how == "residual":
             return (stored,)
         if change.how == "order":

@@ -67,7 +67,8 @@ def test_a_pickled_model_with_one_width_that_is_not_its_configs_is_plain() -> No
     shapes = gated("model.layers.0.mlp", 20) | gated("model.layers.1.mlp", 20)
     kind = "transformers.models.llama.modeling_llama.LlamaMLP"
     name, findings = found(shapes, {"intermediate_size": 24}, attributes={MLP: {"class": kind}})
-    assert name == "plain" and any("config says mlp width 24" in note for note in findings.notes)
+    assert name == "plain"
+    assert any("the config says intermediate_size 24" in note for note in findings.notes)
 
 
 def test_experts_of_different_widths_are_no_widths_per_layer() -> None:
@@ -267,7 +268,7 @@ def test_experts_in_one_tensor_are_told_and_not_adjustable(inputs_first: bool) -
     shapes = {f"{moe}.gate_up_proj": up, f"{moe}.down_proj": down}
     _, findings = found(shapes, {"hidden_size": 8})
     gemms = {m.role: (m.gemms[0].N, m.gemms[0].K) for m in findings.modules}
-    assert gemms == {"gate_up": (24, 8), "down": (8, 12)}
+    assert gemms == {"expert_gate_up": (24, 8), "expert_down": (8, 12)}
     assert [(d.size, d.padding) for d in findings.dims] == [(12, "refused")]
 
 

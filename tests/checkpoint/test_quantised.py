@@ -130,8 +130,8 @@ def test_experts_in_mxfp4() -> None:
     name, findings = found(shapes, CONFIG)
     assert name == "quantised" and "MXFP4" in findings.notes[0]
     assert {m.role: (m.gemms[0].N, m.gemms[0].K) for m in findings.modules} == {
-        "gate_up": (192, 64),
-        "down": (64, 96),
+        "expert_gate_up": (192, 64),
+        "expert_down": (64, 96),
     }
 
 

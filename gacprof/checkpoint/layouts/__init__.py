@@ -5,14 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
+from gacprof.checkpoint.layouts.experts import Moe
 from gacprof.checkpoint.layouts.layout import Layout
-from gacprof.checkpoint.layouts.plain import (
-    FactorPairs,
-    GacprofFactors,
-    Moe,
-    PerLayerWidths,
-    Plain,
-)
+from gacprof.checkpoint.layouts.plain import FactorPairs, GacprofFactors, PerLayerWidths, Plain
 from gacprof.checkpoint.layouts.quantised import Quantised
 from gacprof.checkpoint.layouts.tools import compressors
 from gacprof.core.errors import CheckpointError

@@ -23,9 +23,11 @@ from gacprof.checkpoint.inventory import (
     Place,
     dims_by_weight,
 )
-from gacprof.checkpoint.layouts.blocks import find_attentions, find_widths, mirror_widths
+from gacprof.checkpoint.layouts.declared import with_widths
+from gacprof.checkpoint.layouts.heads import find_attentions
 from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
 from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
+from gacprof.checkpoint.layouts.widths import find_widths
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,7 +96,7 @@ class Layout:
         """The JSON files that change with ``sizes``, by file name, unknown keys kept."""
         if not inventory.config:
             return {}
-        return {"config.json": mirror_widths(inventory, sizes, inventory.config)}
+        return {"config.json": with_widths(inventory.config, inventory.dims, sizes)}
 
     def adapt(self, model: nn.Module, inventory: Inventory) -> None:
         """Change a transformers model, still without weights, to what the tool computes.

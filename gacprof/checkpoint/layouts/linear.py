@@ -34,11 +34,22 @@ class Packed:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """All experts of a layer in one tensor: ``count`` of them, along an axis of their own or, if
+    ``joined``, one after the other along the width. ``interleaved`` gate and up alternate."""
+
+    count: int
+    joined: bool = False
+    interleaved: bool = False
+
+
+@dataclass(frozen=True)
 class Linear:
     """``name`` is the module's; ``outer``, ``inner`` and ``biases`` are tensor names.
 
     ``axes`` are the out and in axis of its weights (nn.Linear: 0 and 1). ``biases`` are as
-    many as outer, or none. ``frozen`` says why no dim of this layer may change, if so.
+    many as outer, or none. ``frozen`` says why no dim of this layer may change, if so. Of a
+    ``stack`` the features are those of one expert.
     """
 
     name: str
@@ -47,6 +58,7 @@ class Linear:
     biases: tuple[str, ...] = ()
     axes: tuple[int, int] = (0, 1)
     packed: Packed | None = None
+    stack: Stack | None = None
     frozen: str = ""
 
     @property
@@ -63,13 +75,18 @@ class Linear:
         if self.packed:
             return self.packed.out_features
         if len(self.outer) == 1:
-            return contents.shape(self.outer[0])[self.axes[0]]
+            return self._of_one(contents, self.outer[0], self.axes[0])
         return sum(contents.shape(t)[self.axes[0]] for t in self.outer)
 
     def in_features(self, contents: Contents) -> int:
         if self.packed:
             return self.packed.in_features
-        return contents.shape(self.reads)[self.axes[1]]
+        return self._of_one(contents, self.reads, self.axes[1])
+
+    def _of_one(self, contents: Contents, tensor: str, axis: int) -> int:
+        """The size of an axis, of one expert where several lie along it."""
+        size = contents.shape(tensor)[axis]
+        return size // self.stack.count if self.stack and self.stack.joined and not axis else size
 
     def dtype(self, contents: Contents) -> str:
         return self.packed.dtype if self.packed else contents.tensors[self.outer[0]].dtype
@@ -78,15 +95,15 @@ class Linear:
         """Stored parameters per entry of the output, bias included."""
         if self.packed:
             return self.packed.in_features + len(self.biases)
-        info = contents.tensors[self.outer[0]]
-        return info.numel // max(1, info.shape[self.axes[0]]) + len(self.biases)
+        own = (self.outer[0], *self.biases)
+        stored = sum(contents.tensors[tensor].numel for tensor in own)
+        return stored // max(1, self.out_features(contents))
 
     def parameters_per_input(self, contents: Contents) -> int:
         """Stored parameters per entry of the input."""
         if self.packed:
             return self.packed.out_features
-        info = contents.tensors[self.reads]
-        return info.numel // max(1, info.shape[self.axes[1]])
+        return contents.tensors[self.reads].numel // max(1, self.in_features(contents))
 
 
 def bias_of(contents: Contents, module: str) -> tuple[str, ...]:
@@ -152,7 +169,7 @@ def check_shapes(contents: Contents, linears: Iterable[Linear]) -> None:
     Raises :class:`CheckpointError` naming the tensor; everything later relies on this.
     """
     for linear in linears:
-        if linear.packed:
+        if linear.packed or linear.stack:  # whose layouts look at their shapes
             continue
         if len(linear.outer) > MAX_GROUPS:
             raise CheckpointError(

@@ -17,11 +17,12 @@ _NAMES = {
     "v": "v_proj wv value SelfAttention.v",
     "qkv": "qkv_proj c_attn query_key_value Wqkv",
     "o": "o_proj out_proj wo attn.c_proj attention.dense self_attention.dense self_attn.dense",
-    "gate": "gate_proj w1 DenseReluDense.wi_0",
-    "up": "up_proj w3 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
+    "gate": "gate_proj w1 linear_gate DenseReluDense.wi_0",
+    "up": "up_proj w3 v1 fc1 fc_in c_fc dense_h_to_4h intermediate.dense"
     " DenseReluDense.wi DenseReluDense.wi_1",
-    "gate_up": "gate_up_proj",
-    "down": "down_proj w2 fc2 fc_out dense_4h_to_h mlp.c_proj output.dense DenseReluDense.wo",
+    "gate_up": "gate_up_proj input_linear experts.fc1",
+    "down": "down_proj w2 output_linear experts.fc2 fc2 fc_out dense_4h_to_h mlp.c_proj"
+    " output.dense DenseReluDense.wo",
     "expert_router": "block_sparse_moe.gate mlp.gate mlp.router feed_forward.router",
     "head": "lm_head embed_out score",
 }
@@ -36,7 +37,11 @@ _EMBEDDINGS = {
 }
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d{1,6})(?=\.|$)")
-_EXPERT = re.compile(r"\.experts\.(\d{1,6})\.")
+_EXPERT = re.compile(
+    r"\.experts\.(\d{1,6}|mlp)\.|\.experts\.(gate_up_proj|down_proj|fc[12])$"
+    r"|\.block_sparse_moe\.(input|output)_linear$"
+)
+"""One of many experts, or a tensor that holds them all."""
 
 
 _CACHE = 1 << 17
@@ -77,7 +82,7 @@ def may_be_conv1d(module: str) -> bool:
 
 def in_tower(module: str) -> bool:
     """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
-    return "vision" in module or "visual" in module or "audio" in module
+    return any(word in module for word in ("vision", "visual", "image", "audio"))
 
 
 def parent_of(module: str) -> str:

@@ -1,4 +1,4 @@
-"""Layouts that name no tool: plain weights, experts, packed weights, factor pairs by shape.
+"""Layouts that name no tool: plain weights, and factor pairs by shape.
 
 ``Plain`` is the fallback: whatever no other layout recognises. Torch-Pruning's example,
 LLM-Shearing and Minitron write it. Nothing in such a file names the tool, so neither do these.
@@ -10,19 +10,17 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
-from gacprof.checkpoint.layouts.blocks import find_widths
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.linear import (
     Linear,
-    Packed,
     bias_of,
     dense_linears,
     factor_chains,
 )
-from gacprof.checkpoint.layouts.names import is_expert, parent_of, role_of
+from gacprof.checkpoint.layouts.names import parent_of, role_of
 from gacprof.checkpoint.layouts.tools import compressors
+from gacprof.checkpoint.layouts.widths import find_widths
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 
@@ -66,50 +64,6 @@ class GacprofFactors(Layout):
             if tool.rank_key in inventory.config:
                 return tool.mirror(inventory, sizes)
         return super().mirror(inventory, sizes)
-
-
-_BATCHED = (".experts.gate_up_proj", ".experts.down_proj")
-_BATCHED_WHY = (
-    "all experts are stored in one tensor, and models differ in how gate and up lie in it "
-    "(halves or interleaved)"
-)
-
-
-class Moe(Layout):
-    """Experts: ``experts.{e}.w1/w3/w2`` (Mixtral), ``experts.{e}.gate_proj`` … (Qwen-MoE,
-    DeepSeek), shared experts, and all experts in one three-dimensional tensor.
-
-    Each expert's width is a dim of its own. Kernels that run all experts in one grouped GEMM need
-    equal widths; ``mirror`` writes the width only where it is uniform.
-    """
-
-    name = "moe"
-
-    def recognise(self, contents: Contents) -> bool:
-        return any(
-            is_expert(name) or name.removesuffix(".weight").endswith(_BATCHED)
-            for name in contents.tensors
-        )
-
-    def found(self, contents: Contents) -> Iterator[Linear]:
-        """Experts stored as [experts, in, out] or [experts, out, in]: the hidden size decides."""
-        hidden = config_of_part(contents.config).get("hidden_size")
-        for name, info in contents.tensors.items():
-            module = name.removesuffix(".weight")
-            if not module.endswith(_BATCHED) or len(info.shape) != 3 or info.dtype not in FLOATING:
-                continue
-            first, second = info.shape[1:]
-            reads_hidden = module.endswith("gate_up_proj")
-            inputs_first = (first == hidden) if reads_hidden else (second == hidden)
-            n_in, n_out = (first, second) if inputs_first else (second, first)
-            packed = Packed(n_out, n_in, info.dtype)
-            yield Linear(module, (name,), packed=packed, frozen=_BATCHED_WHY)
-
-    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
-        yield (
-            "experts see only the tokens routed to them: their M is smaller than that of the "
-            "other layers"
-        )
 
 
 _SUFFIXED = re.compile(r"(.*(?:_proj|fc1|fc2))_([A-Za-z0-9]{1,10})", re.DOTALL)
