@@ -50,6 +50,10 @@ class CompressionError(GacprofError):
     """A model cannot be compressed as asked: its layers, its calibration text, its ratio."""
 
 
+class LintError(GacprofError):
+    """A config cannot be judged, or an engine, a GPU or a quantisation is not known."""
+
+
 class ReportError(GacprofError):
     """A figure, table or page cannot be written."""
 

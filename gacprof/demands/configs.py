@@ -1,0 +1,184 @@
+"""What a config says of a model's sizes, read by field names and checked: nothing is executed.
+
+Partial configs are welcome: a field that is not there is *missing* and named, never guessed, but
+for what the family's own configuration class means by silence (``families.toml``).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from typing import Any
+
+from gacprof.core.errors import LintError
+
+MOST = 1 << 31
+"""No size of a model comes near; a hostile number would."""
+MOST_LAYERS = 1 << 14
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim", "model_dim"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "kv_heads": (
+        "num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num",
+        "num_attention_groups",
+    ),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
+    "moe_intermediate_size": ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_dim"),
+    "experts": (
+        "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "ffn_num_experts",
+    ),
+    "shared_count": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "experts_per_token": (
+        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "experts_per_token",
+    ),
+    "head_dim": ("head_dim", "kv_channels", "attention_head_dim"),
+    "mamba_heads": ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads"),
+    "mamba_head_dim": ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
+    "mamba_groups": ("n_groups", "mamba_n_groups", "mamba_ngroups"),
+    "mamba_state": ("ssm_state_size", "mamba_d_state", "state_size"),
+    "vision_heads": ("num_attention_heads", "num_heads", "heads"),
+}  # fmt: skip
+"""What a size is called, over all families; the first that a config has counts."""
+
+TEXT = ("text_config", "llm_config", "language_config")
+VISION = ("vision_config", "visual", "vision_tower_config", "vit_config")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of ``families.toml``; see there."""
+
+    name: str
+    types: tuple[str, ...] = ()
+    expert: str = ""
+    dense: str = "intermediate_size"
+    shared: str = ""
+    is_gated: bool = True
+    experts_only: bool = False
+    dense_if_listed: bool = False
+    beside: bool = False
+    head_dim: int | None = None
+    kv_heads: int | str | None = None
+    mlp_ratio: int | None = None
+    q_gate: bool = False
+    mixer: str = ""
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Family by model type."""
+    text = (resources.files("gacprof.demands") / "families.toml").read_text(encoding="utf-8")
+    rows = [Family(name, **row) for name, row in tomllib.loads(text).items()]
+    return {one: row for row in rows for one in row.types}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A model's config: ``values`` are those of its text part."""
+
+    values: Mapping[str, Any]
+    whole: Mapping[str, Any]
+
+    @cached_property
+    def model_type(self) -> str:
+        found = self.values.get("model_type") or self.whole.get("model_type") or ""
+        return found[:80] if isinstance(found, str) else ""
+
+    @cached_property
+    def family(self) -> Family | None:
+        """None for a type that no family lists."""
+        for named in (self.model_type, str(self.whole.get("model_type", ""))):
+            for plain in (named, named.removesuffix("_text"), named.replace("-", "_")):
+                if plain in families():
+                    return families()[plain]
+        return None
+
+    @cached_property
+    def meaning(self) -> Family:
+        """The family; for an unknown one what the field names say."""
+        return self.family or self._guessed()
+
+    def _guessed(self) -> Family:
+        if self.get("moe_intermediate_size"):
+            expert = "moe_intermediate_size"
+        else:
+            expert = "intermediate_size" if (self.get("experts") or 0) > 1 else ""
+        for shared in ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+                       "share_expert_dim"):  # fmt: skip
+            if self.get(shared):
+                return Family("", expert=expert, shared=shared)
+        by_count = expert and (self.get("shared_count") or 0) > 0
+        return Family("", expert=expert, shared="count * expert" if by_count else "",
+                      experts_only=expert == "intermediate_size")  # fmt: skip
+
+    def get(self, name: str) -> int | None:
+        """A size by its plain name or any alias; None where the config has none of them."""
+        return whole_number(self.values, *ALIASES.get(name, (name,)))
+
+    def listed(self, name: str) -> int:
+        """How many entries a list of the config has."""
+        found = self.values.get(name)
+        return len(found) if isinstance(found, list) else 0
+
+    def spelling(self, name: str) -> str:
+        """The config's own name of a size."""
+        keys = ALIASES.get(name, (name,))
+        return next((key for key in keys if self.values.get(key) is not None), keys[0])
+
+    @property
+    def vision_heads(self) -> tuple[str, int] | None:
+        """(where, heads) of a vision tower."""
+        for key in VISION:
+            part = self.whole.get(key)
+            if isinstance(part, Mapping):
+                heads = whole_number(part, *ALIASES["vision_heads"])
+                return (key, heads) if heads else None
+        return None
+
+
+def whole_number(values: Mapping[str, Any], *keys: str) -> int | None:
+    """The first of these keys that is there, as a whole number from 0.
+
+    Raises :class:`LintError` for what is there and is none, or is more than any model has.
+    """
+    for key in keys:
+        value = values.get(key)
+        if isinstance(value, list) and value and all(v == value[0] for v in value):
+            value = value[0]  # a size of each layer, all equal
+        if value is None or isinstance(value, list):
+            continue
+        if type(value) is not int or not 0 <= value <= MOST:
+            raise LintError(f"the config's {key} is {_short(value)}: no whole number of a model's size")
+        if key in ALIASES["layers"] and value > MOST_LAYERS:
+            raise LintError(f"the config's {key} is {value}: no model has more than {MOST_LAYERS}")
+        return value
+    return None
+
+
+def _short(value: object) -> str:
+    if isinstance(value, int):
+        return "a number of more than 20 digits" if abs(value) >= 10**20 else str(value)
+    return repr(value)[:60]
+
+
+def config_of(values: Mapping[str, Any]) -> Config:
+    """A config read from JSON. The text part of a multimodal one is what is judged."""
+    outer = values.get("thinker_config")
+    whole = outer if isinstance(outer, Mapping) else values
+    for key in TEXT:
+        part = whole.get(key)
+        if isinstance(part, Mapping):
+            plain = {k: v for k, v in whole.items() if not isinstance(v, Mapping)}
+            return Config({**plain, **part}, whole)
+    ffn, attention = whole.get("ffn_config"), whole.get("attn_config")  # DBRX
+    inner: dict[str, Any] = {}
+    for part in (ffn, attention):
+        if isinstance(part, Mapping):
+            inner |= {k: v for k, v in part.items() if not isinstance(v, Mapping | list)}
+    return Config({**inner, **whole} if inner else whole, whole)

@@ -1,0 +1,330 @@
+"""What an engine does with each product of a rank: one small evaluator for all demands.
+
+Sizes that a config does not give leave the demands on them open; what is known is judged. Demands
+are tried in the order of the table; padding changes the size that later ones see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import gcd, lcm
+from typing import Any
+
+from gacprof.demands.products import Product, Ranks, Size
+from gacprof.demands.quantisation import NONE, Scheme
+from gacprof.demands.table import OUTCOMES, Demand, Engine, Outcome
+from gacprof.demands.targets import CAPABILITIES, Gpu
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What products are judged under: an engine (of one version), a GPU, a scheme and ranks."""
+
+    engine: Engine
+    gpu: Gpu
+    scheme: Scheme
+    ranks: Ranks
+    family: str = ""
+
+    def facts(self, sm: int | None) -> dict[str, Any]:
+        return {
+            "sm": sm, "amd": self.gpu.amd, "tp": self.ranks.tp, "family": self.family,
+            "version": self.engine.at,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A size that breaks a demand. ``axis`` is N, K or global; ``to`` what it is padded to."""
+
+    outcome: Outcome
+    axis: str
+    size: int
+    multiple: int | None
+    why: str
+    demand: Demand
+    to: int | None = None
+    shard: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A product with what the engine does with it. ``multiple`` is what the finding's axis has to
+    be a multiple of to be ok, by all demands on it; ``extra`` the share that padding adds."""
+
+    product: Product
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    asked: Mapping[str, int] = field(default_factory=dict)
+    padded: Mapping[str, int] = field(default_factory=dict)
+    scheme: Scheme = NONE
+    note: str = ""
+
+    @property
+    def worst(self) -> Finding | None:
+        return max(self.findings, key=lambda f: OUTCOMES.index(f.outcome), default=None)
+
+    @property
+    def extra(self) -> float:
+        """Share of arithmetic and of bytes that padding adds."""
+        share = 1.0
+        for axis, size in (("N", self.product.n.value), ("K", self.product.k.value)):
+            if axis in self.padded and size:
+                share *= self.padded[axis] / size
+        if "global" in self.padded and self.product.n.whole:
+            share *= self.padded["global"] / self.product.n.whole
+        return share - 1
+
+
+def scheme_of(product: Product, scheme: Scheme) -> Scheme:
+    """How this product is stored: embedding and head stay bf16 but in GGUF files; MXFP4 is a format
+    of experts; what the config's ignore list names is bf16."""
+    if product.role == "model":
+        return scheme
+    if product.kind == "count" or (product.kind == "vocab" and scheme.kind != "gguf"):
+        return NONE
+    if scheme.kind == "mxfp4" and product.kind == "dense":
+        return NONE
+    return NONE if scheme.ignored and _left(scheme, product.modules, product.layers) else scheme
+
+
+@lru_cache(maxsize=4096)
+def _left(scheme: Scheme, modules: tuple[str, ...], layers: int | None) -> bool:
+    """Whether every layer's module stays unquantised; a module that only some layers leave alone
+    is judged as quantised."""
+    several = any("{}" in module for module in modules)
+    last = min(layers or 64, 256) - 1
+    probes = sorted({0, 1, 2, 3, last // 4, last // 2, 3 * last // 4, last}) if several else [0]
+    named = [[m.replace("{}", str(n)) for m in modules] for n in probes if 0 <= n <= max(last, 0)]
+    middle = named[len(named) // 2 :] or named
+    return all(scheme.leaves(names) for names in middle)
+
+
+def judge(product: Product, setting: Setting) -> Judged:
+    """What the engine does with one product. On an open GPU: what it does on all; *unknown* where
+    that differs."""
+    if setting.gpu.is_open:
+        answers = [_judge(product, setting, sm) for sm in CAPABILITIES]
+        if len({a.outcome for a in answers}) == 1:
+            return answers[-1]
+        by_outcome: dict[str, list[int]] = {}
+        for sm, answer in zip(CAPABILITIES, answers, strict=True):
+            by_outcome.setdefault(answer.outcome, []).append(sm)
+        told = "; ".join(f"{o} on {', '.join(f'sm{s}' for s in on)}" for o, on in by_outcome.items())
+        return Judged(product, "unknown", scheme=answers[0].scheme, note=f"depends on the GPU: {told}")
+    return _judge(product, setting, setting.gpu.sm)
+
+
+def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
+    scheme = scheme_of(product, setting.scheme)
+    sizes = {"N": product.n.value, "K": product.k.value, "global": product.n.whole}
+    if product.split == "row":
+        sizes["global"] = product.k.whole
+    facts = setting.facts(sm) | {
+        "quant": scheme.kind, "kind": product.kind, "split": product.split, "role": product.role,
+        "tool": scheme.tool, "group": scheme.group, "gguf": scheme.gguf_type, "gated": product.gated,
+        "sharded": bool(product.shards), "desc_act": scheme.desc_act, "symmetric": scheme.symmetric,
+        "stored": scheme.stored,
+    }  # fmt: skip
+    findings: list[Finding] = []
+    asked: dict[str, int] = {}
+    padded: dict[str, int] = {}
+    for demand in setting.engine.demands:
+        if demand.applies(facts):
+            for found in _broken(demand, product, sizes, scheme, setting.ranks, asked):
+                findings.append(found)
+                if found.outcome == "pads" and found.to:
+                    sizes[found.axis] = padded[found.axis] = found.to
+    outcome: Outcome = max((f.outcome for f in findings), key=OUTCOMES.index, default="ok")
+    note = _open(product, scheme, setting)
+    if note and outcome == "ok":
+        outcome = "unknown"
+    return Judged(product, outcome, tuple(findings), asked, padded, scheme, note)
+
+
+def _open(product: Product, scheme: Scheme, setting: Setting) -> str:
+    """Why a product cannot be called ok, if nothing is known against it."""
+    if scheme.kind not in setting.engine.covers and product.kind != "count":
+        named = scheme.name if scheme.kind == "unknown" else scheme.kind
+        return f"what {setting.engine.name} asks of {named} was not read"
+    if product.kind in ("count", "vocab"):
+        return ""
+    uneven = next((s for s in (product.n, product.k) if s.is_uneven), None)
+    if uneven:
+        return f"{uneven.whole} is not shared evenly by {uneven.parts} ranks"
+    if product.n.value is None and product.k.value is None:
+        return f"the config has no {', '.join(dict.fromkeys((*product.n.missing, *product.k.missing)))}"
+    return ""
+
+
+def _broken(
+    demand: Demand,
+    product: Product,
+    sizes: Mapping[str, int | None],
+    scheme: Scheme,
+    ranks: Ranks,
+    asked: dict[str, int],
+) -> Iterator[Finding]:
+    """The sizes that break a demand; what holds is noted in ``asked``."""
+    words = {"group": scheme.group, "block": scheme.block, "tp": ranks.tp,
+             "ep": ranks.expert_parallel, "target": product.n.parts}  # fmt: skip
+    if demand.alternatives:
+        yield from _no_alternative(demand, product, sizes, words, asked)
+        return
+    pads = dict(demand.to)
+    for name, ask in demand.asks:
+        axis = _axis(name, product)
+        words["parts"] = _parts(product)
+        multiple = number(ask, words)
+        if multiple is None or (axis == "global" and _is_counted_elsewhere(product)):
+            continue
+        to = number(pads.get(name, ask), words) or multiple
+        for shard, size in _measured(demand, product, axis, sizes):
+            if demand.relation != "blocks_fit" and multiple > 1:
+                asked[axis] = lcm(asked.get(axis, 1), multiple)
+            if size is None or _holds(demand, size, multiple, product):
+                continue
+            target = -(-size // to) * to if demand.outcome == "pads" else None
+            yield _finding(demand, axis, size, multiple, sizes, scheme, target, shard)
+            break
+
+
+def _axis(name: str, product: Product) -> str:
+    if name == "whole":
+        return "global"
+    if name in ("N", "K"):
+        return name
+    split = "K" if product.split == "row" else "N"
+    return split if name == "width" else {"N": "K", "K": "N"}[split]
+
+
+def _parts(product: Product) -> int:
+    return product.k.parts if product.split == "row" else product.n.parts
+
+
+def _is_counted_elsewhere(product: Product) -> bool:
+    """A size made of heads: that heads divide is a demand on their count."""
+    return product.kind == "dense" and (product.k if product.split == "row" else product.n).by_heads
+
+
+def _measured(
+    demand: Demand, product: Product, axis: str, sizes: Mapping[str, int | None]
+) -> Sequence[tuple[str, int | None]]:
+    """(shard, size): of a fused product each shard, where the demand is on shards."""
+    if axis == "N" and product.shards and demand.shards != "sum":
+        last = len(product.shards) - (demand.shards == "all_but_last")
+        return [(name, size.value) for name, size in product.shards[:last]]
+    return [("", sizes[axis])]
+
+
+def number(ask: int | str, words: Mapping[str, int | None]) -> int | None:
+    """A multiple: a number, a word, ``64*tp`` or ``max(64,group)``; None for a group of a row."""
+    if isinstance(ask, int):
+        return ask
+    if ask.startswith("max("):
+        parts = [number(p, words) or 1 for p in ask[4:-1].split(",")]
+        return max(parts)
+    product = 1
+    for part in ask.split("*"):
+        value = int(part) if part.isdigit() else words.get(part)
+        if value is None or value < 1:
+            return None
+        product *= value
+    return product
+
+
+def _holds(demand: Demand, size: int, multiple: int, product: Product) -> bool:
+    relation = demand.relation
+    if relation == "multiple":
+        return size % multiple == 0
+    if relation == "blocks_fit":
+        values = [s.value for _, s in product.shards]
+        if None in values:
+            return True
+        whole = sum(v for v in values if v is not None)
+        return sum(-(-v // multiple) for v in values if v is not None) == -(-whole // multiple)
+    return {
+        "either": size % multiple == 0 or multiple % size == 0,
+        "multiple_or_one": size % multiple == 0 or size == 1,
+        "at_least": size >= multiple,
+        "at_most": size <= multiple,
+        "one_of": size in demand.values,
+        "one_rank": multiple == 1,
+        "equal": size == multiple,
+        "within_128": abs(size - multiple) <= 128,
+        "never": False,
+    }[relation]
+
+
+def _no_alternative(
+    demand: Demand,
+    product: Product,
+    sizes: Mapping[str, int | None],
+    words: Mapping[str, int | None],
+    asked: dict[str, int],
+) -> Iterator[Finding]:
+    """Where no alternative holds, padded: to the cheapest; the axis that is padded is reported."""
+    options = [
+        {_axis(n, product): number(a, words) or 1 for n, a in one} for one in demand.alternatives
+    ]
+    def fits(one: Mapping[str, int]) -> bool:
+        return all(sizes[axis] is None or (sizes[axis] or 0) % m == 0 for axis, m in one.items())
+
+    best = next((one for one in options if fits(one)), None)
+    if best is not None:
+        for axis, multiple in best.items():
+            asked[axis] = lcm(asked.get(axis, 1), multiple)
+        return
+    targets = [{_axis(n, product): number(a, words) or 1 for n, a in demand.to}] if demand.to else options
+
+    def cost(one: Mapping[str, int]) -> float:
+        ratio = 1.0
+        for axis, multiple in one.items():
+            size = sizes[axis]
+            ratio *= -(-size // multiple) * multiple / size if size else 1.0
+        return ratio
+
+    chosen = min(targets, key=cost)
+    nearest = min(options, key=cost)
+    for axis, multiple in chosen.items():
+        size = sizes[axis]
+        asked[axis] = lcm(asked.get(axis, 1), nearest.get(axis, multiple))
+        if size is not None and size % multiple:
+            to = -(-size // multiple) * multiple if demand.outcome == "pads" else None
+            yield _finding(demand, axis, size, multiple, sizes, NONE, to, "")
+
+
+def _finding(
+    demand: Demand, axis: str, size: int, multiple: int, sizes: Mapping[str, int | None],
+    scheme: Scheme, to: int | None, shard: str,
+) -> Finding:  # fmt: skip
+    next_value = next((v for v in sorted(demand.values) if v >= size), None)
+    told = {
+        "size": size, "multiple": multiple, "axis": axis, "n": sizes["N"], "k": sizes["K"],
+        "block": scheme.block, "gcd": gcd(size, scheme.block), "next": next_value or "none",
+    }  # fmt: skip
+    text = (demand.says or demand.kernel).format_map(told)
+    if demand.outcome == "pads":
+        text = demand.says.format_map(told) or f"{size} is no multiple of {multiple}: padded to {to}"
+    elif demand.outcome == "falls_back":
+        text = f"{size} is no multiple of {multiple}: {text}" if demand.relation == "multiple" else text
+    shown = None if demand.relation in ("one_of", "never") else multiple
+    return Finding(demand.outcome, axis, size, shown, text, demand, to, shard)
+
+
+def with_shards(judged: Judged) -> Iterator[Judged]:
+    """A judged product, then each of its shards by itself."""
+    yield judged
+    product = judged.product
+    for name, size in product.shards:
+        own = tuple(f for f in judged.findings if f.shard == name or (f.axis == "K" and not f.shard))
+        broken = max((f.outcome for f in own), key=OUTCOMES.index, default="ok")
+        outcome: Outcome = broken if own or size.value is not None else "unknown"  # type: ignore[assignment]
+        note = "" if size.value is not None else _open(replace(product, n=size, k=Size(None), shards=()), NONE, _NOWHERE)
+        shard = replace(product, name=f"{product.name}.{name}", role=f"shard {name}", n=size, shards=())
+        yield replace(judged, product=shard, outcome=outcome, findings=own, note=note, padded={})
+
+
+_NOWHERE = Setting(Engine("", "", covers=frozenset({"none"})), Gpu("any", None, None), NONE, Ranks())

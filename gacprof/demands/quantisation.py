@@ -1,0 +1,271 @@
+"""How weights are stored: one :class:`Scheme` from any spelling of it, or from a config's own
+``quantization_config``, with the modules that it leaves alone.
+
+Names are those of engines and tools (``fp8``, ``modelopt_fp4``, ``compressed-tensors``), of GGUF
+files (``gguf_q4_K``), and plain ones that say everything (``fp8_block_128``, ``awq_int4_g64``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import translate
+from functools import cached_property
+from typing import Any
+
+from gacprof.core.errors import LintError
+
+KINDS = (
+    "none", "fp8_tensor", "fp8_channel", "fp8_block", "nvfp4", "mxfp4", "mxfp8", "int8_w8a8",
+    "awq", "gptq", "int4", "int8_w8a16", "bnb", "gguf", "unknown",
+)  # fmt: skip
+"""Kinds of schemes: ``int4`` is compressed-tensors' pack of 4-bit weights, ``int8_w8a16`` the
+same of 8-bit ones, ``unknown`` a scheme whose demands nobody has read."""
+
+BITS = {
+    "none": 16.0, "fp8_tensor": 8.0, "fp8_channel": 8.0, "fp8_block": 8.0, "nvfp4": 4.5,
+    "mxfp4": 4.25, "mxfp8": 8.25, "int8_w8a8": 8.0, "awq": 4.0, "gptq": 4.0, "int4": 4.0,
+    "int8_w8a16": 8.0, "bnb": 4.125, "unknown": 16.0,
+}  # fmt: skip
+"""Bits a weight takes with its scales (NVFP4: 16 share 8 bits; MXFP: 32 share 8)."""
+
+GGUF_BITS = {
+    "q4_0": 4.5, "q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "q8_0": 8.5, "iq4_nl": 4.5, "mxfp4": 4.25,
+    "nvfp4": 4.5, "q2_k": 2.625, "q3_k": 3.4375, "q4_k": 4.5, "q5_k": 5.5, "q6_k": 6.5625,
+    "iq1_s": 1.5625, "iq1_m": 1.75, "iq2_xxs": 2.0625, "iq2_xs": 2.3125, "iq2_s": 2.5625,
+    "iq3_xxs": 3.0625, "iq3_s": 3.4375, "iq4_xs": 4.25, "tq1_0": 1.6875, "tq2_0": 2.0625,
+    "f16": 16.0, "bf16": 16.0, "f32": 32.0,
+}  # fmt: skip
+"""Bits a weight takes by GGUF type (block bytes over block length, ggml-common.h)."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """``group`` weights along K share a scale (−1: a whole row), ``block`` weights both ways;
+    ``tool`` wrote them where that matters (``ct`` is compressed-tensors); ``ignored`` are the
+    modules that stay unquantised, as the config names them. ``stored``: the checkpoint holds
+    quantised weights, they are not quantised while loading."""
+
+    kind: str
+    name: str
+    group: int | None = None
+    block: int = 128
+    tool: str = ""
+    gguf_type: str = ""
+    desc_act: bool = False
+    symmetric: bool = True
+    stored: bool = True
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def bits(self) -> float:
+        if self.kind == "gguf":
+            return GGUF_BITS[self.gguf_type]
+        grouped = self.kind in ("awq", "gptq", "int4") and self.group and self.group > 0
+        return BITS[self.kind] + (16 / self.group if grouped and self.group else 0)
+
+    def leaves(self, modules: Sequence[str]) -> bool:
+        """Whether all these modules, of every layer, stay unquantised."""
+        return bool(self.ignored and modules) and all(map(self._is_ignored, modules))
+
+    def _is_ignored(self, module: str) -> bool:
+        exact, patterns = self._rules
+        parts = module.split(".")
+        if any(".".join(parts[:n]) in exact for n in range(1, len(parts) + 1)):
+            return True
+        return any(p.search(module) for p in patterns)
+
+    @cached_property
+    def _rules(self) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
+        """Exact names (a prefix of dotted parts counts), and patterns for all others."""
+        exact, patterns = set(), []
+        for entry in self.ignored:
+            if entry.startswith("re:"):
+                patterns.append(_pattern(f"^(?:{entry[3:]})"))
+            elif any(c in entry for c in "*?["):
+                patterns.append(_pattern(translate(entry)))
+            else:
+                exact.add(entry)
+                if "layers." not in entry:  # a part of a name: "visual", "mlp.gate", "lm_head"
+                    patterns.append(_pattern(rf"(^|\.){re.escape(entry)}(\.|$)"))
+        return frozenset(exact), tuple(patterns)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError):
+        return re.compile(r"(?!)")  # what is no pattern matches nothing
+
+
+NONE = Scheme("none", "none")
+
+_PLAIN = {
+    "none": "none", "bf16": "none", "bfloat16": "none", "fp16": "none", "float16": "none",
+    "half": "none", "f16": "none", "unquantized": "none", "unquantised": "none",
+    "fp8": "fp8_tensor", "fp8_tensor": "fp8_tensor", "fp8_per_tensor": "fp8_tensor",
+    "modelopt": "fp8_tensor", "modelopt_fp8": "fp8_tensor", "fp8_e4m3": "fp8_tensor",
+    "fp8_channel": "fp8_channel", "fp8_per_channel": "fp8_channel", "fbgemm_fp8": "fp8_channel",
+    "ptpc_fp8": "fp8_channel", "fp8_per_token": "fp8_channel", "w8a8_fp8": "fp8_channel",
+    "fp8_dynamic": "fp8_channel", "fp8_pb_wo": "fp8_block",
+    "deepseek_fp8": "fp8_block", "nvfp4": "nvfp4", "modelopt_fp4": "nvfp4", "fp4": "nvfp4",
+    "petit_nvfp4": "nvfp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8", "modelopt_mxfp8": "mxfp8",
+    "w8a8_int8": "int8_w8a8", "int8_w8a8": "int8_w8a8", "w8a8": "int8_w8a8",
+    "smoothquant": "int8_w8a8", "int8_sq": "int8_w8a8", "int8": "int8_w8a8",
+    "int8_w8a16": "int8_w8a16", "w8a16": "int8_w8a16", "int8_wo": "int8_w8a16",
+    "int8_weight_only": "int8_w8a16", "gptq_int8": "int8_w8a16",
+    "awq": "awq", "awq_marlin": "awq", "awq_int4": "awq", "w4a16_awq": "awq", "gptq": "gptq",
+    "gptq_marlin": "gptq", "gptq_int4": "gptq", "auto_round": "gptq", "int4": "int4",
+    "w4a16": "int4", "int4_w4a16": "int4", "wna16": "int4", "moe_wna16": "int4",
+    "int4_wo": "int4", "bnb": "bnb", "bnb_nf4": "bnb", "bnb_4bit": "bnb", "bnb_int4": "bnb",
+    "nf4": "bnb", "bitsandbytes": "bnb", "bitsandbytes_4bit": "bnb",
+}  # fmt: skip
+
+EXAMPLES = (
+    "none, bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, mxfp8, w8a8-int8, int8-w8a16, awq-g128, "
+    "gptq-g64, ct-int4-g128, bnb-nf4, gguf-q4_k, compressed-tensors, modelopt, modelopt-fp4"
+)
+DEFAULT_GROUP = 128
+"""Group size of GPTQ and AWQ by default, as GPTQModel, AutoAWQ and llm-compressor have it."""
+GROUPED = ("awq", "gptq", "int4")
+
+
+def scheme(text: str) -> Scheme:
+    """A scheme by name. Raises :class:`LintError` naming those that there are."""
+    plain = re.sub(r"[\s\-.:/]+", "_", text.strip().lower())
+    if found := _gguf(plain):
+        return replace(found, name=text)
+    group = block = None
+    if found_group := re.search(r"_?(?:g|group_?(?:size_?)?=?)(-?\d{1,5})(?=_|$)", plain):
+        group, plain = int(found_group[1]), plain.replace(found_group[0], "", 1)
+    if found_block := re.search(r"_?block(?:_?wise)?(?:_?(\d{1,4}))?(?:[x_]\d{1,4})?(?=_|$)", plain):
+        block = int(found_block[1] or 128)
+        plain = plain.replace(found_block[0], "", 1)
+    tool = ""
+    parts = [p for p in plain.split("_") if p]
+    for words in (("compressed", "tensors"), ("ct",), ("llm", "compressor")):
+        if tuple(parts[: len(words)]) == words:
+            tool, parts = "ct", parts[len(words) :]
+    channel = [p for p in parts if p in ("channel", "channelwise", "perchannel")]
+    by_name = "_".join(parts)
+    if by_name not in _PLAIN and channel:
+        by_name = "_".join(p for p in parts if p not in channel and p != "per")
+        group = -1 if group is None else group
+    by_name = by_name or ("unknown" if tool else "")
+    kind = _PLAIN.get(by_name, "unknown" if by_name == "unknown" else "")
+    if kind.startswith("fp8") and (block or kind == "fp8_block"):
+        kind, block = "fp8_block", block or 128
+    elif block is not None or not kind or (group is not None and not _may_group(kind, group)):
+        raise LintError(f"no quantisation '{text}' is known: there are {EXAMPLES}")
+    if kind in GROUPED and group is None:
+        group = DEFAULT_GROUP
+    if kind == "int8_w8a16" and group is None:
+        group = -1
+    stored = plain not in ("bitsandbytes", "fp8", "bnb_inflight")
+    return Scheme(kind, text, group, block or 128, tool, stored=stored)
+
+
+def _may_group(kind: str, group: int) -> bool:
+    return kind in (*GROUPED, "int8_w8a16", "nvfp4", "mxfp4", "mxfp8", "fp8_channel", "int8_w8a8") and (
+        group == -1 or group > 0
+    )
+
+
+def _gguf(plain: str) -> Scheme | None:
+    """A GGUF type, its mixtures too (``q4_k_m``); ``mxfp4_moe`` is mxfp4 experts, q8_0 else."""
+    name = re.sub(r"^gguf_?", "", plain)
+    kind = re.sub(r"(q\d_k)_(xs|s|m|l|xl)$", r"\1", re.sub(r"^(q[23456])k", r"\1_k", name))
+    kind = {"mxfp4_moe": "mxfp4", "iq4_nl_xl": "iq4_nl", "iq3_m": "iq3_s", "iq2_m": "iq2_s",
+            "iq3_xs": "iq3_s", "q8": "q8_0", "q4": "q4_0", "q5": "q5_0", "q2_k_s": "q2_k"}.get(kind, kind)
+    if kind not in GGUF_BITS or (name == plain and kind in ("mxfp4", "nvfp4", "f16", "bf16")):
+        return None
+    return Scheme("gguf", name, gguf_type=kind)
+
+
+def of_config(config: Mapping[str, Any]) -> Scheme | None:
+    """What a config's ``quantization_config`` says; None where it has none.
+
+    A method whose demands are not known gives a scheme of the kind ``unknown``, by its name.
+    """
+    told = config.get("quantization_config") or config.get("compression_config")
+    if not isinstance(told, Mapping):
+        return None
+    inner = told.get("quantization")  # ModelOpt's hf_quant_config.json
+    told = {**told, **inner} if isinstance(inner, Mapping) else told
+    method = str(told.get("quant_method") or told.get("quant_algo") or "").lower()
+    ignored = _names(told, "modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules",
+                     "modules_to_not_quantize", "llm_int8_skip_modules")  # fmt: skip
+    ignored += tuple(
+        f"re:.*{rule[2:]}" for rule in told.get("dynamic") or () if str(rule).startswith("-:")
+    )
+    found = _by_method(method.replace("-", "_"), told)
+    return replace(found, ignored=ignored)
+
+
+def _by_method(method: str, told: Mapping[str, Any]) -> Scheme:
+    group = _whole(told, "group_size", "q_group_size")
+    bits = _whole(told, "bits", "w_bit", "num_bits") or 4
+    if method == "fp8":
+        block = told.get("weight_block_size")
+        if isinstance(block, Sequence) and block and type(block[0]) is int and block[0] > 0:
+            return Scheme("fp8_block", "fp8", block=block[0])
+        return Scheme("fp8_tensor", "fp8")
+    if method in ("compressed_tensors", "compressed-tensors"):
+        return _compressed(told)
+    if method in ("awq", "gptq", "auto_round", "auto-round", "gptqmodel"):
+        kind = "awq" if "awq" in f"{method} {told.get('packing_format', '')}" else "gptq"
+        kind = kind if bits == 4 else "int8_w8a16" if bits == 8 else "unknown"
+        return Scheme(kind, method, group or DEFAULT_GROUP, desc_act=told.get("desc_act") is True,
+                      symmetric=told.get("sym", True) is not False)  # fmt: skip
+    if method.startswith("modelopt"):
+        algo = str(told.get("quant_algo", method)).lower()
+        kinds = {"nvfp4": "nvfp4", "mxfp8": "mxfp8", "fp8": "fp8_tensor", "fp8_pb_wo": "fp8_block"}
+        kind = kinds.get(algo, "nvfp4" if "fp4" in algo else "unknown")
+        return Scheme(kind, algo, tool="modelopt")
+    if method in ("bitsandbytes", "bnb"):
+        return Scheme("bnb" if told.get("load_in_4bit", True) else "unknown", method)
+    if method in _PLAIN:
+        return Scheme(_PLAIN[method], method, group if _PLAIN[method] in GROUPED else None)
+    return Scheme("unknown", method[:40] or "without a name")
+
+
+def _compressed(told: Mapping[str, Any]) -> Scheme:
+    """compressed-tensors: what the first of its groups of modules says of weights and inputs."""
+    groups = told.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(first, Mapping) or not isinstance(weights, Mapping):
+        return Scheme("unknown", "compressed-tensors without config_groups", tool="ct")
+    bits, kind = weights.get("num_bits"), str(weights.get("type"))
+    strategy, group = str(weights.get("strategy")), _whole(weights, "group_size")
+    inputs = isinstance(first.get("input_activations"), Mapping)
+    made = Scheme("unknown", "compressed-tensors", tool="ct",
+                  symmetric=weights.get("symmetric", True) is not False)  # fmt: skip
+    if kind == "float" and bits == 8:
+        if strategy == "block":
+            block = weights.get("block_structure")
+            size = block[0] if isinstance(block, list) and block and type(block[0]) is int else 128
+            return replace(made, kind="fp8_block", block=max(1, size))
+        if group == 32:
+            return replace(made, kind="mxfp8")
+        return replace(made, kind="fp8_tensor" if strategy == "tensor" else "fp8_channel")
+    if kind == "float" and bits == 4:
+        return replace(made, kind="mxfp4" if group == 32 else "nvfp4")
+    if kind == "int" and bits == 8:
+        if inputs:
+            return replace(made, kind="int8_w8a8")
+        return replace(made, kind="int8_w8a16", group=group if strategy == "group" else -1)
+    if kind == "int" and bits == 4 and not inputs:
+        return replace(made, kind="int4", group=group if strategy == "group" else -1)
+    return made
+
+
+def _whole(table: Mapping[str, Any], *keys: str) -> int | None:
+    found = (table.get(key) for key in keys)
+    return next((v for v in found if type(v) is int and 0 < v < 1 << 20 or v == -1), None)
+
+
+def _names(table: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
+    lists = (table.get(key) for key in keys)
+    return tuple(str(n)[:500] for some in lists if isinstance(some, list) for n in some[:100_000])

@@ -1,0 +1,264 @@
+"""Demands of engines as data: one TOML file an engine, one entry a demand.
+
+An entry has *conditions* (which products it is about), what sizes it asks for, and what the engine
+does with others (``outcome``), with its source and the engine's versions. ``docs/lint.md`` lists
+the words. A new demand is one entry; a user's own file adds entries or a whole engine.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from gacprof.core.errors import LintError, why_unreadable
+from gacprof.demands.quantisation import GGUF_BITS, KINDS
+from gacprof.demands.targets import Range, Version, version
+
+Outcome = Literal["ok", "unknown", "pads", "falls_back", "wrong", "refused"]
+OUTCOMES: tuple[Outcome, ...] = ("ok", "unknown", "pads", "falls_back", "wrong", "refused")
+"""From the best to the worst. A server that refuses to start serves nothing wrong."""
+
+RELATIONS = (
+    "multiple", "either", "multiple_or_one", "at_least", "at_most", "one_of", "one_rank", "equal",
+    "within_128", "blocks_fit", "never",
+)  # fmt: skip
+"""How a size has to stand to ``multiple``: divided by it; divided by it or dividing it; divided by
+it or one; and so on. ``blocks_fit``: shards in whole blocks take no more blocks than together."""
+
+BLOCK_OF_32 = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4")
+WHOLE = ("f16", "bf16", "f32")
+
+
+def gguf_block(name: str) -> str:
+    """Weights in a block of a GGUF type, as a word of the tables (ggml-common.h)."""
+    if name in WHOLE:
+        return "1"
+    return "32" if name in BLOCK_OF_32 else "64" if name == "nvfp4" else "256"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all have to hold. Lists: one of them. Ranges: ``>=90,<100``. None: whatever."""
+
+    quant: tuple[str, ...] | None = None
+    kind: tuple[str, ...] | None = None
+    split: tuple[str, ...] | None = None
+    role: tuple[str, ...] | None = None
+    family: tuple[str, ...] | None = None
+    tool: tuple[str, ...] | None = None
+    group: tuple[int, ...] | None = None
+    gguf: tuple[str, ...] | str | None = None
+    tp: Range | None = None
+    sm: Range | None = None
+    version: Range | None = None
+    amd: bool | None = None
+    gated: bool | None = None
+    sharded: bool | None = None
+    desc_act: bool | None = None
+    symmetric: bool | None = None
+    stored: bool | None = None
+
+    def hold(self, facts: Mapping[str, Any]) -> bool | None:
+        """Whether all hold of these facts; a fact that is not among them is left aside."""
+        return all(
+            self._holds(name, asked, facts[name])
+            for name, asked in self.asked.items()
+            if name in facts
+        )
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+
+    @staticmethod
+    def _holds(name: str, asked: Any, fact: Any) -> bool:
+        if isinstance(asked, Range):
+            return fact is not None and asked.holds(fact)
+        if name == "gguf":
+            return bool(fact) and (fact in asked if isinstance(asked, tuple) else gguf_block(fact) == asked)
+        return fact in asked if isinstance(asked, tuple) else fact == asked
+
+
+@dataclass(frozen=True)
+class Demand:
+    """One entry. ``N``, ``K`` are multiples on the axes of the rank's product, ``width`` on the axis
+    that ranks split, ``hidden`` on the other, ``whole`` on the unsplit number. ``to`` is what sizes
+    are padded to where that is another multiple. Multiples are numbers or words (``group``,
+    ``block``, ``tp``, ``ep``, ``parts``, ``64*tp``)."""
+
+    id: str
+    outcome: Outcome
+    version: str
+    source: str
+    where: Conditions
+    but: Conditions | None = None
+    asks: tuple[tuple[str, int | str], ...] = ()
+    alternatives: tuple[tuple[tuple[str, int | str], ...], ...] = ()
+    to: tuple[tuple[str, int | str], ...] = ()
+    relation: str = "multiple"
+    shards: str = "sum"
+    values: tuple[int, ...] = ()
+    kernel: str = ""
+    says: str = ""
+    sure: str = "high"
+
+    def applies(self, facts: Mapping[str, Any]) -> bool:
+        if not self.where.hold(facts):
+            return False
+        return self.but is None or not (self.but.asked.keys() <= facts.keys() and self.but.hold(facts))
+
+    @property
+    def since(self) -> str:
+        """The first version that does this; empty where nobody knows an earlier one."""
+        return self.version.partition(",")[0].removeprefix(">=") if self.version.startswith(">=") else ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """``splits``: tensors or whole layers; ``experts``: how ranks share experts out; ``fused``: the
+    products it fuses; ``covers``: kinds of quantisation whose demands were read; ``read``: where."""
+
+    name: str
+    read: str
+    splits: str = "tensors"
+    experts: str = "tp / ep"
+    fused: frozenset[str] = frozenset()
+    covers: frozenset[str] = frozenset()
+    aliases: tuple[str, ...] = ()
+    demands: tuple[Demand, ...] = field(default=(), repr=False)
+    at: Version | None = None
+
+    def of(self, asked: Version | None) -> Engine:
+        """The engine with the demands of one version only, the newest read by default."""
+        at = asked or version(self.read)
+        kept = tuple(d for d in self.demands if d.where.hold({"version": at}))
+        return replace(self, demands=kept, at=at)
+
+
+_AXES = ("N", "K", "width", "hidden", "whole")
+_OWN = {"id", "outcome", "source", "relation", "shards", "values", "kernel", "says", "sure"}
+
+
+def _multiples(table: Any, where: str) -> tuple[tuple[str, int | str], ...]:
+    if not isinstance(table, Mapping) or not table or not set(table) <= set(_AXES):
+        raise LintError(f"{where}: multiples are a table of {', '.join(_AXES)}")
+    for axis, value in table.items():
+        if not (isinstance(value, str) or (type(value) is int and 0 < value < 1 << 20)):
+            raise LintError(f"{where}: {axis} is {value!r}: give a positive number or a word")
+    return tuple(table.items())
+
+
+def _conditions(table: Mapping[str, Any], where: str) -> Conditions:
+    made: dict[str, Any] = {}
+    kinds = {f.name: str(f.type) for f in fields(Conditions)}
+    for name, value in table.items():
+        wanted = kinds[name]
+        if "Range" in wanted and isinstance(value, str):
+            made[name] = Range(value)
+        elif "bool" in wanted and isinstance(value, bool):
+            made[name] = value
+        elif "tuple" in wanted and isinstance(value, list):
+            made[name] = tuple(value)
+        elif name == "gguf" and value in ("32", "64", "256"):
+            made[name] = value
+        else:
+            raise LintError(f"{where}: {name} = {value!r} is not understood")
+    if not set(made.get("quant", ())) <= set(KINDS):
+        raise LintError(f"{where}: quant is one of {', '.join(KINDS)}")
+    if isinstance(made.get("gguf"), tuple) and not set(made["gguf"]) <= GGUF_BITS.keys():
+        raise LintError(f"{where}: gguf is one of {', '.join(GGUF_BITS)}")
+    return Conditions(**made)
+
+
+def _demand(entry: Any, file: str) -> Demand:
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        raise LintError(f"{file}: a demand is a table with an id")
+    where = f"{file}: demand '{entry['id'][:80]}'"
+    for key in ("outcome", "source", "version"):
+        if not isinstance(entry.get(key), str) or not entry[key]:
+            raise LintError(f"{where} has no {key}")
+    names = {f.name for f in fields(Conditions)}
+    rest = set(entry) - _OWN - names - set(_AXES) - {"alternatives", "to", "except"}
+    if rest:
+        raise LintError(f"{where}: nothing is called {', '.join(sorted(rest))}")
+    if entry["outcome"] not in OUTCOMES or entry.get("relation", "multiple") not in RELATIONS:
+        raise LintError(f"{where}: outcomes are {', '.join(OUTCOMES)}; relations {', '.join(RELATIONS)}")
+    asks = {axis: entry[axis] for axis in _AXES if axis in entry}
+    alternatives = entry.get("alternatives", [])
+    if not asks and not alternatives:
+        raise LintError(f"{where} asks for nothing: give {', '.join(_AXES)} or alternatives")
+    return Demand(
+        **{key: entry[key] for key in _OWN & entry.keys() if key != "values"},
+        version=entry["version"],
+        values=tuple(entry.get("values", ())),
+        where=_conditions({k: v for k, v in entry.items() if k in names}, where),
+        but=_conditions(entry["except"], where) if "except" in entry else None,
+        asks=_multiples(asks, where) if asks else (),
+        alternatives=tuple(_multiples(one, where) for one in alternatives),
+        to=_multiples(entry["to"], where) if "to" in entry else (),
+    )
+
+
+def parse_engine(text: str, file: str) -> Engine:
+    """An engine's table. Raises :class:`LintError` for an entry that is not understood, naming it."""
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise LintError(f"{file}: not valid TOML: {error}") from None
+    if not isinstance(data.get("name"), str) or not isinstance(data.get("demand", []), list):
+        raise LintError(f"{file}: give the engine's name, and [[demand]] entries")
+    known = {"name", "read", "splits", "experts", "fused", "covers", "aliases", "demand"}
+    if not data.keys() <= known:
+        raise LintError(f"{file}: nothing is called {', '.join(sorted(data.keys() - known))}")
+    lists = {key: data.get(key, []) for key in ("fused", "covers", "aliases")}
+    return Engine(
+        data["name"], str(data.get("read", "")), str(data.get("splits", "tensors")),
+        str(data.get("experts", "tp / ep")), frozenset(lists["fused"]), frozenset(lists["covers"]),
+        tuple(lists["aliases"]), tuple(_demand(entry, file) for entry in data.get("demand", [])),
+    )  # fmt: skip
+
+
+@cache
+def _shipped(file: str) -> Engine:
+    text = (resources.files("gacprof.demands") / "engines" / file).read_text(encoding="utf-8")
+    return parse_engine(text, file)
+
+
+SHIPPED = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
+_ALIASES = {
+    "trt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm", "tensorrt": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm",
+    "hf": "transformers", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp", "llama_cpp": "llama.cpp",
+    "gguf": "llama.cpp",
+}  # fmt: skip
+
+
+def engine(name: str, own: Sequence[Path] = ()) -> Engine:
+    """An engine with all its demands, and those of the user's ``own`` files that are about it.
+
+    Raises :class:`LintError` naming those that there are.
+    """
+    added = [_read(path) for path in own]
+    plain = name.strip().lower()
+    plain = _ALIASES.get(plain, plain)
+    found = _shipped(f"{plain}.toml") if plain in SHIPPED else None
+    for one in added:
+        if one.name == plain:
+            found = one if found is None else replace(
+                found, demands=(*found.demands, *one.demands), covers=found.covers | one.covers
+            )  # fmt: skip
+    if found is None:
+        there = (*SHIPPED, *(one.name for one in added if one.name not in SHIPPED))
+        raise LintError(f"no engine '{name}' is known: there are {', '.join(there)}")
+    return found
+
+
+def _read(path: Path) -> Engine:
+    try:
+        return parse_engine(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, ValueError) as error:
+        raise LintError(f"{path}: cannot be read: {why_unreadable(error)}") from None

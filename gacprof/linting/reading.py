@@ -1,0 +1,100 @@
+"""Where a config is read from: a file, a folder with or without weights, the hub, a dict.
+
+Of weights only headers are read. They fill in what a config leaves out, and widths that differ
+from layer to layer are judged each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.core.errors import CheckpointError, LintError
+from gacprof.demands.configs import Config, config_of
+
+if TYPE_CHECKING:
+    from gacprof.checkpoint.folder import Folder
+
+CONFIGS = ("config.json", "adapter_config.json", "params.json")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A config with the name of where it is from, and what was noticed while it was read."""
+
+    name: str
+    config: Config
+    notes: tuple[str, ...] = ()
+
+
+def config_named(source: str | Path | Mapping[str, Any]) -> Named:
+    """Raises :class:`CheckpointError` for a source that cannot be read, in one line."""
+    if isinstance(source, Mapping):
+        return Named("config", config_of(source))
+    from gacprof.checkpoint import folder as folders
+
+    path = Path(source)
+    if path.is_dir():
+        return _of_folder(folders.LocalFolder(path), str(source))
+    if path.is_file():
+        if path.suffix == ".safetensors":
+            return _of_folder(folders.LocalFolder(path.parent), str(source))
+        where = folders.LocalFolder(path.parent, path.name)
+        return Named(str(source), config_of(folders.read_json(where, path.name, constants=True)))
+    if path.exists():
+        raise CheckpointError(f"{source}: is no regular file: give a config.json or a folder with one")
+    if folders.is_hub_id(str(source)) and not str(source).endswith(".json"):
+        return _of_folder(folders.HubFolder(str(source)), str(source), headers=False)
+    raise CheckpointError(f"{source}: there is no such file or folder")
+
+
+def _of_folder(folder: Folder, name: str, headers: bool = True) -> Named:
+    from gacprof.checkpoint.folder import read_json
+
+    there = folder.names()
+    found = next((one for one in CONFIGS if one in there), None)
+    if found is None:
+        raise CheckpointError(f"{name}: has no config.json: give one, or a folder with one")
+    values = read_json(folder, found, constants=True)
+    if "quantization_config" not in values and "hf_quant_config.json" in there:
+        values = {**values, "quantization_config": read_json(folder, "hf_quant_config.json")}
+        values["quantization_config"].setdefault("quant_method", "modelopt")
+    named = Named(name, config_of(values))
+    if headers and any(one.endswith((".safetensors", ".safetensors.index.json")) for one in there):
+        return _with_headers(named, folder)
+    return named
+
+
+def _with_headers(named: Named, folder: Folder) -> Named:
+    """Fill in from headers what the config leaves out."""
+    from gacprof.checkpoint.containers import find_container, read_container
+
+    try:
+        shapes = {t.name: t.shape for t in read_container(folder, find_container(folder)).tensors.values()}
+    except CheckpointError as error:
+        return replace(named, notes=(*named.notes, f"headers are not used: {error}"))
+    return replace(named, config=filled(named.config, shapes))
+
+
+def filled(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
+    """A config with sizes from plain weights' shapes where it has none."""
+    found: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        if len(shape) != 2:
+            continue
+        if name.endswith("embed_tokens.weight"):
+            found.setdefault("vocab_size", shape[0])
+            found.setdefault("hidden_size", shape[1])
+        elif name.endswith(("mlp.gate_proj.weight", "mlp.up_proj.weight")) and "expert" not in name:
+            found.setdefault("intermediate_size", shape[0])
+    new = {key: value for key, value in found.items() if config.get(key) is None}
+    return Config({**config.values, **new}, config.whole) if new else config
+
+
+def lint_config(named: Named) -> Config:
+    """The config, refused where there is nothing in it to judge."""
+    if not named.config.whole:
+        raise LintError(f"{named.name}: the config is empty: there is nothing to judge")
+    return named.config
