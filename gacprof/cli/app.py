@@ -18,7 +18,16 @@ from typing import Annotated, Any
 
 import typer
 
-from gacprof.cli import compressing, evaluating, evidence, maps, measuring, models, planning
+from gacprof.cli import (
+    compressing,
+    evaluating,
+    evidence,
+    linting,
+    maps,
+    measuring,
+    models,
+    planning,
+)
 from gacprof.cli.printing import complain, print_json
 from gacprof.core.errors import GacprofError, first_line, is_out_of_memory
 from gacprof.devices.threads import short_waits
@@ -30,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
+    linting.lint, measuring.doctor, measuring.sweep, models.diagnose, planning.plan, planning.pareto,
     models.realign, models.verify, models.bench, compressing.compress, compressing.export,
     evaluating.import_gguf, evidence.report, evidence.explain, measuring.demo,
 ):  # fmt: skip

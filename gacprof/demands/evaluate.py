@@ -30,9 +30,8 @@ class Setting:
 
     def facts(self, sm: int | None) -> dict[str, Any]:
         return {
-            "sm": sm, "amd": self.gpu.amd, "tp": self.ranks.tp, "family": self.family,
-            "version": self.engine.at,
-        }  # fmt: skip
+            "sm": sm, "amd": self.gpu.amd, "family": self.family, "version": self.engine.at,
+        }
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judged:
-    """A product with what the engine does with it. ``multiple`` is what the finding's axis has to
-    be a multiple of to be ok, by all demands on it; ``extra`` the share that padding adds."""
+    """A product with what the engine does with it. ``asked`` is what each axis has to be a
+    multiple of to be ok, by all demands on it; ``extra`` the share that padding adds; ``is_open``:
+    what the engine asks is not known."""
 
     product: Product
     outcome: Outcome
@@ -61,6 +61,7 @@ class Judged:
     padded: Mapping[str, int] = field(default_factory=dict)
     scheme: Scheme = NONE
     note: str = ""
+    is_open: bool = False
 
     @property
     def worst(self) -> Finding | None:
@@ -113,7 +114,7 @@ def judge(product: Product, setting: Setting) -> Judged:
         for sm, answer in zip(CAPABILITIES, answers, strict=True):
             by_outcome.setdefault(answer.outcome, []).append(sm)
         told = "; ".join(f"{o} on {', '.join(f'sm{s}' for s in on)}" for o, on in by_outcome.items())
-        return Judged(product, "unknown", scheme=answers[0].scheme, note=f"depends on the GPU: {told}")
+        return Judged(product, "unknown", scheme=answers[0].scheme, note=f"depends on the GPU: {told}", is_open=True)
     return _judge(product, setting, setting.gpu.sm)
 
 
@@ -131,8 +132,8 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
     findings: list[Finding] = []
     asked: dict[str, int] = {}
     padded: dict[str, int] = {}
-    for demand in setting.engine.demands:
-        if demand.applies(facts):
+    for demand in _relevant(setting.engine, tuple(facts.items())):
+        if demand.where.tp is None or demand.where.tp.holds(setting.ranks.tp):
             for found in _broken(demand, product, sizes, scheme, setting.ranks, asked):
                 findings.append(found)
                 if found.outcome == "pads" and found.to:
@@ -141,7 +142,15 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
     note = _open(product, scheme, setting)
     if note and outcome == "ok":
         outcome = "unknown"
-    return Judged(product, outcome, tuple(findings), asked, padded, scheme, note)
+    is_open = scheme.kind not in setting.engine.covers or bool(findings)
+    return Judged(product, outcome, tuple(findings), asked, padded, scheme, note, is_open)
+
+
+@lru_cache(maxsize=4096)
+def _relevant(engine: Engine, facts: tuple[tuple[str, Any], ...]) -> tuple[Demand, ...]:
+    """The demands on such products; what holds from some number of ranks on is among them."""
+    table = dict(facts)
+    return tuple(demand for demand in engine.demands if demand.applies(table))
 
 
 def _open(product: Product, scheme: Scheme, setting: Setting) -> str:

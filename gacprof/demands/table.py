@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +41,7 @@ def gguf_block(name: str) -> str:
     return "32" if name in BLOCK_OF_32 else "64" if name == "nvfp4" else "256"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Conditions:
     """What all have to hold. Lists: one of them. Ranges: ``>=90,<100``. None: whatever."""
 
@@ -63,7 +63,7 @@ class Conditions:
     symmetric: bool | None = None
     stored: bool | None = None
 
-    def hold(self, facts: Mapping[str, Any]) -> bool | None:
+    def hold(self, facts: Mapping[str, Any]) -> bool:
         """Whether all hold of these facts; a fact that is not among them is left aside."""
         return all(
             self._holds(name, asked, facts[name])
@@ -71,7 +71,7 @@ class Conditions:
             if name in facts
         )
 
-    @property
+    @cached_property
     def asked(self) -> Mapping[str, Any]:
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
 
@@ -84,7 +84,7 @@ class Conditions:
         return fact in asked if isinstance(asked, tuple) else fact == asked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Demand:
     """One entry. ``N``, ``K`` are multiples on the axes of the rank's product, ``width`` on the axis
     that ranks split, ``hidden`` on the other, ``whole`` on the unsplit number. ``to`` is what sizes
@@ -118,7 +118,7 @@ class Demand:
         return self.version.partition(",")[0].removeprefix(">=") if self.version.startswith(">=") else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Engine:
     """``splits``: tensors or whole layers; ``experts``: how ranks share experts out; ``fused``: the
     products it fuses; ``covers``: kinds of quantisation whose demands were read; ``read``: where."""

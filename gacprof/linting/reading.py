@@ -28,6 +28,10 @@ class Named:
     config: Config
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.config.whole:
+            raise LintError(f"{self.name}: the config is empty: there is nothing to judge")
+
 
 def config_named(source: str | Path | Mapping[str, Any]) -> Named:
     """Raises :class:`CheckpointError` for a source that cannot be read, in one line."""
@@ -91,10 +95,3 @@ def filled(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
             found.setdefault("intermediate_size", shape[0])
     new = {key: value for key, value in found.items() if config.get(key) is None}
     return Config({**config.values, **new}, config.whole) if new else config
-
-
-def lint_config(named: Named) -> Config:
-    """The config, refused where there is nothing in it to judge."""
-    if not named.config.whole:
-        raise LintError(f"{named.name}: the config is empty: there is nothing to judge")
-    return named.config

@@ -1,14 +1,256 @@
-"""What to do."""
+"""What to do about findings: every remedy is tried by judging the model anew, and only what helps
+is offered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+from re import escape
 from typing import Any
 
-from gacprof.demands.configs import Config
+from gacprof.core.errors import LintError
+from gacprof.core.files import Record
+from gacprof.demands.configs import ALIASES, Config
 from gacprof.demands.evaluate import Judged
-from gacprof.linting.request import LintRequest, Target
+from gacprof.demands.products import Ranks, products
+from gacprof.demands.quantisation import GROUPED
+from gacprof.demands.table import OUTCOMES, SHIPPED, Outcome
+from gacprof.linting.judging import Degree, extras, judge_all, overall, weight
+from gacprof.linting.request import LintRequest, Target, target_of
 
 
-def remedies(name: str, config: Config, request: LintRequest, target: Target, judged: Sequence[Judged]) -> Iterator[dict[str, Any]]:
-    return iter(())
+@dataclass(frozen=True)
+class Remedy(Record):
+    """``kind`` is tp, ep, group, ignore, version, engine or size; ``option`` what to pass or to
+    change, ``outcome`` what then comes of it. ``config`` are changed fields, ``parameters`` and
+    ``bytes_per_rank`` what it costs as a share, None where the config does not say."""
+
+    kind: str
+    what: str
+    option: str
+    outcome: Outcome
+    config: Mapping[str, int] | None = None
+    parameters: float | None = None
+    bytes_per_rank: float | None = None
+
+
+def remedies(
+    config: Config, request: LintRequest, target: Target, judged: Sequence[Judged],
+    table: Sequence[Degree],
+) -> Iterator[Remedy]:  # fmt: skip
+    """What makes the outcome better, the cheapest kinds first."""
+    now = overall(judged)
+    broken = [one for one in judged if one.findings]
+    if not broken:
+        return
+    yield from _degrees(request, table, now)
+    for one in (_ignoring, _groups, _versions, _engines):
+        yield from (r for r in one(config, request, target, broken) if _better(r.outcome, now))
+    yield from (r for r in sizes(config, request, target, judged) if _better(r.outcome, now))
+
+
+def _better(outcome: Outcome, now: Outcome) -> bool:
+    return outcome != "unknown" and OUTCOMES.index(outcome) < OUTCOMES.index(now)
+
+
+def _degrees(request: LintRequest, table: Sequence[Degree], now: Outcome) -> Iterator[Remedy]:
+    """Expert parallelism, and the next degrees below and above that are better."""
+    same = [d for d in table if d.tp == request.tp and d.ep != request.ep and _better(d.outcome, now)]
+    for found in same:
+        turn = "--ep" if found.ep else "without --ep"
+        yield Remedy("ep", f"expert parallelism: experts stay whole ({turn})", turn, found.outcome)
+    rows = [d for d in table if d.ep == request.ep and _better(d.outcome, now)]
+    below = [d for d in rows if d.tp < request.tp]
+    above = [d for d in rows if d.tp > request.tp]
+    for found in ([max(below, key=lambda d: d.tp)] if below else []) + above[:1]:
+        yield Remedy("tp", f"{found.tp} tensor-parallel ranks", f"--tp {found.tp}", found.outcome)
+
+
+def _again(config: Config, request: LintRequest, target: Target) -> list[Judged]:
+    return judge_all(config, request, target, extra=extras(request, config))
+
+
+def _ignoring(
+    config: Config, request: LintRequest, target: Target, broken: Sequence[Judged]
+) -> Iterator[Remedy]:
+    """Leave the modules of broken products unquantised."""
+    scheme = target.scheme
+    quantised = [one for one in broken if one.scheme.kind not in ("none", "gguf") and one.product.modules]
+    if not quantised or scheme.kind == "gguf":
+        return
+    short = sorted({m.split("{}.")[-1].replace("experts.0", "experts") for one in quantised for m in one.product.modules})
+    patterns = tuple(f"re:.*[.]{escape(m.split('{}.')[-1])}$" for one in quantised for m in one.product.modules)
+    made = replace(target, scheme=replace(scheme, ignored=(*scheme.ignored, *patterns)))
+    after = _again(config, request, made)
+    before = _bytes(_again(config, request, target))
+    more = _bytes(after)
+    share = more / before - 1 if more and before else None
+    yield Remedy(
+        "ignore", f"leave {', '.join(short)} in bf16: quantise again with them ignored",
+        f"ignore: {', '.join(short)}", overall(after), bytes_per_rank=share,
+    )  # fmt: skip
+
+
+def _bytes(judged: Iterable[Judged]) -> float | None:
+    weights = [weight(one) for one in judged]
+    return sum(w[1] for w in weights if w) if all(w is not None for w in weights) else None
+
+
+def _groups(
+    config: Config, request: LintRequest, target: Target, broken: Sequence[Judged]
+) -> Iterator[Remedy]:
+    scheme = target.scheme
+    if scheme.kind not in GROUPED:
+        return
+    for group in (64, 32):
+        if scheme.group and group < scheme.group:
+            made = replace(target, scheme=replace(scheme, group=group))
+            outcome = overall(_again(config, request, made))
+            yield Remedy("group", f"groups of {group} weights: quantise again", f"group_size {group}", outcome)
+
+
+def _versions(
+    config: Config, request: LintRequest, target: Target, broken: Sequence[Judged]
+) -> Iterator[Remedy]:
+    """The newest version that was read, where an older one was asked about."""
+    name = target.engine.name
+    newest = target_of(replace(request, engine=name, version=""), config)
+    if newest.engine.at == target.engine.at:
+        return
+    outcome = overall(_again(config, request, newest))
+    yield Remedy("version", f"{name} {newest.engine.read}", f"--engine {name}=={newest.engine.read}", outcome)
+
+
+def _engines(
+    config: Config, request: LintRequest, target: Target, broken: Sequence[Judged]
+) -> Iterator[Remedy]:
+    for name in SHIPPED:
+        if name in (target.engine.name, "llama.cpp", "transformers"):
+            continue
+        other = target_of(replace(request, engine=name, version="", demands=()), config)
+        outcome = overall(_again(config, request, other))
+        if outcome == "ok":
+            yield Remedy("engine", f"{name} {other.engine.read}", f"--engine {name}", outcome)
+
+
+# sizes
+
+WIDTHS = (*ALIASES["intermediate_size"], *ALIASES["moe_intermediate_size"], "share_expert_dim",
+          "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
+          "shared_intermediate_size", "intermediate_size_mlp", "expert_ffn_hidden_size")  # fmt: skip
+"""Fields that hold one width, which a designer may change by itself."""
+
+
+def sizes(
+    config: Config, request: LintRequest, target: Target, judged: Sequence[Judged]
+) -> Iterator[Remedy]:
+    """The nearest sizes below and above that are good, one remedy each; for experts also with a
+    count of experts that keeps the parameters."""
+    before = parameters(config)
+    for key, multiple in _needed(config, judged).items():
+        size = config.get(key)
+        if size is None or size % multiple == 0:
+            continue
+        for new in (size // multiple * multiple, -(-size // multiple) * multiple):
+            if new:
+                yield from _changed(config, request, target, {key: new}, before)
+        yield from _equal_experts(config, request, target, key, size, multiple, before)
+
+
+def _needed(config: Config, judged: Sequence[Judged]) -> dict[str, int]:
+    """Field → what its unsplit size has to be a multiple of, by all demands on it."""
+    needed: dict[str, int] = {}
+    for one in judged:
+        product = one.product
+        split_axis = "K" if product.split == "row" else "N"
+        size = product.k if product.split == "row" else product.n
+        for key in product.fields:
+            if product.kind == "count" and one.findings:
+                found = [f.multiple for f in one.findings if f.multiple and f.demand.relation != "one_of"]
+                needed[key] = lcm(needed.get(key, 1), *found)
+            elif product.kind == "vocab":
+                needed[key] = lcm(needed.get(key, 1), one.asked.get("global", 1))
+            elif key in WIDTHS:
+                unit = one.asked.get(split_axis, 1) * size.parts
+                needed[key] = lcm(needed.get(key, 1), unit)
+    return {key: multiple for key, multiple in needed.items() if 1 < multiple < 1 << 24}
+
+
+def _with(config: Config, changes: Mapping[str, int]) -> Config:
+    return Config({**config.values, **changes}, config.whole)
+
+
+def _changed(
+    config: Config, request: LintRequest, target: Target, changes: Mapping[str, int], before: float | None
+) -> Iterator[Remedy]:  # fmt: skip
+    try:
+        made = _with(config, changes)
+        outcome, after = overall(_again(made, request, target)), parameters(made)
+    except LintError:
+        return
+    share = after / before - 1 if after and before else None
+    told = ", ".join(f"{key} {value}" for key, value in changes.items())
+    yield Remedy("size", told, told, outcome, dict(changes), share)
+
+
+def _equal_experts(
+    config: Config, request: LintRequest, target: Target, key: str, size: int, multiple: int,
+    before: float | None,
+) -> Iterator[Remedy]:  # fmt: skip
+    experts, field = config.get("experts"), config.spelling("experts")
+    if key != config.spelling(config.meaning.expert or "-") or not experts:
+        return
+    new = -(-size // multiple) * multiple
+    count = round(experts * size / new / 8) * 8
+    if count >= 8:
+        yield from _changed(config, request, target, {key: new, field: count}, before)
+
+
+def parameters(config: Config) -> float | None:
+    """Weights in all products; None where the config does not say."""
+    total = 0.0
+    for product in products(config, Ranks()):
+        if product.kind == "count" or product.layers == 0:
+            continue
+        n = product.n.whole if product.kind == "vocab" else product.n.value
+        if not n or not product.k.value or product.layers is None or product.copies is None:
+            return None
+        gate = 2 if product.role == "expert_gate_up" else 1
+        total += n * product.k.value * gate * product.layers * product.copies
+    return total or None
+
+
+def fixed(
+    config: Config, request: LintRequest, target: Target, judged: Sequence[Judged]
+) -> tuple[dict[str, Any], Remedy] | None:
+    """The config with every size that can be mended moved to the nearest good one, and what that
+    costs; None where no size is to be moved."""
+    changes: dict[str, int] = {}
+    for key, multiple in _needed(config, judged).items():
+        size = config.get(key)
+        if size is None or size % multiple == 0:
+            continue
+        near = round(size / multiple) * multiple or multiple
+        changes[key] = near
+    if not changes:
+        return None
+    found = next(iter(_changed(config, request, target, changes, parameters(config))), None)
+    if found is None:
+        return None
+    return {**config.whole, **_placed(config, changes)}, found
+
+
+def _placed(config: Config, changes: Mapping[str, int]) -> dict[str, Any]:
+    """The changes where the config keeps those fields: at the top or in its text part."""
+    placed: dict[str, Any] = {}
+    for key, value in changes.items():
+        inner = next(
+            (n for n, part in config.whole.items() if isinstance(part, dict) and key in part and key not in config.whole),
+            None,
+        )  # fmt: skip
+        if inner is None:
+            placed[key] = value
+        else:
+            placed[inner] = {**config.whole[inner], **placed.get(inner, {}), key: value}
+    return placed

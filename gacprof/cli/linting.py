@@ -1,0 +1,247 @@
+"""The verb ``lint``: what engines will do with a model's sizes, from its config alone.
+
+Its options are the fields of :class:`~gacprof.linting.request.LintRequest`, and what concerns
+printing and continuous integration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from gacprof.cli.options import grouped
+from gacprof.cli.printing import complain, print_json, print_table, say, say_notes
+from gacprof.core.errors import LintError
+from gacprof.core.formatting import percent
+
+if TYPE_CHECKING:
+    from gacprof.linting import Lint
+    from gacprof.linting.design import Shape
+    from gacprof.linting.judging import Degree
+
+MOST_DEGREES_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked about the model; several values of gpu, tp and quant go with --design."""
+
+    engine: Annotated[str, Option(help="vllm, sglang, tensorrt-llm, transformers, llama.cpp; vllm==0.8.5.")] = "vllm"
+    version: Annotated[str, Option(help="The engine's version; default: the newest that was read.")] = ""
+    gpu: Annotated[str, Option(help="h100, b200, rtx4090, …; any leaves it open.")] = "any"
+    tp: Annotated[str, Option(help="Tensor-parallel ranks.")] = "1"
+    ep: Annotated[bool, Option("--ep", help="Expert parallelism: ranks share out whole experts.")] = False
+    ep_size: Annotated[int | None, Option(help="Expert-parallel ranks, where they are not --tp.")] = None
+    dp: Annotated[int, Option(help="Data-parallel ranks.")] = 1
+    quant: Annotated[str | None, Option(help="bf16, fp8-block, nvfp4, awq-g128, gguf-q4_k, …; default: the config's.")] = None
+    lora_rank: Annotated[int | None, Option(help="An adapter's rank.")] = None
+    fully_sharded_loras: Annotated[bool, Option("--fully-sharded-loras", help="Ranks share adapters out.")] = False
+    draft: Annotated[str | None, Option(help="A draft model's config, for speculative decoding.")] = None
+    demands: Annotated[list[Path] | None, Option(help="A file of own demands (repeatable).")] = None
+
+    def request(self, source: Any) -> Any:
+        from gacprof.linting import LintRequest
+
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given["tp"] = _degrees(self.tp)[-1]
+        if "," in f"{self.gpu}{self.tp}{self.quant or ''}":
+            raise LintError("several GPUs, degrees or quantisations go with --design")
+        return LintRequest(source, **{**given, "demands": tuple(self.demands or ())})
+
+
+@dataclass(frozen=True)
+class Output:
+    """How findings are printed, and which of them fail the run."""
+
+    style: Annotated[str, Option("--format", help="text, json, markdown, github, junit, sarif.")] = "text"
+    fail_on: Annotated[str, Option(help="Exit code 1 from here on: pads, falls_back, wrong, refused.")] = "pads"
+    baseline: Annotated[Path | None, Option(help="Known findings, which fail no run.")] = None
+    write_baseline: Annotated[Path | None, Option(help="Write the findings there as known.")] = None
+    every: Annotated[bool, Option("--all", help="Print every product and degree, good ones too.")] = False
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else on stdout.")] = False
+
+
+@grouped
+def lint(
+    config: Annotated[
+        list[str] | None, Argument(help="config.json, a folder with one, or an id on the hub.")
+    ] = None,
+    *,
+    asked: Asked,
+    output: Output,
+    fix: Annotated[bool, Option("--fix", help="Print the config with sizes moved to good ones.")] = False,
+    design: Annotated[
+        str | None, Option(help="A wish: hidden=4096,layers=32,heads=32,vocab=151552,…")
+    ] = None,
+    params: Annotated[str | None, Option(help="With --design: the parameters, 8B or 700M.")] = None,
+) -> None:
+    """Say what an engine will do with a model's sizes on each rank, from its config alone.
+
+    Exit code 1 where anything is not ok, or where nothing could be judged; --fail-on narrows it.
+    """
+    if design is not None:
+        if config or fix:
+            raise LintError("--design needs no config: give the wish alone")
+        return _design(design, params, asked, output)
+    if not config:
+        raise LintError("name a config.json, a folder with one, or an id on the hub (or use --design)")
+    if fix:
+        return _fix(config, asked)
+    _lint(config, asked, output)
+
+
+def _lint(configs: Sequence[str], asked: Asked, output: Output) -> None:
+    from gacprof import linting
+    from gacprof.linting import formats
+
+    style = "json" if output.as_json else output.style
+    if style not in ("text", "json", *formats.FORMATS):
+        raise LintError(f"--format is one of text, json, {', '.join(formats.FORMATS)}, not '{style}'")
+    known = formats.read_baseline(output.baseline) if output.baseline else frozenset()
+    found = [linting.lint(asked.request(source)) for source in configs]
+    failing = [row for one in found for row in formats.failing(one, output.fail_on, known)]
+    if output.write_baseline:
+        formats.write_baseline(output.write_baseline, found)
+    if style == "json":
+        made = [one.as_dict() for one in found]
+        print_json(made if len(made) > 1 else made[0], "lint")
+    elif style == "text":
+        for one in found:
+            print_lint(one, output.every)
+    else:
+        print(formats.FORMATS[style](found))
+    if failing or any(one.outcome == "unknown" for one in found):
+        raise typer.Exit(1)
+
+
+def print_lint(found: Lint, every: bool = False) -> None:
+    """The findings, the degrees, and what to do."""
+    from gacprof.linting.formats import verdict
+
+    ranks = f"{found.tp} rank{'s' * (found.tp > 1)}{' with expert parallelism' if found.ep else ''}"
+    named = f" ({found.model_type})" if found.model_type else ""
+    say(f"{found.model}{named}, {found.quant}, {found.engine} {found.version}, {ranks}, {found.gpu}: "
+        f"{found.outcome.replace('_', ' ')}")  # fmt: skip
+    rows = found.products if every else found.findings
+    if rows:
+        columns = ["product", "N", "K", "verdict", "why"] + ["tier"] * any(r.tier for r in rows)
+        cells = [
+            (r.name, r.local["N"], r.local["K"], verdict(r), r.why or None, r.tier)[: len(columns)]
+            for r in rows
+        ]
+        print_table("", columns, cells)
+    for row in found.findings:
+        if row.source:
+            since = f", since {row.since}" if row.since else ""
+            say(f"  {row.name}: {row.source}{since}{'' if row.sure == 'high' else f' ({row.sure} certainty)'}")
+    print_degrees(found, every)
+    if found.remedies:
+        say("\nwhat to do")
+        for one in found.remedies:
+            say(f"  {one.what}: {one.outcome.replace('_', ' ')}{_cost(one)}")
+    if found.unknown and not every:
+        named = ", ".join(dict.fromkeys(r.name for r in found.unknown))
+        say(f"\nnot judged: {named} (--all says why)")
+    say_notes(found.notes)
+
+
+def _cost(remedy: Any) -> str:
+    costs = [
+        f"{percent(share, signed=True)} {what}"
+        for share, what in ((remedy.parameters, "parameters"), (remedy.bytes_per_rank, "bytes a rank"))
+        if share is not None
+    ]
+    return f" ({', '.join(costs)})" if costs else ""
+
+
+def print_degrees(found: Lint, every: bool) -> None:
+    """One line a degree: whether it starts, what stops it, and what a rank holds."""
+    plain = {d.tp: d for d in found.tp_table if not d.ep}
+    with_ep = {d.tp: d for d in found.tp_table if d.ep}
+    degrees = sorted(plain.keys() | with_ep.keys())
+    if len(degrees) < 2:
+        return
+    shown = [n for n in degrees if every or n == found.tp or n & (n - 1) == 0 or _runs(plain.get(n))]
+    cut = [] if every else shown[MOST_DEGREES_SHOWN:]
+    memory = f"weights a rank{f' (of {found.memory_gib} GiB)' if found.memory_gib else ''}"
+    columns = ["tp", "verdict", "by", "padded", memory] + ["with --ep"] * bool(with_ep)
+    rows = [
+        (n, *_degree(plain.get(n) or with_ep[n]), with_ep[n].outcome.replace("_", " ") if n in with_ep else None)
+        for n in shown if n not in cut
+    ]  # fmt: skip
+    print_table("", columns, [row[: len(columns)] for row in rows])
+    if cut:
+        say(f"({len(cut)} more degrees: --all)")
+
+
+def _runs(degree: Degree | None) -> bool:
+    return degree is not None and degree.outcome in ("ok", "pads", "falls_back")
+
+
+def _degree(one: Degree) -> tuple[object, ...]:
+    held = f"{one.bytes_per_rank / 2**30:.1f} GiB" if one.bytes_per_rank else None
+    return (
+        one.outcome.replace("_", " "), one.product or None,
+        percent(one.padded_share) if one.padded_share else None, held,
+    )  # fmt: skip
+
+
+def _fix(configs: Sequence[str], asked: Asked) -> None:
+    from gacprof import linting
+
+    if len(configs) > 1:
+        raise LintError("--fix changes one config: name one")
+    made = linting.fix(asked.request(configs[0]))
+    if made is None:
+        complain("no size of this config is to be moved")
+        return
+    config, remedy = made
+    print(json.dumps(config, indent=2, ensure_ascii=False))
+    complain(f"{remedy.what}: {remedy.outcome.replace('_', ' ')}{_cost(remedy)}")
+
+
+def _design(text: str, params: str | None, asked: Asked, output: Output) -> None:
+    from gacprof.linting import design
+
+    count = None if params is None else design.amount(params)
+    gpus = ["h100"] if asked.gpu == "any" else asked.gpu.split(",")
+    quants = (asked.quant or "bf16").split(",")
+    engine = f"{asked.engine}=={asked.version}" if asked.version else asked.engine
+    shapes = design.design(design.wish(text), gpus, _degrees(asked.tp), quants, count, engine)[: design.SHOWN]
+    if output.as_json or output.style == "json":
+        print_json({"shapes": [shape.as_dict() for shape in shapes]}, "lint-design")
+    else:
+        print_shapes(shapes)
+    if not shapes or shapes[0].outcome != "ok":
+        raise typer.Exit(1)
+
+
+def print_shapes(shapes: Sequence[Shape]) -> None:
+    names = {key: short for short, key in reversed(design_words().items())}
+    keys = [key for key in shapes[0].config if key in names] if shapes else []
+    rows = [
+        (*(shape.config[key] for key in keys), f"{shape.parameters / 1e9:.2f} B" if shape.parameters else None,
+         "ok" if not shape.not_ok else f"{len(shape.not_ok)} not ok: {shape.not_ok[0]}")
+        for shape in shapes
+    ]  # fmt: skip
+    print_table("", [*(names[key] for key in keys), "parameters", "verdict"], rows)
+
+
+def design_words() -> dict[str, str]:
+    from gacprof.linting.design import WORDS
+
+    return WORDS
+
+
+def _degrees(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) <= 5 and int(part) for part in parts):
+        raise LintError(f"--tp {text[:40]}: give a whole number, with --design several: 1,2,4,8")
+    return [int(part) for part in parts]
+

@@ -1,0 +1,163 @@
+"""A verdict as other programs read it: Markdown, GitHub's annotations, JUnit's XML, SARIF.
+
+And what continuous integration needs: which findings fail a run, and a baseline of known ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+from gacprof.core.errors import LintError, why_unreadable
+from gacprof.core.files import read_json, write_json
+from gacprof.core.formatting import percent, visible
+from gacprof.demands.table import OUTCOMES
+from gacprof.linting.lint import Lint, Row
+
+FAIL_ON = ("pads", "falls_back", "wrong", "refused")
+BASELINE = "gacprof.lint-baseline/1"
+LEVELS = {"pads": "note", "falls_back": "warning", "wrong": "error", "refused": "error"}
+"""SARIF's levels (SARIF 2.1.0, §3.27.10)."""
+GITHUB = {"note": "notice", "warning": "warning", "error": "error"}
+
+
+def verdict(row: Row) -> str:
+    """A row's outcome in a few words: ``pads to 256 (+33.3 %)``."""
+    if row.outcome == "pads" and row.padded_to:
+        to = " × ".join(str(size) for size in row.padded_to.values())
+        return f"pads to {to} ({percent(row.extra, signed=True)})"
+    if row.outcome == "falls_back":
+        return f"falls back to {row.kernel}" if row.kernel else "falls back"
+    return {"wrong": "loads but wrong"}.get(row.outcome, row.outcome)
+
+
+def message(found: Lint, row: Row) -> str:
+    """One line that stands by itself."""
+    ranks = f"tp {found.tp}{' with expert parallelism' if found.ep else ''}"
+    where = f"{found.engine} {found.version}, {found.quant}, {ranks}, {found.gpu}"
+    return f"{row.name}: {verdict(row)} ({where}): {row.why}"
+
+
+def fingerprint(found: Lint, row: Row) -> str:
+    """What a finding is recognised by in a baseline: not by the engine's version or words."""
+    return f"{found.model}|{found.engine}|{found.quant}|tp{found.tp}|{row.name}|{row.axis}|{row.size}|{row.outcome}"
+
+
+def failing(found: Lint, fail_on: str, known: frozenset[str] = frozenset()) -> list[Row]:
+    """The findings that fail a run: at least as bad as ``fail_on``, and not known before."""
+    if fail_on not in FAIL_ON:
+        raise LintError(f"--fail-on is one of {', '.join(FAIL_ON)}, not '{fail_on}'")
+    least = OUTCOMES.index(fail_on)
+    bad = [row for row in found.findings if OUTCOMES.index(row.outcome) >= least]
+    return [row for row in bad if fingerprint(found, row) not in known]
+
+
+def read_baseline(path: Path) -> frozenset[str]:
+    """Raises :class:`LintError` for a file that is none."""
+    try:
+        data = read_json(path)
+    except (OSError, ValueError) as error:
+        raise LintError(f"{path}: cannot be read: {why_unreadable(error)}") from None
+    listed = data.get("findings") if isinstance(data, dict) else None
+    if not isinstance(listed, list) or data.get("schema") != BASELINE:
+        raise LintError(f"{path}: is no baseline: write one with --write-baseline")
+    return frozenset(map(str, listed))
+
+
+def write_baseline(path: Path, all_found: Sequence[Lint]) -> None:
+    listed = sorted({fingerprint(one, row) for one in all_found for row in one.findings})
+    write_json(path, {"schema": BASELINE, "findings": listed})
+
+
+def markdown(all_found: Sequence[Lint]) -> str:
+    return "\n".join(line for found in all_found for line in _markdown(found))
+
+
+def _markdown(found: Lint) -> Iterable[str]:
+    def cell(text: object) -> str:
+        return visible(str("–" if text is None else text)).replace("|", "\\|").replace("\n", " ")
+
+    ranks = f"tp {found.tp}{', ep' if found.ep else ''}"
+    yield f"### {cell(found.model)}: {found.outcome}\n"
+    yield f"{found.engine} {found.version}, {cell(found.quant)}, {ranks}, {found.gpu}\n"
+    yield "| product | N | K | verdict | why |"
+    yield "|---|---|---|---|---|"
+    for row in found.products:
+        cells = (row.name, row.local["N"], row.local["K"], verdict(row), row.why)
+        yield f"| {' | '.join(map(cell, cells))} |"
+    if found.remedies:
+        yield "\n| what to do | then |\n|---|---|"
+        yield from (f"| {cell(one.what)} | {one.outcome} |" for one in found.remedies)
+    yield from (f"\nNote: {cell(note)}" for note in found.notes)
+    yield ""
+
+
+def github(all_found: Sequence[Lint]) -> str:
+    """Workflow commands that GitHub shows beside the file."""
+
+    def escaped(text: str, of_property: bool = False) -> str:
+        for bad, good in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
+            text = text.replace(bad, good)
+        return text.replace(":", "%3A").replace(",", "%2C") if of_property else text
+
+    lines = [
+        f"::{GITHUB[LEVELS[row.outcome]]} file={escaped(visible(found.model), True)},"
+        f"title={escaped(f'gacprof lint: {row.name}', True)}::{escaped(visible(message(found, row)))}"
+        for found in all_found
+        for row in found.findings
+    ]
+    return "\n".join(lines)
+
+
+def junit(all_found: Sequence[Lint]) -> str:
+    """A test suite a config, a test case a product."""
+    root = Xml.Element("testsuites", name="gacprof lint")
+    for found in all_found:
+        bad = found.findings
+        suite = Xml.SubElement(
+            root, "testsuite", name=visible(found.model), tests=str(len(found.products)),
+            failures=str(len(bad)), skipped=str(len(found.unknown)),
+        )  # fmt: skip
+        for row in found.products:
+            case = Xml.SubElement(suite, "testcase", classname=visible(found.model), name=visible(row.name))
+            if row in bad:
+                told = visible(message(found, row))
+                Xml.SubElement(case, "failure", type=row.outcome, message=told).text = row.source
+            elif row.outcome == "unknown":
+                Xml.SubElement(case, "skipped", message=visible(row.why))
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, encoding="unicode")
+
+
+def sarif(all_found: Sequence[Lint]) -> str:
+    """SARIF 2.1.0: a rule a demand, a result a finding."""
+    import gacprof
+
+    rules: dict[str, dict[str, Any]] = {}
+    results = []
+    for found in all_found:
+        for row in found.findings:
+            rule = f"{found.engine}/{row.demand}"
+            rules[rule] = {
+                "id": rule, "shortDescription": {"text": f"{row.outcome}: {row.name}"},
+                "help": {"text": f"source: {row.source}"},
+            }  # fmt: skip
+            place = {"artifactLocation": {"uri": visible(found.model)}}
+            results.append({
+                "ruleId": rule, "level": LEVELS[row.outcome],
+                "message": {"text": visible(message(found, row))},
+                "locations": [{"physicalLocation": place}],
+                "partialFingerprints": {"gacprofLint/1": fingerprint(found, row)},
+            })  # fmt: skip
+    driver = {"name": "gacprof", "version": gacprof.__version__, "rules": list(rules.values())}
+    schema = "https://json.schemastore.org/sarif-2.1.0.json"
+    whole = {"$schema": schema, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    return json.dumps(whole, indent=1, ensure_ascii=False)
+
+
+FORMATS: dict[str, Callable[[Sequence[Lint]], str]] = {
+    "markdown": markdown, "github": github, "junit": junit, "sarif": sarif,
+}  # fmt: skip

@@ -1,0 +1,181 @@
+"""``gacprof lint``: what engines and GPUs will do with a model, from its config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gacprof.core.errors import LintError
+from gacprof.core.files import Record
+from gacprof.demands.configs import Config
+from gacprof.demands.evaluate import Judged, with_shards
+from gacprof.demands.table import Outcome
+from gacprof.demands.targets import version
+from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall
+from gacprof.linting.reading import config_named
+from gacprof.linting.remedies import Remedy, fixed, remedies
+from gacprof.linting.request import LintRequest, Target, target_of
+from gacprof.linting.tiers import tiers
+
+
+@dataclass(frozen=True)
+class Row(Record):
+    """A product as one rank runs it. ``local`` is its N and K, None where the config does not say;
+    of a count that ranks share N is the unsplit number.
+
+    ``size`` is what was judged on the ``axis`` N, K or global, ``multiple`` what it has to be a
+    multiple of to be ok, ``padded_to`` what each padded axis becomes, ``extra`` the share of
+    arithmetic and bytes that this adds. ``since`` is the engine's first version that does so.
+    """
+
+    name: str
+    role: str
+    outcome: Outcome
+    local: Mapping[str, int | None]
+    axis: str | None
+    size: int | None
+    multiple: int | None
+    padded_to: Mapping[str, int] | None
+    extra: float
+    why: str
+    source: str
+    since: str
+    sure: str
+    demand: str
+    kernel: str
+    quant: str
+    layers: int | None
+    fields: tuple[str, ...]
+    missing: tuple[str, ...]
+    tier: str | None
+
+
+@dataclass(frozen=True)
+class Lint(Record):
+    """What :func:`lint` found. ``outcome`` is the worst of the products that are known."""
+
+    model: str
+    model_type: str
+    engine: str
+    version: str
+    gpu: str
+    memory_gib: int | None
+    quant: str
+    tp: int
+    ep: bool
+    outcome: Outcome
+    products: tuple[Row, ...]
+    tp_table: tuple[Degree, ...]
+    remedies: tuple[Remedy, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def findings(self) -> list[Row]:
+        """Rows with an outcome other than ok and unknown."""
+        return [row for row in self.products if row.outcome not in ("ok", "unknown")]
+
+    @property
+    def unknown(self) -> list[Row]:
+        return [row for row in self.products if row.outcome == "unknown"]
+
+
+def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> Lint:
+    """Judge every product of a model as one rank runs it, from its config alone; ``asked`` are the
+    fields of :class:`LintRequest`.
+
+    Raises :class:`CheckpointError` for a config that cannot be read, and :class:`LintError` for a
+    size that is none and for an engine, a GPU or a quantisation that is not known.
+    """
+    request = request_of(source, asked)
+    named, config, target = _prepared(request)
+    extra = extras(request, config)
+    judged = judge_all(config, request, target, extra=extra)
+    table = tuple(degrees(config, request, target, extra))
+    tier = tiers(config, target, judged)
+    rows = [row_of(one, tier) for each in judged for one in with_shards(each)]
+    return Lint(
+        named, config.model_type, target.engine.name, ".".join(map(str, target.engine.at or ())),
+        target.gpu.name, target.gpu.memory_gib, target.scheme.name, request.tp, request.ep,
+        overall(judged), tuple(rows), table,
+        tuple(remedies(config, request, target, judged, table)),
+        tuple(_notes(config, target, judged)),
+    )  # fmt: skip
+
+
+def fix(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> tuple[dict[str, Any], Remedy] | None:
+    """The config with its sizes moved to the nearest good ones, and what that costs; None where
+    none is to be moved."""
+    request = request_of(source, asked)
+    _, config, target = _prepared(request)
+    return fixed(config, request, target, judge_all(config, request, target))
+
+
+def request_of(source: Any, asked: Mapping[str, Any]) -> LintRequest:
+    if isinstance(source, LintRequest):
+        return source
+    try:
+        return LintRequest(source, **asked)
+    except TypeError as error:
+        raise LintError(f"lint: {str(error).removeprefix('LintRequest.')}") from None
+
+
+def _prepared(request: LintRequest) -> tuple[str, Config, Target]:
+    named = config_named(request.source)
+    return named.name, named.config, target_of(request, named.config)
+
+
+def row_of(judged: Judged, tier: Mapping[str, str]) -> Row:
+    product, worst = judged.product, judged.worst
+    demand = worst.demand if worst else None
+    axis, size, multiple = _judged_on(judged)
+    return Row(
+        product.name, product.role, judged.outcome, _local(judged), axis, size, multiple,
+        dict(judged.padded) or None, round(judged.extra, 6), worst.why if worst else judged.note,
+        demand.source if demand else "", demand.since if demand else "",
+        demand.sure if demand else "", demand.id if demand else "", demand.kernel if demand else "",
+        judged.scheme.kind, product.layers, product.fields,
+        tuple(dict.fromkeys((*product.n.missing, *product.k.missing))), tier.get(product.name),
+    )  # fmt: skip
+
+
+def _local(judged: Judged) -> dict[str, int | None]:
+    product = judged.product
+    if product.kind == "count":
+        return {"N": product.n.whole, "K": None}
+    n = product.n.value
+    if product.kind == "vocab":
+        whole = judged.padded.get("global", product.n.whole or 0)
+        n = whole // product.n.parts if whole and whole % product.n.parts == 0 else None
+    return {"N": n, "K": product.k.value}
+
+
+def _judged_on(judged: Judged) -> tuple[str | None, int | None, int | None]:
+    """(axis, size, multiple) of the worst finding, or of what was asked and held."""
+    worst, product = judged.worst, judged.product
+    if worst is not None:
+        on = {f.axis for f in judged.findings if f.outcome == worst.outcome}
+        axis = "N and K" if {"N", "K"} <= on else worst.axis
+        multiple = judged.asked.get(worst.axis, worst.multiple) if worst.multiple else None
+        return axis, worst.size, multiple
+    if product.kind == "count":
+        return "global", product.n.whole, judged.asked.get("global")
+    axes = [axis for axis in ("N", "K") if axis in judged.asked]
+    if not axes:
+        return None, None, None
+    first = axes[-1] if product.split == "row" else axes[0]
+    size = {"N": product.n.value, "K": product.k.value}
+    return " and ".join(axes), size[first], judged.asked[first]
+
+
+def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable[str]:
+    if config.family is None:
+        named = f"'{config.model_type}'" if config.model_type else "without a name"
+        yield f"the model type {named} is not known: sizes are read by the names of fields"
+    engine = target.engine
+    if engine.at is not None and engine.at > (version(engine.read) or ()):
+        yield f"{engine.name}'s demands were read at {engine.read}: a newer version may differ"
+    gone = sorted({m for one in judged for m in (*one.product.n.missing, *one.product.k.missing)})
+    if gone:
+        yield f"the config does not say {', '.join(gone)}: what depends on it is not judged"
