@@ -52,6 +52,7 @@ _NAMES = {
     "gacprof.diagnosing": ("diagnose",),
     "gacprof.evaluation": ("bench", "bench_engine", "evaluate", "verify"),
     "gacprof.exporting": ("export",),
+    "gacprof.linting": ("LintRequest", "lint"),
     "gacprof.operators.own": ("operator",),
     "gacprof.planning": ("Plan", "plan"),
     "gacprof.planning.request": ("Constraints",),
@@ -65,11 +66,11 @@ _NAMES = {
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "CliffMap", "Constraints", "GacprofError", "Plan", "Suite", "__version__", "align", "bench",
-    "bench_engine", "build_map", "compress", "diagnose", "evaluate", "explain_dim", "export",
-    "fuse", "import_gguf", "load_model", "operator", "pareto", "plan", "realign",
-    "realign_by_strategy", "realign_uniform", "safe_ranks", "scan", "shipped_maps", "sweep",
-    "verify", "write_report",
+    "CliffMap", "Constraints", "GacprofError", "LintRequest", "Plan", "Suite", "__version__",
+    "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
+    "explain_dim", "export", "fuse", "import_gguf", "lint", "load_model", "operator", "pareto",
+    "plan", "realign", "realign_by_strategy", "realign_uniform", "safe_ranks", "scan",
+    "shipped_maps", "sweep", "verify", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from gacprof.diagnosing import diagnose
     from gacprof.evaluation import bench, bench_engine, evaluate, verify
     from gacprof.exporting import export
+    from gacprof.linting import LintRequest, lint
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints

@@ -32,17 +32,32 @@ MOST_DEGREES_SHOWN = 12
 class Asked:
     """What is asked about the model; several values of gpu, tp and quant go with --design."""
 
-    engine: Annotated[str, Option(help="vllm, sglang, tensorrt-llm, transformers, llama.cpp; vllm==0.8.5.")] = "vllm"
-    version: Annotated[str, Option(help="The engine's version; default: the newest that was read.")] = ""
+    engine: Annotated[
+        str, Option(help="vllm, sglang, tensorrt-llm, transformers, llama.cpp; vllm==0.8.5.")
+    ] = "vllm"
+    version: Annotated[
+        str, Option(help="The engine's version; default: the newest that was read.")
+    ] = ""
     gpu: Annotated[str, Option(help="h100, b200, rtx4090, …; any leaves it open.")] = "any"
     tp: Annotated[str, Option(help="Tensor-parallel ranks.")] = "1"
-    ep: Annotated[bool, Option("--ep", help="Expert parallelism: ranks share out whole experts.")] = False
-    ep_size: Annotated[int | None, Option(help="Expert-parallel ranks, where they are not --tp.")] = None
+    ep: Annotated[
+        bool, Option("--ep", help="Expert parallelism: ranks share out whole experts.")
+    ] = False
+    ep_size: Annotated[
+        int | None, Option(help="Expert-parallel ranks, where they are not --tp.")
+    ] = None
     dp: Annotated[int, Option(help="Data-parallel ranks.")] = 1
-    quant: Annotated[str | None, Option(help="bf16, fp8-block, nvfp4, awq-g128, gguf-q4_k, …; default: the config's.")] = None
+    quant: Annotated[
+        str | None,
+        Option(help="bf16, fp8-block, nvfp4, awq-g128, gguf-q4_k, …; default: the config's."),
+    ] = None
     lora_rank: Annotated[int | None, Option(help="An adapter's rank.")] = None
-    fully_sharded_loras: Annotated[bool, Option("--fully-sharded-loras", help="Ranks share adapters out.")] = False
-    draft: Annotated[str | None, Option(help="A draft model's config, for speculative decoding.")] = None
+    fully_sharded_loras: Annotated[
+        bool, Option("--fully-sharded-loras", help="Ranks share adapters out.")
+    ] = False
+    draft: Annotated[
+        str | None, Option(help="A draft model's config, for speculative decoding.")
+    ] = None
     demands: Annotated[list[Path] | None, Option(help="A file of own demands (repeatable).")] = None
 
     def request(self, source: Any) -> Any:
@@ -59,12 +74,20 @@ class Asked:
 class Output:
     """How findings are printed, and which of them fail the run."""
 
-    style: Annotated[str, Option("--format", help="text, json, markdown, github, junit, sarif.")] = "text"
-    fail_on: Annotated[str, Option(help="Exit code 1 from here on: pads, falls_back, wrong, refused.")] = "pads"
+    style: Annotated[
+        str, Option("--format", help="text, json, markdown, github, junit, sarif.")
+    ] = "text"
+    fail_on: Annotated[
+        str, Option(help="Exit code 1 from here on: pads, falls_back, wrong, refused.")
+    ] = "pads"
     baseline: Annotated[Path | None, Option(help="Known findings, which fail no run.")] = None
     write_baseline: Annotated[Path | None, Option(help="Write the findings there as known.")] = None
-    every: Annotated[bool, Option("--all", help="Print every product and degree, good ones too.")] = False
-    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else on stdout.")] = False
+    every: Annotated[
+        bool, Option("--all", help="Print every product and degree, good ones too.")
+    ] = False
+    as_json: Annotated[bool, Option("--json", help="Print JSON and nothing else on stdout.")] = (
+        False
+    )
 
 
 @grouped
@@ -75,7 +98,9 @@ def lint(
     *,
     asked: Asked,
     output: Output,
-    fix: Annotated[bool, Option("--fix", help="Print the config with sizes moved to good ones.")] = False,
+    fix: Annotated[
+        bool, Option("--fix", help="Print the config with sizes moved to good ones.")
+    ] = False,
     design: Annotated[
         str | None, Option(help="A wish: hidden=4096,layers=32,heads=32,vocab=151552,…")
     ] = None,
@@ -90,7 +115,9 @@ def lint(
             raise LintError("--design needs no config: give the wish alone")
         return _design(design, params, asked, output)
     if not config:
-        raise LintError("name a config.json, a folder with one, or an id on the hub (or use --design)")
+        raise LintError(
+            "name a config.json, a folder with one, or an id on the hub (or use --design)"
+        )
     if fix:
         return _fix(config, asked)
     _lint(config, asked, output)
@@ -102,7 +129,9 @@ def _lint(configs: Sequence[str], asked: Asked, output: Output) -> None:
 
     style = "json" if output.as_json else output.style
     if style not in ("text", "json", *formats.FORMATS):
-        raise LintError(f"--format is one of text, json, {', '.join(formats.FORMATS)}, not '{style}'")
+        raise LintError(
+            f"--format is one of text, json, {', '.join(formats.FORMATS)}, not '{style}'"
+        )
     known = formats.read_baseline(output.baseline) if output.baseline else frozenset()
     found = [linting.lint(asked.request(source)) for source in configs]
     failing = [row for one in found for row in formats.failing(one, output.fail_on, known)]
@@ -126,8 +155,11 @@ def print_lint(found: Lint, every: bool = False) -> None:
 
     ranks = f"{found.tp} rank{'s' * (found.tp > 1)}{' with expert parallelism' if found.ep else ''}"
     named = f" ({found.model_type})" if found.model_type else ""
-    say(f"{found.model}{named}, {found.quant}, {found.engine} {found.version}, {ranks}, {found.gpu}: "
-        f"{found.outcome.replace('_', ' ')}")  # fmt: skip
+    say(
+        f"{found.model}{named}, {found.quant}, {found.engine} {found.version}, {ranks}, "
+        f"{found.gpu}: "
+        f"{found.outcome.replace('_', ' ')}"
+    )
     rows = found.products if every else found.findings
     if rows:
         columns = ["product", "N", "K", "verdict", "why"] + ["tier"] * any(r.tier for r in rows)
@@ -139,7 +171,10 @@ def print_lint(found: Lint, every: bool = False) -> None:
     for row in found.findings:
         if row.source:
             since = f", since {row.since}" if row.since else ""
-            say(f"  {row.name}: {row.source}{since}{'' if row.sure == 'high' else f' ({row.sure} certainty)'}")
+            say(
+                f"  {row.name}: {row.source}{since}"
+                f"{'' if row.sure == 'high' else f' ({row.sure} certainty)'}"
+            )
     print_degrees(found, every)
     if found.remedies:
         say("\nwhat to do")
@@ -154,7 +189,10 @@ def print_lint(found: Lint, every: bool = False) -> None:
 def _cost(remedy: Any) -> str:
     costs = [
         f"{percent(share, signed=True)} {what}"
-        for share, what in ((remedy.parameters, "parameters"), (remedy.bytes_per_rank, "bytes a rank"))
+        for share, what in (
+            (remedy.parameters, "parameters"),
+            (remedy.bytes_per_rank, "bytes a rank"),
+        )
         if share is not None
     ]
     return f" ({', '.join(costs)})" if costs else ""
@@ -167,14 +205,21 @@ def print_degrees(found: Lint, every: bool) -> None:
     degrees = sorted(plain.keys() | with_ep.keys())
     if len(degrees) < 2:
         return
-    shown = [n for n in degrees if every or n == found.tp or n & (n - 1) == 0 or _runs(plain.get(n))]
+    shown = [
+        n for n in degrees if every or n == found.tp or n & (n - 1) == 0 or _runs(plain.get(n))
+    ]
     cut = [] if every else shown[MOST_DEGREES_SHOWN:]
     memory = f"weights a rank{f' (of {found.memory_gib} GiB)' if found.memory_gib else ''}"
     columns = ["tp", "verdict", "by", "padded", memory] + ["with --ep"] * bool(with_ep)
     rows = [
-        (n, *_degree(plain.get(n) or with_ep[n]), with_ep[n].outcome.replace("_", " ") if n in with_ep else None)
-        for n in shown if n not in cut
-    ]  # fmt: skip
+        (
+            n,
+            *_degree(plain.get(n) or with_ep[n]),
+            with_ep[n].outcome.replace("_", " ") if n in with_ep else None,
+        )
+        for n in shown
+        if n not in cut
+    ]
     print_table("", columns, [row[: len(columns)] for row in rows])
     if cut:
         say(f"({len(cut)} more degrees: --all)")
@@ -187,9 +232,11 @@ def _runs(degree: Degree | None) -> bool:
 def _degree(one: Degree) -> tuple[object, ...]:
     held = f"{one.bytes_per_rank / 2**30:.1f} GiB" if one.bytes_per_rank else None
     return (
-        one.outcome.replace("_", " "), one.product or None,
-        percent(one.padded_share) if one.padded_share else None, held,
-    )  # fmt: skip
+        one.outcome.replace("_", " "),
+        one.product or None,
+        percent(one.padded_share) if one.padded_share else None,
+        held,
+    )
 
 
 def _fix(configs: Sequence[str], asked: Asked) -> None:
@@ -213,7 +260,9 @@ def _design(text: str, params: str | None, asked: Asked, output: Output) -> None
     gpus = ["h100"] if asked.gpu == "any" else asked.gpu.split(",")
     quants = (asked.quant or "bf16").split(",")
     engine = f"{asked.engine}=={asked.version}" if asked.version else asked.engine
-    shapes = design.design(design.wish(text), gpus, _degrees(asked.tp), quants, count, engine)[: design.SHOWN]
+    shapes = design.design(design.wish(text), gpus, _degrees(asked.tp), quants, count, engine)[
+        : design.SHOWN
+    ]
     if output.as_json or output.style == "json":
         print_json({"shapes": [shape.as_dict() for shape in shapes]}, "lint-design")
     else:
@@ -226,10 +275,13 @@ def print_shapes(shapes: Sequence[Shape]) -> None:
     names = {key: short for short, key in reversed(design_words().items())}
     keys = [key for key in shapes[0].config if key in names] if shapes else []
     rows = [
-        (*(shape.config[key] for key in keys), f"{shape.parameters / 1e9:.2f} B" if shape.parameters else None,
-         "ok" if not shape.not_ok else f"{len(shape.not_ok)} not ok: {shape.not_ok[0]}")
+        (
+            *(shape.config[key] for key in keys),
+            f"{shape.parameters / 1e9:.2f} B" if shape.parameters else None,
+            "ok" if not shape.not_ok else f"{len(shape.not_ok)} not ok: {shape.not_ok[0]}",
+        )
         for shape in shapes
-    ]  # fmt: skip
+    ]
     print_table("", [*(names[key] for key in keys), "parameters", "verdict"], rows)
 
 
@@ -244,4 +296,3 @@ def _degrees(text: str) -> list[int]:
     if not all(part.isdecimal() and len(part) <= 5 and int(part) for part in parts):
         raise LintError(f"--tp {text[:40]}: give a whole number, with --design several: 1,2,4,8")
     return [int(part) for part in parts]
-

@@ -31,11 +31,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
     "moe_intermediate_size": ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_dim"),
     "experts": (
-        "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "ffn_num_experts",
+        "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
     ),
-    "shared_count": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "shared_count": (
+        "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts",
+    ),
     "experts_per_token": (
-        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "experts_per_token",
+        "num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k",
     ),
     "head_dim": ("head_dim", "kv_channels", "attention_head_dim"),
     "mamba_heads": ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads"),
@@ -154,7 +156,9 @@ def whole_number(values: Mapping[str, Any], *keys: str) -> int | None:
         if value is None or isinstance(value, list):
             continue
         if type(value) is not int or not 0 <= value <= MOST:
-            raise LintError(f"the config's {key} is {_short(value)}: no whole number of a model's size")
+            raise LintError(
+                f"the config's {key} is {_short(value)}: no whole number of a model's size"
+            )
         if key in ALIASES["layers"] and value > MOST_LAYERS:
             raise LintError(f"the config's {key} is {value}: no model has more than {MOST_LAYERS}")
         return value

@@ -30,7 +30,10 @@ class Setting:
 
     def facts(self, sm: int | None) -> dict[str, Any]:
         return {
-            "sm": sm, "amd": self.gpu.amd, "family": self.family, "version": self.engine.at,
+            "sm": sm,
+            "amd": self.gpu.amd,
+            "family": self.family,
+            "version": self.engine.at,
         }
 
 
@@ -113,8 +116,16 @@ def judge(product: Product, setting: Setting) -> Judged:
         by_outcome: dict[str, list[int]] = {}
         for sm, answer in zip(CAPABILITIES, answers, strict=True):
             by_outcome.setdefault(answer.outcome, []).append(sm)
-        told = "; ".join(f"{o} on {', '.join(f'sm{s}' for s in on)}" for o, on in by_outcome.items())
-        return Judged(product, "unknown", scheme=answers[0].scheme, note=f"depends on the GPU: {told}", is_open=True)
+        told = "; ".join(
+            f"{o} on {', '.join(f'sm{s}' for s in on)}" for o, on in by_outcome.items()
+        )
+        return Judged(
+            product,
+            "unknown",
+            scheme=answers[0].scheme,
+            note=f"depends on the GPU: {told}",
+            is_open=True,
+        )
     return _judge(product, setting, setting.gpu.sm)
 
 
@@ -124,11 +135,19 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
     if product.split == "row":
         sizes["global"] = product.k.whole
     facts = setting.facts(sm) | {
-        "quant": scheme.kind, "kind": product.kind, "split": product.split, "role": product.role,
-        "tool": scheme.tool, "group": scheme.group, "gguf": scheme.gguf_type, "gated": product.gated,
-        "sharded": bool(product.shards), "desc_act": scheme.desc_act, "symmetric": scheme.symmetric,
+        "quant": scheme.kind,
+        "kind": product.kind,
+        "split": product.split,
+        "role": product.role,
+        "tool": scheme.tool,
+        "group": scheme.group,
+        "gguf": scheme.gguf_type,
+        "gated": product.gated,
+        "sharded": bool(product.shards),
+        "desc_act": scheme.desc_act,
+        "symmetric": scheme.symmetric,
         "stored": scheme.stored,
-    }  # fmt: skip
+    }
     findings: list[Finding] = []
     asked: dict[str, int] = {}
     padded: dict[str, int] = {}
@@ -164,7 +183,8 @@ def _open(product: Product, scheme: Scheme, setting: Setting) -> str:
     if uneven:
         return f"{uneven.whole} is not shared evenly by {uneven.parts} ranks"
     if product.n.value is None and product.k.value is None:
-        return f"the config has no {', '.join(dict.fromkeys((*product.n.missing, *product.k.missing)))}"
+        missing = dict.fromkeys((*product.n.missing, *product.k.missing))
+        return f"the config has no {', '.join(missing)}"
     return ""
 
 
@@ -177,8 +197,13 @@ def _broken(
     asked: dict[str, int],
 ) -> Iterator[Finding]:
     """The sizes that break a demand; what holds is noted in ``asked``."""
-    words = {"group": scheme.group, "block": scheme.block, "tp": ranks.tp,
-             "ep": ranks.expert_parallel, "target": product.n.parts}  # fmt: skip
+    words = {
+        "group": scheme.group,
+        "block": scheme.block,
+        "tp": ranks.tp,
+        "ep": ranks.expert_parallel,
+        "target": product.n.parts,
+    }
     if demand.alternatives:
         yield from _no_alternative(demand, product, sizes, words, asked)
         return
@@ -278,6 +303,7 @@ def _no_alternative(
     options = [
         {_axis(n, product): number(a, words) or 1 for n, a in one} for one in demand.alternatives
     ]
+
     def fits(one: Mapping[str, int]) -> bool:
         return all(sizes[axis] is None or (sizes[axis] or 0) % m == 0 for axis, m in one.items())
 
@@ -286,7 +312,9 @@ def _no_alternative(
         for axis, multiple in best.items():
             asked[axis] = lcm(asked.get(axis, 1), multiple)
         return
-    targets = [{_axis(n, product): number(a, words) or 1 for n, a in demand.to}] if demand.to else options
+    targets = (
+        [{_axis(n, product): number(a, words) or 1 for n, a in demand.to}] if demand.to else options
+    )
 
     def cost(one: Mapping[str, int]) -> float:
         ratio = 1.0
@@ -311,14 +339,26 @@ def _finding(
 ) -> Finding:  # fmt: skip
     next_value = next((v for v in sorted(demand.values) if v >= size), None)
     told = {
-        "size": size, "multiple": multiple, "axis": axis, "n": sizes["N"], "k": sizes["K"],
-        "block": scheme.block, "gcd": gcd(size, scheme.block), "next": next_value or "none",
-    }  # fmt: skip
+        "size": size,
+        "multiple": multiple,
+        "axis": axis,
+        "n": sizes["N"],
+        "k": sizes["K"],
+        "block": scheme.block,
+        "gcd": gcd(size, scheme.block),
+        "next": next_value or "none",
+    }
     text = (demand.says or demand.kernel).format_map(told)
     if demand.outcome == "pads":
-        text = demand.says.format_map(told) or f"{size} is no multiple of {multiple}: padded to {to}"
+        text = (
+            demand.says.format_map(told) or f"{size} is no multiple of {multiple}: padded to {to}"
+        )
     elif demand.outcome == "falls_back":
-        text = f"{size} is no multiple of {multiple}: {text}" if demand.relation == "multiple" else text
+        text = (
+            f"{size} is no multiple of {multiple}: {text}"
+            if demand.relation == "multiple"
+            else text
+        )
     shown = None if demand.relation in ("one_of", "never") else multiple
     return Finding(demand.outcome, axis, size, shown, text, demand, to, shard)
 
@@ -328,12 +368,22 @@ def with_shards(judged: Judged) -> Iterator[Judged]:
     yield judged
     product = judged.product
     for name, size in product.shards:
-        own = tuple(f for f in judged.findings if f.shard == name or (f.axis == "K" and not f.shard))
+        own = tuple(
+            f for f in judged.findings if f.shard == name or (f.axis == "K" and not f.shard)
+        )
         broken = max((f.outcome for f in own), key=OUTCOMES.index, default="ok")
         outcome: Outcome = broken if own or size.value is not None else "unknown"  # type: ignore[assignment]
-        note = "" if size.value is not None else _open(replace(product, n=size, k=Size(None), shards=()), NONE, _NOWHERE)
-        shard = replace(product, name=f"{product.name}.{name}", role=f"shard {name}", n=size, shards=())
+        note = (
+            ""
+            if size.value is not None
+            else _open(replace(product, n=size, k=Size(None), shards=()), NONE, _NOWHERE)
+        )
+        shard = replace(
+            product, name=f"{product.name}.{name}", role=f"shard {name}", n=size, shards=()
+        )
         yield replace(judged, product=shard, outcome=outcome, findings=own, note=note, padded={})
 
 
-_NOWHERE = Setting(Engine("", "", covers=frozenset({"none"})), Gpu("any", None, None), NONE, Ranks())
+_NOWHERE = Setting(
+    Engine("", "", covers=frozenset({"none"})), Gpu("any", None, None), NONE, Ranks()
+)

@@ -123,8 +123,9 @@ _PLAIN = {
 }  # fmt: skip
 
 EXAMPLES = (
-    "none, bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, mxfp8, w8a8-int8, int8-w8a16, awq-g128, "
-    "gptq-g64, ct-int4-g128, bnb-nf4, gguf-q4_k, compressed-tensors, modelopt, modelopt-fp4"
+    "none, bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, mxfp8, w8a8-int8, int8-w8a16, "
+    "awq-g128, gptq-g64, ct-int4-g128, bnb-nf4, gguf-q4_k, "
+    "compressed-tensors, modelopt, modelopt-fp4"
 )
 DEFAULT_GROUP = 128
 """Group size of GPTQ and AWQ by default, as GPTQModel, AutoAWQ and llm-compressor have it."""
@@ -139,7 +140,9 @@ def scheme(text: str) -> Scheme:
     group = block = None
     if found_group := re.search(r"_?(?:g|group_?(?:size_?)?=?)(-?\d{1,5})(?=_|$)", plain):
         group, plain = int(found_group[1]), plain.replace(found_group[0], "", 1)
-    if found_block := re.search(r"_?block(?:_?wise)?(?:_?(\d{1,4}))?(?:[x_]\d{1,4})?(?=_|$)", plain):
+    if found_block := re.search(
+        r"_?block(?:_?wise)?(?:_?(\d{1,4}))?(?:[x_]\d{1,4})?(?=_|$)", plain
+    ):
         block = int(found_block[1] or 128)
         plain = plain.replace(found_block[0], "", 1)
     tool = ""
@@ -167,17 +170,32 @@ def scheme(text: str) -> Scheme:
 
 
 def _may_group(kind: str, group: int) -> bool:
-    return kind in (*GROUPED, "int8_w8a16", "nvfp4", "mxfp4", "mxfp8", "fp8_channel", "int8_w8a8") and (
-        group == -1 or group > 0
-    )
+    return kind in (
+        *GROUPED,
+        "int8_w8a16",
+        "nvfp4",
+        "mxfp4",
+        "mxfp8",
+        "fp8_channel",
+        "int8_w8a8",
+    ) and (group == -1 or group > 0)
 
 
 def _gguf(plain: str) -> Scheme | None:
     """A GGUF type, its mixtures too (``q4_k_m``); ``mxfp4_moe`` is mxfp4 experts, q8_0 else."""
     name = re.sub(r"^gguf_?", "", plain)
     kind = re.sub(r"(q\d_k)_(xs|s|m|l|xl)$", r"\1", re.sub(r"^(q[23456])k", r"\1_k", name))
-    kind = {"mxfp4_moe": "mxfp4", "iq4_nl_xl": "iq4_nl", "iq3_m": "iq3_s", "iq2_m": "iq2_s",
-            "iq3_xs": "iq3_s", "q8": "q8_0", "q4": "q4_0", "q5": "q5_0", "q2_k_s": "q2_k"}.get(kind, kind)
+    kind = {
+        "mxfp4_moe": "mxfp4",
+        "iq4_nl_xl": "iq4_nl",
+        "iq3_m": "iq3_s",
+        "iq2_m": "iq2_s",
+        "iq3_xs": "iq3_s",
+        "q8": "q8_0",
+        "q4": "q4_0",
+        "q5": "q5_0",
+        "q2_k_s": "q2_k",
+    }.get(kind, kind)
     if kind not in GGUF_BITS or (name == plain and kind in ("mxfp4", "nvfp4", "f16", "bf16")):
         return None
     return Scheme("gguf", name, gguf_type=kind)
@@ -263,7 +281,7 @@ def _compressed(told: Mapping[str, Any]) -> Scheme:
 
 def _whole(table: Mapping[str, Any], *keys: str) -> int | None:
     found = (table.get(key) for key in keys)
-    return next((v for v in found if type(v) is int and 0 < v < 1 << 20 or v == -1), None)
+    return next((v for v in found if (type(v) is int and 0 < v < 1 << 20) or v == -1), None)
 
 
 def _names(table: Mapping[str, Any], *keys: str) -> tuple[str, ...]:

@@ -78,17 +78,19 @@ class Conditions:
     @staticmethod
     def _holds(name: str, asked: Any, fact: Any) -> bool:
         if isinstance(asked, Range):
-            return fact is not None and asked.holds(fact)
+            return name == "version" if fact is None else asked.holds(fact)
         if name == "gguf":
-            return bool(fact) and (fact in asked if isinstance(asked, tuple) else gguf_block(fact) == asked)
+            return bool(fact) and (
+                fact in asked if isinstance(asked, tuple) else gguf_block(fact) == asked
+            )
         return fact in asked if isinstance(asked, tuple) else fact == asked
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """One entry. ``N``, ``K`` are multiples on the axes of the rank's product, ``width`` on the axis
-    that ranks split, ``hidden`` on the other, ``whole`` on the unsplit number. ``to`` is what sizes
-    are padded to where that is another multiple. Multiples are numbers or words (``group``,
+    """One entry. ``N``, ``K`` are multiples on the axes of the rank's product, ``width`` on the
+    axis that ranks split, ``hidden`` on the other, ``whole`` on the unsplit number. ``to`` is what
+    sizes are padded to where that is another multiple. Multiples are numbers or words (``group``,
     ``block``, ``tp``, ``ep``, ``parts``, ``64*tp``)."""
 
     id: str
@@ -110,18 +112,25 @@ class Demand:
     def applies(self, facts: Mapping[str, Any]) -> bool:
         if not self.where.hold(facts):
             return False
-        return self.but is None or not (self.but.asked.keys() <= facts.keys() and self.but.hold(facts))
+        return self.but is None or not (
+            self.but.asked.keys() <= facts.keys() and self.but.hold(facts)
+        )
 
     @property
     def since(self) -> str:
         """The first version that does this; empty where nobody knows an earlier one."""
-        return self.version.partition(",")[0].removeprefix(">=") if self.version.startswith(">=") else ""
+        return (
+            self.version.partition(",")[0].removeprefix(">=")
+            if self.version.startswith(">=")
+            else ""
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
     """``splits``: tensors or whole layers; ``experts``: how ranks share experts out; ``fused``: the
-    products it fuses; ``covers``: kinds of quantisation whose demands were read; ``read``: where."""
+    products it fuses; ``covers``: kinds of quantisation whose demands were read; ``read``: the
+    version, which is what is meant where none is asked about."""
 
     name: str
     read: str
@@ -187,7 +196,9 @@ def _demand(entry: Any, file: str) -> Demand:
     if rest:
         raise LintError(f"{where}: nothing is called {', '.join(sorted(rest))}")
     if entry["outcome"] not in OUTCOMES or entry.get("relation", "multiple") not in RELATIONS:
-        raise LintError(f"{where}: outcomes are {', '.join(OUTCOMES)}; relations {', '.join(RELATIONS)}")
+        raise LintError(
+            f"{where}: outcomes are {', '.join(OUTCOMES)}; relations {', '.join(RELATIONS)}"
+        )
     asks = {axis: entry[axis] for axis in _AXES if axis in entry}
     alternatives = entry.get("alternatives", [])
     if not asks and not alternatives:
@@ -205,7 +216,7 @@ def _demand(entry: Any, file: str) -> Demand:
 
 
 def parse_engine(text: str, file: str) -> Engine:
-    """An engine's table. Raises :class:`LintError` for an entry that is not understood, naming it."""
+    """An engine's table. Raises :class:`LintError` naming an entry that is not understood."""
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -218,7 +229,8 @@ def parse_engine(text: str, file: str) -> Engine:
     lists = {key: data.get(key, []) for key in ("fused", "covers", "aliases")}
     return Engine(
         data["name"], str(data.get("read", "")), str(data.get("splits", "tensors")),
-        str(data.get("experts", "tp / ep")), frozenset(lists["fused"]), frozenset(lists["covers"]),
+        str(data.get("experts", "tp / ep")), frozenset(lists["fused"]),
+        frozenset(lists["covers"]) | {"none"},
         tuple(lists["aliases"]), tuple(_demand(entry, file) for entry in data.get("demand", [])),
     )  # fmt: skip
 
@@ -231,8 +243,9 @@ def _shipped(file: str) -> Engine:
 
 SHIPPED = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
 _ALIASES = {
-    "trt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm", "tensorrt": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm",
-    "hf": "transformers", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp", "llama_cpp": "llama.cpp",
+    "trt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm", "tensorrt": "tensorrt-llm",
+    "tensorrt_llm": "tensorrt-llm", "hf": "transformers", "llamacpp": "llama.cpp",
+    "llama-cpp": "llama.cpp", "llama_cpp": "llama.cpp",
     "gguf": "llama.cpp",
 }  # fmt: skip
 

@@ -44,7 +44,8 @@ _GPUS = {
 def gpu(name: str) -> Gpu:
     """A GPU by a short name (``h100``, ``RTX PRO 6000``, ``NVIDIA A100-SXM4-80GB``) or by its
     compute capability (``sm90``). Raises :class:`LintError` naming those that there are."""
-    plain = re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia").removeprefix("geforce")
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    plain = "".join(words)
     if plain in ("", "any"):
         return ANY_GPU
     if plain in ("mi300x", "mi300"):
@@ -52,10 +53,12 @@ def gpu(name: str) -> Gpu:
     own = re.fullmatch(r"sm(\d{2,3})a?", plain)
     if own and int(own[1]) in {sm for sm, _ in _GPUS.values()} | set(CAPABILITIES):
         return Gpu(plain, int(own[1]), None)
-    short = re.sub(r"(sxm\d?|pcie|nvl|\d+gb(hbm\d\w?)?|gpu|server|workstation)+.*$", "", plain)
-    for found in (plain, short, f"rtx{short}", short.removeprefix("rtx")):
-        if found in _GPUS:
-            return Gpu(found, *_GPUS[found])
+    for length in (3, 2, 1):  # NVIDIA RTX PRO 6000, RTX 4090, H100
+        for first in range(len(words)):
+            found = "".join(words[first : first + length])
+            for known in (found, f"rtx{found}"):
+                if known in _GPUS:
+                    return Gpu(known, *_GPUS[known])
     raise LintError(f"no GPU '{name}' is known: there are {', '.join(_GPUS)}, mi300x, any")
 
 
@@ -79,7 +82,7 @@ def version(text: str) -> Version | None:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between bounds: ``>=0.23,<0.29`` of versions, ``>=89`` of capabilities, or ``all``."""
+    """Numbers between bounds: ``>=0.23,<0.29`` of versions, ``>=89`` of capabilities, ``all``."""
 
     text: str
 

@@ -63,7 +63,9 @@ def wish(text: str) -> dict[str, int]:
     for word in text.split(","):
         name, _, value = word.strip().partition("=")
         if name not in WORDS or not re.fullmatch(r"[1-9]\d{0,8}", value):
-            raise LintError(f"--design is not understood at '{word.strip()}': there are {', '.join(WORDS)}")
+            raise LintError(
+                f"--design is not understood at '{word.strip()}': there are {', '.join(WORDS)}"
+            )
         made[WORDS[name]] = int(value)
     gone = [short for short, key in WORDS.items() if key in NEEDED and key not in made]
     if gone:
@@ -100,8 +102,12 @@ Aim = tuple[str, LintRequest, Target]
 
 
 def _targets(
-    asked: Mapping[str, Any], gpus: Sequence[str], degrees: Sequence[int], quants: Sequence[str], engine: str
-) -> Iterator[Aim]:  # fmt: skip
+    asked: Mapping[str, Any],
+    gpus: Sequence[str],
+    degrees: Sequence[int],
+    quants: Sequence[str],
+    engine: str,
+) -> Iterator[Aim]:
     for gpu, quant in combinations(gpus, quants):
         target = None
         for tp in degrees:
@@ -117,12 +123,16 @@ def _filled(asked: Mapping[str, Any], params: float | None) -> dict[str, Any]:
     made.setdefault("num_key_value_heads", min(8, made["num_attention_heads"]))
     field = "moe_intermediate_size" if "num_experts" in made else "intermediate_size"
     if field not in made and params is None:
-        made[field] = max(STEP, round(made["hidden_size"] * 8 / 3 / STEP) * STEP)  # SwiGLU at 4 · hidden
+        made[field] = max(
+            STEP, round(made["hidden_size"] * 8 / 3 / STEP) * STEP
+        )  # SwiGLU at 4 · hidden
     if params is not None:
         made[field] = STEP
         least, more = parameters(config_of(made)), parameters(config_of({**made, field: 2 * STEP}))
         if least is None or more is None or params < least:
-            raise LintError(f"--params {params:.3g} leaves nothing for the MLP: give fewer layers or hidden")
+            raise LintError(
+                f"--params {params:.3g} leaves nothing for the MLP: give fewer layers or hidden"
+            )
         made[field] = max(STEP, round((params - least) / (more - least) * STEP + STEP))
     return made
 
@@ -135,12 +145,21 @@ def _near(start: Mapping[str, Any], params: float | None) -> Iterator[tuple[floa
     values, the vocabulary, the layers where the parameters are given, and the widths."""
     heads, hidden, vocab = (start[f] for f in ("num_attention_heads", "hidden_size", "vocab_size"))
     fixed = {
-        "hidden_size": {hidden, *(round(hidden / m) * m for m in (256, 512)), hidden - 256, hidden + 256},
+        "hidden_size": {
+            hidden,
+            *(round(hidden / m) * m for m in (256, 512)),
+            hidden - 256,
+            hidden + 256,
+        },
         "head_dim": {start["head_dim"], 128},
-        "num_key_value_heads": {start["num_key_value_heads"], *(n for n in (4, 8) if heads % n == 0)},
+        "num_key_value_heads": {
+            start["num_key_value_heads"],
+            *(n for n in (4, 8) if heads % n == 0),
+        },
         "vocab_size": {vocab, *(-(-vocab // m) * m for m in (64, 512))},
-        "num_hidden_layers": {start["num_hidden_layers"]} | ({start["num_hidden_layers"] + n for n in (-2, 2)} if params else set()),
-    }  # fmt: skip
+        "num_hidden_layers": {start["num_hidden_layers"]}
+        | ({start["num_hidden_layers"] + n for n in (-2, 2)} if params else set()),
+    }
     for values in combinations(*map(sorted, fixed.values())):
         outer = dict(zip(fixed, values, strict=True))
         if outer["hidden_size"] < STEP or outer["num_hidden_layers"] < 1:
@@ -184,4 +203,6 @@ def _judged(fields: Mapping[str, Any], distance: float, aims: Iterable[Aim]) -> 
             not_ok.append(f"{name}: {outcome}")
         worst = max(worst, outcome, key=OUTCOMES.index)
     sizes = {key: value for key, value in fields.items() if isinstance(value, int)}
-    return Shape(sizes, worst, tuple(not_ok), round(most, 4), parameters(config), round(distance, 4))
+    return Shape(
+        sizes, worst, tuple(not_ok), round(most, 4), parameters(config), round(distance, 4)
+    )

@@ -43,7 +43,8 @@ def message(found: Lint, row: Row) -> str:
 
 def fingerprint(found: Lint, row: Row) -> str:
     """What a finding is recognised by in a baseline: not by the engine's version or words."""
-    return f"{found.model}|{found.engine}|{found.quant}|tp{found.tp}|{row.name}|{row.axis}|{row.size}|{row.outcome}"
+    asked = (found.model, found.engine, found.quant, f"tp{found.tp}")
+    return "|".join(map(str, (*asked, row.name, row.axis, row.size, row.outcome)))
 
 
 def failing(found: Lint, fail_on: str, known: frozenset[str] = frozenset()) -> list[Row]:
@@ -105,7 +106,8 @@ def github(all_found: Sequence[Lint]) -> str:
 
     lines = [
         f"::{GITHUB[LEVELS[row.outcome]]} file={escaped(visible(found.model), True)},"
-        f"title={escaped(f'gacprof lint: {row.name}', True)}::{escaped(visible(message(found, row)))}"
+        f"title={escaped(f'gacprof lint: {row.name}', True)}::"
+        f"{escaped(visible(message(found, row)))}"
         for found in all_found
         for row in found.findings
     ]
@@ -118,11 +120,17 @@ def junit(all_found: Sequence[Lint]) -> str:
     for found in all_found:
         bad = found.findings
         suite = Xml.SubElement(
-            root, "testsuite", name=visible(found.model), tests=str(len(found.products)),
-            failures=str(len(bad)), skipped=str(len(found.unknown)),
-        )  # fmt: skip
+            root,
+            "testsuite",
+            name=visible(found.model),
+            tests=str(len(found.products)),
+            failures=str(len(bad)),
+            skipped=str(len(found.unknown)),
+        )
         for row in found.products:
-            case = Xml.SubElement(suite, "testcase", classname=visible(found.model), name=visible(row.name))
+            case = Xml.SubElement(
+                suite, "testcase", classname=visible(found.model), name=visible(row.name)
+            )
             if row in bad:
                 told = visible(message(found, row))
                 Xml.SubElement(case, "failure", type=row.outcome, message=told).text = row.source
@@ -142,19 +150,27 @@ def sarif(all_found: Sequence[Lint]) -> str:
         for row in found.findings:
             rule = f"{found.engine}/{row.demand}"
             rules[rule] = {
-                "id": rule, "shortDescription": {"text": f"{row.outcome}: {row.name}"},
+                "id": rule,
+                "shortDescription": {"text": f"{row.outcome}: {row.name}"},
                 "help": {"text": f"source: {row.source}"},
-            }  # fmt: skip
+            }
             place = {"artifactLocation": {"uri": visible(found.model)}}
-            results.append({
-                "ruleId": rule, "level": LEVELS[row.outcome],
-                "message": {"text": visible(message(found, row))},
-                "locations": [{"physicalLocation": place}],
-                "partialFingerprints": {"gacprofLint/1": fingerprint(found, row)},
-            })  # fmt: skip
+            results.append(
+                {
+                    "ruleId": rule,
+                    "level": LEVELS[row.outcome],
+                    "message": {"text": visible(message(found, row))},
+                    "locations": [{"physicalLocation": place}],
+                    "partialFingerprints": {"gacprofLint/1": fingerprint(found, row)},
+                }
+            )
     driver = {"name": "gacprof", "version": gacprof.__version__, "rules": list(rules.values())}
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
-    whole = {"$schema": schema, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
+    whole = {
+        "$schema": schema,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
     return json.dumps(whole, indent=1, ensure_ascii=False)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config, whole_number
 from gacprof.demands.evaluate import Judged, judge
-from gacprof.demands.products import Product, Ranks, Size, products
+from gacprof.demands.model import products
+from gacprof.demands.products import Product, Ranks, Size
 from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.linting.reading import config_named
 from gacprof.linting.request import LintRequest, Target
@@ -79,7 +80,8 @@ def overall(judged: Iterable[Judged]) -> Outcome:
 @dataclass(frozen=True)
 class Degree(Record):
     """One row of the table of degrees: what comes of ``tp`` ranks. ``product`` is the
-    first with that outcome, ``stopped_by`` the same where it is refused; ``padded_share`` what padding adds to all weights;
+    first with that outcome, ``stopped_by`` the same where it is refused; ``padded_share`` what
+    padding adds to all weights;
     ``bytes_per_rank`` are the weights', None where the config does not say."""
 
     tp: int
@@ -118,11 +120,17 @@ def degree(tp: int, ep: bool, judged: Sequence[Judged]) -> Degree:
     padded = sum(w[1] for w in weights if w is not None)
     known = all(w is not None for w in weights) and plain > 0
     return Degree(
-        tp, ep, outcome, starts, name, "" if starts else name,
+        tp,
+        ep,
+        outcome,
+        starts,
+        name,
+        "" if starts else name,
         first.worst.why if first and first.worst else "",
         round(padded / plain - 1, 4) if plain else 0.0,
-        sum(one.outcome == "falls_back" for one in judged), round(padded) if known else None,
-    )  # fmt: skip
+        sum(one.outcome == "falls_back" for one in judged),
+        round(padded) if known else None,
+    )
 
 
 def weight(judged: Judged) -> tuple[float, float] | None:

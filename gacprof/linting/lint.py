@@ -96,15 +96,26 @@ def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> 
     tier = tiers(config, target, judged)
     rows = [row_of(one, tier) for each in judged for one in with_shards(each)]
     return Lint(
-        named, config.model_type, target.engine.name, ".".join(map(str, target.engine.at or ())),
-        target.gpu.name, target.gpu.memory_gib, target.scheme.name, request.tp, request.ep,
-        overall(judged), tuple(rows), table,
+        named,
+        config.model_type,
+        target.engine.name,
+        ".".join(map(str, target.engine.at or ())),
+        target.gpu.name,
+        target.gpu.memory_gib,
+        target.scheme.name,
+        request.tp,
+        request.ep,
+        overall(judged),
+        tuple(rows),
+        table,
         tuple(remedies(config, request, target, judged, table)),
         tuple(_notes(config, target, judged)),
-    )  # fmt: skip
+    )
 
 
-def fix(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> tuple[dict[str, Any], Remedy] | None:
+def fix(
+    source: LintRequest | str | Path | Mapping[str, Any], **asked: Any
+) -> tuple[dict[str, Any], Remedy] | None:
     """The config with its sizes moved to the nearest good ones, and what that costs; None where
     none is to be moved."""
     request = request_of(source, asked)
@@ -131,13 +142,27 @@ def row_of(judged: Judged, tier: Mapping[str, str]) -> Row:
     demand = worst.demand if worst else None
     axis, size, multiple = _judged_on(judged)
     return Row(
-        product.name, product.role, judged.outcome, _local(judged), axis, size, multiple,
-        dict(judged.padded) or None, round(judged.extra, 6), worst.why if worst else judged.note,
-        demand.source if demand else "", demand.since if demand else "",
-        demand.sure if demand else "", demand.id if demand else "", demand.kernel if demand else "",
-        judged.scheme.kind, product.layers, product.fields,
-        tuple(dict.fromkeys((*product.n.missing, *product.k.missing))), tier.get(product.name),
-    )  # fmt: skip
+        product.name,
+        product.role,
+        judged.outcome,
+        _local(judged),
+        axis,
+        size,
+        multiple,
+        dict(judged.padded) or None,
+        round(judged.extra, 6),
+        worst.why if worst else judged.note,
+        demand.source if demand else "",
+        demand.since if demand else "",
+        demand.sure if demand else "",
+        demand.id if demand else "",
+        demand.kernel if demand else "",
+        judged.scheme.kind,
+        product.layers,
+        product.fields,
+        tuple(dict.fromkeys((*product.n.missing, *product.k.missing))),
+        tier.get(product.name),
+    )
 
 
 def _local(judged: Judged) -> dict[str, int | None]:
@@ -155,10 +180,11 @@ def _judged_on(judged: Judged) -> tuple[str | None, int | None, int | None]:
     """(axis, size, multiple) of the worst finding, or of what was asked and held."""
     worst, product = judged.worst, judged.product
     if worst is not None:
-        on = {f.axis for f in judged.findings if f.outcome == worst.outcome}
-        axis = "N and K" if {"N", "K"} <= on else worst.axis
-        multiple = judged.asked.get(worst.axis, worst.multiple) if worst.multiple else None
-        return axis, worst.size, multiple
+        worse = [f for f in judged.findings if f.outcome == worst.outcome]
+        axis = "N and K" if {"N", "K"} <= {f.axis for f in worse} else worst.axis
+        strict = max(worse, key=lambda f: judged.asked.get(f.axis, 0))
+        multiple = judged.asked.get(strict.axis, strict.multiple) if strict.multiple else None
+        return axis, strict.size, multiple
     if product.kind == "count":
         return "global", product.n.whole, judged.asked.get("global")
     axes = [axis for axis in ("N", "K") if axis in judged.asked]

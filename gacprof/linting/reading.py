@@ -48,7 +48,9 @@ def config_named(source: str | Path | Mapping[str, Any]) -> Named:
         where = folders.LocalFolder(path.parent, path.name)
         return Named(str(source), config_of(folders.read_json(where, path.name, constants=True)))
     if path.exists():
-        raise CheckpointError(f"{source}: is no regular file: give a config.json or a folder with one")
+        raise CheckpointError(
+            f"{source}: is no regular file: give a config.json or a folder with one"
+        )
     if folders.is_hub_id(str(source)) and not str(source).endswith(".json"):
         return _of_folder(folders.HubFolder(str(source)), str(source), headers=False)
     raise CheckpointError(f"{source}: there is no such file or folder")
@@ -76,7 +78,9 @@ def _with_headers(named: Named, folder: Folder) -> Named:
     from gacprof.checkpoint.containers import find_container, read_container
 
     try:
-        shapes = {t.name: t.shape for t in read_container(folder, find_container(folder)).tensors.values()}
+        shapes = {
+            t.name: t.shape for t in read_container(folder, find_container(folder)).tensors.values()
+        }
     except CheckpointError as error:
         return replace(named, notes=(*named.notes, f"headers are not used: {error}"))
     return replace(named, config=filled(named.config, shapes))

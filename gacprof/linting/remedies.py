@@ -13,7 +13,8 @@ from gacprof.core.errors import LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import ALIASES, Config
 from gacprof.demands.evaluate import Judged
-from gacprof.demands.products import Ranks, products
+from gacprof.demands.model import products
+from gacprof.demands.products import Ranks
 from gacprof.demands.quantisation import GROUPED
 from gacprof.demands.table import OUTCOMES, SHIPPED, Outcome
 from gacprof.linting.judging import Degree, extras, judge_all, overall, weight
@@ -56,7 +57,9 @@ def _better(outcome: Outcome, now: Outcome) -> bool:
 
 def _degrees(request: LintRequest, table: Sequence[Degree], now: Outcome) -> Iterator[Remedy]:
     """Expert parallelism, and the next degrees below and above that are better."""
-    same = [d for d in table if d.tp == request.tp and d.ep != request.ep and _better(d.outcome, now)]
+    same = [
+        d for d in table if d.tp == request.tp and d.ep != request.ep and _better(d.outcome, now)
+    ]
     for found in same:
         turn = "--ep" if found.ep else "without --ep"
         yield Remedy("ep", f"expert parallelism: experts stay whole ({turn})", turn, found.outcome)
@@ -76,20 +79,33 @@ def _ignoring(
 ) -> Iterator[Remedy]:
     """Leave the modules of broken products unquantised."""
     scheme = target.scheme
-    quantised = [one for one in broken if one.scheme.kind not in ("none", "gguf") and one.product.modules]
+    quantised = [
+        one for one in broken if one.scheme.kind not in ("none", "gguf") and one.product.modules
+    ]
     if not quantised or scheme.kind == "gguf":
         return
-    short = sorted({m.split("{}.")[-1].replace("experts.0", "experts") for one in quantised for m in one.product.modules})
-    patterns = tuple(f"re:.*[.]{escape(m.split('{}.')[-1])}$" for one in quantised for m in one.product.modules)
+    short = sorted(
+        {
+            m.split("{}.")[-1].replace("experts.0", "experts")
+            for one in quantised
+            for m in one.product.modules
+        }
+    )
+    patterns = tuple(
+        f"re:.*[.]{escape(m.split('{}.')[-1])}$" for one in quantised for m in one.product.modules
+    )
     made = replace(target, scheme=replace(scheme, ignored=(*scheme.ignored, *patterns)))
     after = _again(config, request, made)
     before = _bytes(_again(config, request, target))
     more = _bytes(after)
     share = more / before - 1 if more and before else None
     yield Remedy(
-        "ignore", f"leave {', '.join(short)} in bf16: quantise again with them ignored",
-        f"ignore: {', '.join(short)}", overall(after), bytes_per_rank=share,
-    )  # fmt: skip
+        "ignore",
+        f"leave {', '.join(short)} in bf16: quantise again with them ignored",
+        f"ignore: {', '.join(short)}",
+        overall(after),
+        bytes_per_rank=share,
+    )
 
 
 def _bytes(judged: Iterable[Judged]) -> float | None:
@@ -107,7 +123,12 @@ def _groups(
         if scheme.group and group < scheme.group:
             made = replace(target, scheme=replace(scheme, group=group))
             outcome = overall(_again(config, request, made))
-            yield Remedy("group", f"groups of {group} weights: quantise again", f"group_size {group}", outcome)
+            yield Remedy(
+                "group",
+                f"groups of {group} weights: quantise again",
+                f"group_size {group}",
+                outcome,
+            )
 
 
 def _versions(
@@ -119,7 +140,9 @@ def _versions(
     if newest.engine.at == target.engine.at:
         return
     outcome = overall(_again(config, request, newest))
-    yield Remedy("version", f"{name} {newest.engine.read}", f"--engine {name}=={newest.engine.read}", outcome)
+    yield Remedy(
+        "version", f"{name} {newest.engine.read}", f"--engine {name}=={newest.engine.read}", outcome
+    )
 
 
 def _engines(
@@ -136,9 +159,16 @@ def _engines(
 
 # sizes
 
-WIDTHS = (*ALIASES["intermediate_size"], *ALIASES["moe_intermediate_size"], "share_expert_dim",
-          "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
-          "shared_intermediate_size", "intermediate_size_mlp", "expert_ffn_hidden_size")  # fmt: skip
+WIDTHS = (
+    *ALIASES["intermediate_size"],
+    *ALIASES["moe_intermediate_size"],
+    "share_expert_dim",
+    "shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "intermediate_size_mlp",
+    "expert_ffn_hidden_size",
+)
 """Fields that hold one width, which a designer may change by itself."""
 
 
@@ -167,7 +197,9 @@ def _needed(config: Config, judged: Sequence[Judged]) -> dict[str, int]:
         size = product.k if product.split == "row" else product.n
         for key in product.fields:
             if product.kind == "count" and one.findings:
-                found = [f.multiple for f in one.findings if f.multiple and f.demand.relation != "one_of"]
+                found = [
+                    f.multiple for f in one.findings if f.multiple and f.demand.relation != "one_of"
+                ]
                 needed[key] = lcm(needed.get(key, 1), *found)
             elif product.kind == "vocab":
                 needed[key] = lcm(needed.get(key, 1), one.asked.get("global", 1))
@@ -182,7 +214,8 @@ def _with(config: Config, changes: Mapping[str, int]) -> Config:
 
 
 def _changed(
-    config: Config, request: LintRequest, target: Target, changes: Mapping[str, int], before: float | None
+    config: Config, request: LintRequest, target: Target, changes: Mapping[str, int],
+    before: float | None,
 ) -> Iterator[Remedy]:  # fmt: skip
     try:
         made = _with(config, changes)
@@ -246,9 +279,13 @@ def _placed(config: Config, changes: Mapping[str, int]) -> dict[str, Any]:
     placed: dict[str, Any] = {}
     for key, value in changes.items():
         inner = next(
-            (n for n, part in config.whole.items() if isinstance(part, dict) and key in part and key not in config.whole),
+            (
+                n
+                for n, part in config.whole.items()
+                if isinstance(part, dict) and key in part and key not in config.whole
+            ),
             None,
-        )  # fmt: skip
+        )
         if inner is None:
             placed[key] = value
         else:

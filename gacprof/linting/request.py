@@ -47,7 +47,9 @@ class LintRequest:
         for name in ("tp", "dp", "ep_size", "lora_rank"):
             value = getattr(self, name)
             if value is not None and not (type(value) is int and 1 <= value <= MOST_RANKS):
-                raise LintError(f"{name} is {str(value)[:40]}: give a whole number from 1 to {MOST_RANKS}")
+                raise LintError(
+                    f"{name} is {str(value)[:40]}: give a whole number from 1 to {MOST_RANKS}"
+                )
         if self.ep_size is not None and (not self.ep or self.tp * self.dp % self.ep_size):
             raise LintError(
                 f"ep_size {self.ep_size} goes with ep, and divides the {self.tp * self.dp} ranks"
@@ -95,7 +97,9 @@ def target_of(request: LintRequest, config: Config) -> Target:
     given = scheme(request.quant) if request.quant is not None else None
     if given is None:
         chosen, source = own or NONE, "config" if own else "none"
-    elif own is not None and (own.kind == given.kind or given.kind == "unknown" or _is_method(given, own)):
+    elif own is not None and (
+        own.kind == given.kind or given.kind == "unknown" or _is_method(given, own)
+    ):
         chosen, source = own, "config"  # it says groups and ignored modules too
     else:
         chosen, source = given, "asked"
