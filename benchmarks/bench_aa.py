@@ -1,17 +1,12 @@
 """How often bench tells equal models apart, and how small a real difference it finds.
 
     python benchmarks/bench_aa.py [--benches 100] [--seconds 5] [--power 20] [--dtype float32]
-    python benchmarks/bench_aa.py --parts [--benches 8] [--seconds 15] …
 
 Each bench compares a small Llama with another of the same shapes: weights of another seed, so
 that the two are not byte-identical, and fresh memory every time. Every ``faster`` or ``slower``
 is a false verdict; of 100 benches at most 5 may hold one. For the power check the other model
 is really slower: its feed-forward layers are wider by known shares. Benches run one after the
 other. Prints JSON, then a line that names the machine.
-
-``--parts`` compares instead how a prefill of 256 tokens is timed: whole, or in parts of 20, 10 and
-5 ms after which the models take turns. Equal models of 8 layers, as many seconds for each, one
-after the other in random order; what they then differ by is the error.
 """
 
 from __future__ import annotations
@@ -20,25 +15,20 @@ import argparse
 import json
 import os
 import platform
-import random
 import time
-from math import inf, log
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import torch
 import transformers
 
 from gacprof.devices.environment import cpu_name, native_bfloat16
-from gacprof.evaluation import BenchResult, bench, workloads
-from gacprof.evaluation.comparison import LEVEL, half_width
+from gacprof.evaluation import BenchResult, bench
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, VOCABULARY = 512, 1408, 4, 8, 1024
 WIDER = (1.1, 1.3)
 """Feed-forward widths of the slower models."""
 CLAIMS = ("faster", "slower")
-PARTS = {"whole": inf, "20 ms": 20e3, "10 ms": 10e3, "5 ms": 5e3}
-"""The least time of a part, in µs."""
 
 
 def model(
@@ -88,31 +78,6 @@ def summary(results: list[BenchResult]) -> dict[str, Any]:
     return found
 
 
-def by_parts(asked: argparse.Namespace) -> dict[str, Any]:
-    """For each way of timing: the standard error that a bench states, and the difference that it
-    finds between equal models, in percent."""
-    dtype, draw = getattr(torch, asked.dtype), random.Random(0)
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in PARTS}
-    for number in range(asked.benches):
-        pair = [model(2 * number + i, dtype, layers=8) for i in range(2)]
-        for name in draw.sample(list(PARTS), len(PARTS)):
-            workloads.PART_US, workloads.MOST_PARTS = PARTS[name], 64
-            result = bench(pair, tokens=(256,), decode_steps=0, time_cap_s=asked.seconds)
-            # The replicate's interval has the same level wherever a bench ends.
-            low, ratio, high = result.replicates[0].ratio
-            error = log(high / low) / 2 / half_width(1.0, result.rounds, LEVEL)
-            found[name].append((100 * error, 100 * abs(log(ratio))))
-    return {
-        name: {
-            "error": [round(e, 2) for e, _ in own],
-            "difference": [round(d, 2) for _, d in own],
-            "error_median": round(median(e for e, _ in own), 2),
-            "difference_rms": round(fmean(d * d for _, d in own) ** 0.5, 2),
-        }
-        for name, own in found.items()
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--benches", type=int, default=100)
@@ -121,13 +86,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     usual = "bfloat16" if native_bfloat16() else "float32"
     parser.add_argument("--dtype", default=usual)
-    parser.add_argument("--parts", action="store_true", help="whole passes against parts")
     asked = parser.parse_args()
     machine = f"{cpu_name()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    if asked.parts:
-        print(json.dumps(by_parts(asked), indent=1))
-        print(machine)
-        return
     began, load = time.monotonic(), os.getloadavg()[0]
     equal = [compared(2 * i, asked) for i in range(asked.benches)]
     slower = {w: [compared(2 * i, asked, w) for i in range(asked.power)] for w in WIDER}

@@ -1,6 +1,6 @@
 """The paper's table A.5 on a trained model: five ways to the same number of parameters.
 
-    python benchmarks/table_a5.py --model DENSE --calib TEXT --text TEXT --choices QUESTIONS.jsonl
+    python benchmarks/table_a5.py --model DENSE --calib TEXT --text TEXT
         [--out runs/table_a5] [--only map|models|quality|timing] [--methods asvd,svd-llm,llm-pruner]
         [--ratios 0.15,0.3] [--tokens 1,256] [--limit-tokens 60000] [--device cpu]
 
@@ -12,7 +12,7 @@ Every cell is a file or folder; what is there is not computed again, so an inter
 where it was, and a cell that failed keeps its reason (remove it to try again). Maps and timings
 need a quiet machine, the rest does not: ``--only`` separates them.
 
-DENSE and the texts: tools/fetch_smollm2.py, fetch_brown.py, next_sentence.py.
+DENSE and the texts: tools/fetch_smollm2.py, fetch_brown.py.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ class Setting:
     model: Path
     calib: Path
     text: Path
-    choices: Path
     out: Path
     methods: tuple[str, ...] = METHODS
     ratios: tuple[float, ...] = (0.15, 0.3)
@@ -194,7 +193,7 @@ def made(setting: Setting, cell: Cell) -> bool:
 
 def quality(setting: Setting, model: Path) -> dict[str, Any]:
     found = gacprof.evaluate(
-        model, text=setting.text, choices=setting.choices, tokenizer=setting.model,
+        model, text=setting.text, tokenizer=setting.model,
         limit_tokens=setting.limit_tokens, dtype=setting.quality_dtype, device=setting.device,
     )  # fmt: skip
     return found.as_dict()
@@ -255,7 +254,7 @@ def run(setting: Setting) -> None:
 
 def _parsed() -> Setting:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("model", "calib", "text", "choices"):
+    for name in ("model", "calib", "text"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/table_a5"))
     parser.add_argument("--only", help=f"of {', '.join(PHASES)}; with commas")

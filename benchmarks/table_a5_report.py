@@ -18,7 +18,6 @@ from gacprof.core.files import write_json, write_text
 from gacprof.evaluation.comparison import (
     LEVEL,
     Change,
-    accuracy_change,
     fit_workload,
     half_width,
     perplexity_change,
@@ -35,7 +34,7 @@ LABELS = {
 }
 COLUMNS = (
     "method", "removed", "sizes", "safe", "÷ 8", "parameters", "perplexity", "against rounding",
-    "right", "prefill", "against rounding", "decode", "against rounding",
+    "prefill", "against rounding", "decode", "against rounding",
 )  # fmt: skip
 
 Row = dict[str, Any]
@@ -84,17 +83,13 @@ def _quality(found: Mapping[str, Any], baseline: Mapping[str, Any], level: float
         "parameters": model["parameters"],
         "perplexity": model["perplexity"]["value"],
         "tokens": model["perplexity"]["tokens"],
-        "right": model["accuracy"]["value"],
-        "questions": model["accuracy"]["questions"],
     }
-    same = ("text", "tokens", "window", "stride", "choices", "dtype")
+    same = ("text", "tokens", "window", "stride", "dtype")
     if "models" in baseline and all(found[key] == baseline[key] for key in same):
         other = baseline["models"][0]
         tokens = np.array(found["window_tokens"], dtype=np.float64)
         nll, reference = (np.array(m["nll"], dtype=np.float64) for m in (model, other))
         row["perplexity_change"] = _as_dict(perplexity_change(nll, reference, tokens, level))
-        right, theirs = (np.array(m["right"], dtype=np.float64) for m in (model, other))
-        row["right_change"] = _as_dict(accuracy_change(right, theirs, level))
     return row
 
 
@@ -137,7 +132,6 @@ def _lines(rows: Sequence[Row]) -> list[str]:
             row["method"], _percent(row["ratio"]), LABELS[row["variant"]],
             _percent(row.get("safe")), _percent(row.get("by_8")), _count(row.get("parameters")),
             _number(row.get("perplexity")), _interval(row.get("perplexity_change")),
-            _percent(row.get("right"), 1),
             _latency(row.get("prefill")), _interval(row.get("prefill")),
             _latency(row.get("decode")), _interval(row.get("decode")),
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +11,10 @@ from typer import Argument, Option
 from gacprof.cli.options import Fleet, OneDevice, Tokenizer
 from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
-from gacprof.core.formatting import interval, percent
+from gacprof.core.formatting import interval
 
 if TYPE_CHECKING:
-    from gacprof.evaluation import Change, ModelQuality, Quality
+    from gacprof.evaluation import Perplexity, Quality
     from gacprof.evaluation.harness import TaskScores
     from gacprof.resizing import ImportResult
 
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 def evaluate(
     models: Annotated[list[str], Argument(help="Checkpoints; differences are to the first.")],
     text: Annotated[Path | None, Option(help="A text file, for perplexity.")] = None,
-    choices: Annotated[
-        Path | None,
-        Option(help="Multiple choice: JSON lines with question, choices and answer (an index)."),
-    ] = None,
     tokenizer: Tokenizer = None,
     window: Annotated[
         int | None, Option(min=1, help="Tokens seen at once. Default: 1024, or the positions.")
@@ -48,9 +43,9 @@ def evaluate(
     fleet: Fleet = None,
     as_json: bool = Json,
 ) -> None:
-    """Perplexity on a text and accuracy on multiple choice, of several models side by side.
+    """Perplexity on a text, or tasks of lm-evaluation-harness, of several models side by side.
 
-    Exit code 1 if a model's numbers are not finite.
+    Exit code 1 if a model's perplexity is not finite.
     """
     import gacprof
     from gacprof.fleet.on_ray import tasks_on
@@ -58,8 +53,8 @@ def evaluate(
     if tasks is not None:
         if fleet is not None:
             raise CheckpointError("--tasks runs on this machine: leave out --fleet")
-        if text is not None or choices is not None:
-            raise CheckpointError("--tasks goes without --text and --choices")
+        if text is not None:
+            raise CheckpointError("--tasks goes without --text")
         from gacprof.evaluation.harness import run_tasks
 
         scores = run_tasks(
@@ -68,9 +63,11 @@ def evaluate(
         )  # fmt: skip
         emit(scores, as_json, print_task_scores)
         return
+    if text is None:
+        raise CheckpointError("give a text (--text), or tasks (--tasks)")
     with progress("eval") as advance, tasks_on(fleet, device) as elsewhere:
         found = gacprof.evaluate(
-            models, text=text, choices=choices, tokenizer=tokenizer, window=window, stride=stride,
+            models, text=text, tokenizer=tokenizer, window=window, stride=stride,
             limit_tokens=limit_tokens, batch=batch, dtype=dtype, device=device, progress=advance,
             tasks=elsewhere,
         )  # fmt: skip
@@ -80,80 +77,35 @@ def evaluate(
 
 
 def print_quality(found: Quality) -> None:
-    label = labelled([model.model for model in found.models])
-    if found.tokens:
-        print_table("", *_perplexities(found, label))
-    if found.questions:
-        print_table("", *_answers(found, label))
-    if found.tokens:
-        windows = len(found.window_tokens)
-        say(
-            f"{found.text}: {found.tokens:,} tokens, {found.tokens - 1:,} predicted, each once "
-            f"(the first has no context), in {windows} windows of {found.window} by {found.stride}"
-        )
-    if found.questions:
-        say(
-            f"{found.choices}: {found.questions} questions, chance {percent(found.chance)}; "
-            "normalised is by a choice's length in characters"
-        )
+    rows: list[list[str | None]] = [
+        [name, f"{m.parameters:,}", shown(m.perplexity)]
+        for name, m in zip(labelled([m.model for m in found.models]), found.models, strict=True)
+    ]
+    columns = ["model", "parameters", "perplexity"]
+    if len(rows) > 1:
+        columns += ["against first (95 %)", "finding"]
+        for row, m in zip(rows, found.models, strict=True):
+            change = m.perplexity_change
+            row += [None, None] if change is None else [
+                interval(change.low, change.value, change.high, decimals=2), change.finding
+            ]  # fmt: skip
+    print_table("", columns, rows)
+    say(
+        f"{found.text}: {found.tokens:,} tokens, {found.tokens - 1:,} predicted, each once "
+        f"(the first has no context), in {len(found.window_tokens)} windows of {found.window} by "
+        f"{found.stride}"
+    )
     say(f"in {found.dtype} on {found.device}")
-    if len(found.models) > 1:
+    if len(rows) > 1:
         say(
-            "differences to the first, paired by window or question; the intervals of a column "
-            "hold together with 95 %"
+            "differences to the first, paired by window; the intervals of a column hold together "
+            "with 95 %"
         )
     say_notes(found.notes)
 
 
-Table = tuple[list[str], list[list[str | None]]]
-"""Columns and rows."""
-
-
-def _perplexities(found: Quality, label: Sequence[str]) -> Table:
-    rows: list[list[str | None]] = [
-        [name, f"{m.parameters:,}", _perplexity(m)]
-        for name, m in zip(label, found.models, strict=True)
-    ]
-    if len(rows) == 1:
-        return ["model", "parameters", "perplexity"], rows
-    for row, m in zip(rows, found.models, strict=True):
-        row += [_change(m.perplexity_change), _finding(m.perplexity_change)]
-    return ["model", "parameters", "perplexity", "against first (95 %)", "finding"], rows
-
-
-def _answers(found: Quality, label: Sequence[str]) -> Table:
-    answered = [(name, m) for name, m in zip(label, found.models, strict=True) if m.accuracy]
-    columns = ["model"]
-    rows: list[list[str | None]] = [[name] for name, _ in answered]
-    several = len(rows) > 1
-    for row, (_, m) in zip(rows, answered, strict=True):
-        assert m.accuracy is not None
-        row.append(_share(m.accuracy.value))
-        row += [_change(m.accuracy_change)] * several
-        row.append(_share(m.accuracy.normalised))
-        row += [_change(m.accuracy_normalised_change)] * several
-    for title in ("right", "normalised"):
-        columns += [title, "against first (95 %)"] if several else [title]
-    return columns, rows
-
-
-def _perplexity(model: ModelQuality) -> str:
-    value = model.perplexity.value if model.perplexity else None
-    return "not finite" if value is None else f"{value:.3f}"
-
-
-def _share(value: float | None) -> str:
-    return percent(value) or "not finite"
-
-
-def _change(change: Change | None) -> str | None:
-    if change is None:
-        return None
-    return interval(change.low, change.value, change.high, decimals=2)
-
-
-def _finding(change: Change | None) -> str | None:
-    return None if change is None else change.finding
+def shown(found: Perplexity) -> str:
+    return "not finite" if found.value is None else f"{found.value:.3f}"
 
 
 def print_task_scores(found: TaskScores) -> None:

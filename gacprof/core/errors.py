@@ -30,6 +30,13 @@ class MeasurementError(GacprofError):
     """A device, timer or samples file cannot do what was asked."""
 
 
+class MemoryExhaustedError(MeasurementError):
+    """A device has too little memory for what was asked, which shows only while it runs. It is no
+    finding of a model."""
+
+    exit_code = 70
+
+
 class MapError(GacprofError):
     """A cliff map is malformed, foreign, stale, or lacks what was asked of it."""
 

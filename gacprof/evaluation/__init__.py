@@ -5,15 +5,13 @@ from __future__ import annotations
 from gacprof.evaluation.benchmark import bench
 from gacprof.evaluation.comparison import Change
 from gacprof.evaluation.engines import bench_engine
-from gacprof.evaluation.evaluating import evaluate
+from gacprof.evaluation.evaluating import ModelQuality, Quality, evaluate
 from gacprof.evaluation.models import device_of, distinct_names
 from gacprof.evaluation.perplexity import Perplexity
-from gacprof.evaluation.quality import Accuracy, ModelQuality, Quality
 from gacprof.evaluation.summary import BenchResult, ModelTiming, Replicate
 from gacprof.evaluation.verification import Verification, verify
 
 __all__ = [
-    "Accuracy",
     "BenchResult",
     "Change",
     "ModelQuality",

@@ -21,7 +21,7 @@ from torch import nn
 from gacprof.checkpoint.load import dtype_of
 from gacprof.checkpoint.skeleton import require_transformers
 from gacprof.core import Progress
-from gacprof.core.errors import CheckpointError, MeasurementError, first_line
+from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.core.formatting import notebook_progress
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
@@ -38,6 +38,7 @@ from gacprof.evaluation.models import (
     load_models,
     name_of,
     refuse_other_than_models,
+    running,
     text_config,
     vocabulary,
 )
@@ -130,13 +131,11 @@ def _measure(
         workloads, runners, clock, most, time_cap_s, progress, anew=lambda: move(weights, draw)
     )
     found = BenchSummary(names, workloads, same, rounds)
-    try:
+    with running("bench", "fewer tokens, models, or a smaller batch or dtype"):
         rounds.run(found.decided)
         if workloads[-1].kind == "decode":
             shares = [busy_share(step, clock) for step in runners[-1][:-1]]
             found.busy = {n: s for n, s in zip(names, shares, strict=True) if s is not None}
-    except torch.OutOfMemoryError as error:
-        raise MeasurementError(f"out of memory: {first_line(error)}") from None
     return found
 
 

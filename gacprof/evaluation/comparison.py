@@ -1,10 +1,9 @@
-"""Statistics: a bench's fitted latencies and ratios; two models on the same text or questions.
+"""Statistics: a bench's fitted latencies and ratios; two models on the same text.
 
-Every block calls all models once at one workload, or the same part of it, so the blocks of a
-bench are the blocks of :mod:`gacprof.core.fit`: log time = model effect + block effect +
-disturbance. What differs is that models are compared with one reference, and that blocks of one
-round belong together: parts and decode steps follow each other within milliseconds. So the
-bootstrap resamples whole rounds.
+Every block calls all models once at one workload, so the blocks of a bench are the blocks of
+:mod:`gacprof.core.fit`: log time = model effect + block effect + disturbance. What differs is that
+models are compared with one reference, and that blocks of one round belong together: decode steps
+follow each other within milliseconds. So the bootstrap resamples whole rounds.
 
 Three things keep verdicts honest. Intervals are simultaneous: the level is divided by the number
 of verdicts and shared among the looks at the data (Bonferroni), since stopping when the result
@@ -13,10 +12,9 @@ reference runs a second time as a hidden A/A replicate: a difference counts only
 replicate shows. Models are compared with both of the two together: that halves what one of them
 owes to its place in memory, and leaves the A/A difference an independent witness.
 
-Windows of a text, and questions, are hard for all models alike: what one model has more of than
-another scatters far less than either. So differences are taken window by window, and the interval
-is that of their mean: its standard error from a bootstrap over the windows, its quantile
-Student's, as above.
+Windows of a text are hard for all models alike: what one model has more of than another scatters
+far less than either. So differences are taken window by window, and the interval is that of their
+mean: its standard error from a bootstrap over the windows, its quantile Student's, as above.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, expm1, sqrt
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from gacprof.core.fit import QUARTILE, Floats, Ints, two_way
 
@@ -62,46 +60,41 @@ class WorkloadFit:
 def fit_workload(
     us: Floats, rounds: Sequence[int] | Ints, seed: int = 0, *, replicate: bool = False
 ) -> WorkloadFit:
-    """Fit times [calls, models] in µs, or [parts, calls, models] where calls were timed in parts;
-    ``rounds`` numbers the round of each call. A part of all models is a block, and a model's
-    latency the sum of its parts'. ``replicate`` says whether the last column is the reference's.
+    """Fit times [calls, models] in µs; ``rounds`` numbers the round of each call, which is a block.
+    ``replicate`` says whether the last column is the reference's.
 
     Raises ``ValueError`` for fewer than two rounds.
     """
     numbers, which = np.unique(np.asarray(rounds), return_inverse=True)
     if len(numbers) < 2:
         raise ValueError("an interval needs at least two rounds")
-    log_us = np.log(us.reshape(-1, *us.shape[-2:]))
+    log_us = np.log(us)
     effect, block = two_way(log_us)
-    level = np.quantile(block, QUARTILE, axis=-1)[:, None]
     # Fitted anew to every resample: with few columns the block effects are much of the error.
-    rest = log_us - block[..., None]
-    told, against = _together(us.shape[-1], replicate)
-    whole = _whole(effect + level)
-    latency = told @ whole
+    rest = log_us - block[:, None]
+    latencies, ratios = _contrasts(us.shape[1], replicate)
+    latency = latencies @ (effect + np.quantile(block, QUARTILE))
     compared, drawn = [], []
     for chosen in _resampled(which, seed):
-        again = two_way(rest[:, chosen])[0]
-        levels = np.quantile(block[:, chosen], QUARTILE, axis=-1)[:, None]
-        compared.append(_whole(again + level))
-        drawn.append(told @ _whole(again + levels))
+        again = two_way(rest[chosen])[0]
+        compared.append(again)
+        drawn.append(latencies @ (again + np.quantile(block[chosen], QUARTILE)))
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0) - latency
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
-    scatter = np.array(compared) @ against.T
+    scatter = np.array(compared) @ ratios.T
     error = scatter.std(axis=0) * sqrt(len(numbers) / (len(numbers) - 1))
     return WorkloadFit(
         np.exp(latency),
         np.exp(latency + np.minimum(low, 0.0)),
         np.exp(latency + np.maximum(high, 0.0)),
-        against @ whole,
+        ratios @ effect,
         error,
         len(numbers),
     )
 
 
-def _together(models: int, replicate: bool) -> tuple[Floats, Floats]:
-    """What is told of the models' log latencies, as weights [told, models]: each latency, and each
-    ratio."""
+def _contrasts(models: int, replicate: bool) -> tuple[Floats, Floats]:
+    """Each model's latency and ratio as weights [models, models] of all log latencies."""
     one = np.eye(models)
     reference = (one[0] + one[-1]) / 2 if replicate else one[0]
     latencies, ratios = one.copy(), one - reference
@@ -109,11 +102,6 @@ def _together(models: int, replicate: bool) -> tuple[Floats, Floats]:
     if replicate:
         ratios[-1] = one[-1] - one[0]
     return latencies, ratios
-
-
-def _whole(log_us: Floats) -> Floats:
-    """The log of the models' sums, from the logs of their parts [parts, models]."""
-    return np.asarray(np.log(np.exp(log_us).sum(axis=0)))
 
 
 def _resampled(rounds: Ints, seed: int) -> Iterator[Ints]:
@@ -146,20 +134,7 @@ def level_of_one(verdicts: int, most_rounds: int, early: bool = False) -> float:
 
 def half_width(error: float, rounds: int, level: float) -> float:
     """Half the width of a two-sided interval on a log ratio."""
-    return float(error) * student(1 - level / 2, rounds - 1)
-
-
-def student(p: float, degrees: float) -> float:
-    """The quantile of Student's t (Abramowitz & Stegun 26.7.5; 1 % off at worst from 6 degrees
-    and p = 0.9995 on)."""
-    x, n = NormalDist().inv_cdf(p), degrees
-    terms = (
-        (x**3 + x) / (4 * n),
-        (5 * x**5 + 16 * x**3 + 3 * x) / (96 * n**2),
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / (384 * n**3),
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / (92160 * n**4),
-    )
-    return x + sum(terms)
+    return float(error) * float(stdtrit(rounds - 1, 1 - level / 2))
 
 
 @dataclass(frozen=True)
@@ -195,8 +170,7 @@ def decided(ratio: Ratio, replicate: Ratio, contended: bool = False) -> bool:
 
 
 FEWEST = 7
-"""Windows or questions. The approximation of Student's quantile is good from 6 degrees of
-freedom on, and fewer differences say little of their own spread."""
+"""Windows: fewer differences say little of their own spread."""
 
 QUALITY_RESAMPLES = 2000
 SEED = 0
@@ -206,12 +180,9 @@ Finding = Literal["better", "worse", "no difference shown"]
 
 @dataclass(frozen=True)
 class Change:
-    """A model against the first one: the difference and its interval, as shares.
-
-    Of a perplexity it is ratio − 1, of an accuracy the difference. ``finding`` says what the
-    interval excludes; where it says *no difference shown*, ``low`` and ``high`` say how large one
-    could still be.
-    """
+    """A model's perplexity against the first one's: ratio − 1 with its interval. ``finding`` says
+    what the interval excludes; where it says *no difference shown*, ``low`` and ``high`` say how
+    large one could still be."""
 
     low: float
     value: float
@@ -222,40 +193,19 @@ class Change:
 def perplexity_change(
     nll: Floats, reference: Floats, tokens: Floats, level: float
 ) -> Change | None:
-    """Of the perplexity, from the negative log-likelihoods [windows] and predictions of each.
+    """Of the perplexity, from the negative log-likelihoods [windows] and predictions of each, with
+    its interval at ``level`` (0.05 for 95 %).
 
     None for fewer than :data:`FEWEST` windows, and where anything is not finite.
     """
-    found = _paired(nll - reference, tokens, level)
-    if found is None:
+    more, n = nll - reference, len(nll)
+    if n < FEWEST or not np.isfinite(more).all():
         return None
-    low, value, high = (expm1(log) for log in found)
-    return Change(low, value, high, _finding(-high, -low))
-
-
-def accuracy_change(right: Floats, reference: Floats, level: float) -> Change | None:
-    """Of the accuracy, from which questions [0 or 1 each] the two models get right."""
-    found = _paired(right - reference, np.ones_like(right), level)
-    if found is None:
-        return None
-    low, value, high = found
-    return Change(low, value, high, _finding(low, high))
-
-
-def _paired(difference: Floats, weight: Floats, level: float) -> tuple[float, float, float] | None:
-    """Σ difference / Σ weight with its interval at ``level`` (0.05 for 95 %)."""
-    n = len(difference)
-    if n < FEWEST or not np.isfinite(difference).all():
-        return None
-    value = float(difference.sum() / weight.sum())
+    value = float(more.sum() / tokens.sum())
     drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), size=QUALITY_RESAMPLES)
-    means = (drawn @ difference) / (drawn @ weight)
+    means = (drawn @ more) / (drawn @ tokens)
     # The bootstrap variance of n values is (n − 1)/n of the sample's.
     half = half_width(float(means.std()) * sqrt(n / (n - 1)), n, level)
-    return value - half, value, value + half
-
-
-def _finding(gain_low: float, gain_high: float) -> Finding:
-    if gain_low > 0:
-        return "better"
-    return "worse" if gain_high < 0 else "no difference shown"
+    low, middle, high = (expm1(log) for log in (value - half, value, value + half))
+    finding: Finding = "better" if high < 0 else "worse" if low > 0 else "no difference shown"
+    return Change(low, middle, high, finding)

@@ -1,18 +1,22 @@
-"""How good? Perplexity and multiple choice of several models, on the same tokens.
+"""How good? The perplexity of several models on the same tokens, compared window by window.
 
-One model is in memory after the other. What every model is asked is made once, before the first
-is loaded: the windows of the text and the questions as token ids, so that a wrong file costs no
-time.
+One model is in memory after the other. The text is split into token ids and windows once, before
+the first model is loaded, so that a wrong file costs no time. All models see the same windows, so
+every model but the first is compared with the first by window (:mod:`.comparison`), and "no worse"
+is a measured statement: the interval says how much worse it could be at most.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,18 +24,10 @@ from gacprof.checkpoint import scan
 from gacprof.checkpoint.config import config_of_part
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core import Progress
-from gacprof.core.errors import CheckpointError, MeasurementError, first_line
+from gacprof.core.errors import CheckpointError
+from gacprof.core.files import Record
 from gacprof.core.tasks import Tasks
-from gacprof.evaluation.choices import (
-    Question,
-    Request,
-    groups_of,
-    picked,
-    read_questions,
-    requests,
-    score_requests,
-)
-from gacprof.evaluation.comparison import LEVEL
+from gacprof.evaluation.comparison import LEVEL, Change, perplexity_change
 from gacprof.evaluation.models import (
     Model,
     common_dtype,
@@ -39,9 +35,12 @@ from gacprof.evaluation.models import (
     distinct_names,
     name_of,
     ready,
+    refuse_other_than_models,
+    running,
     text_config,
 )
 from gacprof.evaluation.perplexity import (
+    Perplexity,
     Scorer,
     TextScore,
     Window,
@@ -51,76 +50,58 @@ from gacprof.evaluation.perplexity import (
     score_windows,
     windows,
 )
-from gacprof.evaluation.quality import (
-    ModelQuality,
-    Quality,
-    chance,
-    compared,
-    with_choices,
-    with_text,
-)
 
 WINDOW = 1024
 """Tokens that a model sees at once, unless it has fewer positions."""
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What every model is asked: the same tokens for all."""
+class ModelQuality:
+    """One model. ``nll`` are nats by window, None where one is not finite. ``perplexity_change`` is
+    against the first model; None for itself, and where there is too little to tell."""
 
+    model: str
+    source: str
+    parameters: int
+    perplexity: Perplexity
+    nll: tuple[float | None, ...]
+    perplexity_change: Change | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether the perplexity is a number."""
+        return self.perplexity.value is not None
+
+
+@dataclass(frozen=True)
+class Quality(Record):
+    """What :func:`gacprof.evaluate` found, the reference first.
+
+    ``tokens`` is the length of the text, of which ``tokens`` − 1 are predicted, each once;
+    ``window_tokens`` are the predictions of each window. ``level`` is that of one interval: all
+    intervals hold together with 95 %.
+    """
+
+    models: tuple[ModelQuality, ...]
+    dtype: str
+    device: str
     window: int
     stride: int
-    batch: int
-    ids: torch.Tensor | None
-    questions: tuple[Question, ...]
-    asked: list[list[Request]]
+    text: str
+    tokens: int
+    window_tokens: tuple[int, ...]
+    level: float = LEVEL
+    notes: tuple[str, ...] = ()
 
     @property
-    def largest_id(self) -> int:
-        """Of all token ids that a model is asked about."""
-        text = -1 if self.ids is None else int(self.ids.max())
-        return max([text, *(i for own in self.asked for request in own for i in request.ids)])
-
-    @property
-    def work(self) -> int:
-        """Predictions and choices of one model."""
-        predictions = 0 if self.ids is None else len(self.ids) - 1
-        return predictions + sum(map(len, self.asked))
-
-    @property
-    def windows(self) -> list[Window]:
-        return [] if self.ids is None else windows(len(self.ids), self.window, self.stride)
-
-    @property
-    def most_tokens(self) -> int:
-        """Of requests in one forward pass."""
-        return self.window * self.batch
-
-    def pieces(self, count: int) -> list[_Piece]:
-        """At most so many parts of nearly equal size, of whole batches: which windows and requests
-        run together does not depend on ``count``, and so nor does any result."""
-        flat = [request for choices in self.asked for request in choices]
-        groups = [[flat[i] for i in group] for group in groups_of(self.asked, self.most_tokens)]
-        batches = -(-len(self.windows) // self.batch)
-        count = max(1, min(count, max(batches, len(groups))))
-        parts = [(i / count, (i + 1) / count) for i in range(count)]
-        return [
-            _Piece(
-                self.batch,
-                self.ids,
-                self.windows[int(a * batches) * self.batch : int(b * batches) * self.batch],
-                groups[int(a * len(groups)) : int(b * len(groups))],
-                self.largest_id,
-            )
-            for a, b in parts
-        ]
+    def finite(self) -> bool:
+        return all(model.finite for model in self.models)
 
 
 def evaluate(
     models: Sequence[Model] | Model,
     *,
-    text: str | Path | None = None,
-    choices: str | Path | None = None,
+    text: str | Path,
     tokenizer: str | Path | None = None,
     window: int | None = None,
     stride: int | None = None,
@@ -131,7 +112,7 @@ def evaluate(
     progress: Progress = lambda done, total, what: None,
     tasks: Tasks | None = None,
 ) -> Quality:
-    """The perplexity of the file ``text`` and the accuracy on the questions of ``choices``.
+    """The perplexity of the file ``text`` under each model.
 
     ``window`` is how many tokens a model sees at once, by default 1024 or what it has positions
     for; ``stride`` how far windows are apart, by default half a window. ``limit_tokens`` cuts
@@ -139,38 +120,37 @@ def evaluate(
     the models bring. ``dtype`` defaults to the stored one, the widest of all models. ``tasks``
     score parts of it elsewhere, as :mod:`gacprof.fleet.on_ray` does; every number stays the same.
 
-    Raises :class:`CheckpointError` for a model, text or file of questions that cannot be used,
+    Raises :class:`CheckpointError` for a model or text that cannot be used,
     :class:`MeasurementError` for a device that is not there or too small.
     """
     given = [models] if isinstance(models, str | Path | nn.Module) else list(models)
-    if not given or (text is None and choices is None):
-        raise CheckpointError("give a model, and a text or a file of questions (--text, --choices)")
+    if not given:
+        raise CheckpointError("give a model, and a text (--text)")
+    refuse_other_than_models(given)
     where = device_of(device)
     numbers = dtype_of(dtype) if dtype is not None else common_dtype(given)
     size, step = _window(given, window, stride, batch)
-    task = _task(given, text, choices, tokenizer, size, step, limit_tokens, batch)
+    ids = _token_ids(given, text, tokenizer, limit_tokens)
+    asked = _Text(batch, ids, windows(len(ids), size, step))
     names = distinct_names([name_of(model) for model in given])
-    shares = [_share(progress, i, len(given), task, name) for i, name in enumerate(names)]
+    shares = [_share(progress, i, len(given), asked, name) for i, name in enumerate(names)]
     found = [
-        _scored(_Subject(model, name, numbers, where), task, advance, tasks or Tasks())
+        _scored(_Subject(model, name, numbers, where), asked, advance, tasks or Tasks())
         for model, name, advance in zip(given, names, shares, strict=True)
     ]
     level = LEVEL / max(1, len(given) - 1)
-    counts = () if task.ids is None else [w.predictions for w in windows(len(task.ids), size, step)]
+    counts = tuple(w.predictions for w in asked.windows)
     return Quality(
-        models=compared(found, counts, level),
+        models=_compared(found, counts, level),
         dtype=str(numbers).removeprefix("torch."),
         device=str(where),
         window=size,
         stride=step,
-        text=None if text is None else str(text),
-        tokens=0 if task.ids is None else len(task.ids),
-        window_tokens=tuple(counts),
-        choices=None if choices is None else str(choices),
-        questions=len(task.questions),
-        chance=chance(task.questions),
+        text=str(text),
+        tokens=len(ids),
+        window_tokens=counts,
         level=level,
-        notes=tuple(_notes(given, task)),
+        notes=tuple(_notes(given, len(ids), size)),
     )
 
 
@@ -207,54 +187,51 @@ def positions_of(model: Model) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _task(
-    models: Sequence[Model],
-    text: str | Path | None,
-    choices: str | Path | None,
-    tokenizer: str | Path | None,
-    window: int,
-    stride: int,
-    limit: int | None,
-    batch: int,
-) -> _Task:
+def _token_ids(
+    models: Sequence[Model], text: str | Path, tokenizer: str | Path | None, limit: int | None
+) -> torch.Tensor:
     if limit is not None and limit < 2:
         raise CheckpointError("a limit of fewer than two tokens leaves nothing to predict")
-    content = None if text is None else read_text(text)
-    questions = () if choices is None else read_questions(choices)
+    content = read_text(text)
     folders = [model for model in models if not isinstance(model, nn.Module)]
-    sample = content or "\n".join(question.context for question in questions)
-    chosen = common_tokenizer(folders, tokenizer, sample)
-    ids = None if content is None else encode(chosen, content, limit)
-    return _Task(window, stride, batch, ids, questions, requests(chosen, questions, window))
+    return encode(common_tokenizer(folders, tokenizer, content), content, limit)
 
 
 def _share(
-    progress: Progress, index: int, models: int, task: _Task, name: str
+    progress: Progress, index: int, models: int, asked: _Text, name: str
 ) -> Callable[[int], None]:
     """Progress of one model as progress of all."""
-    done = index * task.work
+    done = index * asked.work
 
     def advance(more: int) -> None:
         nonlocal done
         done += more
-        progress(done, models * task.work, name)
+        progress(done, models * asked.work, name)
 
     return advance
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A part of what a model is asked: windows of the text, groups of requests."""
+class _Text:
+    """Token ids [tokens], and windows of them, ``batch`` at once: what every model is asked, or a
+    part of it."""
 
     batch: int
-    ids: torch.Tensor | None
+    ids: torch.Tensor
     windows: Sequence[Window]
-    groups: Sequence[Sequence[Request]]
-    largest_id: int
 
     @property
     def work(self) -> int:
-        return sum(w.predictions for w in self.windows) + sum(map(len, self.groups))
+        """Predictions."""
+        return sum(w.predictions for w in self.windows)
+
+    def parts(self, count: int) -> list[_Text]:
+        """At most so many parts of nearly equal size, of whole batches: which windows run together
+        does not depend on ``count``, and so nor does any result."""
+        batches = -(-len(self.windows) // self.batch)
+        count = max(1, min(count, batches))
+        ends = [i * batches // count * self.batch for i in range(count + 1)]
+        return [replace(self, windows=self.windows[a:b]) for a, b in pairwise(ends)]
 
 
 class _Subject(NamedTuple):
@@ -266,73 +243,71 @@ class _Subject(NamedTuple):
     device: torch.device
 
 
-class _Scored(NamedTuple):
-    parameters: int
-    nll: list[float]
-    requests: list[float]
-
-
 def _scored(
-    one: _Subject, task: _Task, advance: Callable[[int], None], tasks: Tasks
+    one: _Subject, asked: _Text, advance: Callable[[int], None], tasks: Tasks
 ) -> ModelQuality:
-    """One model's scores, a piece of them a task."""
+    """One model's scores, a part of the text a task."""
     if isinstance(one.model, nn.Module):
         tasks = Tasks()  # what is in memory here stays here
-    pieces = task.pieces(max(1, tasks.ahead))
     if tasks.ahead:
-        wanted = [tasks.submit(_answer, one, piece) for piece in pieces]
+        parts = asked.parts(tasks.ahead)
+        wanted = [tasks.submit(_answer, one, part) for part in parts]
     else:
-        wanted = [tasks.submit(_answer, one, pieces[0], advance)]
-    found: list[_Scored] = []
-    for piece, result in zip(pieces, wanted, strict=True):
-        found.append(result())
+        parts, wanted = [asked], [tasks.submit(_answer, one, asked, advance)]
+    nll: list[float] = []
+    for part, result in zip(parts, wanted, strict=True):
+        parameters, own = result()
+        nll += own
         if tasks.ahead:
-            advance(piece.work)
-    quality = ModelQuality(one.name, name_of(one.model), found[0].parameters)
-    if task.ids is not None:
-        nll = tuple(x for part in found for x in part.nll)
-        quality = with_text(quality, TextScore(nll, tuple(w.predictions for w in task.windows)))
-    if task.questions:
-        scores = [x for part in found for x in part.requests]
-        answers = picked(task.questions, task.asked, task.most_tokens, scores)
-        quality = with_choices(quality, answers, task.questions)
-    return quality
+            advance(part.work)
+    score = TextScore(tuple(nll), tuple(w.predictions for w in asked.windows))
+    finite = tuple(value if math.isfinite(value) else None for value in nll)
+    return ModelQuality(one.name, name_of(one.model), parameters, score.perplexity, finite)
 
 
 def _answer(
-    one: _Subject, piece: _Piece, advance: Callable[[int], object] = lambda more: None
-) -> _Scored:
-    """Score a piece; a model that was loaded for it is let go."""
+    one: _Subject, part: _Text, advance: Callable[[int], object] = lambda more: None
+) -> tuple[int, list[float]]:
+    """The model's parameters, and its nats by window. A model that was loaded for it is let go."""
     try:
-        return _run(ready(one.model, one.dtype, one.device), name_of(one.model), piece, advance)
-    except torch.OutOfMemoryError as error:
-        raise MeasurementError(
-            f"{one.name}: out of memory: {first_line(error)}; take a smaller window, batch or dtype"
-        ) from None
+        with running(one.name, "a smaller window, batch or dtype"):
+            model = ready(one.model, one.dtype, one.device)
+            scorer, largest = Scorer(model), int(part.ids.max())
+            if largest >= scorer.vocabulary:
+                raise CheckpointError(
+                    f"{name_of(one.model)} knows {scorer.vocabulary} tokens, the text has "
+                    f"{largest}: that is another model's tokenizer"
+                )
+            nll = score_windows(scorer, part.ids, part.windows, part.batch, advance)
+            return sum(p.numel() for p in model.parameters()), nll
     finally:
         if not isinstance(one.model, nn.Module):
             gc.collect()  # the next model needs the memory
 
 
-def _run(model: nn.Module, source: str, piece: _Piece, advance: Callable[[int], object]) -> _Scored:
-    scorer = Scorer(model)
-    if piece.largest_id >= scorer.vocabulary:
-        raise CheckpointError(
-            f"{source} knows {scorer.vocabulary} tokens, the text has {piece.largest_id}: "
-            "that is another model's tokenizer"
+def _compared(
+    models: Sequence[ModelQuality], window_tokens: Sequence[int], level: float
+) -> tuple[ModelQuality, ...]:
+    """The models, every one but the first with what it differs by from the first."""
+    first, *others = models
+    # None, which stands for what is not finite, becomes NaN
+    tokens, reference = (np.array(x, dtype=np.float64) for x in (window_tokens, first.nll))
+    return first, *(
+        replace(
+            one,
+            perplexity_change=perplexity_change(
+                np.array(one.nll, dtype=np.float64), reference, tokens, level
+            ),
         )
-    nll: list[float] = []
-    if piece.ids is not None:
-        nll = score_windows(scorer, piece.ids, piece.windows, piece.batch, advance)
-    requests = score_requests(scorer, piece.groups, advance)
-    return _Scored(sum(p.numel() for p in model.parameters()), nll, requests)
+        for one in others
+    )
 
 
-def _notes(models: Sequence[Model], task: _Task) -> list[str]:
+def _notes(models: Sequence[Model], tokens: int, window: int) -> list[str]:
     notes = []
-    if task.ids is not None and len(task.ids) <= task.window:
+    if tokens <= window:
         notes.append(
-            f"the text has {len(task.ids)} tokens, no more than one window of {task.window}: "
+            f"the text has {tokens} tokens, no more than one window of {window}: "
             "there is no interval without more windows"
         )
     for model in models:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -15,7 +16,14 @@ from torch import nn
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.load import load, stored_dtype
-from gacprof.core.errors import CheckpointError, MeasurementError, first_line
+from gacprof.core.errors import (
+    CheckpointError,
+    GacprofError,
+    MeasurementError,
+    MemoryExhaustedError,
+    first_line,
+    is_out_of_memory,
+)
 from gacprof.devices.device import present_device
 from gacprof.devices.environment import free_bytes
 
@@ -62,6 +70,24 @@ def ready(model: Model, dtype: torch.dtype | None, device: torch.device) -> nn.M
             "asked for: move it there, or give its path"
         )
     return model.eval()
+
+
+@contextmanager
+def running(name: str, smaller: str) -> Iterator[None]:
+    """What models raise while they are loaded and run, in a line: :class:`MemoryExhaustedError`
+    that advises ``smaller``, or :class:`CheckpointError`; a foreign config makes them fail in any
+    way."""
+    try:
+        yield
+    except GacprofError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise MemoryExhaustedError(
+                f"{name}: out of memory: {first_line(error)}; take {smaller}"
+            ) from None
+        said = f"{type(error).__name__}: {first_line(error)}"[:300]
+        raise CheckpointError(f"{name}: its forward pass fails ({said})") from None
 
 
 @dataclass(frozen=True)

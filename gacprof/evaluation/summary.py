@@ -1,8 +1,7 @@
 """What a bench found, round by round: timings with verdicts, the A/A replicates, and notes.
 
 A block calls every model once at one workload, side by side in time, so that whatever the
-machine does meanwhile hits all models alike. A prefill on a CPU is called in parts, and the
-models take turns after each. A round holds one block of each prefill and as many
+machine does meanwhile hits all models alike. A round holds one block of each prefill and as many
 of a decode step as steps are asked for. The order of the workloads, and of the models within
 each block, is drawn anew every time.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from math import expm1
 from typing import Any, Literal
 
@@ -38,7 +36,7 @@ from gacprof.evaluation.comparison import (
     looks,
 )
 from gacprof.evaluation.models import multiplies
-from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner, parts_of
+from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 
 MOST_DISTURBED = 0.5
 """Of a workload's timings. Where more are disturbed the machine is busy throughout."""
@@ -49,23 +47,15 @@ FEWEST_ROUNDS = FEWEST_BLOCKS
 
 @dataclass
 class WorkloadTimes:
-    """The timings of one workload. A row is one part of a call, by model; ``rounds`` are by call,
-    which has ``parts`` rows."""
+    """The timings of one workload: a row is a block, by model; ``rounds`` are by block."""
 
     rows: list[list[CallTime]] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
-    parts: int = 1
-
-    @property
-    def part_us(self) -> Floats:
-        """Microseconds [parts, calls, models]."""
-        us = np.array([[call.us for call in row] for row in self.rows])
-        return us.reshape(-1, self.parts, us.shape[-1]).swapaxes(0, 1)
 
     @property
     def us(self) -> Floats:
-        """Microseconds of whole calls [calls, models]."""
-        return self.part_us.sum(axis=0)
+        """Microseconds [blocks, models]."""
+        return np.array([[call.us for call in row] for row in self.rows])
 
     @property
     def disturbed(self) -> int:
@@ -128,19 +118,14 @@ class Rounds:
         self._progress(self._total, self._total, "")
 
     def _warm_up(self) -> None:
-        """Untimed rounds, by the last of which it is seen in how many parts to time a call."""
-        us = np.zeros(len(self._workloads))
         for _ in range(WARM_UP_ROUNDS):
             for number in self._blocks(once=True):
-                (row,) = self._block(number)
-                us[number] = max((call.us for call in row), default=0.0)
-        for table, runners, longest in zip(self.tables, self._runners, us, strict=True):
-            table.parts = parts_of(runners, self._clock, longest)
+                self._block(number)
 
     def _round(self) -> None:
         self._anew()
         for number in self._blocks():
-            self.tables[number].rows += self._block(number)
+            self.tables[number].rows.append(self._block(number))
             self.tables[number].rounds.append(self.count)
         self.count += 1
 
@@ -151,21 +136,15 @@ class Rounds:
             for _ in range(1 if once else self._workloads[number].calls):
                 yield int(number)
 
-    def _block(self, number: int) -> list[list[CallTime]]:
-        """Call all models once, part by part: a row a part."""
-        parts = self.tables[number].parts
-        calls = [runner.parts(self._clock, parts) for runner in self._runners[number]]
-        rows = [[CallTime(0.0)] * len(calls) for _ in range(parts)]
-        try:
-            for row in rows:
-                for m in self._draw.permutation(len(calls)):
-                    self._progress(self._done, self._total, self._workloads[number].name)
-                    row[m] = next(calls[m])
-                    self._done += row is rows[-1]
-        finally:
-            for call in calls:
-                call.close()
-        return rows
+    def _block(self, number: int) -> list[CallTime]:
+        """Call all models once."""
+        runners = self._runners[number]
+        row = [CallTime(0.0)] * len(runners)
+        for m in self._draw.permutation(len(runners)):
+            self._progress(self._done, self._total, self._workloads[number].name)
+            row[m] = runners[m].time(self._clock)
+            self._done += 1
+        return row
 
 
 BenchVerdict = Difference | Literal["reference", "identical", "undecided"]
@@ -321,7 +300,7 @@ class BenchSummary:
         tables = self.rounds.tables
         disturbed = sum(table.disturbed for table in tables)
         if disturbed:
-            timings = sum(table.part_us.size for table in tables)
+            timings = sum(table.us.size for table in tables)
             yield (
                 f"during {disturbed} of {timings} timings other programs had a core that we "
                 "waited for: the machine is busy, and differences hide in that"
@@ -342,8 +321,7 @@ class BenchSummary:
     def _fit(self, w: int) -> WorkloadFit:
         if self._fitted[0] != self.rounds.count:
             found = [
-                fit_workload(table.part_us, table.rounds, replicate=True)
-                for table in self.rounds.tables
+                fit_workload(table.us, table.rounds, replicate=True) for table in self.rounds.tables
             ]
             self._fitted = self.rounds.count, found
         return self._fitted[1][w]
@@ -397,8 +375,6 @@ def conditions(device: torch.device, dtype: torch.dtype, bound: bool, shared: st
         )
     if device.type == "cpu" and not bound:
         yield "compute threads could not be bound to cores: timings scatter more on a busy machine"
-    if device.type == "cpu" and find_spec("greenlet") is None:
-        yield "greenlet is not installed: models take turns after whole passes only"
     if not multiplies(dtype, device):
         short = str(dtype).removeprefix("torch.")
         yield f"this CPU has no instructions for products in {short}: it would hardly be run so"

@@ -22,9 +22,17 @@ from torch import nn
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.load import dtype_of
 from gacprof.core.dtypes import of_computing, of_merging
-from gacprof.core.errors import CheckpointError, first_line
+from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
-from gacprof.evaluation.models import Model, device_of, name_of, ready, text_config, vocabulary
+from gacprof.evaluation.models import (
+    Model,
+    device_of,
+    name_of,
+    ready,
+    running,
+    text_config,
+    vocabulary,
+)
 from gacprof.evaluation.perplexity import (
     Perplexity,
     Scorer,
@@ -158,7 +166,15 @@ class _Run:
         text: torch.Tensor | None,
     ) -> None:
         self.name = name_of(model)
-        loaded = ready(model, dtype, device)
+        with running(self.name, "a smaller dtype or inputs"):
+            loaded = ready(model, dtype, device)
+            self._run(loaded, ids, text)
+        alive = weakref.ref(loaded)
+        del loaded
+        if alive() is not None and not isinstance(model, nn.Module):
+            gc.collect()  # the next model needs the memory
+
+    def _run(self, loaded: nn.Module, ids: torch.Tensor | None, text: torch.Tensor | None) -> None:
         self.layers = int(text_config(loaded).num_hidden_layers)
         known = vocabulary([loaded])
         if ids is None:
@@ -169,18 +185,12 @@ class _Run:
                 raise CheckpointError(
                     f"{self.name} knows {known} tokens, {what} {int(given.max())}"
                 )
-        try:
-            with torch.inference_mode():
-                self.logits = loaded(input_ids=ids.to(device), use_cache=False).logits.cpu()
-        except Exception as error:  # a config of strangers can be wrong in any way
-            raise CheckpointError(f"{self.name} cannot be run: {first_line(error)}") from None
-        self.perplexity = None
+        with torch.inference_mode():
+            where = next(loaded.parameters()).device
+            self.logits = loaded(input_ids=ids.to(where), use_cache=False).logits.cpu()
+        self.perplexity: Perplexity | None = None
         if text is not None:
             self.perplexity = score_text(Scorer(loaded), text, WINDOW, WINDOW).perplexity
-        alive = weakref.ref(loaded)
-        del loaded
-        if alive() is not None and not isinstance(model, nn.Module):
-            gc.collect()  # the next model needs the memory
 
 
 def _compare(

@@ -1,8 +1,4 @@
-"""What a model is timed at: reading a prompt, and writing a token with a KV cache.
-
-On a CPU a prefill is timed in parts of some ten milliseconds (:func:`in_parts`), so that models
-take turns within it: what a machine's neighbours do changes faster than a whole pass ends.
-"""
+"""What a model is timed at: reading a prompt, and writing a token with a KV cache."""
 
 from __future__ import annotations
 
@@ -10,9 +6,8 @@ import copy
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -81,39 +76,8 @@ class Clock:
         return CallTime(float(begin.elapsed_time(end)) * 1e3)
 
 
-PART_US = 10_000.0
-"""What a part of a pass takes at least: every part refills the caches that the model before has
-filled. 20, 10 and 5 ms did not differ beyond the noise (benchmarks/bench_aa.py --parts)."""
-MOST_PARTS = 8
-
-
-def in_parts(
-    call: Callable[[], Any], stops: Sequence[nn.Module], clock: Clock
-) -> Generator[CallTime, None, None]:
-    """Run ``call`` and time it in parts, each up to where it enters the next of ``stops``. Between
-    two parts the caller may run anything else."""
-    from greenlet import getcurrent, greenlet
-
-    run = greenlet(call)
-
-    def stop(module: nn.Module, inputs: Any) -> None:
-        if getcurrent() is run:
-            run.parent.switch()
-
-    hooks = [module.register_forward_pre_hook(stop) for module in stops]
-    try:
-        while not run.dead:
-            yield clock.time(run.switch)
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 class Runner(ABC):
     """One model at one workload, on inputs that are the same for all models."""
-
-    layers: Sequence[nn.Module] = ()
-    """Before which a call may be interrupted, in the order in which they are called."""
 
     def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
         self._model, self._ids = model, ids
@@ -130,47 +94,15 @@ class Runner(ABC):
             self.prepare()
             return clock.time(self.call)
 
-    def parts(self, clock: Clock, count: int) -> Generator[CallTime, None, None]:
-        """One call in ``count`` parts, of about as many layers each."""
-        if count == 1:
-            yield self.time(clock)
-            return
-        self.prepare()
-        stops = [self.layers[round(k * len(self.layers) / count)] for k in range(1, count)]
-        yield from in_parts(self.call, stops, clock)
-
-
-def parts_of(runners: Sequence[Runner], clock: Clock, us: float) -> int:
-    """In how many parts a call of about ``us`` microseconds is timed. Only on a CPU: a GPU's
-    neighbours do not take turns with it, and a stop would leave it idle."""
-    layers = min((len(runner.layers) for runner in runners), default=0)
-    count = min(int(us / PART_US), layers, MOST_PARTS)
-    if clock.device.type != "cpu" or count < 2 or find_spec("greenlet") is None:
-        return 1
-    # A model may skip layers, or call one twice.
-    same = all(sum(1 for _ in runner.parts(clock, count)) == count for runner in runners)
-    return count if same else 1
-
 
 class Prefill(Runner):
     def __init__(self, model: nn.Module, ids: torch.Tensor) -> None:
         super().__init__(model, ids)
         accepted = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
-        self.layers = _layers(model)
 
     def call(self) -> Any:
         return self._model(input_ids=self._ids, use_cache=True, **self._last_only)
-
-
-def _layers(model: nn.Module) -> Sequence[nn.Module]:
-    """A model's decoder layers: its first list of modules. None of a compiled model, whose graph
-    a stop would break."""
-    modules = list(model.modules())
-    if any(getattr(module, "_compiled_call_impl", None) for module in modules):
-        return ()
-    lists = (list(module) for module in modules if isinstance(module, nn.ModuleList))
-    return next(lists, ())
 
 
 class DecodeStep(Runner):

@@ -14,7 +14,6 @@ from gacprof.evaluation.comparison import (
     half_width,
     level_of_one,
     looks,
-    student,
 )
 
 
@@ -101,14 +100,6 @@ def test_the_level_is_shared_by_verdicts_and_looks():
     assert end == pytest.approx(0.05 / 4 / 2) and look == pytest.approx(0.05 / 4 / 2 / 2)
     assert len(looks(48)) == 3 and 4 * (end + 2 * look) == pytest.approx(0.05)
     assert level_of_one(0, 12) == 0.05
-
-
-@pytest.mark.parametrize(
-    ("p", "degrees", "t"),  # tables of Student's t
-    [(0.975, 11, 2.2010), (0.999, 11, 4.0247), (0.9995, 23, 3.7676), (0.975, 1000, 1.9623)],
-)
-def test_quantiles_of_students_t(p, degrees, t):
-    assert student(p, degrees) == pytest.approx(t, rel=0.005)
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,12 @@ import math
 import pytest
 
 import gacprof
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, MemoryExhaustedError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tiny_models import POSITIONS, TEXT, tiny_model, tiny_tokenizer, write_tiny  # noqa: E402
-
-QUESTIONS = [
-    {"question": TEXT[i : i + 12].strip(), "choices": [TEXT[2 * i : 2 * i + 6] + "x", "so"],
-     "answer": i % 2}
-    for i in range(12)
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +22,6 @@ def here(tmp_path_factory):
     write_tiny(folder / "a")
     write_tiny(folder / "b", seed=1)
     (folder / "text.txt").write_text(TEXT)
-    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, QUESTIONS)))
     return folder
 
 
@@ -53,20 +46,17 @@ def test_a_token_that_begins_a_text_is_context_and_not_predicted(here, tmp_path)
 def test_two_models_are_compared_window_by_window(here):
     found = gacprof.evaluate(
         [here / "a", here / "b", here / "a"],
-        text=here / "text.txt", choices=here / "questions.jsonl", window=32, stride=16,
+        text=here / "text.txt", window=32, stride=16,
     )  # fmt: skip
     first, other, same = found.models
     assert [m.model for m in found.models] == ["a (1)", "b", "a (2)"]
     assert sum(found.window_tokens) == found.tokens - 1 and found.stride == 16
     assert len(first.nll) == len(found.window_tokens) > 10
-    assert first.perplexity_change is None and first.accuracy_change is None
+    assert first.perplexity_change is None
     change = other.perplexity_change
     assert change.value == pytest.approx(other.perplexity.value / first.perplexity.value - 1)
     assert change.low < change.value < change.high
     assert (same.perplexity_change.low, same.perplexity_change.high) == (0.0, 0.0)
-    assert same.accuracy_change.value == 0.0 == same.accuracy_normalised_change.high
-    assert other.accuracy_change.value == pytest.approx(other.accuracy.value - first.accuracy.value)
-    assert found.chance == 0.5 and found.questions == len(first.right) == 12
     assert found.level == pytest.approx(0.025)
     json.dumps(found.as_dict(), allow_nan=False)
 
@@ -115,20 +105,17 @@ def test_nan_logits_are_told_and_are_still_json(here):
     model = tiny_model()
     model.lm_head.weight[0, 0] = float("nan")
     found = gacprof.evaluate(
-        [model, here / "a"], text=here / "text.txt", choices=here / "questions.jsonl",
-        tokenizer=here / "a", window=32,
+        [model, here / "a"], text=here / "text.txt", tokenizer=here / "a", window=32,
     )  # fmt: skip
     broken, fine = found.models
     assert not found.finite and not broken.finite and fine.finite
-    assert broken.perplexity.value is None and broken.accuracy.value is None
-    assert fine.perplexity_change is None and fine.accuracy_change is None
+    assert broken.perplexity.value is None and fine.perplexity_change is None
     json.dumps(found.as_dict(), allow_nan=False)
 
 
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({}, "give a model, and a text"),
         ({"text": "nowhere.txt"}, "cannot read the text"),
         ({"text": "empty.txt"}, "is empty"),
         ({"text": "one.txt"}, "fewer than two tokens"),
@@ -139,7 +126,6 @@ def test_nan_logits_are_told_and_are_still_json(here):
         ({"text": "text.txt", "window": 65}, "has 64 positions"),
         ({"text": "text.txt", "tokenizer": "nothing"}, "has no tokenizer"),
         ({"text": "text.txt", "dtype": "int3"}, "dtype 'int3' is unknown"),
-        ({"choices": "text.txt"}, "line 1: not valid JSON"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_in_one_line(here, monkeypatch, more, told):
@@ -161,8 +147,47 @@ def test_another_models_tokenizer_is_refused(here, tmp_path):
 def test_progress_covers_all_models(here):
     told = []
     gacprof.evaluate(
-        [here / "a", here / "b"], text=here / "text.txt", choices=here / "questions.jsonl",
+        [here / "a", here / "b"], text=here / "text.txt",
         progress=lambda done, total, what: told.append((done, total, what)),
     )  # fmt: skip
-    work = len(TEXT) - 1 + 2 * len(QUESTIONS)
+    work = len(TEXT) - 1
     assert told[-1] == (2 * work, 2 * work, "b") and told[0][2] == "a"
+
+
+def test_a_forward_pass_that_fails_is_one_line_and_no_memory_is_no_finding(here, monkeypatch):
+    model = tiny_model()
+    for error, kind, said in (
+        (IndexError("no\nsuch row"), CheckpointError, r"LlamaForCausalLM: its forward pass fails "),
+        (MemoryError(), MemoryExhaustedError, "out of memory: MemoryError; take a smaller window"),
+    ):
+
+        def fails(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(model, "forward", fails)
+        with pytest.raises(kind, match=said) as raised:
+            gacprof.evaluate(model, text=here / "text.txt", tokenizer=here / "a")
+        assert raised.value.exit_code == (2 if kind is CheckpointError else 70)
+
+
+def test_a_tokenizer_that_fails_on_the_text_is_named(here, tmp_path):
+    folder = write_tiny(tmp_path / "a")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": "x"}))
+    with pytest.raises(CheckpointError, match="its tokenizer fails on the text"):
+        gacprof.evaluate(folder, text=here / "text.txt")
+
+
+def test_parts_for_several_machines_cover_every_window_once(here):
+    from gacprof.evaluation.evaluating import _Text
+    from gacprof.evaluation.perplexity import windows
+
+    whole = _Text(3, torch.zeros(100, dtype=torch.long), windows(100, 8, 4))
+    for count in (1, 2, 5, 100):
+        parts = whole.parts(count)
+        assert [w for part in parts for w in part.windows] == list(whole.windows)
+        assert all(len(part.windows) % 3 == 0 for part in parts[:-1])
+        assert (
+            max(map(len, (p.windows for p in parts)))
+            <= -(-len(whole.windows) // count // 3) * 3 + 3
+        )
