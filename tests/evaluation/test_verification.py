@@ -161,9 +161,7 @@ def test_what_is_not_finite_is_not_told_as_a_difference(asvd, capsys):
 def test_a_model_that_cannot_be_run_is_refused_in_one_line(asvd, monkeypatch):
     model = load_model(asvd, "float32")
     monkeypatch.setattr(model.model.layers[0].mlp, "forward", lambda x: x[..., :3])
-    with pytest.raises(
-        CheckpointError, match="Llama.*: its forward pass fails"
-    ) as refused:
+    with pytest.raises(CheckpointError, match="its forward pass fails") as refused:
         verify(asvd, model)
     assert "\n" not in str(refused.value)
 
