@@ -11,6 +11,10 @@ The chain, one function an arrow::
     gacprof.bench(["model/", "model-aligned/"])
     gacprof.evaluate(["model/", "model-aligned/"], text="text.txt")
 
+For a GPU that is not at hand, by rules, in tiers and without latencies::
+
+    gacprof.diagnose("model/", gacprof.rule_table("h100", "2.11"))
+
 Before compression, in the loop that picks ranks::
 
     gacprof.sweep(ranks_of="dense/", ranks=(64, 256), out="runs/ranks")
@@ -45,11 +49,12 @@ _NAMES = {
     "gacprof.checkpoint": ("scan",),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
-    "gacprof.cliffmap.ranks": ("safe_ranks",),
     "gacprof.compressing.choosing": ("align",),
     "gacprof.compressing.run": ("compress",),
     "gacprof.core.errors": ("GacprofError",),
     "gacprof.diagnosing": ("diagnose",),
+    "gacprof.diagnosing.ranks": ("safe_ranks",),
+    "gacprof.diagnosing.sources": ("open_source", "rule_table"),
     "gacprof.evaluation": ("bench", "bench_engine", "evaluate", "verify"),
     "gacprof.exporting": ("export",),
     "gacprof.linting": ("LintRequest", "lint"),
@@ -68,9 +73,9 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "CliffMap", "Constraints", "GacprofError", "LintRequest", "Plan", "Suite", "__version__",
     "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
-    "explain_dim", "export", "fuse", "import_gguf", "lint", "load_model", "operator", "pareto",
-    "plan", "realign", "realign_by_strategy", "realign_uniform", "safe_ranks", "scan",
-    "shipped_maps", "sweep", "verify", "write_report",
+    "explain_dim", "export", "fuse", "import_gguf", "lint", "load_model", "open_source", "operator",
+    "pareto", "plan", "realign", "realign_by_strategy", "realign_uniform", "rule_table",
+    "safe_ranks", "scan", "shipped_maps", "sweep", "verify", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -78,11 +83,12 @@ if TYPE_CHECKING:
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
-    from gacprof.cliffmap.ranks import safe_ranks
     from gacprof.compressing.choosing import align
     from gacprof.compressing.run import compress
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
+    from gacprof.diagnosing.ranks import safe_ranks
+    from gacprof.diagnosing.sources import open_source, rule_table
     from gacprof.evaluation import bench, bench_engine, evaluate, verify
     from gacprof.exporting import export
     from gacprof.linting import LintRequest, lint

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
+    from gacprof.cliffmap.source import SizeSource
     from gacprof.core import Progress
     from gacprof.core.points import Flag
     from gacprof.devices.device import Device
@@ -334,52 +335,6 @@ def build_map(samples: str | Path, name: str | None = None) -> CliffMap:
     return build_explained(Path(samples), name)
 
 
-def map_by_rules(
-    gpu: str,
-    torch: str,
-    *,
-    suite: Suite | Mapping[str, Any] | str | Path | None = None,
-    ranks_of: Model | Sequence[tuple[int, int]] | None = None,
-    ranks: tuple[int, int] | None = None,
-    dtypes: Sequence[str] = (),
-    name: str | None = None,
-    **shapes: Any,
-) -> CliffMap:
-    """A map for a GPU that is not at hand (``h100``), with a PyTorch release (``2.11``): tiers by
-    rules, no latencies. What it is of is asked as in :func:`sweep` (``shapes`` may be ``model``,
-    ``tokens``, ``window`` and ``preset``); by default the suite ``full``. ``ranks`` default to all
-    up to where a pair is as large as its dense weight.
-
-    Raises :class:`MapError` for a GPU, a release or a data type without rules.
-    """
-    from gacprof.cliffmap.by_rules import map_by_rules as judge
-    from gacprof.rules import target
-
-    about = target(gpu, torch)
-    wanted = [about.dtype(dtype) for dtype in dtypes] or ["auto"]
-    if suite is ranks_of is shapes.get("model") is None:
-        suite = "full"
-    if ranks_of is not None and ranks is None:
-        ranks = (1, _break_even(ranks_of))
-    made = make_suite(suite, ranks_of=ranks_of, ranks=ranks, **shapes)
-    chosen = [made.in_dtype(dtype) for dtype in wanted]
-    curves = {plan.key: (plan.axis, plan.points) for one in chosen for plan in one.curves("cuda")}
-    return judge(curves.values(), about, name=name or f"{about.sheet.key}-rules", suite=made.name)
-
-
-def _break_even(ranks_of: Model | Sequence[tuple[int, int]]) -> int:
-    """The largest rank at which a factor pair is no larger than its dense weight."""
-    from gacprof.checkpoint import inventory_for
-    from gacprof.cliffmap.ranks import break_even_rank
-    from gacprof.sweeping.for_checkpoint import dense_shapes
-
-    if isinstance(ranks_of, list | tuple):
-        shapes = list(ranks_of)
-    else:
-        shapes = dense_shapes(inventory_for(ranks_of))  # type: ignore[arg-type]
-    return max(1, *(break_even_rank(*shape) for shape in shapes))
-
-
 def explain_dim(
     cliff_map: CliffMap | str | Path,
     operator: str,
@@ -401,11 +356,6 @@ def explain_dim(
     from gacprof.kernels.evidence_files import read_counters
 
     loaded = CliffMap.load(cliff_map)
-    if loaded.by_rules:
-        raise MapError(
-            f"the map '{loaded.name}' is by rules, nothing in it was measured: 'gacprof map show "
-            f"{cliff_map} --op {operator}' says which rules its dims follow"
-        )
     folder = None if samples is None else Path(samples)
     if folder is not None:
         _check_counters(folder, loaded)
@@ -433,7 +383,7 @@ def _check_counters(folder: Path, loaded: CliffMap) -> None:
 
 def pareto(
     checkpoint: Model,
-    cliff_map: CliffMap | str | Path,
+    cliff_map: SizeSource | str | Path,
     *,
     objective: str = "energy",
     budgets: int = 15,
@@ -449,12 +399,12 @@ def pareto(
     :class:`SolverError`.
     """
     from gacprof.checkpoint import inventory_for
-    from gacprof.cliffmap import CliffMap
+    from gacprof.diagnosing.sources import open_source
     from gacprof.planning import PlanRequest
     from gacprof.planning.pareto import pareto as weigh
 
     return weigh(
-        inventory_for(checkpoint), CliffMap.load(cliff_map), PlanRequest(objective, **limits),
+        inventory_for(checkpoint), open_source(cliff_map), PlanRequest(objective, **limits),
         budgets=budgets, grid=grid, progress=progress,
     )  # fmt: skip
 
@@ -477,16 +427,19 @@ def write_report(
     from jinja2 import UndefinedError
 
     from gacprof.cliffmap import CliffMap
+    from gacprof.diagnosing.sources import open_source
     from gacprof.planning import Plan
     from gacprof.report.page import Contents, write_page
+    from gacprof.rules.table import RuleTable
 
     if not any((cliff_map, diagnosis, plan, realigned, verification, bench)):
         raise ReportError("nothing to report: give --map, --plan, --diagnosis or another file")
-    loaded = CliffMap.load(cliff_map) if cliff_map else None
-    subject = loaded.environment.name if loaded else "a checkpoint"
+    source = open_source(cliff_map) if cliff_map else None
+    subject = source.environment.name if source else "a checkpoint"
     contents = Contents(
         title=title or f"gacprof report: {subject}",
-        cliff_map=loaded,
+        cliff_map=source if isinstance(source, CliffMap) else None,
+        rules=source if isinstance(source, RuleTable) else None,
         diagnosis=_read(diagnosis, "totals"),
         plan=Plan.load(plan).as_dict() if plan else None,
         realigned=_read(realigned, "resized"),

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import Checkpoint, EngineOption, Fleet, OneDevice, Tokenizer, Tokens
+from gacprof.cli.options import (
+    Checkpoint,
+    EngineOption,
+    Fleet,
+    OneDevice,
+    Source,
+    Tokenizer,
+    Tokens,
+    grouped,
+)
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
 from gacprof.core.formatting import microseconds, percent
 
@@ -21,16 +30,16 @@ SHOWN = 12
 """Dims listed; ``gacprof.json`` has them all."""
 
 
+@grouped
 def compress(
     model: Annotated[str, Argument(help="A dense model's folder or weights file.")],
+    *,
     out: Annotated[Path, Option(help="The compressed model's folder; must not exist.")],
     method: Annotated[str, Option(help="asvd, svd-llm, palu, llm-pruner or svd.")],
     ratio: Annotated[
         float, Option(help="Share of the parameters to remove from the layers it compresses.")
     ],
-    cliff_map: Annotated[
-        str | None, Option("--map", help="A cliff map: every size is one that it calls good.")
-    ] = None,
+    source: Source,
     round_to: Annotated[
         int | None, Option("--round", min=1, help="In place of a map: the tool's own rounding.")
     ] = None,
@@ -68,15 +77,17 @@ def compress(
     """Compress a dense model by a published method, with every size one that the map knows to be
     good.
 
-    Without --map or --round the sizes are the method's own. After Ctrl-C the same command goes on.
+    Without --map, --gpu or --round the sizes are the method's own. After Ctrl-C the same command
+    goes on.
     """
     import gacprof
     from gacprof.fleet.on_ray import tasks_on
 
+    opened = source.open_if_named()
     own = {"alpha": alpha, "group_size": group_size, "scope": scope}
     with progress(method), tasks_on(fleet, device) as tasks:
         result = gacprof.compress(
-            model, out, method=method, ratio=ratio, cliff_map=cliff_map, round_to=round_to,
+            model, out, method=method, ratio=ratio, cliff_map=opened, round_to=round_to,
             objective=objective, score=score, latency_limit_us=latency_limit, tokens=tokens,
             window=window, preset=engine, calib=calib, windows=windows, length=length,
             tokenizer=tokenizer, device=device, work=work, tell=_step, tasks=tasks,

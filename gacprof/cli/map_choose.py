@@ -49,6 +49,7 @@ def candidates(
     below: Annotated[int | None, Option(min=0, help="At most so many below.")] = None,
     above: Annotated[int | None, Option(min=0, help="At most so many above.")] = None,
     count: Annotated[int | None, Option(min=1, help="The so many nearest.")] = None,
+    tp: options.Ranks = 1,
     every: Annotated[bool, Option("--all", help="All safe dims.")] = False,
     unsafe: Annotated[bool, Option("--unsafe", help="Dims that are not safe too.")] = False,
     as_json: bool = Json,
@@ -57,10 +58,11 @@ def candidates(
 
     With several maps: dims safe on all of them; where a side has none, its least worst one.
     """
+    from gacprof.cliffmap import CliffMap
     from gacprof.cliffmap.intersect import intersect as common
     from gacprof.cliffmap.intersect import intersect_uses
 
-    loaded = options.load_maps(*_names(maps, more, least=1))
+    loaded = options.load_sources(*_names(maps, more, least=1))
     limits: dict[str, Any] = {
         "window": options.window(window), "below": below, "above": above, "count": count,
     }  # fmt: skip
@@ -72,7 +74,7 @@ def candidates(
         if which.operator or which.axis or which.fixed or which.flag:
             raise MapError("--use says operator, axis and dims itself: leave out --op and the like")
         words = " and ".join(uses)
-        wanted = [options.use(text, which.dtype, loaded) for text in uses]
+        wanted = [options.use(text, which.dtype, loaded, tp) for text in uses]
         found: Sequence[Any] = (
             one.joint_candidates(wanted, near, **limits)
             if one
@@ -81,19 +83,20 @@ def candidates(
     else:
         op, ax, about = which.of(loaded)
         found = (
-            one.candidates(op, axis=ax, near=near, **limits, **about)
+            one.candidates(op, axis=ax, near=near, shards=tp, **limits, **about)
             if one
-            else common(loaded, op, ax, near=near, **about).choose(near, **limits)
+            else common(loaded, op, ax, near=near, shards=tp, **about).choose(near, **limits)
         )
         for m in loaded if not as_json else ():
-            _say_curve(m, m.curve(op, ax, near=near, **about), near)
+            if isinstance(m, CliffMap):
+                _say_curve(m, m.curve(op, ax, near=max(1, near // tp), **about), near, tp)
     names = [m.name for m in loaded]
     emit(found, as_json, _print_found, names, f"{words} near {near}", unsafe)
 
 
-def _say_curve(cliff_map: CliffMap, curve: Curve, near: int) -> None:
-    say(f"{cliff_map.name}: {curve.identity}")
-    first, last = curve.points.d[0], curve.coverage.settled
+def _say_curve(cliff_map: CliffMap, curve: Curve, near: int, tp: int) -> None:
+    say(f"{cliff_map.name}: {curve.identity}{f', on one of {tp} ranks' if tp > 1 else ''}")
+    first, last = curve.points.d[0] * tp, curve.coverage.settled * tp
     if not first <= near <= last:
         say(f"  {near} is outside of what it can judge: {first} to {last}")
 
@@ -109,7 +112,7 @@ def intersect(
     """Print the dims that are safe on all maps; where there is none, the least worst ones."""
     from gacprof.cliffmap.intersect import intersect as common
 
-    loaded = options.load_maps(*_names(maps, None, least=2))
+    loaded = options.load_sources(*_names(maps, None, least=2))
     op, ax, about = which.of(loaded)
     both = common(loaded, op, ax, near=near, **about)
     shown = _shown(both, near)
@@ -145,8 +148,6 @@ def _names(maps: Sequence[str] | None, more: Sequence[str] | None, least: int) -
 
 
 def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe: bool) -> None:
-    from gacprof.cliffmap.schema import BASIS
-
     if not found:
         say(f"no safe {words} within what was asked for: try --all, --unsafe or a wider --window")
         return
@@ -163,27 +164,23 @@ def _print_found(found: Sequence[Any], names: Sequence[str], words: str, unsafe:
         columns += [f"{letter}, tier"] if name in ruled else [f"{letter}, µs", f"{letter}, %"]
         for row, dim in zip(rows, found, strict=True):
             if name in ruled:
-                row.append(f"{dim.tiers[name]:g}")
+                row.append(dim.tiers[name])
             else:
                 row += [f"{dim.latencies_us[name]:.1f}", f"{100 * dim.penalties[name]:.1f}"]
     print_table(words, columns, rows)
     for name in found[0].tiers:
-        say(f"{name}: {BASIS}")
+        say(f"{name}: tiers, by rules, not measured")
     if len(ruled) < len(names):
         _say_tolerance(found)
 
 
 def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> None:
-    from gacprof.cliffmap.schema import BASIS
-
-    if found[0].by_rules:
-        by_rules = [
-            (c.d, f"{c.latency_us:g}", c.verdict, "yes" if c.on_frontier else "") for c in found
-        ]
-        title = f"{words if unsafe else f'safe {words}'}, {BASIS}"
-        print_table(title, ("d", "tier", "verdict", "frontier"), by_rules)
+    if found[0].tier is not None:
+        rows = [(c.d, c.tier, c.verdict, "yes" if c.on_frontier else "") for c in found]
+        title = f"{words if unsafe else f'safe {words}'}, {found[0].curve}"
+        print_table(title, ("d", "tier", "verdict", "frontier"), rows)
         return
-    rows = [
+    timed = [
         (
             c.d, microseconds(c.latency_us), percent(c.penalty), at_most(c.penalty_high),
             *([c.verdict] if unsafe else []), "yes" if c.on_frontier else "",
@@ -191,7 +188,7 @@ def _print_candidates(found: Sequence[Candidate], words: str, unsafe: bool) -> N
         for c in found
     ]  # fmt: skip
     columns = ("d", "latency", "penalty", "at most", *(["verdict"] if unsafe else []), "frontier")
-    print_table(words if unsafe else f"safe {words}", columns, rows)
+    print_table(words if unsafe else f"safe {words}", columns, timed)
     _say_tolerance(found)
 
 

@@ -16,124 +16,125 @@ from gacprof.cli.options import (
     CurveOptions,
     MapName,
     Operator,
-    Shapes,
     chosen_curves,
-    first_and_last,
     grouped,
     load_maps,
+    load_sources,
 )
 from gacprof.cli.printing import Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError, ReportError
-from gacprof.core.files import refuse_to_replace
+from gacprof.core.files import beginning, refuse_to_replace
 from gacprof.core.formatting import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gacprof.cliffmap import CliffMap
-    from gacprof.cliffmap.by_rules import Agreement, CurveAgreement, Share
-    from gacprof.cliffmap.schema import Curve, RuleNote
+    from gacprof.rules.agreement import Agreement, CurveAgreement, Share
+    from gacprof.rules.table import RuleTable
 
 
 SHOWN = 12
 """Counter-examples of a curve that are listed."""
 
 
-@grouped
 def rules(
-    *,
-    out: Annotated[Path, Option(help="The map's file.")],
     gpu: Annotated[str, Option(help="a100, a10, l4, l40s, rtx4090, h100, h100-pcie, h200, b200 …")],
     torch: Annotated[str, Option(help="The PyTorch release to be served with, as 2.11.")],
+    out: Annotated[Path, Option(help="The rule table's file.")],
     dtype: Annotated[
         str | None,
         Option(
-            help="float16, bfloat16, float8_e4m3fn …; several, by commas. Default: the model's.",
+            help="float16, bfloat16, float8_e4m3fn …; several, by commas. Default: all that the "
+            "GPU has.",
             metavar="DTYPE,…",
         ),
     ] = None,
-    suite: Annotated[str | None, Option(help="A suite's name or file. Default: full.")] = None,
-    shapes: Shapes,
-    rank_range: Annotated[
+    checkpoint: Annotated[
         str | None,
-        Option(
-            "--range", metavar="FIRST:LAST", help="The ranks. Default: all that save something."
-        ),
+        Option("--for", help="Only the dtypes that this checkpoint's products are computed in."),
     ] = None,
     name: Annotated[str | None, Option(help="Default: GPU-rules.")] = None,
     as_json: bool = Json,
 ) -> None:
-    """Write a map for a GPU that is not at hand, by rules: which sizes its kernels serve, in tiers,
-    each with rule, source and basis. Nothing is measured and no latency is given."""
-    from gacprof import api
-    from gacprof.cli.maps import is_map
-    from gacprof.cliffmap.storage import map_facts
+    """Write the rule table of a GPU that is not at hand: which sizes its kernels serve, in tiers,
+    each with rule, source and basis.
 
-    refuse_to_replace(out, "cliff map", is_map)
-    dtypes = [part.strip() for part in dtype.split(",")] if dtype else ()
-    made = api.map_by_rules(
-        gpu, torch, suite=suite, ranks=first_and_last(rank_range), dtypes=dtypes, name=name,
-        **shapes.asked(),
-    )  # fmt: skip
+    It answers any size of any shape. Nothing is measured and no latency is given.
+    """
+    from gacprof.diagnosing.products import Ranks
+    from gacprof.rules.table import RuleTable
+    from gacprof.rules.target import target
+
+    refuse_to_replace(out, "rule table", is_rule_table)
+    dtypes = [part.strip() for part in dtype.split(",")] if dtype else []
+    about = target(gpu, torch)
+    if checkpoint is not None and not dtypes:
+        from gacprof.checkpoint import inventory_for
+
+        held = Ranks(inventory_for(checkpoint)).dtypes
+        dtypes = [d for d in held if d in about.chip.tiers] or held
+    made = RuleTable(about, dtypes, name or "")
     made.save(out)
     if as_json:
-        print_json({"map": str(out)} | map_facts(made), "map-facts")
+        print_json({"map": str(out)} | made.as_dict())
         return
     print_rules(made)
-    say(f"map: {out}")
+    say(f"rule table: {out}")
 
 
-def print_rules(made: CliffMap) -> None:
-    """The rules that the map's curves follow, each once with the axes that follow it."""
-    from gacprof.cliffmap.schema import BASIS
+def is_rule_table(path: Path) -> bool:
+    """Whether a file begins as a rule table does."""
+    from gacprof.rules.table import SCHEMA
 
-    follow: dict[str, dict[str, None]] = {}
-    for curve in sorted(made.curves, key=lambda curve: curve.operator):
-        for rule in curve.rules:
-            if not rule.edges:
-                axes = follow.setdefault(_told(rule), {})
-                axes[f"{curve.operator} {curve.axis} {curve.dtype}"] = None
-    for told, axes in sorted(follow.items(), key=lambda entry: next(iter(entry[1]))):
-        first, *more = axes
-        say(f"{first}{f' and {len(more)} more' if more else ''}: {told}")
-    say(f"{BASIS}. ×: cost beside tier 1, where published for this architecture")
+    return SCHEMA.encode() in beginning(path)
 
 
-def _told(rule: RuleNote) -> str:
-    where = "" if rule.tier is None else f"tier {rule.tier}{_relative(rule.relative)}: "
-    return f"{where}{rule.says} [{rule.basis}: {rule.source}]"
+def print_rules(table: RuleTable, every: bool = False) -> None:
+    """Sizes by tier, equal dtypes in one row; with ``every`` the rules and their sources too."""
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for tier in table.tiers:
+        row = tier.operator, tier.axis, tier.tier, tier.sizes, tier.mechanism, tier.relative
+        alike.setdefault(row, []).append(tier.dtype)
+    rows = [
+        (f"{operator} {axis}", ", ".join(dtypes), tier, sizes, _relative(relative), mechanism)
+        for (operator, axis, tier, sizes, mechanism, relative), dtypes in alike.items()
+    ]
+    columns = ("axis", "dtypes", "tier", "sizes", "cost", "served by")
+    print_table(table.frame_title(), columns, rows)
+    if every:
+        told = [
+            f"{rule.says} [{rule.basis}: {rule.source}]"
+            for tier in table.tiers
+            for rule in (*tier.rules, *tier.doubts)
+        ]
+        say_notes(list(dict.fromkeys(told)))
+    say_notes(table.notes)
+    say("cost: beside tier 1, where it was published for this architecture (K near 4000)")
+    if not every:
+        say("which rule and source each tier rests on: gacprof map show FILE --all")
 
 
-def _relative(ratio: float | None) -> str:
-    return "" if ratio is None else f" (×{ratio:g})"
-
-
-def print_curve(curve: Curve) -> None:
-    """One curve by rules: its tiers, and why."""
-    for tier in curve.tiers:
-        say(f"  {tier.name}, {tier.first} to {tier.last}: {tier.mechanism}")
-    for rule in curve.rules:
-        say(f"  {_told(rule)}")
-        if rule.edges:
-            edges = (f"{e.after} ({e.tile}, at most {percent(e.at_most)})" for e in rule.edges)
-            say(f"    {', '.join(edges)}")
+def _relative(ratio: float | None) -> str | None:
+    return None if ratio is None else f"×{ratio:g}"
 
 
 def agree(
-    rules: Annotated[str, Argument(metavar="RULES", help="A map by rules.")],
+    rules: Annotated[str, Argument(metavar="RULES", help="A rule table's file.")],
     measured: Annotated[str, Argument(metavar="MEASURED", help="A measured or published map.")],
     as_json: bool = Json,
 ) -> None:
     """Say how far rules hold beside a measured map of the same architecture: precision and recall
     of the safe dims and of the frontier, and every counter-example."""
-    from gacprof.cliffmap.by_rules import agree as compare
+    from gacprof.rules.agreement import agree as compare
+    from gacprof.rules.table import RuleTable
 
-    by_rules, known = load_maps(rules, measured)
-    emit(compare(by_rules, known), as_json, _print_agreement)
+    (known,) = load_maps(measured)
+    emit(compare(RuleTable.load(rules), known), as_json, _print_agreement)
 
 
 def _print_agreement(found: Agreement) -> None:
-    from gacprof.cliffmap.schema import BASIS
+    from gacprof.rules.table import BASIS
 
     rows = [
         (f"{operator} {axis}", count, *_shares(safe), *_shares(frontier))
@@ -194,10 +195,14 @@ def table(
     as_json: bool = Json,
 ) -> None:
     """Print what the map's curves ask of their dims, and what it costs not to comply."""
-    from gacprof.report.tables import map_table, render
+    from gacprof.report.tables import map_table, render, rule_table
+    from gacprof.rules.table import RuleTable
 
-    (loaded,) = load_maps(cliff_map)
-    made = map_table(loaded, name, chosen_curves(loaded, operator, axis))
+    (loaded,) = load_sources(cliff_map)
+    if isinstance(loaded, RuleTable):
+        made = rule_table(loaded)
+    else:
+        made = map_table(loaded, name, chosen_curves(loaded, operator, axis))
     text = render(made, form)
     if out is not None:
         _write(text, out, form, quiet=as_json)
@@ -222,9 +227,9 @@ def export(
     as_json: Annotated[bool, Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print what a compressor can be fed: safe dims by axis, and ready values for its option."""
-    (loaded,) = load_maps(cliff_map)
+    (loaded,) = load_sources(cliff_map)
     form = "json" if as_json else form
-    if form == "settings" and out is None:
+    if form == "settings" and out is None and hasattr(loaded, "curves"):
         _print_settings(loaded)
         return
     text = _exported(loaded, form)
@@ -234,9 +239,17 @@ def export(
         _write(text, out, form)
 
 
-def _exported(loaded: CliffMap, form: str) -> str:
+def _exported(loaded: Any, form: str) -> str:
     from gacprof.cliffmap.export import export as exported
     from gacprof.cliffmap.export import rows, settings_rows
+    from gacprof.rules.table import RuleTable
+
+    if isinstance(loaded, RuleTable):
+        if form == "csv":
+            return _csv([dict(row) for row in loaded.frame_rows()])
+        if form == "settings":
+            raise MapError(f"'{loaded.name}' is {loaded.basis}: a compressor's value needs latency")
+        return json.dumps(loaded.as_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     if form == "json":
         data = exported(loaded)
@@ -327,7 +340,7 @@ def _heat(maps: list[CliffMap], heat: str, which: CurveOptions) -> Figure:
 
 def _write(text: str, out: Path, form: str, quiet: bool = False) -> None:
     """Another table or export may be there already, of the same form and the same first line."""
-    from gacprof.core.files import beginning, refuse_to_replace, write_text
+    from gacprof.core.files import write_text
 
     def alike(path: Path) -> bool:
         return beginning(path).splitlines()[:1] == text.encode().splitlines()[:1]

@@ -11,7 +11,14 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_make
-from gacprof.cli.options import Fixed, MapName, chosen_curves, load_maps, sizes
+from gacprof.cli.options import (
+    Fixed,
+    MapName,
+    chosen_curves,
+    load_maps,
+    load_sources,
+    sizes,
+)
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -107,8 +114,17 @@ def show(
     every: Annotated[bool, Option("--all", help="Every curve, dim and cliff.")] = False,
     as_json: bool = Json,
 ) -> None:
-    """Print a map: its provenance, and per axis its frontier, safe dims and cliffs."""
-    (loaded,) = load_maps(cliff_map)
+    """Print a map: its provenance, and per axis its frontier, safe dims and cliffs. Of a rule table
+    its sizes by tier."""
+    from gacprof.rules.table import RuleTable
+
+    (loaded,) = load_sources(cliff_map)
+    if isinstance(loaded, RuleTable):
+        if as_json:
+            print_json(loaded.as_dict())
+        else:
+            map_make.print_rules(loaded, every)
+        return
     asked = sizes(fixed)
     curves = chosen_curves(loaded, operator, axis, asked)
     narrowed = bool(operator or axis or asked)
@@ -183,10 +199,6 @@ def diff(
     from gacprof.cliffmap.compare import diff as compare
 
     old, new = load_maps(a, b)
-    if old.by_rules or new.by_rules:
-        raise MapError(
-            "a map by rules has no latencies to compare: gacprof map agree RULES MEASURED"
-        )
     found = compare(old, new)
     if not found.curves:
         raise MapError(
@@ -300,7 +312,6 @@ def _age(days: int | None) -> str | None:
 def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -> None:
     """Where a map is from, what it holds; ``brief`` leaves out sources, notes and
     checks that it passed. Without ``faults`` what makes it unusable is told elsewhere."""
-    from gacprof.cliffmap.schema import BASIS
     from gacprof.cliffmap.storage import map_facts
 
     s = map_facts(loaded)
@@ -318,15 +329,8 @@ def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -
     for words, text in told.items() if not brief else ():
         if text:
             say(f"{words}: {text}")
-    cliffs = "" if loaded.by_rules else f", {counted(s['cliffs'], 'cliff')}; noise floor {floor}"
-    say(f"{counted(s['curves'], 'curve')}, {counted(s['points'], 'point')}{cliffs}")
-    if loaded.by_rules:
-        say(
-            f"dims, {BASIS}: {s['safe']} of the best tier, {s['misaligned']} of a worse one, "
-            f"{s['undecided']} undecided"
-        )
-        say_notes(loaded.file.provenance.notes[1:])
-        return
+    cliffs = f"{counted(s['cliffs'], 'cliff')}; noise floor {floor}"
+    say(f"{counted(s['curves'], 'curve')}, {counted(s['points'], 'point')}, {cliffs}")
     tolerance = " or ".join(f"{100 * t:g} %" for t in s["tolerances"]) or "unknown"
     say(
         f"dims, by a tolerance of {tolerance}: {s['safe']} safe, {s['misaligned']} misaligned, "
@@ -346,9 +350,6 @@ def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -
 
 def _print_curves(loaded: CliffMap, every: bool) -> None:
     """Every curve in one line, the largest penalty first."""
-    if loaded.by_rules:
-        map_make.print_rules(loaded)
-        return
     curves = sorted(loaded.curves, key=_worst, reverse=True)
     said, names = _settings_once([(curve.shape, curve.settings) for curve in curves])
     shown = curves if every else curves[:MOST_CURVES]
@@ -382,20 +383,11 @@ def _settings_once(curves: Sequence[tuple[str, str]]) -> tuple[list[str], list[s
 
 
 def _print_curve(curve: Curve, every: bool) -> None:
-    from gacprof.cliffmap.schema import BASIS
     from gacprof.report.figures import staircase_text
 
     most = None if every else MOST_LETTERS
     say()
     say(curve.identity)
-    if curve.by_rules:
-        say(f"  {BASIS}")
-        say(f"  frontier: {dims(curve.frontier)}")
-        say(f"  safe: {dims(curve.safe)}")
-        if curve.undecided:
-            say(f"  undecided: {dims(curve.undecided)}")
-        map_make.print_curve(curve)
-        return
     say(staircase_text(curve, plot_width()))
     say(
         f"  safe up to a penalty of {percent(curve.tolerance)}; "

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import Checkpoint, MapOption, Tokenizer, Tokens, token_counts
+from gacprof.cli.options import (
+    Checkpoint,
+    Ranks,
+    Source,
+    Tokenizer,
+    Tokens,
+    grouped,
+    token_counts,
+)
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -32,9 +40,12 @@ if TYPE_CHECKING:
     from gacprof.resizing import RealignResult
 
 
+@grouped
 def diagnose(
     checkpoint: Checkpoint,
-    cliff_map: MapOption,
+    *,
+    source: Source,
+    tp: Ranks = 1,
     tokens: Tokens = None,
     dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None,
     every: Annotated[
@@ -42,16 +53,16 @@ def diagnose(
     ] = False,
     as_json: bool = Json,
 ) -> None:
-    """Say what each weight's dims cost on a device.
+    """Say what each weight's dims cost on a device: by a map, or by the rules of a GPU (--gpu).
 
-    Exit code 1 if any is misaligned, or if the map knows too little to judge any. Undecided dims
-    are no finding: they are listed, and the exit code is 0.
+    Exit code 1 if any is misaligned, sizes that no plan changes too, or if too little is known to
+    judge any. Undecided dims are no finding: they are listed, and the exit code is 0.
     """
     import gacprof
 
-    found = gacprof.diagnose(checkpoint, cliff_map, tokens=tokens, dtype=dtype)
+    found = gacprof.diagnose(checkpoint, source.open(), tokens=tokens, dtype=dtype, tp=tp)
     emit(found, as_json, print_diagnosis, every)
-    if found.misaligned or not found.judged:
+    if found.findings or not found.judged:
         raise typer.Exit(1)
 
 

@@ -17,6 +17,7 @@ from gacprof.core.errors import MapError, PlanError, SuiteError
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
     from gacprof.cliffmap.schema import Curve
+    from gacprof.cliffmap.source import SizeSource
 
 DIGITS = 24
 """Of a size on the command line."""
@@ -50,9 +51,17 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def load_maps(*names: str) -> list[CliffMap]:
+    """Measured maps; what asks for latencies takes no others."""
     from gacprof.cliffmap import CliffMap
 
     return [CliffMap.load(name) for name in names]
+
+
+def load_sources(*names: str) -> list[Any]:
+    """Maps and rule tables."""
+    from gacprof.diagnosing.sources import open_source
+
+    return [open_source(name) for name in names]
 
 
 def chosen_curves(
@@ -180,7 +189,10 @@ def flags(texts: Sequence[str] | None) -> Mapping[str, Any] | None:
 
 
 Checkpoint = Annotated[str, Argument(help="A checkpoint's folder or weights file.")]
-MapOption = Annotated[str, Option("--map", help="A shipped map's name, or a file.")]
+Ranks = Annotated[
+    int,
+    Option("--tp", min=1, max=1024, help="Sizes as one of so many tensor-parallel ranks holds."),
+]
 Tokens = Annotated[
     dict[int, float] | None,
     Option(
@@ -253,7 +265,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Whose shapes are measured, or judged by rules, in place of a suite's."""
+    """Whose shapes are measured in place of a suite's."""
 
     checkpoint: Annotated[
         str | None,
@@ -311,6 +323,31 @@ def first_and_last(ranks: str | None) -> tuple[int, int] | None:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Where good sizes are known from: a map, or the rules of a GPU."""
+
+    cliff_map: Annotated[
+        str | None, Option("--map", help="A shipped map's name, or a map's or rule table's file.")
+    ] = None
+    gpu: Annotated[
+        str | None,
+        Option(help="Instead: the rules of this GPU (h100, l40s …), which need no measurement."),
+    ] = None
+    torch: Annotated[
+        str | None, Option(help="With --gpu: the PyTorch release, as 2.11. Default: the newest.")
+    ] = None
+
+    def open(self) -> SizeSource:
+        """Raises :class:`MapError` for none or two, and for a GPU or release without rules."""
+        from gacprof.diagnosing.sources import open_source
+
+        return open_source(self.cliff_map, gpu=self.gpu, torch=self.torch)
+
+    def open_if_named(self) -> SizeSource | None:
+        return self.open() if self.cliff_map or self.gpu or self.torch else None
+
+
+@dataclass(frozen=True)
 class CurveOptions:
     """Which curve of a map."""
 
@@ -320,7 +357,7 @@ class CurveOptions:
     fixed: Fixed = None
     flag: Flags = None
 
-    def of(self, maps: Sequence[CliffMap]) -> tuple[str, str, dict[str, Any]]:
+    def of(self, maps: Sequence[Any]) -> tuple[str, str, dict[str, Any]]:
         """Operator, axis, and the other keywords of :meth:`CliffMap.curve`. Raises
         :class:`MapError` where operator or axis is missing, and for a dim that the operator has in
         none of the maps."""
@@ -328,9 +365,10 @@ class CurveOptions:
             raise MapError("say which curve: --op linear --axis K, for example")
         return self.operator, self.axis, self.about(maps, self.operator, self.axis)
 
-    def about(self, maps: Sequence[CliffMap], operator: str, axis: str) -> dict[str, Any]:
+    def about(self, maps: Sequence[Any], operator: str, axis: str) -> dict[str, Any]:
         found = sizes(self.fixed)
-        curves = [curve for m in maps for curve in m.curves if curve.operator == operator]
+        held = [curve for m in maps for curve in getattr(m, "curves", ())]
+        curves = [curve for curve in held if curve.operator == operator]
         dims = {name for curve in curves for name in (*curve.fixed, curve.axis)}
         for name in found:
             if name == axis:
@@ -353,8 +391,8 @@ def window(text: str | None) -> int | tuple[int, int] | None:
     raise MapError(f"--window is a half-width, as 16, or a range, as 96:160, not '{text}'")
 
 
-def use(text: str, dtype: str | None, maps: Sequence[CliffMap]) -> Use:
-    """``linear:K:M=512,N=4096`` as a use; without a dtype the first map's own is taken."""
+def use(text: str, dtype: str | None, maps: Sequence[SizeSource], shards: int = 1) -> Use:
+    """``linear:K:M=512,N=4096`` as a use; without a dtype the first source's own is taken."""
     from gacprof.cliffmap import Use
 
     operator, _, rest = text.partition(":")
@@ -363,6 +401,5 @@ def use(text: str, dtype: str | None, maps: Sequence[CliffMap]) -> Use:
         raise MapError(
             f"--use takes OPERATOR:AXIS:DIM=SIZE,… as linear:K:M=512,N=4096, not '{text}'"
         )
-    curves = maps[0].select(operator, axis)
-    taken = dtype or (curves[0].dtype if curves else "float16")
-    return Use(operator, sizes([dims], "--use"), axis, taken)
+    taken = dtype or next(iter(maps[0].dtypes), "float16")
+    return Use(operator, sizes([dims], "--use"), axis, taken, shards=shards)

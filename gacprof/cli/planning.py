@@ -14,7 +14,7 @@ from typer import Option
 from gacprof.cli.options import (
     Checkpoint,
     EngineOption,
-    MapOption,
+    Source,
     Tokens,
     by_pattern,
     byte_count,
@@ -108,8 +108,8 @@ class Limits:
 @grouped
 def plan(
     checkpoint: Checkpoint,
-    cliff_map: MapOption,
     *,
+    source: Source,
     out: Annotated[Path | None, Option(help="Default: plan.json here.")] = None,
     budget: Annotated[
         float | None, Option(help="Parameters, as a share of the dense weights.")
@@ -139,9 +139,10 @@ def plan(
 
     target = out or Path("plan.json")
     _refuse_to_replace(target, checkpoint)
+    opened = source.open()
     with search_line(limits.objective) as report:
         made = gacprof.plan(
-            checkpoint, cliff_map, budget=budget, budget_parameters=budget_params, memory=memory,
+            checkpoint, opened, budget=budget, budget_parameters=budget_params, memory=memory,
             time_limit=time_limit, progress=report, **limits.request(),
         )  # fmt: skip
     made.save(target)
@@ -154,8 +155,8 @@ def plan(
 @grouped
 def pareto(
     checkpoint: Checkpoint,
-    cliff_map: MapOption,
     *,
+    source: Source,
     out: Annotated[Path | None, Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
     limits: Limits,
     budgets: Annotated[int, Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
@@ -174,7 +175,12 @@ def pareto(
 
     with progress("pareto") as advance:
         found = gacprof.pareto(
-            checkpoint, cliff_map, budgets=budgets, grid=grid, progress=advance, **limits.request()
+            checkpoint,
+            source.open(),
+            budgets=budgets,
+            grid=grid,
+            progress=advance,
+            **limits.request(),
         )
     files = save(pareto_figure(found.as_dict()), out) if out else []
     emit(found, as_json, _print_pareto, files)

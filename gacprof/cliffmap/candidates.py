@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.judge import Verdict, judge
-from gacprof.cliffmap.schema import BASIS, Curve
+from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import check_whole, span_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
@@ -32,32 +32,33 @@ class JudgedDim(Record):
 
 @dataclass(frozen=True)
 class Candidate(JudgedDim):
-    """A measured dim and what it costs. ``latency_us`` is summed over the uses where there are
-    several; ``penalty`` is the fraction that padding to a larger dim would recover, between
-    ``penalty_low`` and ``penalty_high`` (None where no larger dim settles it), judged by the
-    ``tolerance``. ``curve`` says what it was measured on.
+    """A dim and what it costs. ``latency_us`` is summed over the uses where there are several;
+    ``penalty`` is the fraction that padding to a larger dim would recover, between ``penalty_low``
+    and ``penalty_high`` (None where no larger dim settles it), judged by the ``tolerance``.
+    ``curve`` says what that is known from.
 
-    ``by_rules``: nothing was measured, and ``latency_us`` is the number of the dim's tier (1: the
-    best), summed over the uses; :meth:`as_dict` then says ``tier`` and gives no latency."""
+    Where the source knows mechanisms and no times, ``tier`` counts them, 1 for the best, and
+    latency and penalties are None; :meth:`as_dict` leaves them out."""
 
     d: int
-    latency_us: float
-    penalty: float
-    penalty_low: float
+    latency_us: float | None
+    penalty: float | None
+    penalty_low: float | None
     penalty_high: float | None
     verdict: Verdict
     on_frontier: bool
     tolerance: float
     curve: str = ""
-    by_rules: bool = False
+    tier: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        if not self.by_rules:
-            found = super().as_dict()
-            del found["by_rules"]
+        found = super().as_dict()
+        if self.tier is None:
+            del found["tier"]
             return found
-        kept = {name: getattr(self, name) for name in ("d", "verdict", "on_frontier", "curve")}
-        return {**kept, "tier": self.latency_us, "safe": self.safe, "basis": BASIS}
+        return {
+            name: found[name] for name in ("d", "tier", "verdict", "on_frontier", "curve", "safe")
+        }
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Use:
 
     ``dims`` are the operator's dims at the layer's real shape; the size given there for
     ``axis``, if any, is ignored. ``weight`` is how often the use runs (tokens' share, calls).
+    ``shards`` ranks share the dim: each runs that fraction of it.
     """
 
     operator: str
@@ -74,8 +76,10 @@ class Use:
     dtype: str
     flags: Mapping[str, Flag] = field(default_factory=dict)
     weight: float = 1.0
+    shards: int = 1
 
     def __post_init__(self) -> None:
+        check_whole("shards", self.shards, 1)
         if not isinstance(self.weight, Real) or not 0 < self.weight < inf:
             raise MapError(f"a use's weight must be a number above 0, not {self.weight!r}")
 
@@ -85,14 +89,15 @@ class Use:
         return {name: size for name, size in self.dims.items() if name != self.axis}
 
 
-def of_curve(curve: Curve) -> list[Candidate]:
-    """Every measured dim of the curve with its verdict; ascending."""
+def of_curve(curve: Curve, shards: int = 1) -> list[Candidate]:
+    """Every measured dim of the curve with its verdict; ascending. Of a dim that ``shards`` ranks
+    share, each holds one of the curve's."""
     p, frontier = curve.points, set(curve.frontier)
-    about = curve.tolerance, curve.identity, curve.by_rules
+    about = curve.tolerance, curve.identity
     penalties, verdicts = detect.penalty(p.median_us), curve.verdicts
     columns = zip(p.d, p.median_us, penalties, p.penalty_low, p.penalty_high, verdicts, strict=True)
     return [
-        Candidate(d, latency, penalty, low, high, verdict, d in frontier, *about)
+        Candidate(d * shards, latency, penalty, low, high, verdict, d in frontier, *about)
         for d, latency, penalty, low, high, verdict in columns
     ]
 
@@ -104,7 +109,6 @@ def of_sums(
     tolerance: float,
     settled: Sequence[bool],
     curve: str = "",
-    by_rules: bool = False,
 ) -> list[Candidate]:
     """Dims judged on a latency that was summed over several uses. Ascending ``d``; ``error`` are
     relative standard errors of the sums; ``settled`` as for :func:`judge`."""
@@ -115,7 +119,7 @@ def of_sums(
     return [
         Candidate(
             size, t, penalty, low, high if isfinite(high) else None, verdict,
-            size in frontier, tolerance, curve, by_rules,
+            size in frontier, tolerance, curve,
         )
         for size, t, penalty, low, high, verdict in columns
     ]  # fmt: skip
@@ -132,6 +136,14 @@ class Limits(TypedDict, total=False):
     window: int | tuple[int, int] | None
     count: int | None
     safe_only: bool
+
+
+def span(near: int, limits: Limits, reach: int) -> tuple[int, int]:
+    """The first and last dim that the limits leave, ``reach`` to either side where they name no
+    window."""
+    window = limits.get("window")
+    first, last = span_of(reach if window is None else window, near)
+    return max(1, first), last
 
 
 def choose(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import of_curve
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.schema import BASIS, Curve
+from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import MapError
 
 LARGEST_MODULUS = 256
@@ -157,9 +157,6 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
     for curve in cliff_map.curves:
         if curve.operator == "linear" and curve.axis in ("K", "N") and moduli(curve):
             scopes.setdefault((curve.dtype, curve.fixed.get("M", 1)), []).append(curve)
-    # By rules a value is known, not what it loses.
-    lost = ("penalty", "loses", "default_penalty", "default_loses")
-    untimed = {**dict.fromkeys(lost), "basis": BASIS} if cliff_map.by_rules else {}
     found = []
     for (dtype, tokens), curves in sorted(scopes.items()):
         try:
@@ -172,7 +169,7 @@ def settings_of(cliff_map: CliffMap) -> list[dict[str, Any]]:
                 "M": tokens,
                 "axes": sorted({curve.axis for curve in curves}),
                 "curves": [curve.identity for curve in curves],
-                "tools": [{**tool, **untimed} for tool in tools],
+                "tools": tools,
             }
         )
     return found
@@ -198,7 +195,6 @@ def export(cliff_map: CliffMap) -> dict[str, Any]:
         "citation": cliff_map.file.provenance.citation,
         "axes": [_axis(curve) for curve in cliff_map.curves],
         "settings": settings_of(cliff_map),
-        **({"basis": BASIS} if cliff_map.by_rules else {}),
     }
 
 
@@ -225,8 +221,6 @@ def _pairs(values: dict[str, Any]) -> str:
 def _axis(curve: Curve) -> dict[str, Any]:
     judged = _by_modulus(curve)
     best = asdict(_best([judged])) if judged else None
-    if best and curve.by_rules:
-        best |= dict.fromkeys(("penalty", "worst_penalty", "loses"))
     return {
         "operator": curve.operator, "axis": curve.axis, "dtype": curve.dtype,
         "fixed": curve.fixed, "flags": curve.flags,

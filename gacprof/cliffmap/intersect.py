@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
 from gacprof.cliffmap.judge import Verdict
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.schema import BASIS
 from gacprof.cliffmap.selection import best
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Flag
@@ -23,7 +24,7 @@ class SharedDim(JudgedDim):
     ``worst_penalty`` is the largest of ``penalties``, at most ``penalty_high`` (None where that is
     open on one); ``penalties`` and ``latencies_us`` are by map name. Its ``verdict`` is ``safe``
     where it is safe on every one, ``misaligned`` where it is so on any, by the narrowest
-    ``tolerance`` of the maps. Maps by rules count for the verdict alone: ``tiers`` has theirs.
+    ``tolerance`` of the maps. Rule tables count for the verdict alone: ``tiers`` has theirs.
     """
 
     d: int
@@ -33,14 +34,13 @@ class SharedDim(JudgedDim):
     latencies_us: dict[str, float]
     penalty_high: float | None
     tolerance: float
-    tiers: dict[str, float] = field(default_factory=dict)
+    tiers: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         found = super().as_dict()
         if not self.tiers:
             del found["tiers"]
-            return found
-        return {**found, "basis": f"{', '.join(self.tiers)}: {BASIS}"}
+        return found
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,10 @@ class Intersection(Record):
         return [dim.d for dim in self.dims if dim.safe]
 
     def least_worst(self, count: int = 1) -> list[SharedDim]:
-        """The dims with the smallest worst-case penalty, widest first among equals."""
-        return sorted(self.dims, key=lambda dim: (*_badness(dim), -dim.d))[:count]
+        """The dims with the smallest worst-case penalty, widest first among equals. One at an end
+        of a curve, whose penalty nothing larger settles, has no rank."""
+        ranked = [dim for dim in self.dims if _settled(dim)]
+        return sorted(ranked, key=lambda dim: (*_badness(dim), -dim.d))[:count]
 
     def near(self, d: int, below: int = 2, above: int = 2) -> list[SharedDim]:
         """Dims safe on all maps around ``d``; on a side without any, the least worst one."""
@@ -86,8 +88,13 @@ class Intersection(Record):
         upper = [dim for dim in everything if dim.d > near]
         for most, dims in ((limits.get("below"), lower), (limits.get("above"), upper)):
             if most != 0 and not any(dim.safe for dim in dims):
-                found += sorted(dims, key=lambda dim: (*_badness(dim), abs(dim.d - near)))[:1]
+                ranked = [dim for dim in dims if _settled(dim)]
+                found += sorted(ranked, key=lambda dim: (*_badness(dim), abs(dim.d - near)))[:1]
         return sorted(found, key=lambda dim: dim.d)
+
+
+def _settled(dim: SharedDim) -> bool:
+    return dim.penalty_high is not None or not dim.penalties
 
 
 def _badness(dim: SharedDim) -> tuple[float, float]:
@@ -96,43 +103,66 @@ def _badness(dim: SharedDim) -> tuple[float, float]:
 
 
 def intersect(
-    maps: Sequence[CliffMap],
+    maps: Sequence[SizeSource | str | Path],
     operator: str,
     axis: str,
-    dtype: str | None = None,
+    dtype: Any = None,
     flags: Mapping[str, Flag] | None = None,
     *,
     near: int | None = None,
+    shards: int = 1,
     **fixed: int,
 ) -> Intersection:
-    """The dims of one axis as all the maps judge them together.
+    """The dims of one axis as all the maps and rule tables judge them together.
 
     Where other dims are left open, those are taken at which every map has a curve, if any;
-    curves that cover ``near`` are preferred.
-    Raises :class:`MapError` for fewer than two maps, two of one name, or no dim in common;
+    curves that cover ``near`` are preferred. Each of ``shards`` ranks holds its part of the dim.
+    Raises :class:`MapError` for fewer than two sources, two of one name, or no dim in common;
     :class:`MapLookupError` where a map has no such axis.
     """
-    check_different(maps, "an intersection")
-    first, *others = (m.select(operator, axis, dtype, flags, **fixed) for m in maps)
+    sources = [CliffMap.load(m) if isinstance(m, str | Path) else m for m in maps]
+    check_different(sources, "an intersection")
+    measured = {m.name: m for m in sources if isinstance(m, CliffMap)}
+    if not measured:
+        raise MapError("an intersection needs one measured map at least, for the dims to compare")
+    first, *others = (m.select(operator, axis, dtype, flags, **fixed) for m in measured.values())
     sizes = [[curve.fixed for curve in of_map] for of_map in others]
-    shared = best([curve for curve in first if all(curve.fixed in s for s in sizes)], near)
+    length = None if near is None else max(1, near // shards)
+    shared = best([curve for curve in first if all(curve.fixed in s for s in sizes)], length)
     at = shared.fixed if shared else fixed
-    curves = {m.name: m.curve(operator, axis, dtype, flags, near=near, **at) for m in maps}
-    judged = {name: of_curve(curve) for name, curve in curves.items()}
+    curves = {
+        name: m.curve(operator, axis, dtype, flags, near=length, **at)
+        for name, m in measured.items()
+    }
+    judged = {name: of_curve(curve, shards) for name, curve in curves.items()}
     identities = {name: curve.identity for name, curve in curves.items()}
-    return _together(operator, axis, identities, judged)
+    one = next(iter(curves.values()))
+    use = Use(operator, at or one.fixed, axis, one.dtype, one.flags, shards=shards)
+    dims = [candidate.d for candidate in next(iter(judged.values()))]
+    for source in sources:
+        if source.name not in curves:
+            judged[source.name] = source.judge_jointly([use], dims[0], dims[-1])
+            identities[source.name] = source.basis
+    ordered = {m.name: judged[m.name] for m in sources}
+    return _together(operator, axis, {name: identities[name] for name in ordered}, ordered)
 
 
-def intersect_uses(maps: Sequence[CliffMap], uses: Sequence[Use]) -> Intersection:
+def intersect_uses(maps: Sequence[SizeSource], uses: Sequence[Use]) -> Intersection:
     """One dim of several operators (:meth:`CliffMap.joint_candidates`) on several maps."""
     check_different(maps, "an intersection")
-    judged = {m.name: m.judge_jointly(uses) for m in maps}
+    judged: dict[str, Sequence[Candidate]] = {
+        m.name: m.judge_jointly(uses) for m in maps if isinstance(m, CliffMap)
+    }
+    dims = [c.d for candidates in judged.values() for c in candidates]
+    for m in maps:
+        if m.name not in judged:
+            judged[m.name] = m.judge_jointly(uses, min(dims, default=1), max(dims, default=256))
     operators = " + ".join(dict.fromkeys(use.operator for use in uses))
     axes = " + ".join(dict.fromkeys(use.axis for use in uses))
     return _together(operators, axes, {name: f"{len(uses)} uses" for name in judged}, judged)
 
 
-def check_different(maps: Sequence[CliffMap], what: str) -> None:
+def check_different(maps: Sequence[SizeSource], what: str) -> None:
     """Raises :class:`MapError` for fewer than two maps, and for two of one name."""
     names = [m.name for m in maps]
     if len(set(names)) < max(2, len(names)):
@@ -158,17 +188,17 @@ def _together(
 
 def _shared(candidates: Mapping[str, Candidate]) -> SharedDim:
     """One dim by its candidate on each map."""
-    timed = {name: c for name, c in candidates.items() if not c.by_rules}
+    timed = {name: c for name, c in candidates.items() if c.latency_us is not None}
     verdicts = {c.verdict for c in candidates.values()}
     worst_first: tuple[Verdict, ...] = ("misaligned", "undecided")
     bounds = [c.penalty_high for c in timed.values() if c.penalty_high is not None]
     return SharedDim(
         d=next(iter(candidates.values())).d,
-        worst_penalty=max((c.penalty for c in timed.values()), default=None),
+        worst_penalty=max((c.penalty or 0.0 for c in timed.values()), default=None),
         verdict=next((v for v in worst_first if v in verdicts), "safe"),
-        penalties={name: c.penalty for name, c in timed.items()},
-        latencies_us={name: c.latency_us for name, c in timed.items()},
+        penalties={name: c.penalty or 0.0 for name, c in timed.items()},
+        latencies_us={name: c.latency_us or 0.0 for name, c in timed.items()},
         penalty_high=max(bounds) if bounds and len(bounds) == len(timed) else None,
         tolerance=min((c.tolerance for c in timed.values()), default=0.0),
-        tiers={name: c.latency_us for name, c in candidates.items() if c.by_rules},
+        tiers={name: c.tier for name, c in candidates.items() if c.tier is not None},
     )

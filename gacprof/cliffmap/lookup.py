@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from math import gcd, inf, log
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gacprof.cliffmap.detect import NORMAL_95, finest_step
 from gacprof.cliffmap.judge import WIDEST_GAP
@@ -29,11 +29,7 @@ from gacprof.cliffmap.selection import (
     dims_distance,
     flag_distance,
 )
-from gacprof.core.errors import GacprofError
 from gacprof.core.points import Flag
-
-if TYPE_CHECKING:
-    from gacprof.rules import Target
 
 AROUND_A_HOLE = (-2, -1, 1, 2)
 """On a curve without a period only single missing dims are filled in, where the dims so many of
@@ -127,19 +123,6 @@ def between(curve: Curve, d: int) -> Lookup | None:
     )
 
 
-def _by_rules(query: _Query, target: Target) -> Lookup | None:
-    """The tier of any point, whether or not the map holds it: nothing is scaled."""
-    from gacprof import operators
-    from gacprof.rules import serve
-
-    try:
-        point = operators.point(query.operator, query.dims, query.dtype, query.flags)
-        tier = float(serve(point, target).tier)
-    except GacprofError:
-        return None
-    return Lookup(tier, tier, tier, "exact", "by rules")
-
-
 def _at(curve: Curve, d: int) -> Lookup | None:
     return measured(curve, d) or between(curve, d)
 
@@ -167,11 +150,6 @@ class Index:
     def __init__(self, file: MapFile) -> None:
         self._name = file.name
         self._measured = file.provenance.kind == "measured"
-        self._rules: Target | None = None
-        if file.provenance.kind == "rules":
-            from gacprof.rules import target
-
-            self._rules = target(file.device.name, file.provenance.stack.get("torch") or "")
         self._through: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         self._alike: dict[tuple[Any, ...], list[Curve]] = defaultdict(list)
         for curve in file.curves:
@@ -191,12 +169,8 @@ class Index:
         """The latency at these dims. Raises :class:`MapLookupError` where the map cannot say."""
         query = _Query(operator, complete_dims(operator, dims), dtype, flags or {})
         curves = list(self._curves_through(query))
-        found = self._exact(query, curves)
-        if self._rules is not None:
-            found = found or _by_rules(query, self._rules)
-        else:
-            near = ((distance, between(c, query.dims[c.axis])) for distance, c in curves)
-            found = found or _nearest_flags(near) or self._scaled(query)
+        near = ((distance, between(c, query.dims[c.axis])) for distance, c in curves)
+        found = self._exact(query, curves) or _nearest_flags(near) or self._scaled(query)
         if found is None:
             shape = " ".join(f"{name}={size}" for name, size in sorted(query.dims.items()))
             raise MapLookupError(

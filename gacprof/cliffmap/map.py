@@ -23,10 +23,12 @@ from gacprof.cliffmap.selection import (
     matching,
     why_none,
 )
+from gacprof.cliffmap.source import Asked
 from gacprof.cliffmap.storage import read_map, write_map
+from gacprof.cliffmap.view import MeasuredView
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import Framed
-from gacprof.core.points import Environment, Flag
+from gacprof.core.points import MAX_DIM, Environment, Flag
 
 
 class CliffMap(Framed):
@@ -91,9 +93,18 @@ class CliffMap(Framed):
         return too_noisy(self.file)
 
     @property
-    def by_rules(self) -> bool:
-        """Whether nothing was measured: tiers stand in the place of latencies."""
-        return self.file.provenance.kind == "rules"
+    def basis(self) -> str:
+        """What answers have to say of where they come from: nothing, the device was measured."""
+        return ""
+
+    def view(self, asked: Asked) -> MeasuredView:
+        """What the map says of one model's products."""
+        return MeasuredView(self, asked)
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Of the products that it holds."""
+        return sorted({curve.dtype for curve in self.select("linear")})
 
     @property
     def curves(self) -> list[Curve]:
@@ -182,16 +193,19 @@ class CliffMap(Framed):
         window: int | tuple[int, int] | None = None,
         count: int | None = None,
         safe_only: bool = True,
+        shards: int = 1,
         **fixed: int,
     ) -> list[Candidate]:
         """Safe dims near one, on both sides, with latency and penalty; ascending.
 
         ``below``/``above`` cap each side, ``window`` is a half-width or (first, last),
-        ``count`` keeps the nearest. ``fixed`` are the operator's other dims, where they matter.
+        ``count`` keeps the nearest. ``shards`` ranks share the dim: what one of them holds is
+        judged. ``fixed`` are the operator's other dims, where they matter.
         Raises :class:`MapLookupError` where the map has no such axis.
         """
-        curve = self.curve(operator, axis, dtype, flags, near=near, **fixed)
-        first, last = curve.points.d[0], curve.points.d[-1]
+        check_sizes({"shards": shards})
+        curve = self.curve(operator, axis, dtype, flags, near=max(1, near // shards), **fixed)
+        first, last = curve.points.d[0] * shards, curve.points.d[-1] * shards
         if not first <= near <= last:
             raise MapLookupError(
                 f"the map '{self.name}' holds {axis} from {first} to {last} on "
@@ -199,7 +213,7 @@ class CliffMap(Framed):
                 operator, {**curve.fixed, axis: near}, curve.dtype, curve.flags,
             )  # fmt: skip
         return choose(
-            of_curve(curve), near,
+            of_curve(curve, shards), near,
             below=below, above=above, window=window, count=count, safe_only=safe_only,
         )  # fmt: skip
 
@@ -223,14 +237,17 @@ class CliffMap(Framed):
             )  # fmt: skip
         return choose(judged, near, **limits)
 
-    def judge_jointly(self, uses: Sequence[Use]) -> list[Candidate]:
-        """Every size that all uses can be looked up at, judged on the weighted sum."""
+    def judge_jointly(
+        self, uses: Sequence[Use], first: int = 1, last: int = MAX_DIM
+    ) -> list[Candidate]:
+        """Every size from ``first`` to ``last`` that all uses can be looked up at, judged on the
+        weighted sum beside all others."""
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
         curves = [self._nearest(use) for use in uses]
-        first = max(curve.points.d[0] for curve in curves)
-        last = min(curve.points.d[-1] for curve in curves)
-        sizes = sorted({d for c in curves for d in c.points.d if first <= d <= last})
+        held = [[d * u.shards for d in c.points.d] for c, u in zip(curves, uses, strict=True)]
+        lowest, highest = max(dims[0] for dims in held), min(dims[-1] for dims in held)
+        sizes = sorted({d for dims in held for d in dims if lowest <= d <= highest})
         known = [(d, *total) for d in sizes if (total := self._total(uses, d)) is not None]
         if not known:
             use = uses[0]
@@ -240,10 +257,14 @@ class CliffMap(Framed):
             )  # fmt: skip
         d, latency, error = (list(column) for column in zip(*known, strict=True))
         tolerance = min(curve.tolerance for curve in curves)
-        each = [(curve.settled_among(d), curve.foretells) for curve in curves]
+        each = [
+            (curve.settled_among([size // use.shards for size in d]), curve.foretells)
+            for curve, use in zip(curves, uses, strict=True)
+        ]
         settled = settled_of_sum(d, latency, each, tolerance)
         names = " + ".join(dict.fromkeys(curve.identity for curve in curves))
-        return of_sums(d, latency, known_errors(error), tolerance, settled, names, self.by_rules)
+        found = of_sums(d, latency, known_errors(error), tolerance, settled, names)
+        return [one for one in found if first <= one.d <= last]
 
     def _nearest(self, use: Use) -> Curve:
         fixed = complete_dims(use.operator, use.fixed)
@@ -256,8 +277,11 @@ class CliffMap(Framed):
         """(summed latency, its relative standard error) at a size; None where one is unknown."""
         total = variance = 0.0
         for use in uses:
+            if d % use.shards:
+                return None
+            dims = {**use.dims, use.axis: d // use.shards}
             try:
-                found = self.latency(use.operator, {**use.dims, use.axis: d}, use.dtype, use.flags)
+                found = self.latency(use.operator, dims, use.dtype, use.flags)
             except MapLookupError:
                 return None
             share = use.weight * found.latency_us

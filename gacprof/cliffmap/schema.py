@@ -46,7 +46,7 @@ class Device(_Strict):
 class Provenance(_Strict):
     """How the map came about. A measured map names its stack; a published one its source."""
 
-    kind: Literal["measured", "published", "rules"]
+    kind: Literal["measured", "published"]
     created: str
     source: str = ""
     citation: str = ""
@@ -235,41 +235,8 @@ class Coverage(_Strict):
         return d <= self.settled and d not in self.unsettled
 
 
-class Edge(_Strict):
-    """After this dim a wave of tiles may end: the next costs at most the share ``at_most`` more."""
-
-    after: Size
-    tile: str
-    at_most: Fraction
-
-
-class RuleNote(_Strict):
-    """A rule that a curve of a map by rules follows, where it is from and how it is known.
-
-    ``tier`` is the tier that it explains, None for one that says what the tiers leave open, such
-    as what steps may cost at ``edges``. ``relative`` is the tier's published cost beside the best
-    one on the same architecture, None where only the order is known.
-    """
-
-    tier: Annotated[int | None, Field(ge=1)] = None
-    says: str
-    source: str
-    basis: Literal["binary", "code", "document", "thread", "published", "expected"]
-    relative: float | None = None
-    edges: list[Edge] = Field(default_factory=list)
-
-
-BASIS = "by rules, not measured"
-"""What every answer of a map by rules says."""
-BY_RULES = "rules"
-"""The ``timer`` of a curve that nobody timed."""
-
-
 class Curve(_Strict, Framed):
     """One axis of one operator, everything else held fixed.
-
-    On a map by rules (``timer`` is ``rules``) no latency is known: the columns of latencies hold
-    the number of each dim's tier, 1 for the best, penalties count tiers, and ``rules`` say why.
 
     ``floor`` is the relative difference of two neighbours up to which nothing is called a cliff:
     what errors can feign at any of the curve's edges, or what was assumed where there are none.
@@ -290,7 +257,6 @@ class Curve(_Strict, Framed):
     period: Period | None = None
     tiers: list[Tier] = Field(default_factory=list)
     cliffs: list[Cliff] = Field(default_factory=list)
-    rules: list[RuleNote] = Field(default_factory=list)
     frontier: list[int] = Field(default_factory=list)
     safe: list[int] = Field(default_factory=list)
     misaligned: list[int] = Field(default_factory=list)
@@ -330,9 +296,7 @@ class Curve(_Strict, Framed):
 
     def settled_among(self, sizes: Sequence[int]) -> list[bool]:
         """Which of these sizes, ascending, are settled where only they are compared. One that was
-        not measured is as the next one that was. Rules know what follows whatever was asked."""
-        if self.by_rules:
-            return [self.coverage.settles(d) for d in sizes]
+        not measured is as the next one that was."""
         latency = dict(zip(self.points.d, self.points.median_us, strict=True))
         known = [d for d in sizes if d in latency]
         us = [latency[d] for d in known]
@@ -341,32 +305,23 @@ class Curve(_Strict, Framed):
 
     @property
     def foretells(self) -> bool:
-        """Whether it is known what larger dims cost: by a period, or by rules."""
-        return self.by_rules or self.period is not None
+        """Whether it is known what larger dims cost: by a period."""
+        return self.period is not None
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:
         p = self.points
         names = ("latency_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
         columns = (p.median_us, p.low_us, p.high_us, p.count, p.penalty_low, p.penalty_high)
         for d, verdict, *numbers in zip(p.d, self.verdicts, *columns, strict=True):
-            told = dict(zip(names, numbers, strict=True))
-            if self.by_rules:
-                told = {"tier": int(numbers[0])}
             yield {
                 self.axis: d,
-                **told,
+                **dict(zip(names, numbers, strict=True)),
                 "verdict": verdict,
                 "on_frontier": d in self.frontier,
-                **({"basis": BASIS} if self.by_rules else {}),
             }
 
     def frame_title(self) -> str:
         return self.identity
-
-    @property
-    def by_rules(self) -> bool:
-        """Whether tiers by rules stand in the place of latencies."""
-        return self.timer == BY_RULES
 
     @property
     def verdicts(self) -> list[Verdict]:

@@ -105,9 +105,18 @@ def _reason(text: str, error: ValidationError) -> str:
     if schema is None:
         return f"its 'schema' is missing (a map says \"{SCHEMA}\")"
     if schema == SCHEMA:
+        if _is_of_rules(data):
+            stack, device = data["provenance"].get("stack") or {}, data.get("device") or {}
+            return (
+                "it is by rules, of an earlier gacprof that wrote them as a map; make it anew: "
+                f"gacprof map rules --gpu '{device.get('name', 'GPU')}' --torch "
+                f"{stack.get('torch', 'RELEASE')} --out FILE"
+            )
         first = error.errors()[0]
         return f"{_place(first['loc'], data)}: {first['msg'].removeprefix('Value error, ')}"
     (family, own), (other, _, version) = SCHEMA.split("/"), str(schema).rpartition("/")
+    if schema == "gacprof.rules/1":
+        return "it is by rules, a rule table of tiers: it knows no latency, which this needs"
     if other != family or not version.isdigit():
         return f"its schema is {schema!r}, not {SCHEMA}"
     if int(version) > int(own):
@@ -116,6 +125,11 @@ def _reason(text: str, error: ValidationError) -> str:
         f"it is {schema}, of an earlier gacprof that did not measure in blocks; make it "
         "anew (gacprof sweep … --out RUN, then gacprof map build RUN)"
     )
+
+
+def _is_of_rules(data: Any) -> bool:
+    provenance = data.get("provenance")
+    return isinstance(provenance, dict) and provenance.get("kind") == "rules"
 
 
 def _place(loc: tuple[int | str, ...], data: Any) -> str:

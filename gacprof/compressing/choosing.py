@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.cliffmap import CliffMap, candidates
+from gacprof.cliffmap import candidates
 from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import CompressionError, PlanError
 from gacprof.diagnosing.latency_profile import LEAST_REACH
 from gacprof.diagnosing.predict import Predictor, is_number
+from gacprof.diagnosing.sources import by_rules_instead, open_source
 from gacprof.planning import Constraints, Plan, PlanRequest
 from gacprof.planning.make import make_plan
 from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE
@@ -56,7 +58,7 @@ def weighted(
 
 def choose(
     inventory: Inventory,
-    cliff_map: CliffMap,
+    cliff_map: SizeSource,
     request: CompressRequest,
     *,
     budget_parameters: int,
@@ -104,10 +106,14 @@ def choose(
     return plan
 
 
-def how_to_measure(cliff_map: CliffMap, inventory: Inventory, counts: Iterable[int]) -> str:
-    """The sweep that fills the map for these sizes at these token counts; or why none would."""
-    if cliff_map.too_noisy:
-        return f"it is too noisy to judge by ({cliff_map.too_noisy})"
+def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable[int]) -> str:
+    """What answers for these sizes at these token counts: the rules of the same GPU, or the sweep
+    that fills the map; or why none would."""
+    view = Predictor(cliff_map, inventory, dict.fromkeys(counts, 1.0)).view
+    if view.noisy:
+        return next(note for note in view.notes if "noisy" in note)
+    if instead := by_rules_instead(cliff_map):
+        return instead
     sizes = [dim.size for dim in inventory.dims]
     tokens = ",".join(str(count) for count in counts)
     if all(dim.kind == "rank" for dim in inventory.dims):
@@ -131,7 +137,7 @@ def align(
     dims: Sequence[int],
     scores: Sequence[Score],
     costs: Sequence[int | Shape],
-    cliff_map: CliffMap | str | Path,
+    cliff_map: SizeSource | str | Path,
     budget: int | None = None,
     *,
     uses: Sequence[Sequence[Use]] | None = None,
@@ -159,7 +165,7 @@ def align(
     :class:`SolverError` naming the nearest budget where none fits.
     """
     _check(dims, scores, costs, uses, most)
-    loaded = CliffMap.load(cliff_map)
+    loaded = open_source(cliff_map)
     units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
     known: dict[str, list[Candidate]] = {}
     offered = []
@@ -167,7 +173,7 @@ def align(
         where: Any = uses[i] if uses is not None else costs[i]
         key = repr(where)
         if key not in known:
-            known[key] = _judged(where, loaded, tokens, dtype)
+            known[key] = _judged(where, loaded, tokens, dtype, _reach(dims, window))
         allowed = [c for c in known[key] if most is None or c.d <= most[i]]
         found = _offered(allowed, wish, scores[i], window)
         if not found:
@@ -226,18 +232,26 @@ def _check(
 
 def _judged(
     where: Where,
-    cliff_map: CliffMap,
+    cliff_map: SizeSource,
     tokens: Mapping[int, float] | Sequence[int] | None,
     dtype: str | None,
+    within: tuple[int, int],
 ) -> list[Candidate]:
-    """Every measured dim of a rank or of a width's uses, with its verdict."""
-    from gacprof.cliffmap.ranks import safe_ranks
+    """Every known dim ``within`` these of a rank or of a width's uses, with its verdict."""
+    from gacprof.diagnosing.ranks import safe_ranks
 
     if len(where) == 2 and all(is_number(size, int) for size in where):  # a shape
         return safe_ranks(where, cliff_map, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
     uses: Iterable[Use] = where  # type: ignore[assignment]
     given = [use if dtype is None else replace(use, dtype=dtype) for use in uses]
-    return [c for c in cliff_map.judge_jointly(given) if c.safe]
+    return [c for c in cliff_map.judge_jointly(given, *within) if c.safe]
+
+
+def _reach(dims: Sequence[int], window: float) -> tuple[int, int]:
+    """The first and the last size that any of the wishes may become."""
+    reach = [max(4 * LEAST_REACH, round(wish * window)) for wish in dims]
+    low = min(wish - far for wish, far in zip(dims, reach, strict=True))
+    return max(1, low), max(wish + far for wish, far in zip(dims, reach, strict=True))
 
 
 def _offered(allowed: Sequence[Candidate], wish: int, score: Score, window: float) -> list[int]:

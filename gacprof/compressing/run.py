@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import tensors_of
-from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.source import SizeSource
 from gacprof.compressing.calibration import LENGTH, WINDOWS, calibration_of
 from gacprof.compressing.choosing import choose, only, weighted
 from gacprof.compressing.factoring import Factoring
@@ -37,6 +37,7 @@ from gacprof.core.errors import CompressionError
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
 from gacprof.diagnosing.predict import Tokens
+from gacprof.diagnosing.sources import open_source
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.request import WINDOW
@@ -56,7 +57,7 @@ def compress(
     *,
     method: str,
     ratio: float,
-    cliff_map: CliffMap | str | Path | None = None,
+    cliff_map: SizeSource | str | Path | None = None,
     round_to: int | None = None,
     objective: str = "energy",
     score: str | None = None,
@@ -96,9 +97,13 @@ def compress(
         length, dict(options or {}), preset,
     )  # fmt: skip
     if cliff_map is not None and round_to is not None:
-        raise CompressionError("a map says which sizes are good: give it or round_to, not both")
+        raise CompressionError(
+            "a map or rules say which sizes are good: give these or round_to, not both"
+        )
     if preset is not None and cliff_map is None:
-        raise CompressionError("an engine's preset chooses among sizes of a map: give --map too")
+        raise CompressionError(
+            "an engine's preset chooses among good sizes: give --map or --gpu too"
+        )
     if latency_limit_us is not None and cliff_map is None:
         raise CompressionError("a limit on latency needs a map, which predicts it")
     out = Path(out)
@@ -110,7 +115,7 @@ def compress(
     _refuse_all_but_dense(inventory)
     if lies_in(out, inventory):
         raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
-    loaded = None if cliff_map is None else CliffMap.load(cliff_map)
+    loaded = None if cliff_map is None else open_source(cliff_map)
     calibration = None
     if calib is not None:
         calibration = calibration_of(
@@ -179,7 +184,7 @@ def _score(method: LowRank | TaylorPruning, request: CompressRequest) -> tuple[s
 def _finish(
     family: Family,
     request: CompressRequest,
-    cliff_map: CliffMap | None,
+    cliff_map: SizeSource | None,
     out: Path,
     key: str,
     work: Work,
@@ -221,7 +226,9 @@ def _finish(
     return result
 
 
-def _planned(family: Family, request: CompressRequest, cliff_map: CliffMap, wish: NewSizes) -> Plan:
+def _planned(
+    family: Family, request: CompressRequest, cliff_map: SizeSource, wish: NewSizes
+) -> Plan:
     path = f"{family.reader.inventory.path} at the method's own sizes"
     wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
     rest = family.reader.inventory.parameters - family.parameters

@@ -139,7 +139,7 @@ def _next(inventory: Inventory, name: str, multiple: int) -> int:
 
 def holds(predictor: Predictor, judged: Sequence[Dim]) -> bool:
     """Whether the map has the curves that these dims are judged on."""
-    return all(predictor.measured_sizes(dim, dim.size, dim.size) for dim in judged)
+    return all(predictor.sizes(dim, dim.size, dim.size) for dim in judged)
 
 
 def _rounded_up(size: int, multiple: int) -> int:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.schema import BASIS
+from gacprof.cliffmap.source import SizeCost, SizeSource
 from gacprof.core.tasks import no_collection
 from gacprof.diagnosing.companions import (
     Sizes,
@@ -29,11 +28,12 @@ from gacprof.diagnosing.findings import (
     Diagnosis,
     DimFinding,
     WeightFinding,
-    by_rules,
     highest_penalty,
 )
+from gacprof.diagnosing.fixed import fixed_findings, head_findings, sides_of
 from gacprof.diagnosing.latency_profile import around, latency_profile
 from gacprof.diagnosing.predict import Estimate, Predictor, Tokens
+from gacprof.diagnosing.sources import by_rules_instead, open_source
 
 if TYPE_CHECKING:
     import torch
@@ -45,42 +45,35 @@ WINDOW = 0.25
 @no_collection()
 def diagnose(
     checkpoint: str | Path | Inventory | torch.nn.Module,
-    cliff_map: CliffMap | str | Path,
+    source: SizeSource | str | Path,
     *,
     tokens: Tokens | None = None,
     dtype: str | None = None,
+    tp: int = 1,
 ) -> Diagnosis:
-    """Judge a checkpoint's dims by a map. Reads headers only; imports no torch.
+    """Judge a checkpoint's dims by a map, or by the rules of a GPU
+    (:func:`gacprof.rule_table`). Reads headers only; imports no torch.
 
     ``checkpoint`` is a path, a hub id, an inventory, or a model in memory. ``tokens`` are counts,
     or maps counts to weights; by default those that the map measured this model at, else one
-    decode step and one prefill of 1024.
+    decode step and one prefill of 1024. Sizes are judged as one of ``tp`` ranks holds them.
     Raises :class:`CheckpointError`, :class:`MapError` or :class:`PlanError`.
     """
-    cliff_map = CliffMap.load(cliff_map)
+    source = open_source(source)
     inventory = inventory_for(checkpoint)
-    predictor = Predictor(cliff_map, inventory, tokens, dtype)
+    predictor = Predictor(source, inventory, tokens, dtype, tp)
     dims = _judge_dims(predictor)
-    weights = tuple(_judge_weights(predictor, dims))
-    notes = [*inventory.notes]
-    if predictor.dtype_note:
-        notes.append(predictor.dtype_note)
-    if cliff_map.too_noisy:
-        notes.append(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
-    if cliff_map.file.unmeasured:
-        notes.append(
-            f"the map is incomplete: {len(cliff_map.file.unmeasured)} curves of its suite were not "
-            "measured; go on with that sweep (gacprof sweep --resume --out FOLDER) and build again"
-        )
-    heads = list(_misaligned_heads(inventory, cliff_map, predictor.dtype))
-    tokens_note, ruled = predictor.tokens_note, cliff_map.by_rules
-    notes += _remarks(dims.values(), weights, tokens_note, not heads, ruled) + heads
-    found = Diagnosis(
-        inventory.path, inventory.layout, cliff_map.name, cliff_map.environment.name,
-        predictor.dtype, predictor.tokens, predictor.tolerance, inventory.parameters, weights,
-        tuple(dims.values()), tuple(notes),
+    fixed = {finding.name: finding for finding in fixed_findings(predictor)}
+    weights = tuple(_judge_weights(predictor, dims, fixed))
+    heads = list(head_findings(predictor))
+    found = (*dims.values(), *(f for f in fixed.values() if f.verdict == "misaligned"), *heads)
+    notes = [*inventory.notes, *predictor.view.notes]
+    notes += _remarks(predictor, found, weights)
+    return Diagnosis(
+        inventory.path, inventory.layout, source.name, source.environment.name,
+        predictor.dtype, dict(predictor.tokens), predictor.tolerance, inventory.parameters,
+        weights, found, tuple(notes), source.basis, tp,
     )  # fmt: skip
-    return by_rules(found, BASIS) if cliff_map.by_rules else found
 
 
 def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
@@ -210,24 +203,28 @@ def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
         advice=profile.missing or "the map holds no larger size to compare it with",
     )  # fmt: skip
     # A size that nothing larger was measured beside cannot be judged.
-    if not here or not best or (here.penalty_high is None and dim.size == max(profile.costs)):
+    alone = here and here.verdict == "undecided" and here.tier is None
+    if not here or (alone and here.penalty_high is None and dim.size == max(profile.costs)):
         return finding
-    best = here if here.verdict == "safe" else best
+    best = here if here.verdict == "safe" or best is None else best
     return replace(
         finding, verdict=here.verdict, penalty=here.penalty, best_size=best.size,
         best_latency_us=best.latency_us, tier=predictor.mechanism(dim), scaled=profile.scaled,
-        penalty_low=here.penalty_low, penalty_high=here.penalty_high,
-        advice=_advice(dim, here.verdict, best.size, here.penalty_high),
+        penalty_low=here.penalty_low, penalty_high=here.penalty_high, relative=here.relative,
+        advice=_advice(dim, here, best.size),
     )  # fmt: skip
 
 
-def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
-    if verdict == "safe":
+def _advice(dim: Dim, here: SizeCost, best_size: int) -> str:
+    if here.verdict == "safe":
         return "keep"
-    if verdict == "undecided":
-        if high is None:
+    if here.verdict == "undecided":
+        if here.why:
+            return f"keep: {here.why}"
+        if here.penalty_high is None:
             return "keep: too little above it was measured to tell"
-        return f"keep: it may cost up to {high:.1%}, a quieter or longer sweep would tell"
+        high = f"{here.penalty_high:.1%}"
+        return f"keep: it may cost up to {high}, a quieter or longer sweep would tell"
     if dim.padding == "refused":
         return f"cannot be padded: {dim.why}"
     if best_size == dim.size:
@@ -237,7 +234,9 @@ def _advice(dim: Dim, verdict: str, best_size: int, high: float | None) -> str:
     return f"pad to {best_size}"
 
 
-def _judge_weights(predictor: Predictor, dims: Mapping[str, DimFinding]) -> Iterator[WeightFinding]:
+def _judge_weights(
+    predictor: Predictor, dims: Mapping[str, DimFinding], fixed: Mapping[str, DimFinding]
+) -> Iterator[WeightFinding]:
     """The finding on every weight with products. Equal ones are judged once."""
     known: dict[object, tuple[Any, ...]] = {}
     for module in predictor.inventory.modules:
@@ -245,9 +244,11 @@ def _judge_weights(predictor: Predictor, dims: Mapping[str, DimFinding]) -> Iter
             continue
         sizes = tuple((gemm.N, gemm.K, gemm.bias) for gemm in module.gemms)
         own = tuple((dims[name].size, dims[name].verdict) for name in module.dims)
-        if (sizes, own) not in known:
-            known[sizes, own] = _judged(predictor.gemms(module.gemms), sizes, own)
-        products, latency_us, aligned, verdict, missing = known[sizes, own]
+        sides = tuple(v.verdict for g in module.gemms for v in sides_of(g, fixed))
+        key = sizes, own, sides, tuple(predictor.ranks.key(gemm) for gemm in module.gemms)
+        if key not in known:
+            known[key] = _judged(predictor.gemms(module.gemms), sizes, own, sides)
+        products, latency_us, aligned, verdict, missing = known[key]
         yield WeightFinding(
             module.name, module.role, module.layer, module.kind, module.dtype, products,
             latency_us, module.dims, aligned, verdict, missing,
@@ -255,14 +256,20 @@ def _judge_weights(predictor: Predictor, dims: Mapping[str, DimFinding]) -> Iter
 
 
 def _judged(
-    total: Estimate, sizes: Sequence[tuple[int, int, bool]], own: Sequence[tuple[int, str]]
+    total: Estimate,
+    sizes: Sequence[tuple[int, int, bool]],
+    own: Sequence[tuple[int, str]],
+    sides: Sequence[str],
 ) -> tuple[Any, ...]:
     """What a finding says of products of these ``sizes`` (N, K, bias), which take ``total``, where
-    their dims have a size and a verdict each."""
+    their dims have a size and a verdict each, and the ``sides`` that no dim feeds a verdict."""
     verdicts = {verdict for _, verdict in own}
     verdict = next((v for v in ("misaligned", "unknown", "undecided") if v in verdicts), "safe")
-    if not own:  # nothing adjustable: the time is known or it is not
-        verdict = "unknown" if total.latency_us is None else "fixed"
+    if not own:  # nothing adjustable: it is told where it surely loses time, else not judged
+        verdict = "unknown" if total.latency_us is None and not sides else "fixed"
+        verdict = "safe" if sides and set(sides) == {"safe"} else verdict
+    if "misaligned" in sides:
+        verdict = "misaligned"
     stored = [size for n, k, _ in sizes for size in (n, k)] + [size for size, _ in own]
     aligned = all(size % 8 == 0 for size in stored)
     products = tuple(f"{n}×{k}" for n, k, _ in sizes)
@@ -270,19 +277,15 @@ def _judged(
 
 
 def _remarks(
-    dims: Collection[DimFinding],
-    weights: Sequence[WeightFinding],
-    tokens_note: str,
-    blameless: bool,
-    by_rules: bool,
+    predictor: Predictor, dims: Collection[DimFinding], weights: Sequence[WeightFinding]
 ) -> list[str]:
-    """What a user should know besides the numbers. ``blameless``: no head_dim is misaligned;
-    ``by_rules``: the map was not measured."""
+    """What a user should know besides the numbers."""
+    source = predictor.source
     judged = [d for d in dims if d.verdict != "unknown"]
     remarks = []
     if judged and all(d.verdict == "safe" for d in judged):
-        remarks.append(_all_safe(judged, blameless and len(judged) == len(dims), by_rules))
-    undecided = [d for d in judged if d.verdict == "undecided"]
+        remarks.append(_all_safe(judged, len(judged) == len(dims), source.basis))
+    undecided = [d for d in judged if d.verdict == "undecided" and d.tolerance]
     if undecided:
         bound = highest_penalty(undecided)
         most = "" if bound is None else f", none is off by more than {bound:.1%}"
@@ -298,47 +301,26 @@ def _remarks(
             "of 8 does not make a dim safe"
         )
     if any(w.verdict == "unknown" for w in weights):
-        remarks.append(
-            tokens_note
-            or "some weights are unknown to this map: "
-            "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
-        )
+        remarks.append(predictor.tokens_note or f"some weights are unknown: {_what_knows(source)}")
     return remarks
 
 
-def _misaligned_heads(inventory: Inventory, cliff_map: CliffMap, dtype: str) -> Iterator[str]:
-    """Head sizes that the map's curves of attention call misaligned. No zeros can be added to one
-    without code that scales the queries anew, so that it is no dim of the plan."""
-    for heads, kv_heads, head_dim in sorted(
-        {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
-    ):
-        curves = cliff_map.select("attention", "head_dim", dtype, heads=heads, kv_heads=kv_heads)
-        for curve in curves:
-            place = curve.points.place(head_dim)
-            if place is None or head_dim not in curve.misaligned:
-                continue
-            if curve.by_rules:
-                yield f"attention's head_dim of {head_dim} is no size of tier 1 ({curve.shape})"
-                continue
-            low, high = curve.points.penalty_low[place], curve.points.penalty_high[place]
-            upper = "" if high is None else f" to {high:.1%}"
-            yield (
-                f"attention loses {low:.1%}{upper} to its head_dim of {head_dim} ({curve.shape}): "
-                "a realigned checkpoint cannot change that; 'gacprof explain MAP --op attention "
-                f"--d {head_dim}' tells why"
-            )
+def _what_knows(source: SizeSource) -> str:
+    sweep = "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
+    instead = by_rules_instead(source)
+    return f"{instead}; on the GPU itself, {sweep}" if instead else sweep
 
 
-def _all_safe(judged: Sequence[DimFinding], blameless: bool, by_rules: bool) -> str:
+def _all_safe(judged: Sequence[DimFinding], everything: bool, basis: str) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
-    if by_rules:  # no time is known
-        return "every dim that can be changed and that the map knows is of the best tier"
+    if basis:  # no time is known
+        return f"every dim that can be changed and that is known is of the best tier, {basis}"
     most = max(d.tolerance for d in judged)
     safe = (
         "every dim that can be changed and that the map knows is safe, none loses more than "
         f"{most:.0%}"
     )
-    if not blameless:
+    if not everything:
         return safe
     return (
         f"{safe}: if this model is slow, they are not why (two small products in place of one, "

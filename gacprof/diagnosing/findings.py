@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gacprof.core.files import Record
@@ -18,7 +18,8 @@ class DimFinding:
     ``verdict`` is ``safe`` or ``misaligned`` where the penalty's interval lies below or above
     ``tolerance``, ``undecided`` where it holds it (``penalty_high`` is None where nothing larger
     was measured), ``unknown`` where the map has no latency. Latencies are µs over the workload,
-    in all GEMMs that the dim feeds.
+    in all GEMMs that the dim feeds. ``relative`` is what was published of such a tier's time
+    beside the best one. A ``fixed`` size is one that no plan changes.
     """
 
     name: str
@@ -39,6 +40,7 @@ class DimFinding:
     scaled: bool = False
     penalty_low: float | None = None
     penalty_high: float | None = None
+    relative: float | None = None
 
     @property
     def lost_us(self) -> float:
@@ -84,6 +86,7 @@ class Diagnosis(Framed, Record):
     notes: tuple[str, ...]
     basis: str = ""
     """``by rules, not measured`` where that is so: there are verdicts then and no times."""
+    tp: int = 1
 
     def __repr__(self) -> str:
         return (
@@ -107,6 +110,11 @@ class Diagnosis(Framed, Record):
     def misaligned(self) -> int:
         """Weights with a dim whose measured penalty is above the tolerance."""
         return self._counts["misaligned"]
+
+    @property
+    def findings(self) -> tuple[DimFinding, ...]:
+        """The sizes that surely lose time, whether or not a plan can change them."""
+        return tuple(dim for dim in self.dims if dim.verdict == "misaligned")
 
     @property
     def unknown(self) -> int:
@@ -177,24 +185,12 @@ class Diagnosis(Framed, Record):
             "dims": list(self.frame_rows()),
         }
         del data["parameters"]  # is among the totals
+        if self.tp == 1:
+            del data["tp"]
         parts = {name: data.pop(name) for name in ("weights", "dims", "notes", "basis")}
         if not self.basis:
             del parts["basis"]
         return {"schema": "gacprof.diagnosis/1", **data, "totals": self.totals(), **parts}
-
-
-def by_rules(found: Diagnosis, basis: str) -> Diagnosis:
-    """The same verdicts and advice without a time or a penalty: tiers are neither."""
-    untimed: dict[str, Any] = dict.fromkeys(
-        ("penalty", "penalty_low", "penalty_high", "latency_us", "best_latency_us")
-    )
-    return replace(
-        found,
-        basis=basis,
-        dims=tuple(replace(dim, **untimed) for dim in found.dims),
-        weights=tuple(replace(weight, latency_us=None) for weight in found.weights),
-        notes=(f"{basis}: a misaligned size is of a worse tier than a larger one", *found.notes),
-    )
 
 
 def highest_penalty(dims: Sequence[DimFinding]) -> float | None:

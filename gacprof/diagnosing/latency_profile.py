@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
-from typing import NamedTuple
 
 from gacprof.checkpoint.inventory import Dim
-from gacprof.cliffmap.judge import Verdict, judge
+from gacprof.cliffmap.source import SizeCost
 from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.predict import Predictor
-
-
-@dataclass(frozen=True)
-class SizeCost:
-    """What one size costs: µs over the workload, in all GEMMs that the dim feeds.
-
-    The penalty is that over the fastest size at least as large; ``penalty_high`` is None where
-    nothing larger settles it: the size is not safe then.
-    """
-
-    size: int
-    latency_us: float
-    penalty: float
-    penalty_low: float
-    penalty_high: float | None
-    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -55,13 +37,17 @@ class LatencyProfile:
             return True
         if self.noisy or cost.penalty_high is None or now not in self.costs:
             return False
-        return cost.penalty <= self.tolerance
+        return cost.penalty is not None and cost.penalty <= self.tolerance
 
     def best_padding(self, size: int) -> SizeCost | None:
-        """The fastest size ≥ ``size``; the smallest within the tolerance of it."""
+        """The fastest size ≥ ``size``; the smallest within the tolerance of it. Where no time is
+        known, the smallest safe one."""
         above = [cost for cost in self.costs.values() if cost.size >= size]
-        fastest = min((cost.latency_us for cost in above), default=inf)
-        return next((c for c in above if c.latency_us <= fastest * (1 + self.tolerance)), None)
+        times = [cost.latency_us for cost in above if cost.latency_us is not None]
+        if not times:
+            return next((cost for cost in above if cost.verdict == "safe"), None)
+        limit = min(times) * (1 + self.tolerance)
+        return next(c for c in above if c.latency_us is not None and c.latency_us <= limit)
 
 
 LEAST_REACH = 32
@@ -82,10 +68,9 @@ def latency_profile(
 ) -> LatencyProfile:
     """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
 
-    Sizes are those that were measured (:meth:`Predictor.measured_sizes`). Ones beyond ``high``
-    or :attr:`Dim.most` still count for the penalty, so that the last sizes are not called safe
-    for want of a neighbour. ``dim.dense_size`` has no say: a size is no better served for having
-    been larger once.
+    Sizes are those that the source has on offer (:meth:`Predictor.sizes`); it compares them with
+    larger ones, whether or not these are within ``high`` or :attr:`Dim.most`. ``dim.dense_size``
+    has no say: a size is no better served for having been larger once.
     """
     key = predictor.shape_of(dim), low, high, *sorted(also)
     return predictor.once(key, lambda: _profile(predictor, dim, low, high, also))
@@ -95,55 +80,9 @@ def _profile(
     predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int]
 ) -> LatencyProfile:
     high = min(high, dim.most or MAX_DIM)
-    measured = predictor.measured_sizes(dim, 1, MAX_DIM)
-    sizes = sorted({dim.size, *measured, *also})
-    table = _table(predictor, dim) if sizes == measured else _judged(predictor, dim, sizes)
     least = min(low, dim.size, *also)
-    within = [row for row in table if row.size >= least]
-    costs = {row.size: row.cost for row in within if row.cost and row.size <= high}
-    missing = next((row.missing for row in within if row.missing), "")
-    scaled = any(row.scaled for row in within)
+    answers = predictor.judge(dim, sorted({dim.size, *predictor.sizes(dim, least, high), *also}))
+    costs = {answer.size: answer.cost for answer in answers if answer.cost and answer.size <= high}
+    missing = next((answer.missing for answer in answers if answer.missing), "")
+    scaled = any(answer.scaled for answer in answers)
     return LatencyProfile(costs, predictor.tolerance, scaled, missing, predictor.noisy)
-
-
-class _Row(NamedTuple):
-    """One size: what it costs, or which product the map lacks."""
-
-    size: int
-    cost: SizeCost | None
-    scaled: bool
-    missing: str
-
-
-def _table(predictor: Predictor, dim: Dim) -> list[_Row]:
-    """All sizes that were measured on the dim's curves. A size is judged by the larger ones
-    alone, so dims of different sizes on the same curves share one table."""
-    key = "table", predictor.curves_like(dim), dim.most
-    return predictor.once(
-        key, lambda: _judged(predictor, dim, predictor.measured_sizes(dim, 1, MAX_DIM))
-    )
-
-
-def _judged(predictor: Predictor, dim: Dim, sizes: Sequence[int]) -> list[_Row]:
-    estimates = [predictor.dim(dim, size) for size in sizes]
-    known = [(s, e) for s, e in zip(sizes, estimates, strict=True) if e.latency_us is not None]
-    latencies = [e.latency_us for _, e in known if e.latency_us is not None]
-    settled = predictor.settled(dim, [size for size, _ in known], latencies)
-    sure = [size == dim.most or yes for (size, _), yes in zip(known, settled, strict=True)]
-    judged = judge(latencies, _errors([e.error for _, e in known]), predictor.tolerance, sure)
-    columns = (
-        [size for size, _ in known], latencies, judged.penalty.tolist(), judged.low.tolist(),
-        [p if isfinite(p) else None for p in judged.high.tolist()], judged.verdict,
-    )  # fmt: skip
-    costs = {row[0]: SizeCost(*row) for row in zip(*columns, strict=True)}
-    return [
-        _Row(size, costs.get(size), e.scaled, e.missing)
-        for size, e in zip(sizes, estimates, strict=True)
-    ]
-
-
-def _errors(errors: Sequence[float | None]) -> list[float] | None:
-    """None where the map gives none at all; infinite for a size that lacks one."""
-    if all(error is None for error in errors):
-        return None
-    return [inf if error is None else error for error in errors]

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.intersect import Intersection, check_different, intersect
-from gacprof.cliffmap.schema import BASIS, Curve
+from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 
@@ -89,14 +89,11 @@ def compare(
     """All curves that all maps have, or those of an ``operator`` and ``axis``. ``prices`` (USD an
     hour) are by map name or pattern (``h100*``).
 
-    Raises :class:`MapError` for fewer than two maps, one by rules, a price of no map, and no curve
+    Raises :class:`MapError` for fewer than two maps, a price of no map, and no curve
     in common.
     """
     check_different(maps, "a comparison")
     names = [m.name for m in maps]
-    for m in maps:
-        if m.by_rules:
-            raise MapError(f"the map '{m.name}' is {BASIS}: it has no latency to compare")
     priced = _priced(names, prices or {})
     by_map = [{c.identity: c for c in m.curves} for m in maps]
     common = [

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import torch
 
     from gacprof.checkpoint import Inventory
-    from gacprof.cliffmap import CliffMap
+    from gacprof.cliffmap.source import SizeSource
     from gacprof.core import Progress
     from gacprof.diagnosing.predict import Tokens
 
 
 def plan(
     checkpoint: str | Path | Inventory | torch.nn.Module,
-    cliff_map: CliffMap | str | Path,
+    cliff_map: SizeSource | str | Path,
     *,
     objective: str = "energy",
     budget: float | None = None,
@@ -44,15 +44,14 @@ def plan(
     """
     from gacprof.checkpoint import Inventory, scan
     from gacprof.checkpoint.tensors import ModelReader
-    from gacprof.cliffmap import CliffMap
+    from gacprof.diagnosing.sources import open_source
     from gacprof.planning.make import make_plan
 
     request = PlanRequest(
         objective, budget, budget_parameters, memory, tokens, dtype, window,
         constraints or Constraints(), scores, quality_floor, latency_limit_us, time_limit,
     )  # fmt: skip
-    cliff_map = CliffMap.load(cliff_map)
-    reader = None
+    source, reader = open_source(cliff_map), None
     if isinstance(checkpoint, Inventory):
         inventory = checkpoint
     elif isinstance(checkpoint, str | Path):
@@ -60,7 +59,7 @@ def plan(
     else:
         reader = ModelReader(checkpoint)
         inventory = reader.inventory
-    return make_plan(inventory, cliff_map, request, reader=reader, progress=progress)
+    return make_plan(inventory, source, request, reader=reader, progress=progress)
 
 
 __all__ = ["Constraints", "Plan", "PlanRequest", "plan"]

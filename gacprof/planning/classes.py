@@ -265,13 +265,16 @@ def _fused(
         ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
         bias = any(gemm.bias for gemm in module.gemms)
         dense = predictor.gemm(module.out_features, module.in_features, bias)
-        if len(ranks) > 1 or dense.latency_us is None or not required.allows_dense(module.name):
+        timed = dense.latency_us is not None
+        if len(ranks) > 1 or not required.allows_dense(module.name):
+            return []
+        if not timed and not predictor.served_well(module):
             return []
         rank = dim.dense_size or min(module.out_features, module.in_features)
-        if predictor.map.by_rules:  # of times it knows nothing: only what is less work is offered
-            offered = module.out_features * module.in_features <= untouched.cost
-        else:
+        if timed:
             offered = _no_slower(dense, predictor.dim(dim, dim.size), predictor.tolerance)
+        else:  # of times nothing is known: only what is less work is offered
+            offered = module.out_features * module.in_features <= untouched.cost
         return [
             Option(
                 max(rank, dim.size),

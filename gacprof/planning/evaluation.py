@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Dim, NewSizes
-from gacprof.cliffmap.schema import BASIS
 from gacprof.core.dtypes import of_merging
 from gacprof.diagnosing.companions import companions
 from gacprof.diagnosing.latency_profile import latency_profile
@@ -46,17 +45,18 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(problem, limits, changes)
     warnings = [*_warnings(problem, outcome), *problem.required.unmet, *problem.request.notes]
-    if after.latency_us is None:
+    if after.latency_us is None and not predictor.source.basis:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
-    made = Plan(
+    return Plan(
         checkpoint=inventory.path,
         fingerprint=inventory.fingerprint,
         layout=inventory.layout,
-        map=predictor.map.name,
-        device=predictor.map.environment.name,
+        map=predictor.source.name,
+        device=predictor.source.environment.name,
         objective=problem.goal.name,
         workload=Workload(tokens=predictor.tokens, dtype=predictor.dtype),
-        tolerance=predictor.tolerance,
+        tolerance=predictor.tolerance or None,
+        basis=predictor.source.basis,
         budget=budget,
         memory=memory,
         choices=choices,
@@ -66,19 +66,6 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         predicted_after_us=after.latency_us,
         energy_kept=_mean([c.energy_kept for c in choices]),
         warnings=warnings,
-    )
-    return _by_rules(made) if predictor.map.by_rules else made
-
-
-def _by_rules(made: Plan) -> Plan:
-    """The plan without a time or a penalty: tiers are neither."""
-    none = {"latency_before_us": None, "latency_after_us": None, "penalty_high": None}
-    changes = dict.fromkeys(("tolerance", "predicted_before_us", "predicted_after_us"))
-    choices = [choice.model_copy(update=none) for choice in made.choices]
-    warning = f"{BASIS}: sizes are judged by tiers, what they gain is not known"
-    warnings = [warning, *made.warnings]
-    return made.model_copy(
-        update={**changes, "basis": BASIS, "choices": choices, "warnings": warnings}
     )
 
 
@@ -141,7 +128,7 @@ def _choice(problem: Problem, group: DimClass, dim: Dim, chosen: Option | None) 
 
 def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
     predictor = problem.predictor
-    warnings = [predictor.dtype_note] if predictor.dtype_note else []
+    warnings = list(predictor.view.notes)
     refused = [d for d in problem.inventory.dims if not d.adjustable]
     if refused:
         warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
@@ -151,7 +138,8 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         first = "" if len(stuck) == 1 else "the first is "
         warnings.append(f"{count}, {first}{stuck[0].name}: {_why_stuck(problem, stuck[0])}")
     pairs = [(group, option) for group, option in outcome.pairs if option is not None]
-    blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None]
+    timed = not predictor.source.basis
+    blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None and timed]
     blind = [(g, o) for g, o in blind if o.size != g.untouched.size]
     if blind:
         group, option = blind[0]
@@ -168,7 +156,7 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         gain = f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower"
         warnings.append(
             f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
-            + ("no larger" if predictor.map.by_rules else gain)
+            + (gain if timed else "no larger")
             + f"; rounding them may move a logit by {_rounding(problem, fused):.1e} of the largest"
         )
     unsafe = [g for g, o in pairs if not o.safe and g.bounds.pin is not None]

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gacprof.checkpoint.inventory import ALIGNED, Inventory
 from gacprof.checkpoint.tensors import TensorReader
-from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import (
@@ -40,7 +40,7 @@ ROUNDS = 5
 
 def make_plan(
     inventory: Inventory,
-    cliff_map: CliffMap,
+    source: SizeSource,
     request: PlanRequest,
     *,
     reader: TensorReader | None = None,
@@ -56,7 +56,7 @@ def make_plan(
 
     Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
     """
-    problem = pose(inventory, cliff_map, request, reader=reader, kept=kept)
+    problem = pose(inventory, source, request, reader=reader, kept=kept)
     limits = problem.limits(request.least_kept)
     seconds = request.time_limit
     deadline = None if seconds is None else time.monotonic() + seconds

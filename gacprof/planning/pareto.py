@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.core.files import Record
@@ -72,7 +72,7 @@ class Pareto(Record, Framed):
 
 def pareto(
     inventory: Inventory,
-    cliff_map: CliffMap,
+    source: SizeSource,
     request: PlanRequest,
     *,
     budgets: int = BUDGETS,
@@ -91,12 +91,12 @@ def pareto(
         raise PlanError("ask for at least one budget, and for a grid of at least 2 by 2, or none")
     if request.has_budget:
         raise PlanError("a pareto goes over budgets of its own: give none")
-    if cliff_map.by_rules:
+    if source.basis:
         raise PlanError(
-            f"the map '{cliff_map.name}' is by rules and knows no latency, so there is no front: "
+            f"'{source.name}' is {source.basis} and knows no latency, so there is no front: "
             "'gacprof plan' makes a plan for one budget"
         )
-    problem = pose(inventory, cliff_map, request, all_spectra=True)
+    problem = pose(inventory, source, request, all_spectra=True)
     predictor, classes = problem.predictor, problem.classes()
     limits = problem.limits(request.quality_floor)
     evaluator = Evaluator(problem)
@@ -113,14 +113,14 @@ def pareto(
         raise PlanError("no budget leaves a plan that meets the quality floor or latency limit")
     return Pareto(
         inventory.path,
-        cliff_map.name,
-        cliff_map.environment.name,
+        source.name,
+        source.environment.name,
         predictor.dtype,
         request.objective,
         predictor.tokens,
         (*variants, *ours),
         _grid(problem, classes, limits, evaluator, grid, progress) if grid else None,
-        (predictor.dtype_note,) if predictor.dtype_note else (),
+        tuple(predictor.view.notes),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import TensorReader
-from gacprof.cliffmap import CliffMap
+from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.companions import Sizes
 from gacprof.diagnosing.predict import Predictor
@@ -86,7 +86,7 @@ class Problem:
 
 def pose(
     inventory: Inventory,
-    cliff_map: CliffMap,
+    source: SizeSource,
     request: PlanRequest,
     *,
     reader: TensorReader | None = None,
@@ -103,16 +103,17 @@ def pose(
     if not dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
     goal = objective(request.objective, request.scores)
-    if cliff_map.by_rules and (goal.name == "latency" or request.latency_limit_us is not None):
+    if source.basis and (goal.name == "latency" or request.latency_limit_us is not None):
         raise PlanError(
-            f"the map '{cliff_map.name}' is by rules and knows no latency: ask for the objective "
-            "pad, energy or gac, without a limit on latency"
+            f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
+            "energy or gac, without a limit on latency"
         )
-    predictor = Predictor(cliff_map, inventory, request.tokens, request.dtype)
+    required = requirements(inventory, request.constraints.preset)
+    tp = 1 if required.preset is None else required.preset.tp
+    predictor = Predictor(source, inventory, request.tokens, request.dtype, tp)
     free = [dim for dim in dims if dim.adjustable]
     if not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
-    required = requirements(inventory, request.constraints.preset)
     groups = grouped(free, request.constraints, required)
     unpinned = [dim.name for members, bounds in groups if bounds.pin is None for dim in members]
     check_scores(request.scores, [dim.name for dim in dims], unpinned)

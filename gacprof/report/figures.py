@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.detect import label
-from gacprof.cliffmap.schema import BASIS, Curve, Tier
+from gacprof.cliffmap.schema import Curve, Tier
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag
@@ -101,8 +101,7 @@ def staircase(
     """
     figure, (axes,) = new_figure(width, 4.6)
     draw_staircase(axes, curve, asked)
-    what = "tier" if curve.by_rules else "latency"
-    title(axes, f"{curve.operator}: {what} over {curve.axis}", _conditions(cliff_map, curve))
+    title(axes, f"{curve.operator}: latency over {curve.axis}", _conditions(cliff_map, curve))
     legend(axes)
     return figure
 
@@ -138,7 +137,7 @@ def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     """Draw one curve into existing axes."""
     first, last = View(curve, asked).shown
     within = [us for d, us in latencies(curve).items() if first <= d <= last]
-    factor, unit = (1.0, "") if curve.by_rules else latency_unit(within)
+    factor, unit = latency_unit(within)
     _draw_classes(axes, curve, factor)
     _draw_undecided(axes, curve, factor)
     _draw_frontier(axes, curve, factor, (first, last))
@@ -150,7 +149,7 @@ def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
             clip_on=False, zorder=6, label="in this model",
         )  # fmt: skip
     axes.set_xlabel(curve.axis, color=INK)
-    axes.set_ylabel(f"tier, {BASIS}" if curve.by_rules else f"latency [{unit}]", color=INK)
+    axes.set_ylabel(f"latency [{unit}]", color=INK)
     axes.set_ylim(0, HEADROOM * factor * max(within))
     right = 0.07 if last in curve.frontier else 0.02  # room for the last one's label
     axes.set_xlim(first - 0.02 * (last - first), last + right * (last - first))

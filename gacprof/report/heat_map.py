@@ -41,8 +41,6 @@ def heat_map(
     Raises :class:`ReportError` where less than half of the grid was measured: two curves that
     cross are no grid.
     """
-    if cliff_map.by_rules:
-        raise ReportError(f"the map '{cliff_map.name}' is by rules: it knows no penalty to draw")
     latency = _pairs(cliff_map, operator, axes, dtype, flags, fixed)
     across, up = sorted({x for x, _ in latency}), sorted({y for _, y in latency})
     if min(len(across), len(up)) < 2 or 2 * len(latency) < len(across) * len(up):

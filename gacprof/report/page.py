@@ -22,13 +22,14 @@ from gacprof.report.figures import View, staircase
 from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
-from gacprof.report.tables import constraints, latencies, to_html
+from gacprof.report.tables import constraints, latencies, rule_table, to_html
 from gacprof.report.wording import FILTERS, caption, point_words, summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gacprof.cliffmap.schema import Curve
+    from gacprof.rules.table import RuleTable
 
 MOST_CURVES = 6
 
@@ -61,6 +62,7 @@ class Contents:
 
     title: str
     cliff_map: CliffMap | None = None
+    rules: RuleTable | None = None
     example: CliffMap | None = None
     subject: str = ""
     diagnosis: Mapping[str, Any] | None = None
@@ -117,6 +119,7 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         choices=_alike(contents.plan["choices"], "dim", CHOICE_SHOWN) if contents.plan else [],
         bench_rows=workloads(contents.bench) if contents.bench else [],
         map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
+        tiers=to_html(rule_table(contents.rules)) if contents.rules else "",
         constraints=to_html(constraints(contents.cliff_map, curves)) if contents.cliff_map else "",
     )
     target = folder / "index.html"

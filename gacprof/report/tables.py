@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.detect import label
-from gacprof.cliffmap.schema import BASIS, Curve
+from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError
 from gacprof.core.files import Record
 from gacprof.core.formatting import percent
@@ -25,6 +25,8 @@ from gacprof.kernels import Kernel, attach
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from gacprof.rules.table import RuleTable
 
 
 Cell = str | int | float | None
@@ -197,24 +199,32 @@ TABLES: Mapping[str, Callable[[CliffMap, Sequence[Curve]], Table]] = {
 
 def map_table(cliff_map: CliffMap, name: str, curves: Sequence[Curve]) -> Table:
     """``constraints`` or ``classes`` of these curves. Raises :class:`ReportError` for another."""
-    if cliff_map.by_rules:
-        return _rules(cliff_map, curves)
     if name not in TABLES:
         raise ReportError(f"no table '{name}' (there are {', '.join(TABLES)})")
     return TABLES[name](cliff_map, curves)
 
 
-def _rules(cliff_map: CliffMap, curves: Sequence[Curve]) -> Table:
-    """A row a curve and rule, in the place of either table: costs are not known."""
+def rule_table(table: RuleTable) -> Table:
+    """A row a tier: costs are known only where they were published."""
     rows = tuple(
-        (curve.identity, rule.tier, rule.says, rule.relative, rule.basis, rule.source)
-        for curve in curves for rule in curve.rules if rule.tier is not None
+        (
+            tier.dtype, f"{tier.operator} {tier.axis}", tier.tier, tier.sizes, tier.mechanism,
+            tier.relative,
+        )
+        for tier in table.tiers
     )  # fmt: skip
     columns = (
-        Column("curve"), Column("tier", 0), Column("rule"), Column("published cost", 1),
-        Column("basis"), Column("source"),
+        Column("dtype"), Column("axis"), Column("tier", 0), Column("sizes"), Column("served by"),
+        Column("published cost ×", 1),
     )  # fmt: skip
-    return Table("", f"Tiers, {BASIS}: {_device(cliff_map)}", columns, rows, (BASIS,))
+    sources = dict.fromkeys(
+        f"{rule.says} [{rule.basis}: {rule.source}]"
+        for tier in table.tiers
+        for rule in (*tier.rules, *tier.doubts)
+    )
+    return Table(
+        "", f"Tiers, {table.basis}: {table.environment.name}", columns, rows, tuple(sources)
+    )
 
 
 def constraint_rows(curve: Curve) -> list[tuple[Cell, ...]]:

@@ -82,29 +82,51 @@ def serve(point: Point, target: Target) -> Served:
     """The tier of the worst of K and N."""
     d = point.dim
     _demand(point)
-    levels = _levels(target, point.dtype)
+    found = levels(target, point.dtype)
     worst = 0
     offset = int(point.flag.get("offset", 0))  # 0 is a multiple of all
     for name, size in (("K", d["K"]), ("N", d["N"]), ("offset", offset)):
-        at = next((i for i, level in enumerate(levels) if size % level.elements == 0), None)
+        at = _level(found, size)
         if at is None:
             raise RefusedError(
-                f"{name}={size} is no multiple of {levels[-1].elements}: no kernel serves it"
+                f"{name}={size} is no multiple of {found[-1].elements}: no kernel serves it"
             )
         worst = max(worst, at)
-    tier, mechanism, rules = worst + 1, levels[worst].mechanism, [levels[worst].rule]
+    tier, mechanism, rules = worst + 1, found[worst].mechanism, [found[worst].rule]
     doubts = []
     if d.get("M") == 1 and point.operator == "linear":
         doubts = [ONE_ROW]
     elif point.dtype in HALVES and target.arch in SIXTEEN:
         doubts = [SIXTEEN[target.arch]]
-    if _unsplit(point, target):
-        tier, mechanism = tier + len(levels), f"{mechanism}; K not split"
+    if point.operator == "linear" and _unsplit(target, point.dtype, d["M"], d["N"], d["K"]):
+        tier, mechanism = tier + len(found), f"{mechanism}; K not split"
         rules.append(SPLIT)
-    relative = _relative(point, target, worst)
+    relative = None
+    if point.operator == "linear":
+        relative = relative_cost(target, point.dtype, d["M"], d["N"], d["K"])
     if relative is not None:
         rules[0] = replace(rules[0], source=f"{rules[0].source}; cost: {PAPER}")
     return Served(tier, mechanism, tuple(rules), relative, tuple(doubts))
+
+
+def tier(target: Target, dtype: str, m: int, n: int, k: int) -> int | None:
+    """The tier that :func:`serve` gives ``y[m, n] = x[m, k] · Wᵀ``, without its reasons; None where
+    no kernel serves it.
+
+    Fewer rows than the type takes count as just enough: who serves such a type pads them. Raises
+    :class:`NoRuleError` for a type without rules.
+    """
+    found = levels(target, dtype)
+    multiple, _ = DEMANDS.get(dtype, (1, 1))
+    at = [None if size % multiple else _level(found, size) for size in (n, k)]
+    if at[0] is None or at[1] is None:
+        return None
+    worst = max(at[0], at[1]) + 1
+    return worst + len(found) if _unsplit(target, dtype, m, n, k) else worst
+
+
+def _level(found: Sequence[Level], size: int) -> int | None:
+    return next((i for i, level in enumerate(found) if size % level.elements == 0), None)
 
 
 def _demand(point: Point) -> None:
@@ -117,7 +139,7 @@ def _demand(point: Point) -> None:
 
 
 @lru_cache
-def _levels(target: Target, dtype: str) -> tuple[Level, ...]:
+def levels(target: Target, dtype: str) -> tuple[Level, ...]:
     """Best first. Raises :class:`NoRuleError` for a type that the GPU has no rules for."""
     if dtype not in target.chip.tiers:
         raise NoRuleError(f"{target.sheet.name} ({target.arch}) has no rules for {dtype}")
@@ -140,21 +162,21 @@ def _rule(tier: AlignmentTier, dtype: str) -> Rule:
     return Rule(says, LIBRARIES, "expected" if tier.basis == "expected" else "binary")
 
 
-def _unsplit(point: Point, target: Target) -> bool:
-    d = point.dim
-    if target.arch != "sm120" or point.operator != "linear" or point.dtype not in HALVES:
+def _unsplit(target: Target, dtype: str, m: int, n: int, k: int) -> bool:
+    if target.arch != "sm120" or dtype not in HALVES:
         return False
-    return d["M"] > 1 and d["K"] >= SPLIT_K and d["M"] * d["N"] * d["K"] < SPLIT_FROM
+    return m > 1 and k >= SPLIT_K and m * n * k < SPLIT_FROM
 
 
-def _relative(point: Point, target: Target, worst: int) -> float | None:
-    """The published cost of K's tier, where K is what holds the point there."""
+def relative_cost(target: Target, dtype: str, m: int, n: int, k: int) -> float | None:
+    """The published cost of K's tier beside the best one, where K is what holds the product there;
+    None where none was published for such a product on this architecture."""
     known = RELATIVE.get(target.arch)
-    if known is None or point.operator != "linear" or point.dtype not in HALVES:
+    if known is None or dtype not in HALVES or m < ROWS_OF_PAPER:
         return None
-    wanted = 1 if worst == 0 else _levels(target, point.dtype)[worst - 1].elements
-    by_k = worst == 0 or point.dim["K"] % wanted
-    return known[worst] if by_k and point.dim["M"] >= ROWS_OF_PAPER else None
+    found = levels(target, dtype)
+    by_k, by_n = _level(found, k), _level(found, n)
+    return None if by_k is None or by_n is None or by_k < by_n else known[by_k]
 
 
 def step(point: Point, axis: str, target: Target) -> int:

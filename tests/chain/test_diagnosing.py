@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from planted import TOKENS, planted_latency
 
 from gacprof.checkpoint import scan
+from gacprof.checkpoint.inventory import Attention
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
@@ -114,20 +116,12 @@ def test_a_diagnosis_is_short_to_look_at(asvd, planted_map):
     assert len(repr(found)) < 400 and f"{found.misaligned} of {len(found.weights)}" in repr(found)
 
 
-def test_a_head_dim_that_the_map_calls_misaligned_is_named():
-    """It is no dim of a plan, and yet no sentence may say that dims are not why."""
-    from types import SimpleNamespace
-
-    from gacprof.checkpoint.inventory import Attention
-    from gacprof.cliffmap import CliffMap
-    from gacprof.diagnosing.diagnosis import _misaligned_heads
-
-    h100 = CliffMap.load("h100-published")
-
-    def notes(head_dim):
-        model = SimpleNamespace(attentions=(Attention(0, 32, 32, head_dim),) * 2)
-        return list(_misaligned_heads(model, h100, "float16"))
-
-    (note,) = notes(107)
-    assert "head_dim of 107" in note and "51.1%" in note and "--d 107" in note
-    assert notes(128) == notes(1000) == []
+@pytest.mark.parametrize("head_dim", [107, 128, 1000])
+def test_a_head_dim_that_the_map_calls_misaligned_is_found(asvd, head_dim):
+    """It is no dim of a plan, and yet it costs time: named with its cost."""
+    inventory = replace(scan(asvd), attentions=(Attention(0, 32, 32, head_dim),) * 2)
+    found = [d for d in diagnose(inventory, "h100-published").findings if "head_dim" in d.name]
+    assert len(found) == (head_dim == 107)
+    for finding in found:
+        assert (finding.kind, finding.size) == ("fixed", 107)
+        assert round(finding.penalty_low, 3) == 0.511 and "--d 107" in finding.advice

@@ -221,5 +221,8 @@ def test_nothing_is_safe_by_extrapolation(a100):
         for axis, other in (("N", "K"), ("K", "N"))
     ]
     assert min(c.d for c in a100.judge_jointly(uses)) >= 4000
-    found = gacprof.safe_ranks((4096, 4096), "a100-published", tokens=[1, 512], dtype="float16")
+    shape, wanted = (4096, 4096), {"tokens": [1, 512], "dtype": "float16"}
+    found = gacprof.safe_ranks(shape, "a100-published", within=(4008, 4096), **wanted)
     assert found and min(c.d for c in found) >= 4000
+    # A rank from 2049 on saves nothing: it is offered only where it is asked for.
+    assert gacprof.safe_ranks(shape, "a100-published", **wanted) == []

@@ -5,7 +5,6 @@ import json
 import pytest
 from simulated import open_one, suite
 
-from gacprof import api
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import MapError
 from gacprof.fleet.compare import compare
@@ -84,9 +83,3 @@ def test_bad_questions_are_answered_in_words(maps, tmp_path):
         compare(maps, {"x": 1.0})
     with pytest.raises(MapError, match="no curve in common"):
         compare(maps, operator="attention")
-
-
-def test_a_map_by_rules_has_no_latencies_to_compare():
-    made = api.map_by_rules("h100", "2.11", suite="quick")
-    with pytest.raises(MapError, match="'h100-rules' is by rules"):
-        compare([CliffMap.load("h100-published"), made])

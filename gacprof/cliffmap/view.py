@@ -1,0 +1,291 @@
+"""What a measured map says of one model's products: the curves that they lie on, and their sums.
+
+Everything is a lookup. What the map does not hold stays None and keeps the reason, which names the
+sweep that would fill it; sizes on offer are those that were measured, never ones between them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, lcm
+from typing import TYPE_CHECKING
+
+from gacprof.cliffmap.judge import TOLERANCE, judge, known_errors, settled_of_sum
+from gacprof.cliffmap.schema import Curve
+from gacprof.cliffmap.selection import MapLookupError
+from gacprof.cliffmap.source import (
+    NOTHING,
+    Answer,
+    Asked,
+    Estimate,
+    Product,
+    Side,
+    SizeCost,
+    workload_of,
+)
+from gacprof.core.dtypes import choose_dtype
+from gacprof.core.points import MAX_DIM, Flag
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap.map import CliffMap
+
+
+@dataclass(frozen=True)
+class _OnCurve:
+    """A curve that a side of one of the dim's products runs along."""
+
+    curve: Curve
+    side: Side
+
+    def settled_among(self, sizes: Sequence[int]) -> list[bool]:
+        return self.curve.settled_among([self.side.at(size) or 0 for size in sizes])
+
+    @property
+    def measured(self) -> set[int]:
+        """The sizes of the dim that the curve has measured."""
+        found = (self.side.size_for(length) for length in self.curve.points.d)
+        return {size for size in found if size is not None}
+
+
+class MeasuredView:
+    """One model's products on one map, summed over a workload.
+
+    By default the token counts are those that the map's curves of this model were swept at,
+    equally, and the dtype is the model's where the map holds it, else the map's only one; ``notes``
+    then say so.
+    """
+
+    def __init__(self, cliff_map: CliffMap, asked: Asked) -> None:
+        self.map = cliff_map
+        held = {curve.dtype for curve in cliff_map.select("linear")}
+        self.dtype, note = choose_dtype(asked.dtype, asked.computed, held, cliff_map.name)
+        curves = cliff_map.select("linear", dtype=self.dtype)
+        cold = any(curve.flags.get("cache") == "cold" for curve in curves)
+        self.flags: Mapping[str, Flag] = {"cache": "cold"} if cold else {}
+        self._curves = _by_fixed_dims(curves, self.flags)
+        self.noisy = bool(cliff_map.too_noisy)
+        self.tolerance = min((c.tolerance for c in curves), default=TOLERANCE)
+        swept, self.measured_tokens = _token_counts(curves, asked.shapes)
+        given = asked.tokens is None and swept
+        self.tokens: dict[int, float] = (
+            dict.fromkeys(swept, 1.0) if given else workload_of(asked.tokens)
+        )
+        self.notes = [note] if note else []
+        if cliff_map.too_noisy:
+            self.notes.append(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
+        if cliff_map.file.unmeasured:
+            self.notes.append(
+                f"the map is incomplete: {len(cliff_map.file.unmeasured)} curves of its suite were "
+                "not measured; go on with that sweep (gacprof sweep --resume --out FOLDER) and "
+                "build again"
+            )
+        self._model = asked.model
+        self._known: dict[tuple[int, int, bool], Estimate] = {}
+        self._places: dict[Sequence[Product], list[_OnCurve]] = {}
+        self._sizes: dict[Sequence[Product], list[int]] = {}
+        self._tables: dict[tuple[Sequence[Product], int | None], list[Answer]] = {}
+
+    @property
+    def tokens_note(self) -> str:
+        """Which token counts the map was measured at, where those asked for are not among them."""
+        measured, asked = self.measured_tokens, sorted(self.tokens)
+        absent = [m for m in asked if m not in measured]
+        if not measured or not absent:
+            return ""
+        return (
+            f"the map was measured at {_listed(measured)} tokens, not at {_listed(absent)}: ask "
+            f"for those (--tokens {','.join(map(str, measured[:4]))}), or measure these with "
+            f"'gacprof sweep --for {self._model} --tokens {','.join(map(str, asked))}'"
+        )
+
+    def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
+        key = (n, k, bias)
+        if key not in self._known:
+            total = NOTHING
+            for m, weight in self.tokens.items():
+                total += self._one(m, n, k, bias).times(weight)
+            self._known[key] = total
+        return self._known[key]
+
+    def _one(self, m: int, n: int, k: int, bias: bool) -> Estimate:
+        dims = {"M": m, "N": n, "K": k}
+        try:
+            found = self.map.latency("linear", dims, self.dtype, {**self.flags, "bias": bias})
+        except MapLookupError as miss:
+            if not bias:
+                return Estimate(None, str(miss))
+            # Adding a bias costs little beside the product, but it is not the point asked for.
+            return replace(self._one(m, n, k, bias=False), scaled=True)
+        variance = None if found.error is None else (found.error * found.latency_us) ** 2
+        return Estimate(found.latency_us, "", found.kind != "exact", variance)
+
+    def sizes(self, products: Sequence[Product], low: int, high: int) -> list[int]:
+        """Those that were measured in every product. No rule offers another: a period that was
+        found on few points predicts sizes that it has not seen."""
+        products = tuple(products)
+        if products not in self._sizes:
+            places = [place.measured for place in self._on_curves(products)]
+            self._sizes[products] = sorted(set.intersection(*places)) if places else []
+        found = self._sizes[products]
+        return found[bisect_left(found, max(low, 1)) : bisect_right(found, high)]
+
+    def judge(
+        self, products: Sequence[Product], sizes: Sequence[int], most: int | None
+    ) -> list[Answer]:
+        """Beside every size that was measured, the larger ones too. Dims of different sizes on the
+        same curves share one table."""
+        products, wanted = tuple(products), set(sizes)
+        measured = self.sizes(products, 1, MAX_DIM)
+        if wanted <= set(measured):
+            key = products, most
+            if key not in self._tables:
+                self._tables[key] = self._judged(products, measured, most)
+            table = self._tables[key]
+        else:
+            table = self._judged(products, sorted(wanted.union(measured)), most)
+        return [answer for answer in table if answer.size in wanted]
+
+    def _judged(
+        self, products: tuple[Product, ...], sizes: Sequence[int], most: int | None
+    ) -> list[Answer]:
+        estimates = [self._time(products, size) for size in sizes]
+        known = [(s, e) for s, e in zip(sizes, estimates, strict=True) if e.latency_us is not None]
+        latencies = [e.latency_us for _, e in known if e.latency_us is not None]
+        settled = self._settled(products, [size for size, _ in known], latencies)
+        sure = [size == most or yes for (size, _), yes in zip(known, settled, strict=True)]
+        errors = known_errors([e.error for _, e in known])
+        judged = judge(latencies, errors, self.tolerance, sure)
+        columns = (
+            [size for size, _ in known], latencies, judged.penalty.tolist(), judged.low.tolist(),
+            [p if isfinite(p) else None for p in judged.high.tolist()], judged.verdict,
+        )  # fmt: skip
+        costs = {row[0]: SizeCost(*row) for row in zip(*columns, strict=True)}
+        return [
+            Answer(size, costs.get(size), e.scaled, e.missing)
+            for size, e in zip(sizes, estimates, strict=True)
+        ]
+
+    def step(self, products: Sequence[Product]) -> int:
+        curves = [place.curve for place in self._on_curves(tuple(products))]
+        return lcm(*(curve.period.modulus for curve in curves if curve.period))
+
+    def mechanism(self, product: Product, size: int) -> str | None:
+        m = max(self.tokens)
+        for curve, side in self._along(product, m):
+            length = side.at(size)
+            place = None if length is None else curve.points.place(length)
+            if place is not None and curve.points.mechanism:
+                number = curve.points.mechanism[place]
+                return None if number is None else curve.mechanisms[number]
+        return None
+
+    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
+        """By the map's curves of attention; the one on which it loses most, if it does on any."""
+        worst: Answer | None = None
+        curves = self.map.select(
+            "attention", "head_dim", self.dtype, heads=heads, kv_heads=kv_heads
+        )
+        for curve in curves:
+            place = curve.points.place(head_dim)
+            if place is None or (worst and curve.points.penalty_low[place] <= _low(worst)):
+                continue
+            p, verdict = curve.points, curve.verdicts[place]
+            larger = zip(p.median_us[place:], p.d[place:], strict=True)
+            fastest, best = min(larger)
+            cost = SizeCost(
+                head_dim, p.median_us[place], p.median_us[place] / fastest - 1,
+                p.penalty_low[place], p.penalty_high[place], verdict, why=curve.shape,
+            )  # fmt: skip
+            worst = Answer(best, cost)
+        return worst
+
+    def _time(self, products: Sequence[Product], size: int) -> Estimate:
+        """All products, with the dim at this size."""
+        total = NOTHING
+        for product in products:
+            sides = product.at(size)
+            if sides is None:
+                shards = max(product.N.shards, product.K.shards)
+                return Estimate(None, f"{shards} shards cannot divide {size}")
+            total += self.latency(*sides, product.bias)
+        return total
+
+    def _settled(
+        self, products: Sequence[Product], sizes: Sequence[int], latency_us: Sequence[float]
+    ) -> list[bool]:
+        """Which sizes, of these times on all of the curves together, are settled; all where the
+        dim lies on none."""
+        found = [(p.settled_among(sizes), p.curve.foretells) for p in self._on_curves(products)]
+        if not found:
+            return [True] * len(sizes)
+        return settled_of_sum(sizes, latency_us, found, self.tolerance)
+
+    def _on_curves(self, products: Sequence[Product]) -> list[_OnCurve]:
+        """The curves that the dim is swept on. Empty where one of its products has none at one of
+        the token counts."""
+        if products in self._places:
+            return self._places[products]
+        found: list[_OnCurve] = []
+        for product in products:
+            for m in self.tokens:
+                along = [_OnCurve(*place) for place in self._along(product, m)]
+                if len(along) < bool(product.N.times) + bool(product.K.times):
+                    found.clear()
+                    break
+                found += along
+            else:
+                continue
+            break
+        self._places[products] = found
+        return found
+
+    def _along(self, product: Product, m: int) -> Iterator[tuple[Curve, Side]]:
+        """The curves over the sides that the dim is on."""
+        sides = {"N": product.N, "K": product.K}
+        for axis, side in sides.items():
+            other, across = ("K", product.K) if axis == "N" else ("N", product.N)
+            fixed = None if across.times else across.at(0)
+            if side.times and fixed is not None:
+                key = axis, tuple(sorted({"M": m, other: fixed}.items()))
+                curve = self._curves.get((*key, product.bias)) or self._curves.get((*key, False))
+                if curve is not None:
+                    yield curve, side
+
+
+def _low(answer: Answer) -> float:
+    return (answer.cost and answer.cost.penalty_low) or 0.0
+
+
+_CurveKey = tuple[str, tuple[tuple[str, int], ...], bool]
+
+
+def _by_fixed_dims(curves: Sequence[Curve], regime: Mapping[str, Flag]) -> dict[_CurveKey, Curve]:
+    """The curves of one regime by axis, fixed dims and bias; default layouts come first."""
+    found: dict[_CurveKey, Curve] = {}
+    for curve in curves:
+        if all(curve.flags.get(name) == value for name, value in regime.items()):
+            bias = bool(curve.flags.get("bias", False))
+            found.setdefault((curve.axis, tuple(sorted(curve.fixed.items())), bias), curve)
+    return found
+
+
+def _token_counts(
+    curves: Sequence[Curve], shapes: frozenset[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """The token counts at which curves over N or K of these products were measured, and these with
+    the counts of curves over M."""
+    sides = {"N": {("K", k) for _, k in shapes}, "K": {("N", n) for n, _ in shapes}}
+    swept, along_m = set[int](), set[int]()
+    for curve in curves:
+        if curve.axis == "M":
+            if (curve.fixed.get("N"), curve.fixed.get("K")) in shapes:
+                along_m.update(curve.points.d)
+        elif sides.get(curve.axis, set()) & curve.fixed.items():
+            swept.add(curve.fixed["M"])
+    return sorted(swept), sorted(swept | along_m)
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts[:4])) + (f" … ({len(counts)} counts)" if counts[4:] else "")

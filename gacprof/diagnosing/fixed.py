@@ -1,0 +1,116 @@
+"""Sizes that no plan changes: a vocabulary, a hidden size, a head_dim.
+
+Nothing pads them here, but what they cost is the user's to know: they are judged as any other size
+and told where they are misaligned, with the nearest size that is served well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gacprof.checkpoint.inventory import Gemm
+from gacprof.cliffmap.source import Answer, Product, Side
+from gacprof.diagnosing.findings import DimFinding
+from gacprof.diagnosing.predict import Predictor
+
+REACH = 64
+"""How far above a fixed size a better one is looked for: alignments, tiles and templates repeat
+within it."""
+
+
+def fixed_findings(predictor: Predictor) -> Iterator[DimFinding]:
+    """The finding on every side of a product that no adjustable dim feeds, where the source knows
+    it; named ``lm_head.weight:N``. Equal sides of equal products are judged once."""
+    known: dict[object, tuple[Answer | None, int | None]] = {}
+    for module in predictor.inventory.modules:
+        for gemm in module.gemms:
+            fed = {
+                feed.axis
+                for dim in predictor.inventory.fed_by(gemm.weight)
+                for feed in dim.feeds
+                if feed.weight == gemm.weight and dim.adjustable
+            }
+            for axis in ("N", "K"):
+                if axis in fed:
+                    continue
+                product = _with_free(predictor, gemm, axis, free=bool(fed))
+                size = gemm.N if axis == "N" else gemm.K
+                if (product, size) not in known:
+                    known[product, size] = _judge(predictor, product, size)
+                answer, best = known[product, size]
+                if answer is not None:
+                    feeds = (f"linear.{axis} of {gemm.weight}",)
+                    name = f"{gemm.weight}:{axis}"
+                    yield _finding(predictor, name, module.layer, module.role, answer, best, feeds)
+
+
+def sides_of(gemm: Gemm, fixed: Mapping[str, DimFinding]) -> list[DimFinding]:
+    """The findings on the product's sides that no dim feeds."""
+    names = (f"{gemm.weight}:{axis}" for axis in ("N", "K"))
+    return [fixed[name] for name in names if name in fixed]
+
+
+def head_findings(predictor: Predictor) -> Iterator[DimFinding]:
+    """The finding on every head_dim that attention is surely slower at than at a larger one. No
+    zeros can be added to one without code that scales the queries anew."""
+    shapes = {(a.heads, a.kv_heads, a.head_dim) for a in predictor.inventory.attentions}
+    tp = predictor.ranks.tp
+    for heads, kv_heads, head_dim in sorted(shapes):
+        local = max(1, heads // tp), max(1, kv_heads // tp)
+        answer = predictor.view.head_dim(*local, head_dim)
+        if answer is None or answer.cost is None or answer.cost.verdict != "misaligned":
+            continue
+        at = f"attention of {heads} heads, {kv_heads} of keys and values"
+        here = Answer(head_dim, answer.cost)
+        found = _finding(predictor, f"{at}:head_dim", None, "attention", here, answer.size, (at,))
+        if not predictor.source.basis:
+            why = f"'gacprof explain MAP --op attention --d {head_dim}' tells why"
+            found = replace(found, advice=f"{found.advice}; {why}")
+        yield found
+
+
+def _with_free(predictor: Predictor, gemm: Gemm, axis: str, *, free: bool) -> Product:
+    """The product with one side as the size in question."""
+    on_n, on_k = predictor.ranks.shards(gemm.weight)
+    dtype = predictor.ranks.dtype_of(gemm.weight)
+    if axis == "N":
+        return Product(Side(0, 1, on_n), Side(gemm.K, 0, on_k, free), gemm.bias, dtype)
+    return Product(Side(gemm.N, 0, on_n, free), Side(0, 1, on_k), gemm.bias, dtype)
+
+
+def _judge(predictor: Predictor, product: Product, size: int) -> tuple[Answer | None, int | None]:
+    """(the verdict, the best size near it); None where the source does not hold the size, or
+    nothing larger."""
+    shards = max(product.N.shards, product.K.shards)
+    offered = predictor.view.sizes([product], size + 1, size + REACH * shards)
+    if not offered:
+        return None, None
+    here, *others = predictor.view.judge([product], [size, *offered], None)
+    if here.cost is None:
+        return None, None
+    known = [other.cost for other in others if other.cost is not None]
+    safe = [cost.size for cost in known if cost.verdict == "safe"]
+    return here, next(iter(safe), None)
+
+
+def _finding(
+    predictor: Predictor,
+    name: str,
+    layer: int | None,
+    role: str,
+    answer: Answer,
+    best: int | None,
+    feeds: tuple[str, ...],
+) -> DimFinding:
+    cost = answer.cost
+    assert cost is not None
+    larger = "" if best is None or best == cost.size else f"; {best} would be served well"
+    advice = "keep" if cost.verdict == "safe" else f"cannot be changed here{larger}"
+    return DimFinding(
+        name=name, kind="fixed", size=cost.size, layer=layer, role=role, feeds=feeds,
+        divisible_by_8=cost.size % 8 == 0, verdict=cost.verdict, penalty=cost.penalty,
+        latency_us=cost.latency_us, best_size=best, best_latency_us=None, tier=cost.why or None,
+        advice=advice, tolerance=predictor.tolerance, scaled=answer.scaled,
+        penalty_low=cost.penalty_low, penalty_high=cost.penalty_high, relative=cost.relative,
+    )  # fmt: skip

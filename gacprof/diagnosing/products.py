@@ -1,0 +1,122 @@
+"""A checkpoint's matrix products as one rank computes them: their local shapes, and in which dtype.
+
+Tensor parallelism after Megatron splits q, k, v, gate and up along N, o and down along K; of keys
+and values there are no more shards than heads. What a rank holds is what its GPU serves: a width of
+1368 at eight ranks is one of 171.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from gacprof.checkpoint.inventory import Gemm, Inventory, Module
+from gacprof.core.dtypes import full_name
+from gacprof.core.points import DTYPES
+
+COLUMN = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
+ROW = frozenset({"o", "down"})
+"""Roles that tensor parallelism splits along N, and along K (Megatron's scheme)."""
+
+
+class Ranks:
+    """How ``tp`` ranks share the products of a checkpoint, and what these are computed in.
+
+    ``computed`` is the dtype that most products are computed in.
+    """
+
+    def __init__(self, inventory: Inventory, tp: int = 1) -> None:
+        self.tp = tp
+        kv_heads = {a.layer: a.kv_heads for a in inventory.attentions}
+        self._shards: dict[str, tuple[int, int]] = {}
+        self._dtypes: dict[str, str] = {}
+        scheme = _scheme(inventory.config)
+        plain = _plain_dtype(inventory)
+        for module in inventory.modules:
+            split = shards_of(module, tp, kv_heads)
+            dtype = _computed(module.dtype, scheme, plain)
+            for gemm in module.gemms:
+                self._shards[gemm.weight] = split
+                self._dtypes[gemm.weight] = dtype
+        counts = Counter(self._dtypes.values())
+        self.computed = max(counts, key=lambda dtype: counts[dtype], default=plain)
+
+    @property
+    def dtypes(self) -> list[str]:
+        """All that products are computed in."""
+        return sorted(set(self._dtypes.values()))
+
+    def shards(self, weight: str) -> tuple[int, int]:
+        """How many ranks share N, and K, of the product of this weight."""
+        return self._shards.get(weight, (1, 1))
+
+    def dtype_of(self, weight: str) -> str:
+        """What the product of this weight is computed in."""
+        return self._dtypes.get(weight, self.computed)
+
+    def key(self, gemm: Gemm) -> tuple[object, ...]:
+        """What, beside its shape, tells a product's time from another's."""
+        return (*self.shards(gemm.weight), self.dtype_of(gemm.weight))
+
+    def local(self, gemm: Gemm) -> tuple[int, int] | None:
+        """(N, K) on one rank; None where the shards cannot divide them."""
+        on_n, on_k = self.shards(gemm.weight)
+        if gemm.N % on_n or gemm.K % on_k:
+            return None
+        return gemm.N // on_n, gemm.K // on_k
+
+
+def shards_of(module: Module, tp: int, kv_heads: Mapping[int, int]) -> tuple[int, int]:
+    """How many of ``tp`` ranks share N, and K, of the module's product. Factor pairs are held whole
+    by every rank; ``kv_heads`` are by layer."""
+    role = module.role.removeprefix("expert_")
+    if tp == 1 or len(module.gemms) != 1:
+        return 1, 1
+    if role in ("k", "v") and module.layer is not None:
+        return min(tp, kv_heads.get(module.layer, tp)), 1
+    return (tp if role in COLUMN else 1), (tp if role in ROW else 1)
+
+
+EIGHT_BIT = {"float8_e4m3fn": "float8_e4m3", "int8": "int8"}
+"""Stored dtypes whose products are computed in 8 bits too, where the activations are quantised."""
+
+
+def _computed(stored: str, scheme: Mapping[str, Any], plain: str) -> str:
+    """What a product of weights of this stored dtype is computed in.
+
+    8-bit weights are multiplied as they are where the checkpoint's quantisation quantises the
+    activations too (transformers: FineGrainedFP8Config, FbgemmFp8Config; compressed-tensors:
+    ``input_activations``; bitsandbytes' LLM.int8); all other packed weights are turned into
+    ``plain`` first.
+    """
+    if stored in EIGHT_BIT:
+        return EIGHT_BIT[stored] if _activations_too(scheme) or stored != "int8" else plain
+    return stored if stored in DTYPES else plain
+
+
+def _activations_too(scheme: Mapping[str, Any]) -> bool:
+    groups = scheme.get("config_groups")
+    if isinstance(groups, Mapping):
+        found = [group for group in groups.values() if isinstance(group, Mapping)]
+        return any(group.get("input_activations") for group in found)
+    method = str(scheme.get("quant_method", "")).lower()
+    return method in ("fp8", "fbgemm_fp8", "bitsandbytes", "int8")
+
+
+def _scheme(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The checkpoint's own word on its quantisation; empty where it has none."""
+    scheme = config.get("quantization_config") or config.get("compression_config")
+    return scheme if isinstance(scheme, Mapping) else {}
+
+
+def _plain_dtype(inventory: Inventory) -> str:
+    """What is not quantised is computed in: the config's word, or most tensors' own."""
+    said = inventory.config.get("dtype") or inventory.config.get("torch_dtype")
+    named = full_name(said) if isinstance(said, str) else ""
+    counts = Counter(m.dtype for m in inventory.modules if m.gemms and m.dtype in DTYPES)
+    counts.pop("int8", None)
+    most = max(counts, key=lambda dtype: counts[dtype], default="")
+    if named in DTYPES and not most:
+        return named
+    return most or "bfloat16"

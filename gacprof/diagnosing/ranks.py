@@ -1,0 +1,195 @@
+"""Ranks that are safe in both products of a factor pair: one question of a compressor's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.cliffmap.selection import MapLookupError
+from gacprof.cliffmap.source import Asked, ModelView, Product, Side, SizeSource
+from gacprof.core.dtypes import full_name
+from gacprof.core.errors import MapError
+from gacprof.core.points import MAX_DIM
+from gacprof.diagnosing.sources import open_source
+
+Shape = tuple[int, int]  # (out, in), as a weight is stored
+
+
+@runtime_checkable
+class Linear(Protocol):
+    """What a ``torch.nn.Linear`` says of itself."""
+
+    in_features: int
+    out_features: int
+
+
+@runtime_checkable
+class Matrix(Protocol):
+    """What a tensor, a ``Parameter`` or an array says of itself."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+def safe_ranks(
+    layers: Linear | Matrix | Shape | Iterable[Linear | Matrix | Shape],
+    source: SizeSource | str | Path,
+    *,
+    tokens: Mapping[int, float] | Sequence[int] | int | None = None,
+    within: tuple[int, int] | None = None,
+    dtype: Any = None,
+    safe_only: bool = True,
+) -> list[Candidate]:
+    """The ranks at which a linear layer's two factors are both served well; ascending.
+
+    ``layers`` is an ``nn.Linear``, a weight or its shape (out, in), or several of them that are to
+    have one rank in common. Ranks are judged on all their products together, summed over
+    ``tokens`` (counts, or counts with weights; by default those that the map was measured at for
+    these shapes). ``within`` are the first and the last rank wanted; by default up to the largest
+    at which the pairs are no larger than the dense weights.
+
+    Raises :class:`MapLookupError` with the command that measures what the map lacks,
+    :class:`MapError` for shapes that are none.
+    """
+    shapes = _shapes(layers)
+    source = open_source(source)
+    named = _dtype(dtype, layers, source)
+    asked = Asked("CHECKPOINT", frozenset(_sides(shapes)), named, None, named)
+    products = _pairs(shapes, named)
+    if isinstance(tokens, int):
+        tokens = (tokens,)
+    if tokens is None or not len(tokens):
+        each = {m: source.view(replace(asked, tokens=(m,))) for m in source.view(asked).tokens}
+        held = [m for m, view in each.items() if view.sizes(products, 1, MAX_DIM)]
+        tokens = held or None
+    view = source.view(replace(asked, tokens=tokens))
+    first, last = within or (1, max(1, common_break_even(shapes)))
+    last = min(last, *(min(shape) for shape in shapes))
+    _check_held(source, view, products, within, _command(shapes, view, within))
+    uses = [
+        Use(
+            "quantised" if product.dtype in ("int8", "float8_e4m3") else "linear",
+            {"M": m} | ({"K": product.K.others} if product.N.times else {"N": product.N.others}),
+            "N" if product.N.times else "K",
+            view.dtype,
+            view.flags,
+            weight,
+        )
+        for product in products
+        for m, weight in view.tokens.items()
+    ]
+    return [c for c in source.judge_jointly(uses, first, last) if c.safe or not safe_only]
+
+
+def _pairs(shapes: Iterable[Shape], dtype: str) -> list[Product]:
+    """``x · Vᵀ`` and ``· Uᵀ`` of every shape, the rank being N of the first and K of the second."""
+    rank = Side(0, 1)
+    return [
+        product
+        for out, into in shapes
+        for product in (
+            Product(rank, Side(into), False, dtype),
+            Product(Side(out), rank, False, dtype),
+        )
+    ]
+
+
+def _sides(shapes: Iterable[Shape]) -> Iterable[Shape]:
+    """The fixed sides of both products, as a view looks for them."""
+    for out, into in shapes:
+        yield 0, into
+        yield out, 0
+
+
+def _shapes(layers: Any) -> list[Shape]:
+    """The shapes of one layer or of several. Raises :class:`MapError` for what is none."""
+    if isinstance(layers, Linear):
+        return [(layers.out_features, layers.in_features)]
+    if isinstance(layers, Matrix):
+        return [_shape(tuple(layers.shape))]
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise MapError(f"{layers!r} is no linear layer and no shape: give (out, in)")
+    listed: list[Any] = list(layers)
+    if not listed:
+        raise MapError("safe ranks of no layer: give a linear layer or a shape (out, in)")
+    if all(isinstance(size, int) for size in listed):
+        return [_shape(tuple(listed))]
+    return [shape for entry in listed for shape in _shapes(entry)]
+
+
+def _shape(sides: tuple[Any, ...]) -> Shape:
+    if len(sides) != 2 or min(sides) < 1:
+        raise MapError(f"{sides} is no weight's shape: give (out, in)")
+    return int(sides[0]), int(sides[1])
+
+
+def _dtype(asked: Any, layers: Any, source: SizeSource) -> str:
+    """The dtype asked for by any name (torch's too), else the layer's, else the source's only one.
+    Raises :class:`MapError` where it has several."""
+    if asked is not None:
+        return full_name(str(asked))
+    weight = getattr(layers, "weight", layers)
+    own = full_name(str(getattr(weight, "dtype", "")))
+    if own in source.dtypes:
+        return own
+    if len(source.dtypes) > 1 and not source.basis:
+        raise MapError(
+            f"the map '{source.name}' holds {', '.join(source.dtypes)}: name one as dtype"
+        )
+    return source.dtypes[0] if source.dtypes else "float16"
+
+
+def _check_held(
+    source: SizeSource,
+    view: ModelView,
+    products: Sequence[Product],
+    within: tuple[int, int] | None,
+    command: str,
+) -> None:
+    """Raises :class:`MapLookupError` where the source has nothing of one of the products, or its
+    ranks do not reach those that are wanted."""
+    for product in products:
+        axis, other = ("N", "K") if product.N.times else ("K", "N")
+        dims = {"M": next(iter(view.tokens)), other: getattr(product, other).others}
+        held = view.sizes([product], 1, MAX_DIM)
+        at = ", ".join(f"{name}={size}" for name, size in dims.items())
+        of = f"linear over {axis} at {at}"
+        if not held:
+            why = f"has no curve of {of}"
+        elif within is not None and not (held[0] <= within[0] and held[-1] >= within[1]):
+            if source.basis:
+                continue  # rules answer any rank
+            why = (
+                f"holds ranks from {held[0]} to {held[-1]} of {of}, not {within[0]} to {within[1]}"
+            )
+        else:
+            continue
+        raise MapLookupError(
+            f"the map '{source.name}' {why}", "linear", dims, view.dtype, view.flags, axis, command
+        )
+
+
+def break_even_rank(out_features: int, in_features: int) -> int:
+    """The largest rank at which two factors are no larger than the dense weight."""
+    return out_features * in_features // (out_features + in_features)
+
+
+def common_break_even(shapes: Iterable[Shape]) -> int:
+    """The largest rank at which pairs of all these shapes are together no larger than the dense
+    weights."""
+    shapes = list(shapes)
+    return sum(o * i for o, i in shapes) // sum(o + i for o, i in shapes)
+
+
+def _command(shapes: Iterable[Shape], view: ModelView, within: tuple[int, int] | None) -> str:
+    """``gacprof sweep --ranks 4096x4096 --range 512:2048 --tokens 1,1024 --dtype float16``."""
+    shapes = list(dict.fromkeys(shapes))
+    even = max(break_even_rank(*shape) for shape in shapes)
+    first, last = within or (max(1, even // 4), max(1, even))
+    listed = ",".join(f"{o}x{i}" for o, i in shapes)
+    counts = ",".join(map(str, view.tokens))
+    asked = f"--ranks {listed} --range {first}:{last} --tokens {counts} --dtype {view.dtype}"
+    return f"gacprof sweep {asked} --out runs/ranks"

@@ -1,0 +1,185 @@
+"""How far the rules hold: every curve of a measured map judged by them, at its own sizes.
+
+The two verdicts are set side by side. Sizes that either leaves undecided, or that the map has
+nothing larger to settle by, count for neither.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar
+
+from gacprof.cliffmap import CliffMap, detect
+from gacprof.cliffmap.schema import Cliff, Curve
+from gacprof.core.errors import MapError
+from gacprof.core.files import Record
+from gacprof.rules import step
+from gacprof.rules.gemm import Edge, wave_edges
+from gacprof.rules.table import RuleTable
+from gacprof.rules.target import NoRuleError, Target
+from gacprof.rules.view import Verdicts, judged
+
+
+@dataclass(frozen=True)
+class Share(Record):
+    """``agreed`` dims are in both sets, of ``by_rules`` and of ``measured`` in either."""
+
+    derived: ClassVar = ("precision", "recall")
+
+    agreed: int
+    by_rules: int
+    measured: int
+
+    @property
+    def precision(self) -> float | None:
+        """Of the dims that rules name, the share that the measurement does too."""
+        return self.agreed / self.by_rules if self.by_rules else None
+
+    @property
+    def recall(self) -> float | None:
+        """Of the dims that the measurement names, the share that rules do too."""
+        return self.agreed / self.measured if self.measured else None
+
+    def __add__(self, other: Share) -> Share:
+        sums = (a + b for a, b in zip(astuple(self), astuple(other), strict=True))
+        return Share(*sums)
+
+
+@dataclass(frozen=True)
+class CounterExample:
+    """A dim on which rules and measurement disagree: its tier and verdict by rules, its verdict
+    and penalty (a fraction) as measured."""
+
+    d: int
+    tier: int
+    by_rules: str
+    measured: str
+    penalty: float
+
+
+@dataclass(frozen=True)
+class CurveAgreement(Record):
+    """One curve. ``cliffs`` are those measured within the best class, ``explained`` those of them
+    that lie where a template or a known tile's wave ends and are no larger than it allows."""
+
+    operator: str
+    axis: str
+    curve: str
+    compared: int
+    safe: Share
+    frontier: Share
+    counter_examples: list[CounterExample]
+    cliffs: int
+    unexplained: list[tuple[int, int, float]]
+
+
+@dataclass(frozen=True)
+class Agreement(Record):
+    """``without`` are the measured curves that no rule covers."""
+
+    derived: ClassVar = ("axes",)
+
+    rules: str
+    measured: str
+    curves: list[CurveAgreement]
+    without: list[str]
+    notes: list[str]
+
+    def by_axis(self) -> dict[tuple[str, str], tuple[int, Share, Share]]:
+        """(dims compared, safe, frontier) of each operator's axis, over its curves; of those that
+        the rules judge at all."""
+        nothing = (0, Share(0, 0, 0), Share(0, 0, 0))
+        found: dict[tuple[str, str], tuple[int, Share, Share]] = defaultdict(lambda: nothing)
+        for c in (curve for curve in self.curves if curve.compared):
+            count, safe, frontier = found[c.operator, c.axis]
+            found[c.operator, c.axis] = count + c.compared, safe + c.safe, frontier + c.frontier
+        return dict(found)
+
+    @property
+    def axes(self) -> list[dict[str, Any]]:
+        """:meth:`by_axis` as rows."""
+        return [
+            {
+                "operator": operator, "axis": axis, "compared": count,
+                "safe": safe.as_dict(), "frontier": frontier.as_dict(),
+            }
+            for (operator, axis), (count, safe, frontier) in self.by_axis().items()
+        ]  # fmt: skip
+
+
+def agree(rules: RuleTable, measured: CliffMap) -> Agreement:
+    """Judge the measured map's sizes by the rules of a table.
+
+    Raises :class:`MapError` where their architectures differ.
+    """
+    here, there = rules.environment, measured.environment
+    if here.arch != there.arch:
+        raise MapError(
+            f"the rules are for {here.name} ({here.arch}), '{measured.name}' is of {there.name} "
+            f"({there.arch}): one architecture's rules say nothing of another"
+        )
+    curves, without = [], []
+    for curve in measured.curves:
+        try:
+            curves.append(_compared(curve, rules.target))
+        except NoRuleError:
+            without.append(curve.identity)
+    torch = there.stack.get("torch")
+    notes = []
+    if torch and torch.split("+")[0] != rules.target.torch:
+        notes.append(
+            f"the rules are of torch {rules.target.torch}, the measured map is of torch {torch}"
+        )
+    return Agreement(rules.name, measured.name, curves, without, notes)
+
+
+def _compared(measured: Curve, target: Target) -> CurveAgreement:
+    p, axis = measured.points, measured.axis
+    at = judged(measured.point(p.d[0]), axis, p.d, target)
+    if len(at) < 2:
+        raise NoRuleError(f"{measured.operator} over {axis}: fewer than two sizes that are served")
+    ruled = {d: found for d, found in at.items() if found[0] != "undecided"}
+    best = [d for d, found in at.items() if found[1] == 1 and found[0] == "safe"]
+    widest = {step(measured.point(d), axis, target): d for d in best}
+    settled = [d for d in p.d if measured.coverage.settles(d) and d in at]
+    verdict = dict(zip(p.d, measured.verdicts, strict=True))
+    penalty = dict(zip(p.d, detect.penalty(p.median_us), strict=True))
+    decided = [d for d in settled if d in ruled and verdict[d] != "undecided"]
+    wrong = [
+        CounterExample(d, ruled[d][1] or 0, ruled[d][0], verdict[d], round(penalty[d], 4))
+        for d in decided
+        if (ruled[d][0] == "safe") != (verdict[d] == "safe")
+    ]
+    cliffs = [c for c in measured.cliffs if at.keys() >= {c.before, c.after}]
+    cliffs = [c for c in cliffs if at[c.before][1] == at[c.after][1] == 1]
+    edges = wave_edges(measured.point(p.d[0]), axis, target, p.d)
+    safe = {d for d, found in ruled.items() if found[0] == "safe"}
+    return CurveAgreement(
+        operator=measured.operator,
+        axis=axis,
+        curve=measured.identity,
+        compared=len(decided),
+        safe=_share(safe, set(measured.safe), decided),
+        frontier=_share(set(widest.values()), set(measured.frontier), settled),
+        counter_examples=wrong,
+        cliffs=len(cliffs),
+        unexplained=[(c.before, c.after, c.jump) for c in _unexplained(cliffs, at, edges)],
+    )
+
+
+def _share(by_rules: set[int], measured: set[int], dims: Sequence[int]) -> Share:
+    a, b = by_rules & set(dims), measured & set(dims)
+    return Share(len(a & b), len(a), len(b))
+
+
+def _unexplained(
+    cliffs: Sequence[Cliff], at: Mapping[int, Verdicts], edges: Sequence[Edge]
+) -> Iterator[Cliff]:
+    """Cliffs at which no wave ends and no mechanism changes, or larger than a wave allows."""
+    for cliff in cliffs:
+        within = [e for e in edges if cliff.before <= e.after < cliff.after]
+        allowed = max((e.at_most for e in within), default=0.0)
+        if at[cliff.before][3] == at[cliff.after][3] and not 0 < cliff.jump <= allowed:
+            yield cliff

@@ -1,0 +1,239 @@
+"""What rules say of a model's sizes: any size of any product, token count and shard.
+
+The verdict comes from the tiers themselves. A size is *safe* where every product that the dim is in
+is of tier 1, the best there is; *misaligned* where a larger size within reach is of a better tier
+or no kernel serves it at all; *undecided* where something else holds its products in a worse tier,
+or what serves it has steps that nobody knows. What the rules do not cover is unknown, never safe.
+
+Another side of a product whose size may be changed too is taken as aligned: it is judged by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd, lcm
+from typing import TYPE_CHECKING
+
+from gacprof import operators
+from gacprof.cliffmap.source import Answer, Asked, Estimate, Product, Side, SizeCost, workload_of
+from gacprof.core.points import Flag, Point
+from gacprof.rules import gemm, serve
+from gacprof.rules.target import NoRuleError, RefusedError, Target
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap.judge import Verdict
+
+NO_LATENCY = "rules know tiers, no latency: measure it with 'gacprof sweep --for CHECKPOINT'"
+REACH = 64
+"""How far above a size a better one is looked for, in units of one shard: templates of attention
+are as far apart, alignments repeat earlier."""
+PREFILL = 1024
+"""Tokens that attention is judged at where only decode steps were asked for."""
+
+
+class RuleView:
+    """One model's products by the rules of one GPU and PyTorch release."""
+
+    tolerance = 0.0
+    noisy = False
+    tokens_note = ""
+    flags: Mapping[str, Flag] = {}
+
+    def __init__(self, target: Target, asked: Asked, basis: str) -> None:
+        self.target = target
+        self.tokens = workload_of(asked.tokens)
+        self.dtype = target.dtype(asked.dtype) if asked.dtype else asked.computed
+        self._asked = asked.dtype is not None
+        self.notes: list[str] = [
+            f"{basis}: a misaligned size is of a worse tier than a larger one; what that costs is "
+            "known only where it was published"
+        ]
+        if self.dtype not in target.chip.tiers:
+            self.notes.append(
+                f"{target.sheet.name} ({target.arch}) has no rules for {self.dtype}: there are "
+                f"{', '.join(target.chip.tiers)} (--dtype)"
+            )
+        self._tiers: dict[tuple[object, ...], int | None] = {}
+
+    def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
+        return Estimate(None, NO_LATENCY)
+
+    def sizes(self, products: Sequence[Product], low: int, high: int) -> Sequence[int]:
+        """Those at which each product's own side is of the best tier."""
+        step, first = self._aligned(products)
+        if first is None:
+            return []
+        begin = first + -(-(max(low, 1) - first) // step) * step
+        return range(begin or step, high + 1, step)
+
+    def step(self, products: Sequence[Product]) -> int:
+        return self._aligned(products)[0]
+
+    def judge(
+        self, products: Sequence[Product], sizes: Sequence[int], most: int | None
+    ) -> list[Answer]:
+        try:
+            return [self._answer(products, size, most) for size in sizes]
+        except NoRuleError as error:
+            return [Answer(size, None, missing=str(error)) for size in sizes]
+
+    def mechanism(self, product: Product, size: int) -> str | None:
+        sides = self._sides(product, size)
+        if sides is None:
+            return None
+        dtype = self._dtype(product)
+        operator = "quantised" if dtype in gemm.DEMANDS else "linear"
+        rows = max(*self.tokens, gemm.DEMANDS.get(dtype, (1, 1))[1])
+        dims = {"M": rows, "N": sides[0], "K": sides[1]}
+        try:
+            return serve(operators.point(operator, dims, dtype), self.target).mechanism
+        except (RefusedError, NoRuleError):
+            return None
+
+    def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
+        dims = {"heads": heads, "kv_heads": kv_heads, "q_len": max(*self.tokens, 2)}
+        dims["q_len"] = PREFILL if dims["q_len"] == 2 else dims["q_len"]
+        dtype = self.dtype if self.dtype in gemm.HALVES else "bfloat16"
+        at = operators.point("attention", dims | {"head_dim": head_dim}, dtype, {"causal": True})
+        served = judged(at, "head_dim", range(head_dim, head_dim + 1), self.target)[head_dim]
+        verdict, tier, best, mechanism = served
+        cost = SizeCost(head_dim, None, None, None, None, verdict, tier, mechanism)
+        return Answer(best or head_dim, cost)
+
+    def _answer(self, products: Sequence[Product], size: int, most: int | None) -> Answer:
+        tier = self._tier(products, size)
+        if tier == 1:
+            return Answer(size, _cost(size, "safe", 1))
+        last = size + self._reach(products)
+        last = last if most is None else min(last, most)
+        for larger in range(size + 1, last + 1):
+            better = self._tier(products, larger)
+            if better is not None and (tier is None or better < tier):
+                why = f"{larger} is of tier {better}"
+                cost = self._relative(products, size)
+                return Answer(size, _cost(size, "misaligned", tier, why, cost))
+        if tier is None:
+            sizes = " and ".join(dict.fromkeys(str(p.at(size) or size) for p in products))
+            return Answer(size, None, missing=f"no kernel serves {sizes}, nor a size near it")
+        why = f"of tier {tier}, and so is every larger size near it: something else holds it there"
+        return Answer(size, _cost(size, "undecided", tier, why))
+
+    def _tier(self, products: Sequence[Product], size: int) -> int | None:
+        """The worst tier of the products over the token counts; None where one is not served."""
+        worst = 1
+        for product in products:
+            sides = self._sides(product, size)
+            if sides is None:
+                return None
+            for m in self.tokens:
+                key = (*sides, m, self._dtype(product))
+                if key not in self._tiers:
+                    n, k, _, dtype = key
+                    self._tiers[key] = gemm.tier(self.target, dtype, m, n, k)
+                found = self._tiers[key]
+                if found is None:
+                    return None
+                worst = max(worst, found)
+        return worst
+
+    def _sides(self, product: Product, size: int) -> tuple[int, int] | None:
+        unit = self._multiple(product)
+        n, k = (_length(side, size, unit) for side in (product.N, product.K))
+        return None if n is None or k is None else (n, k)
+
+    def _dtype(self, product: Product) -> str:
+        """The user's word, or what the product is computed in."""
+        return self.dtype if self._asked or not product.dtype else product.dtype
+
+    def _multiple(self, product: Product) -> int:
+        dtype = self._dtype(product)
+        best = gemm.levels(self.target, dtype)[0].elements
+        return lcm(best, gemm.DEMANDS.get(dtype, (1, 1))[0])
+
+    def _reach(self, products: Sequence[Product]) -> int:
+        return REACH * max(side.shards for p in products for side in (p.N, p.K) if side.times)
+
+    def _aligned(self, products: Sequence[Product]) -> tuple[int, int | None]:
+        """(step, first): sizes ``first``, ``first + step`` … at which all sides that the dim is on
+        are multiples of what the best tier asks; ``first`` is None where there is no such size."""
+        try:
+            units = [
+                (side, self._multiple(p)) for p in products for side in (p.N, p.K) if side.times
+            ]
+        except NoRuleError:
+            return 1, None
+        wholes = [(side, unit * side.shards) for side, unit in units]
+        step = lcm(*(whole // gcd(whole, side.times) for side, whole in wholes))
+        for first in range(step):
+            lengths = (_whole(side, unit) + side.times * first for side, unit in units)
+            if all(n % whole == 0 for n, (_, whole) in zip(lengths, wholes, strict=True)):
+                return step, first
+        return step, None
+
+    def _relative(self, products: Sequence[Product], size: int) -> float | None:
+        """The largest published cost of the products' tiers at this size, beside the best."""
+        found = [
+            gemm.relative_cost(self.target, self._dtype(product), m, *sides)
+            for product in products
+            if (sides := self._sides(product, size)) is not None
+            for m in self.tokens
+        ]
+        return max((cost for cost in found if cost is not None and cost > 1), default=None)
+
+
+def _cost(
+    size: int, verdict: Verdict, tier: int | None, why: str = "", relative: float | None = None
+) -> SizeCost:
+    return SizeCost(size, None, None, None, None, verdict, tier, why, relative)
+
+
+def _whole(side: Side, unit: int) -> int:
+    """What others are on a side, those that may be changed too at their next aligned size."""
+    step = unit * side.shards
+    return -(-side.others // step) * step if side.free else side.others
+
+
+def _length(side: Side, size: int, unit: int) -> int | None:
+    """The side's length, where other dims that may be changed are aligned."""
+    whole, rest = divmod(_whole(side, unit) + side.times * size, side.shards)
+    return None if rest or whole < 1 else whole
+
+
+Verdicts = tuple["Verdict", "int | None", "int | None", str]
+
+
+def judged(at: Point, axis: str, dims: Sequence[int], target: Target) -> dict[int, Verdicts]:
+    """(verdict, tier, the best size at least as large, mechanism) of an operator's point at each of
+    these sizes of one axis. What is refused is of no tier, and has its reason for a mechanism; what
+    neither it nor any larger size is served is left out.
+
+    Rules say nothing of steps along token counts: such a size is never safe. Raises
+    :class:`NoRuleError`.
+    """
+    known: dict[int, tuple[int | None, bool, str]] = {}
+
+    def served(d: int) -> tuple[int | None, bool, str]:
+        if d not in known:
+            try:
+                found = serve(at.with_dim(axis, d), target)
+                known[d] = found.tier, found.open or axis in TOKEN_AXES, found.mechanism
+            except RefusedError as error:
+                known[d] = None, False, str(error)
+        return known[d]
+
+    verdicts: dict[int, Verdicts] = {}
+    for d in dims:
+        tier, is_open, mechanism = served(d)
+        if tier == 1:
+            verdicts[d] = ("undecided" if is_open else "safe"), 1, d, mechanism
+            continue
+        above = {s: t for s in range(d + 1, d + REACH + 1) if (t := served(s)[0]) is not None}
+        best = min(above, key=lambda s: (above[s], s), default=None)
+        if best is not None and (tier is None or above[best] < tier):
+            verdicts[d] = "misaligned", tier, best, mechanism
+        elif tier is not None:
+            verdicts[d] = "undecided", tier, d, mechanism
+    return verdicts
+
+
+TOKEN_AXES = ("M", "q_len", "kv_len", "tokens", "rows", "batch")

@@ -1,0 +1,314 @@
+"""A rule table as a file, as a source of sizes and through every verb: tiers, never a latency."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import gacprof
+from gacprof import api
+from gacprof.cliffmap import CliffMap, Use
+from gacprof.core.errors import GacprofError, MapError, PlanError
+from gacprof.core.files import write_json
+from gacprof.devices.datasheet import sheets
+from gacprof.diagnosing.sources import open_source
+from gacprof.kernels import fa2
+from gacprof.rules import RefusedError, serve
+from gacprof.rules.table import RuleTable
+from gacprof.sweeping import load_suite
+
+BASIS = "by rules, not measured"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def asvd(fixtures: Path) -> Path:
+    return fixtures / "checkpoints" / "asvd_mha_r1"
+
+
+@pytest.fixture(scope="session")
+def ruled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rule table of an H100, as a file."""
+    path = tmp_path_factory.mktemp("rules") / "h100.json"
+    gacprof.rule_table("h100", "2.11").save(path)
+    return path
+
+
+def test_the_file_says_which_sizes_are_of_which_tier_and_whence(ruled: Path) -> None:
+    data = json.loads(ruled.read_text())
+    assert data["schema"] == "gacprof.rules/1" and data["basis"] == BASIS
+    halves = [t for t in data["tiers"] if (t["dtype"], t["axis"]) == ("bfloat16", "K, N")]
+    assert [(t["tier"], t["sizes"]) for t in halves] == [
+        (1, "multiples of 8"), (2, "multiples of 2"), (3, "any size")
+    ]  # fmt: skip
+    assert [t["relative"] for t in halves] == [1.0, 2.1, 3.3]
+    assert all(rule["source"] and rule["says"] for t in data["tiers"] for rule in t["rules"])
+    assert open_source(ruled).as_dict() == data  # type: ignore[attr-defined]
+
+
+def test_no_number_in_it_has_a_unit(ruled: Path) -> None:
+    text = ruled.read_text()
+    assert not any(f'"{name}' in text for name in ("latency", "penalty", "median", "low_us"))
+
+
+@pytest.mark.parametrize("gpu", sheets())
+@pytest.mark.parametrize("torch", fa2.RECORDS)
+def test_every_gpu_release_and_dtype_has_a_table(gpu: str, torch: str) -> None:
+    whole = gacprof.rule_table(gpu, torch)
+    for dtype in whole.dtypes:
+        alone = gacprof.rule_table(gpu, torch, (dtype,))
+        assert {tier.dtype for tier in alone.tiers} == {dtype}
+        assert [t for t in whole.tiers if t.dtype == dtype and "row" not in t.operator] == [
+            t for t in alone.tiers if "row" not in t.operator
+        ]
+
+
+@pytest.mark.parametrize("suite", ["quick", "full", "paper-a"])
+def test_every_point_of_a_default_suite_is_served_refused_or_not_covered(suite: str) -> None:
+    """What a dtype or a GPU cannot do is said, and stops nothing else."""
+    made = load_suite(suite)
+    gpus = ("a100", "l40s", "rtx5090", "h100", "b200")
+    for dtype, gpu in product(("auto", "bfloat16", "float16", "float32"), gpus):
+        about = gacprof.rule_table(gpu).target
+        try:
+            points = list(made.in_dtype(dtype).points("cuda"))
+        except GacprofError as error:
+            assert "takes" in str(error)  # the experts' operator, say, takes bfloat16 alone
+            continue
+        served = 0
+        for point in points[::7]:
+            try:
+                served += serve(point, about).tier >= 1
+            except MapError as error:
+                assert isinstance(error, RefusedError) or "no rule" in str(error)
+        assert served
+
+
+def test_a_table_of_other_tiers_or_another_version_is_refused(ruled: Path, tmp_path: Path) -> None:
+    data = json.loads(ruled.read_text())
+    changed = tmp_path / "changed.json"
+    write_json(changed, data | {"tiers": data["tiers"][1:]})
+    with pytest.raises(MapError, match="make it anew: gacprof map rules --gpu h100"):
+        open_source(changed)
+    for schema in ("gacprof.rules/2", "gacprof.rules/", 7, None):
+        write_json(changed, data | {"schema": schema})
+        with pytest.raises(MapError):
+            open_source(changed)
+    for key, bad in (("gpu", "v100"), ("torch", None), ("dtypes", "x"), ("name", "")):
+        write_json(changed, data | {key: bad})
+        with pytest.raises(MapError):
+            RuleTable.load(changed)
+
+
+def test_a_map_by_rules_of_an_earlier_gacprof_names_the_command(tmp_path: Path) -> None:
+    old = CliffMap.load("h100-published").as_dict()
+    old["provenance"] |= {"kind": "rules", "stack": {"torch": "2.11.0"}}
+    write_json(tmp_path / "old.json", old)
+    with pytest.raises(MapError, match=r"gacprof map rules --gpu 'NVIDIA H100.*--torch 2\.11\.0"):
+        open_source(tmp_path / "old.json")
+
+
+def test_what_needs_latencies_says_that_a_rule_table_has_none(ruled: Path) -> None:
+    with pytest.raises(MapError, match="it is by rules, a rule table of tiers: it knows no latency"):
+        CliffMap.load(ruled)
+    with pytest.raises(MapError, match="'h100' is a GPU, not a map: --gpu h100"):
+        open_source("h100")
+
+
+def test_joint_candidates_are_those_of_the_best_tier_in_both_products(ruled: Path) -> None:
+    made = gacprof.rule_table("h100", "2.11")
+    found = gacprof.safe_ranks((512, 384), made, within=(100, 130))
+    assert [c.d for c in found] == [104, 112, 120, 128]
+    assert all(set(c.as_dict()) & {"latency_us", "penalty"} == set() for c in found)
+    assert BASIS in found[0].as_dict()["curve"] and found[0].tier == 1
+    assert [c.d for c in gacprof.safe_ranks((4096, 384), made)][-1] <= 4096 * 384 // 4480
+
+
+def test_a_size_is_judged_as_one_rank_holds_it() -> None:
+    made = gacprof.rule_table("h100", "2.11")
+    near = {c.d: c for c in made.candidates(
+        "linear", axis="N", near=1368, shards=8, window=64, safe_only=False
+    )}  # fmt: skip
+    assert near[1368].verdict == "misaligned" and near[1408].verdict == "safe"  # 171, 176
+    assert all(d % 8 == 0 for d in near)
+    joint = made.joint_candidates(
+        [Use("linear", {"M": 1, "K": 4096}, "N", "bfloat16", shards=8)], 1368, window=64
+    )
+    assert [c.d for c in joint] == [1344, 1408]
+
+
+def test_along_token_counts_nothing_is_safe() -> None:
+    """Tiles make steps along M that the rules do not know."""
+    made = gacprof.rule_table("h100", "2.11")
+    found = made.candidates("linear", axis="M", near=256, window=8, safe_only=False)
+    assert {c.verdict for c in found} == {"undecided"}
+
+
+def test_a_diagnosis_names_misaligned_dims_and_no_time(asvd: Path, ruled: Path) -> None:
+    found = gacprof.diagnose(asvd, ruled)
+    odd = {dim.name for dim in found.dims if dim.size % 8}
+    assert {dim.name for dim in found.dims if dim.verdict == "misaligned"} == odd and odd
+    assert found.predicted_us is found.lost_us is found.recoverable_us is None
+    data = json.dumps(found.as_dict())
+    assert BASIS in data
+    for dim in found.as_dict()["dims"]:
+        assert dim["latency_us"] is None and dim["penalty"] is None
+        assert dim["verdict"] == "safe" or dim["best_size"] == -(-dim["size"] // 8) * 8
+
+
+def test_a_model_of_any_shape_is_judged_at_any_token_count(asvd: Path, ruled: Path) -> None:
+    """The table holds no shapes: a size is never safe for want of them."""
+    odd = {dim.name for dim in gacprof.scan(asvd).dims if dim.size % 8}
+    for tokens in ([1], [512], [77, 1024]):
+        found = gacprof.diagnose(asvd, ruled, tokens=tokens)
+        assert {dim.name for dim in found.findings} == odd and not found.unknown
+
+
+def test_a_plan_aligns_every_dim_within_the_budget(asvd: Path, ruled: Path) -> None:
+    made = gacprof.plan(asvd, ruled, budget=0.72)
+    assert all(choice.verdict == "safe" for choice in made.choices)
+    assert made.budget.limit is not None and made.budget.used <= made.budget.limit
+    assert made.basis == BASIS and BASIS in made.warnings[0]
+    assert made.predicted_before_us is made.predicted_after_us is None
+    assert all(c.latency_after_us is None for c in made.choices)
+
+
+def test_a_preset_and_the_rules_hold_together(asvd: Path, ruled: Path) -> None:
+    constraints = gacprof.Constraints(preset="vllm,group=16")
+    made = gacprof.plan(asvd, ruled, objective="pad", constraints=constraints)
+    ranks = [c.after for c in made.choices if c.kind == "rank" and c.after]
+    assert ranks and all(rank % 16 == 0 for rank in ranks)
+
+
+def test_what_asks_for_times_is_refused(asvd: Path, ruled: Path) -> None:
+    for limits in ({"objective": "latency"}, {"latency_limit_us": 10.0}):
+        with pytest.raises(PlanError, match="is by rules, not measured and knows no latency"):
+            gacprof.plan(asvd, ruled, **limits)
+    with pytest.raises(PlanError, match="there is no front"):
+        gacprof.pareto(asvd, ruled)
+    with pytest.raises(MapError, match="it is by rules"):
+        gacprof.explain_dim(ruled, "linear", 107)
+
+
+def test_a_dense_weight_is_offered_only_where_it_is_no_larger(asvd: Path, ruled: Path) -> None:
+    made = gacprof.plan(asvd, ruled, objective="energy")
+    dense = [c for c in made.choices if c.after is None or c.fusable]
+    pairs = {m.name: m for m in gacprof.scan(asvd).modules}
+    for choice in dense:
+        module = pairs[choice.dim.rpartition(":")[0]]
+        assert module.out_features * module.in_features <= choice.before * (
+            module.out_features + module.in_features
+        )
+
+
+@pytest.mark.slow
+def test_compressing_with_it_aligns_every_size(tmp_path: Path) -> None:
+    from compressing_models import make_model
+
+    model = make_model(tmp_path / "dense")
+    made = gacprof.rule_table("h100", "2.11")
+    found = gacprof.compress(model, tmp_path / "out", method="svd", ratio=0.3, cliff_map=made)
+    assert found.plan is not None and found.aligned == len(found.plan.choices)
+    assert all(size is None or size % 8 == 0 for size in found.sizes.values())
+    assert any(BASIS in note for note in found.notes)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert BASIS in card and "µs" not in card
+
+
+VERBS = {
+    "show": ("map", "show", "MAP"),
+    "show all": ("map", "show", "MAP", "--all"),
+    "candidates": ("map", "candidates", "MAP", "--op", "linear", "--axis", "K", "--near", 51),
+    "table": ("map", "table", "MAP"),
+    "export": ("map", "export", "MAP"),
+    "export csv": ("map", "export", "MAP", "--format", "csv"),
+    "diagnose": ("diagnose", "MODEL", "--map", "MAP"),
+    "diagnose json": ("diagnose", "MODEL", "--map", "MAP", "--json"),
+    "diagnose a GPU": ("diagnose", "MODEL", "--gpu", "h100"),
+    "plan for a GPU": ("plan", "MODEL", "--gpu", "h100", "--torch", "2.11", "--out", "PLAN"),
+    "plan": ("plan", "MODEL", "--map", "MAP", "--out", "PLAN"),
+    "plan json": ("plan", "MODEL", "--map", "MAP", "--out", "PLAN", "--json"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_output_says_by_rules_and_gives_no_time(
+    verb: str, run: Run, asvd: Path, ruled: Path, tmp_path: Path
+) -> None:
+    names = {"MAP": ruled, "MODEL": asvd, "PLAN": tmp_path / "plan.json"}
+    code, out, err = run(*(names.get(str(word), word) for word in VERBS[verb]))
+    assert code == (1 if "diagnose" in verb else 0), err  # 1: something is misaligned
+    assert BASIS in out or "export csv" in verb
+    assert "µs" not in out and "200 %" not in out
+
+
+def test_the_page_says_it_too(ruled: Path, asvd: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    gacprof.plan(asvd, ruled).save(plan)
+    page = api.write_report(tmp_path / "page", cliff_map=ruled, plan=plan).read_text()
+    assert page.count(BASIS) >= 3 and "latency [" not in page
+
+
+def test_a_rule_table_beside_a_published_map_counts_for_the_verdict(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.json"
+    gacprof.rule_table("h100", "2.9.1").save(path)
+    code, out, _ = run(
+        "map", "intersect", path, "a100-published", "--op", "attention", "--axis", "head_dim",
+        "--json",
+    )  # fmt: skip
+    found = json.loads(out)
+    assert code == 0 and {64, 96, 128, 192, 256} <= set(found["safe"]) and 112 not in found["safe"]
+    assert set(found["dims"][0]["latencies_us"]) == {"a100-published"}
+    assert found["dims"][0]["tiers"] == {"h100-rules": 1}
+
+
+BAD = {
+    "an unknown GPU": (("--gpu", "v100"), "there are a100, a100-40gb"),
+    "an unknown release": (("--torch", "2.7"), "there are 2.6.0, 2.8.0"),
+    "a dtype that it has not": (("--gpu", "a100", "--dtype", "fp8"), "there are float16, bfloat16"),
+    "a checkpoint that is none": (("--for", "nowhere"), "nowhere"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_one_line_with_what_is_known(what: str, run: Run, tmp_path: Path) -> None:
+    more, message = BAD[what]
+    out = tmp_path / "map.json"
+    arguments = ("--gpu", "h100", "--torch", "2.11", "--out", out)
+    code, _, err = run("map", "rules", *arguments, *more)
+    assert code == 2 and message in err and err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_fp8_products_are_of_another_operator_and_refuse_other_sizes() -> None:
+    made = gacprof.rule_table("h200", "2.13", ("bf16", "float8_e4m3fn"))
+    assert made.dtypes == ("bfloat16", "float8_e4m3")
+    found = made.candidates(
+        "quantised", axis="K", near=104, window=16, dtype="float8_e4m3", safe_only=False
+    )
+    assert [c.d for c in found] == [96, 112]
+    halves = made.candidates("linear", axis="K", near=104, below=1, above=1)
+    assert [c.d for c in halves] == [96, 104, 112]
+
+
+def test_head_dims_that_cudnn_may_serve_in_unknown_steps_are_undecided() -> None:
+    made = gacprof.rule_table("h100", "2.11")
+    asked = {"axis": "head_dim", "window": (96, 136), "safe_only": False}
+    found = {c.d: c.verdict for c in made.candidates("attention", near=107, **asked)}
+    assert [d for d, verdict in found.items() if verdict == "safe"] == [128]
+    undecided = [d for d, verdict in found.items() if verdict == "undecided"]
+    assert undecided == [96, 104, 112, 120, 136] and found[107] == "misaligned"
+
+
+def test_the_page_of_safe_sizes_is_current(pytestconfig: pytest.Config) -> None:
+    import runpy
+
+    root = Path(pytestconfig.rootpath)
+    made = runpy.run_path(str(root / "tools" / "safe_dims.py"))["page"]()
+    assert (root / "docs" / "safe-dims.md").read_text() == made
