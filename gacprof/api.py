@@ -97,9 +97,10 @@ def make_suite(
     if ranks is not None:
         return suite_for_ranks_of(inventory_for(ranks_of), ranks, counts, dtype=dtype)  # type: ignore[arg-type]
     inventory = inventory_for(model)  # type: ignore[arg-type]
-    asked = requirements(inventory, preset).by_dim
-    multiples = {name: required.multiple for name, required in asked.items()}
-    return suite_for(inventory, counts, dtype=dtype, window=window, multiples=multiples)
+    asked = requirements(inventory, preset)
+    multiples = {name: required.multiple for name, required in asked.by_dim.items()}
+    tp = 1 if asked.preset is None else asked.preset.tp
+    return suite_for(inventory, counts, dtype=dtype, window=window, multiples=multiples, tp=tp)
 
 
 def sweep(

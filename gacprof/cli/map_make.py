@@ -62,7 +62,7 @@ def rules(
 
     It answers any size of any shape. Nothing is measured and no latency is given.
     """
-    from gacprof.diagnosing.products import Ranks
+    from gacprof.checkpoint.products import Ranks
     from gacprof.rules.table import RuleTable
     from gacprof.rules.target import target
 

@@ -1,7 +1,7 @@
 """A model's products and a source of sizes, joined: what each dim costs at any size.
 
 The only place where an inventory and a source come together. Products are asked for as one rank of
-a tensor-parallel group runs them (:mod:`gacprof.diagnosing.products`). What the source does not
+a tensor-parallel group runs them (:mod:`gacprof.checkpoint.products`). What the source does not
 know stays None and keeps the reason.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module
+from gacprof.checkpoint.products import Ranks
 from gacprof.cliffmap.source import (
     NOTHING,
     Answer,
@@ -25,7 +26,6 @@ from gacprof.cliffmap.source import (
     is_number,
     workload_of,
 )
-from gacprof.diagnosing.products import Ranks
 
 T = TypeVar("T")
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
 from gacprof.checkpoint.inventory import ALIGNED, BESIDE, Gemm
+from gacprof.checkpoint.products import Ranks
 from gacprof.cliffmap.judge import ALIGNMENT
 from gacprof.core.dtypes import AUTO, BY_NAME
 from gacprof.core.errors import SuiteError
@@ -58,30 +59,34 @@ def suite_for(
     dtype: str = "auto",
     window: float = 0.25,
     multiples: Mapping[str, int] | None = None,
+    tp: int = 1,
     cache: str = "cold",
     timing: dict[str, Any] | None = None,
 ) -> Suite:
     """Every GEMM of the checkpoint at ``tokens`` rows, and candidates within ±``window``.
 
     ``multiples`` are by dim name what an engine wants sizes to be multiples of: the nearest are
-    measured whatever the window.
+    measured whatever the window. Products and sizes are those of one of ``tp`` ranks.
     ``dtype`` defaults to the checkpoint's own. A curve's weight is the number of products on it.
     Weights are measured ``cold`` by default: a model's weights do not stay in cache from one
     layer's turn to the next. Raises :class:`SuiteError` for token counts that are no counts.
     """
     dtype = own_dtype(inventory) if dtype == AUTO else dtype
     _check_tokens(tokens)
+    ranks = Ranks(inventory, tp)
     swept: dict[Key, set[int]] = defaultdict(set)
     products: dict[Key, int] = defaultdict(int)  # that the curve is of
     for m in tokens:
         for dim in inventory.dims:
             wanted = (multiples or {}).get(dim.name, 1)
-            for key, sizes in _around(inventory, dim, m, window, wanted):
+            for key, sizes in _around(inventory, ranks, dim, m, window, wanted):
                 swept[key] |= sizes
                 products[key] += 1
         for module in inventory.modules:
             for gemm in module.gemms:
-                swept[_key("N", m, gemm)].add(gemm.N)
+                if (local := ranks.local(gemm)) is not None:
+                    here = replace(gemm, N=local[0], K=local[1])
+                    swept[_key("N", m, here)].add(here.N)
             if len(module.gemms) > 1:  # what the factors would cost multiplied out
                 bias = any(gemm.bias for gemm in module.gemms)
                 dense = Gemm(module.name, module.out_features, module.in_features, bias)
@@ -145,7 +150,7 @@ def sizes_near(size: int, window: float, periods: Mapping[int, int] | None = Non
 
 
 def _around(
-    inventory: Inventory, dim: Dim, m: int, window: float, multiple: int
+    inventory: Inventory, ranks: Ranks, dim: Dim, m: int, window: float, multiple: int
 ) -> Iterable[tuple[Key, set[int]]]:
     """For each GEMM that the dim feeds: the axis and the sizes that the GEMM would have.
 
@@ -153,28 +158,44 @@ def _around(
     measured all the same: whether a dim wastes time shows in larger ones that are faster, and the
     last one that can be chosen is not safe unless something larger was measured.
     """
-    above = {(dim.size // p + more) * p for p in (LEAST_REACH, FAR) for more in (1, 2)}
+    shards = {feed: ranks.shards(feed.weight)[feed.axis == "K"] for feed in dim.feeds}
+    held = max(shards.values(), default=1)  # sizes are looked for as one rank holds them
+    local = -(-dim.size // held)
+    above = {(local // p + more) * p * held for p in (LEAST_REACH, FAR) for more in (1, 2)}
     most = max(dim.most or MAX_DIM, dim.size)
-    sizes = {s for s in sizes_near(dim.size, window) if s <= most} | above
+    near = {s * held for s in sizes_near(local, window)}
+    sizes = {s for s in near if s <= most} | above | {dim.size}
     if multiple > 1:
         steps = (dim.size // multiple + more for more in (-1, 0, 1, 2))
         demanded = {step * multiple for step in steps if step > 0}
         sizes |= demanded  # and what tells whether such a size, far from others, is a good one
-        sizes |= {s + side for s in demanded for side in (-ALIGNMENT, ALIGNMENT) if s + side > 0}
+        beside = (-ALIGNMENT * held, ALIGNMENT * held)
+        sizes |= {s + side for s in demanded for side in beside if s + side > 0}
     for feed in dict.fromkeys(dim.feeds):
         times = dim.feeds.count(feed)
         for gemm in _beside(inventory, dim, feed):
             shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
             for multiple in (1, *BESIDE):
                 others = shared + _rounding(inventory, dim, feed, multiple)
-                yield _key(feed.axis, m, gemm), {others + times * s for s in sizes}
+                lengths = {others + times * s for s in sizes}
+                yield from _local(ranks, feed, m, gemm, lengths)
             if others > shared:  # what all of them are together
                 raised = [(_rounding(inventory, dim, feed, p), -dim.size % p) for p in TOGETHER]
                 own = times * dim.size
-                yield (
-                    _key(feed.axis, m, gemm),
-                    {shared + theirs + own + times * ours for theirs, ours in raised},
-                )
+                lengths = {shared + theirs + own + times * ours for theirs, ours in raised}
+                yield from _local(ranks, feed, m, gemm, lengths)
+
+
+def _local(
+    ranks: Ranks, feed: Feed, m: int, gemm: Gemm, lengths: Iterable[int]
+) -> Iterable[tuple[Key, set[int]]]:
+    """The axis and these lengths of it as one rank holds them, those that the shards divide."""
+    on_n, on_k = ranks.shards(gemm.weight)
+    along, across = (on_n, on_k) if feed.axis == "N" else (on_k, on_n)
+    other = gemm.K if feed.axis == "N" else gemm.N
+    if other % across == 0:
+        here = replace(gemm, N=gemm.N // on_n, K=gemm.K // on_k)
+        yield _key(feed.axis, m, here), {n // along for n in lengths if n % along == 0}
 
 
 def _rounding(inventory: Inventory, dim: Dim, feed: Feed, multiple: int) -> int:

@@ -66,10 +66,11 @@ def mapped(tmp_path_factory):
     def make(folder, preset=None):
         if (folder, preset) not in made:
             inventory, out = scan(folder), tmp_path_factory.mktemp("map") / "run"
-            asked = requirements(inventory, preset).by_dim
-            multiples = {name: required.multiple for name, required in asked.items()}
+            asked = requirements(inventory, preset)
+            multiples = {name: required.multiple for name, required in asked.by_dim.items()}
+            tp = asked.preset.tp if asked.preset else 1
             made[folder, preset] = planted_map_of(
-                inventory, out, dtype="float16", multiples=multiples
+                inventory, out, dtype="float16", multiples=multiples, tp=tp
             )
         return made[folder, preset]
 
@@ -136,7 +137,7 @@ def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, ma
     made = plan(
         pruned, cliff_map, tokens=TOKENS, objective="pad", constraints=Constraints(preset=text)
     )
-    free = plan(pruned, cliff_map, tokens=TOKENS, objective="pad")
+    free = plan(pruned, mapped(pruned), tokens=TOKENS, objective="pad")
     assert made.certificate.proved
     for choice, width in zip(made.choices, LAYERS, strict=True):
         assert all(WIDTHS[text](size) and size % 8 == 0 for size in choice.candidates)
@@ -149,7 +150,7 @@ def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, ma
 
 def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, mapped):
     """Every combination of measured sizes that both take, by enumeration."""
-    text = "vllm,tp=2"
+    text = "gptq,group=16"
     cliff_map = mapped(pruned)
     request = {"tokens": TOKENS, "objective": "pad", "dtype": "float16"}
     offered = plan(pruned, cliff_map, **request)
@@ -164,16 +165,26 @@ def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, mappe
         return sum(map(planted_latency, points))
 
     sizes = [
-        [s for s in choice.candidates if s % 2 == 0 and s >= width]
+        [s for s in choice.candidates if s % 16 == 0 and s >= width]
         for choice, width in zip(offered.choices, LAYERS, strict=True)
     ]
-    assert prod(map(len, sizes)) > 30
+    assert prod(map(len, sizes)) > 15
     limit = 1.02 * sum(us(min(row)) for row in sizes)
     best = min(sum(c) for c in product(*sizes) if sum(map(us, c)) <= limit)
     made = plan(
         pruned, cliff_map, constraints=Constraints(preset=text), latency_limit_us=limit, **request
     )
     assert made.certificate.proved and sum(c.after for c in made.choices) == best
+
+
+def test_a_size_is_safe_only_as_one_rank_holds_it(pruned, mapped):
+    """On the planted device 8 at a time are served well: of two ranks, 16."""
+    made = plan(
+        pruned, mapped(pruned, "vllm,tp=2"), tokens=TOKENS, objective="pad",
+        constraints=Constraints(preset="vllm,tp=2"),
+    )  # fmt: skip
+    assert [choice.after % 16 for choice in made.choices] == [0, 0, 0]
+    assert {size % 16 for choice in made.choices for size in choice.candidates} == {0}
 
 
 def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factored, mapped):

@@ -113,7 +113,9 @@ def test_a_map_by_rules_of_an_earlier_gacprof_names_the_command(tmp_path: Path) 
 
 
 def test_what_needs_latencies_says_that_a_rule_table_has_none(ruled: Path) -> None:
-    with pytest.raises(MapError, match="it is by rules, a rule table of tiers: it knows no latency"):
+    with pytest.raises(
+        MapError, match="it is by rules, a rule table of tiers: it knows no latency"
+    ):
         CliffMap.load(ruled)
     with pytest.raises(MapError, match="'h100' is a GPU, not a map: --gpu h100"):
         open_source("h100")
