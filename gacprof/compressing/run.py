@@ -41,7 +41,8 @@ from gacprof.diagnosing.sources import open_source
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.request import WINDOW
-from gacprof.resizing.output import PROVENANCE, lies_in, refuse_existing
+from gacprof.resizing.output import PROVENANCE
+from gacprof.resizing.workspace import lies_in, refuse_existing
 
 if TYPE_CHECKING:
     import torch

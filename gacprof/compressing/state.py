@@ -23,8 +23,8 @@ from gacprof.compressing.calibration import Calibration
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import read_json, remove_unheld, replacing, write_json, write_tensors
 from gacprof.core.tasks import Tasks
-from gacprof.resizing.output import holding
 from gacprof.resizing.sizes import digest, source_identity
+from gacprof.resizing.workspace import holding
 
 if TYPE_CHECKING:
     import torch

@@ -5,12 +5,12 @@ Nothing appears under the output's name before all of it is on the disk.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -21,8 +21,8 @@ from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.dtypes import element_type
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import copy, write_json, write_text
-from gacprof.resizing.output import require_space, workspace
-from gacprof.resizing.writers import safetensors_header
+from gacprof.resizing.workspace import require_space, workspace
+from gacprof.resizing.writers import INDEX, index_of, write_safetensors
 
 SHARD_BYTES = 4 << 30
 """Larger models are written in several files."""
@@ -78,20 +78,24 @@ def write_folder(
         require_space(folder, sum(tensor.nbytes for tensor in tensors))
         shards = _shards(tensors)
         name = "model.safetensors" if len(shards) == 1 else "model-{:05d}-of-{:05d}.safetensors"
-        named = {name.format(i, len(shards)): shard for i, shard in enumerate(shards, 1)}
-        for name, shard in named.items():
-            _write_shard(folder / name, reader, shard)
+        named = [_Shard(name.format(i, len(shards)), held) for i, held in enumerate(shards, 1)]
+        for shard in named:
+            write_safetensors(
+                folder / shard.name, shard.tensors, {"format": "pt"}, partial(_append, reader)
+            )
         if len(shards) > 1:
-            places = {tensor.name: name for name, shard in named.items() for tensor in shard}
-            total = sum(tensor.nbytes for tensor in tensors)
-            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-            write_json(folder / "model.safetensors.index.json", index)
+            write_json(folder / INDEX, index_of(named))
         for name, content in files.items():
             write_json(folder / name, content)
         write_text(folder / CARD, card)
         for name in reader.inventory.side_files:
-            if name not in {*files, *named} and not name.endswith(".py"):
+            if name not in {*files, *(shard.name for shard in named)} and not name.endswith(".py"):
                 copy(Path(reader.inventory.folder) / name, folder / name)
+
+
+class _Shard(NamedTuple):
+    name: str
+    tensors: list[NewTensor]
 
 
 def _shards(tensors: Sequence[NewTensor]) -> list[list[NewTensor]]:
@@ -106,15 +110,8 @@ def _shards(tensors: Sequence[NewTensor]) -> list[list[NewTensor]]:
     return shards
 
 
-def _write_shard(path: Path, reader: TensorReader, tensors: Sequence[NewTensor]) -> None:
-    # wide elements first, so that every tensor is aligned to its own element size
-    ordered = sorted(tensors, key=lambda t: -element_type(t.dtype).itemsize)
-    with path.open("wb") as file:
-        file.write(safetensors_header(cast(Any, ordered), {"format": "pt"}))
-        for tensor in ordered:
-            file.write(reader.raw(tensor.name) if tensor.make is None else _bytes_of(tensor))
-        file.flush()
-        os.fsync(file.fileno())
+def _append(reader: TensorReader, file: BinaryIO, tensor: NewTensor) -> None:
+    file.write(reader.raw(tensor.name) if tensor.make is None else _bytes_of(tensor))
 
 
 def _bytes_of(tensor: NewTensor) -> memoryview:

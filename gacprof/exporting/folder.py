@@ -25,10 +25,11 @@ from gacprof.exporting.engines import check_in_transformers, prompt_of
 from gacprof.exporting.format import Check, Export, Written
 from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import NewTensor, changes_of, new_tensors
-from gacprof.resizing.output import CUTS, PROVENANCE, require_space, workspace
+from gacprof.resizing.output import PROVENANCE
 from gacprof.resizing.sizes import digest, source_identity
 from gacprof.resizing.values import Resizer
-from gacprof.resizing.writers import WeightsFile
+from gacprof.resizing.workspace import CUTS, workspace
+from gacprof.resizing.writers import INDEX, WeightsFile, index_of, write_weights
 
 NO_TOKENIZER = (
     "no tokenizer was found beside the weights: engines take token ids only; give --tokenizer DIR"
@@ -64,7 +65,9 @@ class FolderExport(Export):
         source = source_identity(self.inventory, used)
         key = digest([gacprof.__version__, self.to, source, dict(self.config)])
         with workspace(out, key) as folder:
-            _write_weights(files, self._resizer(folder / CUTS), folder, progress)
+            write_weights(folder, files, self._resizer(folder / CUTS), progress)
+            if len(files) > 1:
+                write_json(folder / INDEX, index_of(files))
             for name, text in self.code.items():
                 write_text(folder / name, text)
             write_json(folder / "config.json", dict(self.config))
@@ -126,26 +129,6 @@ def _weights_files(tensors: Sequence[NewTensor]) -> list[WeightsFile]:
         )
         for i, (_, held) in enumerate(sorted(shards.items()), 1)
     ]
-
-
-def _write_weights(
-    files: Sequence[WeightsFile], resizer: Resizer, folder: Path, progress: Progress | None
-) -> None:
-    total, done = sum(file.nbytes for file in files), 0
-    require_space(folder, total)
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(min(done, total), total, "bytes of weights")
-
-    for file in files:
-        file.write(folder, resizer, advance)
-    if len(files) > 1:
-        places = {tensor.name: file.name for file in files for tensor in file.tensors}
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        write_json(folder / "model.safetensors.index.json", index)
 
 
 def write_provenance(folder: Path, inventory: Inventory, to: str) -> None:

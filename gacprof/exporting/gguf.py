@@ -27,8 +27,8 @@ from gacprof.exporting.engines import check_in_llama_cpp, prompt_of, untested
 from gacprof.exporting.folder import NO_TOKENIZER, write_provenance
 from gacprof.exporting.format import Check, Export, Request, Written
 from gacprof.exporting.tokenizer import Vocabulary, read_tokenizer
-from gacprof.resizing.output import require_space, workspace
 from gacprof.resizing.sizes import digest
+from gacprof.resizing.workspace import require_space, workspace
 
 
 class Type(NamedTuple):

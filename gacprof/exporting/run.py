@@ -13,7 +13,8 @@ from gacprof.core.files import Record
 from gacprof.exporting import gguf, transformers, vllm
 from gacprof.exporting.engines import cannot_run
 from gacprof.exporting.format import Check, CheckWith, Prepare, Request
-from gacprof.resizing.output import lies_in, refuse_existing, refuse_incomplete
+from gacprof.resizing.output import refuse_incomplete
+from gacprof.resizing.workspace import lies_in, refuse_existing
 
 FORMATS: dict[str, Prepare] = {
     "transformers": transformers.prepare,

@@ -17,7 +17,8 @@ from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.scanning import scan
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record, make_readable, sync, write_json
-from gacprof.resizing.output import PROVENANCE, refuse_existing, require_space, workspace
+from gacprof.resizing.output import PROVENANCE
+from gacprof.resizing.workspace import refuse_existing, require_space, workspace
 
 if TYPE_CHECKING:
     import torch

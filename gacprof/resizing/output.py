@@ -1,4 +1,4 @@
-"""The output folder: built under a hidden name, complete with configs and tokenizer, then renamed.
+"""What an output folder holds: weights, configs, the index, the tokenizer, and where it came from.
 
 safetensors stay as they are, shard by shard. Pickled checkpoints become safetensors with the
 same tensor names, because a whole-model pickle could only be rebuilt by importing what it
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,84 +23,14 @@ from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.widths import config_disagrees
-from gacprof.core.errors import CheckpointError, GacprofError
-from gacprof.core.files import copy, held, remove_unheld, sync, write_json, write_text
+from gacprof.core.errors import CheckpointError
+from gacprof.core.files import copy, write_json, write_text
 from gacprof.core.formatting import visible
 from gacprof.resizing.changes import NewTensor
 from gacprof.resizing.result import RealignResult
-from gacprof.resizing.writers import WeightsFile
-
-CUTS = ".cuts"
-"""Subfolder for what is needed only while building."""
+from gacprof.resizing.writers import INDEX, WeightsFile, index_of
 
 PROVENANCE = "gacprof.json"
-
-
-@contextlib.contextmanager
-def workspace(out: Path, key: str) -> Iterator[Path]:
-    """Yield the folder to build in; on success it becomes ``out``, on any error it is removed.
-
-    It lies beside ``out``, so that renaming is atomic, and ``key`` identifies the work: same key,
-    same result. Only a killed process leaves the folder behind, for the next run with the same
-    key; leftovers of other keys are removed. Raises :class:`CheckpointError` if ``out`` exists,
-    another run is building it, or the disk fails.
-    """
-    refuse_existing(out)
-    folder = out.with_name(f".{out.name}.realign-{key[:16]}")
-    try:
-        (folder / CUTS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from None
-    with holding(folder, CheckpointError(f"{out} is being written by another process")):
-        # what killed runs with other plans left for the same output
-        others = (p for p in out.parent.iterdir() if p.name.startswith(f".{out.name}.realign-"))
-        remove_unheld(p for p in others if p != folder and p.is_dir())
-        try:
-            yield folder
-            shutil.rmtree(folder / CUTS)
-            sync(folder)
-            refuse_existing(out)
-            folder.rename(out)
-            sync(out.parent)
-        except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise CheckpointError(
-                    f"{out}: cannot be written: {error.strerror or error}; nothing was left behind"
-                ) from None
-            raise
-
-
-def refuse_existing(out: Path) -> None:
-    if os.path.lexists(out):
-        raise CheckpointError(f"{out} exists already; name another folder or remove it first")
-
-
-def lies_in(out: Path, inventory: Inventory) -> bool:
-    """Whether an output would be put into the folder of a checkpoint, which stays as it is."""
-    source = Path(os.path.realpath(inventory.path))
-    return source.is_dir() and Path(os.path.realpath(out)).is_relative_to(source)
-
-
-def require_space(folder: Path, needed: int) -> None:
-    """Raise :class:`CheckpointError` unless ``needed`` more bytes fit beside ``folder``."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise CheckpointError(
-            f"{folder.parent}: {needed / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB free; "
-            "nothing was written"
-        )
-
-
-@contextlib.contextmanager
-def holding(folder: Path, refusal: GacprofError) -> Iterator[None]:
-    """Hold a folder against other processes. Raises ``refusal`` where one holds it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(held(folder))
-        except BlockingIOError:
-            raise refusal from None
-        yield
 
 
 def weights_files(
@@ -177,13 +105,12 @@ def _index(
     if files[0].kind != "safetensors" or (not old and len(files) == 1):
         return {}
     if not old or inventory.container != "safetensors":
-        name = "model.safetensors.index.json"
-    metadata = dict(old.get("metadata") or {})
-    metadata["total_size"] = sum(file.nbytes for file in files)
+        name = INDEX
+    index = index_of(files)
+    metadata = dict(old.get("metadata") or {}) | index["metadata"]
     if "total_parameters" in metadata:
         metadata["total_parameters"] = parameters
-    weight_map = {tensor.name: file.name for file in files for tensor in file.tensors}
-    return {name: {**old, "metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}}
+    return {name: {**old, **index, "metadata": metadata}}
 
 
 def write_provenance(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -17,21 +18,17 @@ from gacprof.resizing import sizes
 from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
 from gacprof.resizing.in_memory import realign_model
 from gacprof.resizing.output import (
-    CUTS,
-    lies_in,
     notes_on,
-    refuse_existing,
     refuse_incomplete,
-    require_space,
     weights_files,
-    workspace,
     write_provenance,
     write_side_files,
 )
 from gacprof.resizing.result import RealignResult
 from gacprof.resizing.sizes import Request
 from gacprof.resizing.values import BaseWeights, Resizer
-from gacprof.resizing.writers import WeightsFile
+from gacprof.resizing.workspace import CUTS, finish, lies_in, refuse_existing, workspace
+from gacprof.resizing.writers import WeightsFile, write_weights
 
 if TYPE_CHECKING:
     import torch
@@ -166,8 +163,8 @@ def _write(
     merged = merged_modules(inventory, request.sizes)
     files = weights_files(inventory, new_tensors(inventory, changes, merged))
     with workspace(out, _key(inventory, request, files, originals)) as folder:
-        resizer = Resizer(reader, changes, folder / CUTS, originals)
-        resumed = _write_weights(folder, files, resizer, progress)
+        resizer = Resizer(reader, changes, folder / CUTS, originals, partial(finish, folder))
+        resumed = write_weights(folder, files, resizer, progress)
         result = RealignResult(
             source=inventory.path,
             out=str(out),
@@ -187,22 +184,6 @@ def _write(
         write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
         write_provenance(folder, inventory, result, origin)
     return result
-
-
-def _write_weights(
-    folder: Path, files: Sequence[WeightsFile], resizer: Resizer, progress: Progress | None
-) -> tuple[str, ...]:
-    """Write every weights file; returns the names of those that were already there."""
-    total, done = sum(file.nbytes for file in files), 0
-    require_space(folder, sum(f.nbytes for f in files if not (folder / f.name).exists()))
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(min(done, total), total, "bytes of weights")
-
-    return tuple(file.name for file in files if file.write(folder, resizer, advance))
 
 
 def _key(

@@ -8,7 +8,7 @@ sign.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +38,8 @@ Decomposition = dict[str, Array]
 
 
 class Resizer:
-    """Computes new tensors. ``folder`` is where the results of decompositions are kept.
+    """Computes new tensors. ``folder`` is where the results of decompositions are kept; ``keep``
+    is told of each file there.
 
     ``not_finite`` collects the changed tensors in which NaN or infinity were met.
     """
@@ -49,8 +50,10 @@ class Resizer:
         changes: Iterable[Change],
         folder: Path,
         base: BaseWeights | None = None,
+        keep: Callable[[Path], None] = lambda path: None,
     ) -> None:
         self.reader = reader
+        self._keep = keep
         self.not_finite: list[str] = []
         self._folder = folder
         self._base = base
@@ -142,6 +145,7 @@ class Resizer:
                 found = self._decompose(change)
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.savez(file, allow_pickle=False, **found)
+                self._keep(path)
             with np.load(path, allow_pickle=False) as stored:
                 self._latest = name, dict(stored)
         return self._latest[1]

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing import output, realign, realign_by_strategy
+from gacprof.resizing import realign, realign_by_strategy
 
 Progress = Callable[[int, int, object], None]
 
@@ -62,7 +62,7 @@ def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_pat
     first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
     left = kill_after(first + 1, source, tmp_path / "out")
     assert "model-00001-of-00003.safetensors" in names(left)
-    assert "model-00002-of-00003.safetensors.partial" in names(left)
+    assert any(name.startswith(".model-00002-of-00003.safetensors.") for name in names(left))
     result = realign_by_strategy(source, "minimal", tmp_path / "out")
     assert result.resumed == ("model-00001-of-00003.safetensors",)
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
@@ -106,6 +106,41 @@ def test_a_finished_file_that_was_damaged_meanwhile_is_written_again(make_factor
     result = realign_by_strategy(source, "minimal", tmp_path / "out")
     assert result.resumed == ()
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def test_a_planted_workspace_is_not_taken_for_finished(make_factored, tmp_path):
+    """A copy of what a killed run left, record and times and all, with zeros for weights."""
+    source = make_factored([13, 11, 9], shards=3)
+    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
+    left = kill_after(first + 1, source, tmp_path / "out")
+    shutil.move(left, tmp_path / "moved")
+    shutil.copytree(tmp_path / "moved", left)
+    forged = left / "model-00001-of-00003.safetensors"
+    times = forged.stat()
+    forged.write_bytes(forged.read_bytes()[:400] + bytes(first - 400))
+    os.utime(forged, ns=(times.st_atime_ns, times.st_mtime_ns))
+    (left / "modeling_evil.py").write_text("evil")
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in ("config.json", "model-00002-of-00003.safetensors"):
+        (left / name).symlink_to(precious)
+    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    assert result.resumed == ()
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+    assert precious.read_text() == "mine"
+    assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
+
+
+def test_a_link_in_the_workspaces_place_is_refused(make_factored, tmp_path):
+    source = make_factored([13, 11], shards=2)
+    left = kill_after(1, source, tmp_path / "out")
+    shutil.rmtree(left)
+    (tmp_path / "elsewhere").mkdir()
+    left.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="is a link or somebody else's folder"):
+        realign_by_strategy(source, "minimal", tmp_path / "out")
+    assert names(tmp_path / "elsewhere") == [] and not os.path.lexists(tmp_path / "out")
 
 
 def test_another_plan_does_not_go_on_with_what_the_killed_one_left(make_factored, tmp_path):
@@ -178,7 +213,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
 ):
     source = make_factored([13])
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
-    monkeypatch.setattr(output.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(CheckpointError, match="needed"):
         realign_by_strategy(source, "minimal", tmp_path / "out")
     assert names(tmp_path) == ["source"]
