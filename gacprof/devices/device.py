@@ -139,6 +139,13 @@ def device_name(name: str | None = None) -> str:
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
+def device_kind(name: str | None = None) -> str:
+    """``cpu`` or ``cuda``, by which suites choose their curves; another package's device is of a
+    kind of its own unless the function that opens it has a ``kind``."""
+    kind = device_name(name).partition(":")[0]
+    return str(getattr(brought("devices").get(kind), "kind", kind))
+
+
 def local_gpus() -> list[str]:
     """``cuda:0`` … as torch sees them. Raises :class:`MeasurementError` where there are none."""
     import torch

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import multiprocessing
 import os
 import signal
@@ -61,7 +62,7 @@ class IsolatedDevice(Device):
     """A device in a worker process. Use as a context, or call :meth:`close`.
 
     ``spares`` further workers are started together with the first, for :meth:`renew`: importing
-    torch takes seconds, and so costs them once. They sleep until then.
+    torch takes seconds, and so costs them once. They sleep until then, and open no device.
     Raises :class:`MeasurementError` where the worker cannot open the device.
     """
 
@@ -76,7 +77,7 @@ class IsolatedDevice(Device):
         self.generation = -1
         """How many workers there were before the present one."""
         self._start()
-        for _, pipe in self._spares:  # started by now or soon; not while anything is timed
+        for _, pipe in self._spares:  # imported by now or soon; not while anything is timed
             pipe.poll(START_TIMEOUT_S)
 
     @property
@@ -185,12 +186,13 @@ class IsolatedDevice(Device):
         return process, ours
 
     def _start(self) -> None:
-        """Take a spare worker, or start one; it sends first what it opened."""
+        """Take a spare worker, or start one, and let it open the device."""
         self._process, self._pipe = self._spares.pop(0) if self._spares else self._spawn()
         self._cold = True
         self.generation += 1
         try:
-            opened = self._hear(START_TIMEOUT_S)
+            self._hear(START_TIMEOUT_S)  # that it is ready
+            opened = self._hear(START_TIMEOUT_S, ("open",))
         except WorkerLostError as lost:
             raise MeasurementError(f"the device cannot be opened in a worker: {lost}") from None
         except MeasurementError:
@@ -273,15 +275,13 @@ def sweeper(
 ) -> Iterator[Device]:
     """The device of that name to sweep with: in processes of its own by default.
 
-    In the calling process blocks cannot be spread over fresh ones. A CPU's ``processes`` are
-    started at once; a GPU's one after another, since each holds memory there.
+    In the calling process blocks cannot be spread over fresh ones.
     """
     name = device_name(name)
-    spares = processes - 1 if name == "cpu" else 0
     opened: Device
     if isolate:
         opener = partial(open_away, own_operators(), name, timer)
-        opened = IsolatedDevice(opener, timeout_s, spares)
+        opened = IsolatedDevice(opener, timeout_s, processes - 1)
     else:
         opened = open_device(name, timer)
     with opened:
@@ -327,13 +327,17 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     short_waits()
     for cache in KERNEL_CACHES:
         os.environ.setdefault(cache, str(CACHED_KERNELS))
-    try:
-        device = opener()
-        hello: Any = device.environment, device.timer
-    except Exception as error:
-        hello = MeasurementError(first_line(error))
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")  # before anything is timed; the device is opened later
     sessions: dict[int, Session] = {}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        pipe.send(("ready", False))
+        pipe.recv()
+        try:
+            device = opener()
+            hello: Any = device.environment, device.timer
+        except Exception as error:
+            hello = MeasurementError(first_line(error))
         pipe.send((hello, False))
         while not isinstance(hello, Exception):
             answer = _answer(device, sessions, pipe.recv())

@@ -104,8 +104,9 @@ def stream_kernels(gpu):
 
 
 @contextmanager
-def installed(gpu: SimulatedGpu):
-    """The GPU in torch's place; :func:`opened` opens it."""
+def installed(gpu: SimulatedGpu, with_modes: bool = True):
+    """The GPU in torch's place; :func:`opened` opens it. Without modes only torch's calls are
+    replaced, and tensors are the CPU's until :func:`modes` are entered."""
     properties = SimpleNamespace(
         name=gpu.name, major=gpu.major, minor=gpu.minor, multi_processor_count=132,
         uuid="12ab", L2_cache_size=gpu.l2_bytes, total_memory=gpu.memory_bytes,
@@ -165,9 +166,13 @@ def installed(gpu: SimulatedGpu):
             sys.modules[name] = module
         pattern.cache_clear()
         stack.callback(pattern.cache_clear)
-        for mode in (FakeTensorMode(allow_non_fake_inputs=True), Storages(gpu), Kernels(gpu)):
+        for mode in modes(gpu) if with_modes else ():
             stack.enter_context(mode)
         yield gpu
+
+
+def modes(gpu):
+    return FakeTensorMode(allow_non_fake_inputs=True), Storages(gpu), Kernels(gpu)
 
 
 def _put_back(name, module):

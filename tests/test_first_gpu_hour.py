@@ -1,0 +1,172 @@
+"""The first hour on a GPU (N5 of the review): its commands are ones that exist, no limit loses what
+was measured, and its archive comes back whole."""
+
+import io
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import first_gpu_hour as hour
+import pytest
+import typer
+from first_gpu_hour import Step
+from packaging.requirements import Requirement
+
+from gacprof.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = [step for part in (1, 2, 3) for step in hour.steps(part, "cuda", ROOT)]
+
+
+def parsed(arguments):
+    """The names of the command that takes these arguments; raises a usage error if none does."""
+    command, names = typer.main.get_command(app), []
+    context = command.make_context("gacprof", list(arguments))
+    while hasattr(command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, rest, parent=context)
+        names.append(name)
+    return names
+
+
+OURS = [step for step in STEPS if step.command[:3] == hour.GACPROF]
+
+
+@pytest.mark.parametrize("step", OURS, ids=lambda step: step.name)
+def test_n5_every_command_of_ours_takes_its_arguments(step):
+    names = parsed(step.command[3:])
+    assert names and names == list(step.command[3 : 3 + len(names)])
+
+
+def test_n5_a_command_that_does_not_exist_is_noticed():
+    for wrong in (["sweep", "--devise", "cuda"], ["mapp"], ["map", "built", "x"]):
+        with pytest.raises(Exception, match="No such"):
+            parsed(wrong)
+
+
+SCRIPTS = [s for s in STEPS if s.command[0] == sys.executable and s.command[1].endswith(".py")]
+
+
+@pytest.mark.parametrize("step", SCRIPTS, ids=lambda step: step.name)
+def test_n5_every_script_exists_and_knows_its_options(step):
+    told = subprocess.run([*step.command[:2], "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert told.returncode == 0, told.stderr
+    assert all(option in told.stdout for option in step.command if option.startswith("--"))
+
+
+def test_n5_every_test_that_is_asked_for_exists():
+    for step in STEPS:
+        if "pytest" in step.command:
+            assert Path(step.command[-1]).is_dir() and "gpu" in step.command
+
+
+def test_n5_parts_end_within_ten_minutes_and_names_are_unlike():
+    assert hour.PART_S + hour.ENDING_S < 600
+    assert len({step.name for step in STEPS}) == len(STEPS)
+
+
+def test_n5_what_the_package_imports_is_in_the_image_or_carried():
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*table["dependencies"], *table["optional-dependencies"]["models"]]
+    names = {Requirement(one).name.lower() for one in wanted}
+    assert names <= {*hour.IMAGE, *hour.CARRIED}
+
+
+# --- a part --------------------------------------------------------------------------------------
+
+
+def shell(name, script, limit_s=60, **more):
+    return Step(name, limit_s, ("bash", "-c", script), **more)
+
+
+@pytest.fixture
+def part(tmp_path, monkeypatch):
+    """Runs the steps given as part 1; returns what its archive holds."""
+    monkeypatch.setattr(hour.signal, "signal", lambda *_: None)
+
+    def run(*steps, seconds=60.0, **more):
+        monkeypatch.setattr(hour, "steps", lambda *_: list(steps))
+        hour.run_part(1, "cuda", tmp_path / "part", tmp_path / "out", seconds, 1.0)
+        return contents(tmp_path / "out", tmp_path / "back")
+
+    return run
+
+
+def contents(archives, back):
+    back.mkdir(exist_ok=True)
+    hour.unpack(list(archives.iterdir()), back)
+    return {p.relative_to(back).as_posix(): p.read_bytes() for p in back.rglob("*") if p.is_file()}
+
+
+def ends(found):
+    return [line.split("\t")[1:3] for line in found["steps.tsv"].decode().splitlines()]
+
+
+def test_n5_every_step_leaves_a_log_and_its_exit_code_and_the_next_one_runs(part):
+    found = part(
+        shell("one", "mkdir run; echo 7 > run/samples; echo said"),
+        shell("two", "echo no >&2; exit 3"),
+        Step("three", 9, ("no-such-program",)),
+    )
+    assert ends(found)[:2] == [["one", "0"], ["two", "3"]] and "No such file" in ends(found)[2][1]
+    assert found["run/samples"] == b"7\n" and found["one.log"] == b"said\n"
+    assert found["two.log"] == b"no\n"
+
+
+def test_n5_a_step_that_outlasts_its_limit_is_cut_with_all_that_it_started(part, monkeypatch):
+    monkeypatch.setattr(hour, "ENDING_S", 5)
+    found = part(
+        shell("long", "echo begun; trap 'echo ended' INT; sleep 100 & wait", limit_s=1),
+        shell("next", "true"),
+    )
+    assert ends(found) == [["long", "cut after 1 s"], ["next", "0"]]
+    assert found["long.log"].startswith(b"begun")
+
+
+def test_n5_steps_that_have_no_time_left_say_so(part):
+    found = part(shell("one", "true"), seconds=hour.ENDING_S + 1.0)
+    assert ends(found) == [["one", "no time left"]]
+
+
+def test_n5_what_a_part_made_before_is_not_made_again(part, tmp_path):
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "kept").write_text("before")
+    found = part(shell("one", "echo anew > kept", made="kept"), shell("two", "true"))
+    assert found["kept"] == b"before" and ends(found) == [["two", "0"]]
+
+
+def test_n5_a_part_that_is_killed_has_left_the_archive_of_its_last_step(
+    part, tmp_path, monkeypatch
+):
+    def killed(step, *_):
+        raise SystemExit(143)
+
+    run = hour.run
+    monkeypatch.setattr(
+        hour, "run", lambda step, *a: (killed if step.name == "b" else run)(step, *a)
+    )
+    with pytest.raises(SystemExit):
+        part(shell("a", "echo 1 > made"), shell("b", "true"))
+    assert contents(tmp_path / "out", tmp_path / "back")["made"] == b"1\n"
+
+
+def test_n5_a_large_archive_comes_back_from_its_pieces(part, tmp_path, monkeypatch):
+    monkeypatch.setattr(hour, "CHUNK_BYTES", 1000)
+    found = part(shell("one", "head -c 5000 /dev/urandom > noise; cp noise weights.safetensors"))
+    assert len(found["noise"]) == 5000 and "weights.safetensors" not in found
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names[0] == "part1.tar.gz.00" and len(names) > 4
+
+
+def test_n5_an_archive_writes_nothing_outside_its_folder(tmp_path):
+    with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as packed:
+        member = tarfile.TarInfo("../outside")
+        member.size = 3
+        packed.addfile(member, io.BytesIO(b"bad"))
+    (tmp_path / "in").mkdir()
+    with pytest.raises(tarfile.OutsideDestinationError):
+        hour.unpack([tmp_path / "bad.tar.gz"], tmp_path / "in")
+    assert not (tmp_path / "outside").exists()
