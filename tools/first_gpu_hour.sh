@@ -10,14 +10,16 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-python3}
-packages=${TMPDIR:-/tmp}/gacprof-packages
-if [[ ${1:-} = [123] ]] && compgen -G '.whl/*.whl' >/dev/null && [ ! -d "$packages" ]; then
-  # one by one: a wheel that does not fit this Python must not cost the others
-  for wheel in .whl/*.whl; do
-    "$python" -m pip install --quiet --no-index --no-deps --no-compile --disable-pip-version-check \
-      --root-user-action=ignore --target "$packages" --upgrade "$wheel" || echo "not installed: $wheel"
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+if [[ ${1:-} = [123] ]] && compgen -G '.whl/*.whl' >/dev/null; then
+  packages=${TMPDIR:-/tmp}/gacprof-packages
+  [ -d "$packages" ] || for wheel in .whl/*.whl; do
+    # one by one: a wheel that does not fit this Python must not cost the others
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --upgrade \
+      --disable-pip-version-check --root-user-action=ignore --target "$packages" "$wheel" ||
+      echo "not installed: $wheel"
   done
+  export PYTHONPATH=$PYTHONPATH:$packages
 fi
-export PYTHONPATH=$PWD:$packages${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 case ${DEVICE:-} in simulated:*) export PYTHONPATH=$PYTHONPATH:$PWD/tests/simulated ;; esac
 exec "$python" tools/first_gpu_hour.py "$@"
