@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from itertools import pairwise
+from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -27,22 +28,52 @@ def group(
 ) -> list[Group[T]]:
     """Those with the same ``shown_of`` together, in the order of their first members.
 
-    Names are joined over layers first, then over what differs at the end: a row never names a dim
-    that is not in it.
+    Names are joined over layers first, then over experts, then over what differs at the end: a row
+    never names a dim that is not in it.
     """
-    by_stem: dict[Hashable, dict[tuple[str, str], dict[int | None, T]]] = defaultdict(dict)
+    found: dict[Hashable, dict[_Name, list[T]]] = defaultdict(dict)
     for item in items:
-        before, layer, after = _parts(name_of(item))
-        by_stem[shown_of(item)].setdefault((before, after), {})[layer] = item
-    groups = []
-    for stems in by_stem.values():
-        alike: dict[tuple[str, tuple[int | None, ...]], dict[str, list[T]]] = defaultdict(dict)
-        for (before, after), by_layer in stems.items():
-            alike[before, tuple(sorted(by_layer, key=_order))][after] = list(by_layer.values())
-        for (before, layers), ends in alike.items():
-            members = tuple(item for of_end in ends.values() for item in of_end)
-            groups.append(Group(_name(before, layers, list(ends)), members))
-    return groups
+        found[shown_of(item)].setdefault(_parts(name_of(item)), []).append(item)
+    return [
+        Group(str(name), tuple(members))
+        for alike in found.values()
+        for name, members in _joined(_joined(_joined(alike, "layers"), "experts"), "ends").items()
+    ]
+
+
+class _Name(NamedTuple):
+    """``model.layers.3–5.mlp.experts.0–127.up_proj:width`` in its parts; what may be several is a
+    tuple."""
+
+    before: str
+    layers: tuple[int, ...]
+    between: str
+    experts: tuple[int, ...]
+    ends: tuple[str, ...]
+
+    def __str__(self) -> str:
+        experts = f"{self.between}.{ranges(self.experts)}." if self.experts else ""
+        end = experts + _braced(self.ends)
+        if not self.layers:
+            return end
+        # "model.layers" and "model.decoder.layers" go without saying, an encoder's do not.
+        plain = self.before.removeprefix("model.") in ("layers", "decoder.layers")
+        where = "" if plain else f"{self.before} "
+        return f"{where}layer{'s' if len(self.layers) > 1 else ''} {ranges(self.layers)} {end}"
+
+
+def _joined(named: Mapping[_Name, list[T]], field: str) -> dict[_Name, list[T]]:
+    """Names that differ in that field only as one."""
+    found: dict[_Name, dict[_Name, list[T]]] = defaultdict(dict)
+    for name, members in named.items():
+        nothing: dict[str, Any] = {field: ()}
+        found[name._replace(**nothing)][name] = members
+    made = {}
+    for rest, alike in found.items():
+        parts = [part for name in alike for part in getattr(name, field)]
+        whole: dict[str, Any] = {field: tuple(parts if field == "ends" else sorted(parts))}
+        made[rest._replace(**whole)] = [item for of_one in alike.values() for item in of_one]
+    return made
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -56,27 +87,16 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
-def _parts(name: str) -> tuple[str, int | None, str]:
-    """``model.layers.3.mlp:width`` → ("model.layers", 3, "mlp:width"); the first number counts."""
+def _parts(name: str) -> _Name:
+    """``model.layers.3.mlp:width`` → ("model.layers", (3,), "", (), ("mlp:width",)): the first
+    number is a layer's, the second an expert's."""
     parts = name.split(".")
-    for i, part in enumerate(parts[:-1]):
-        if part.isascii() and part.isdigit():
-            return ".".join(parts[:i]), int(part), ".".join(parts[i + 1 :])
-    return "", None, name
-
-
-def _order(layer: int | None) -> int:
-    return -1 if layer is None else layer
-
-
-def _name(before: str, layers: Sequence[int | None], ends: Sequence[str]) -> str:
-    end = _braced(ends)
-    numbers = [layer for layer in layers if layer is not None]
-    if not numbers:
-        return end
-    # "model.layers" and "model.decoder.layers" go without saying, an encoder's do not.
-    where = "" if before.removeprefix("model.") in ("layers", "decoder.layers") else f"{before} "
-    return f"{where}layer{'s' if len(numbers) > 1 else ''} {ranges(numbers)} {end}"
+    numbers = [i for i, part in enumerate(parts[:-1]) if part.isascii() and part.isdigit()][:2]
+    cuts = [-1, *numbers, len(parts)]
+    *texts, end = [".".join(parts[a + 1 : b]) for a, b in pairwise(cuts)]
+    before, between = (*texts, "", "")[:2]
+    layers, experts = ((*((int(parts[i]),) for i in numbers), (), ()))[:2]
+    return _Name(before, layers, between, experts, (end,))
 
 
 def _braced(ends: Sequence[str]) -> str:

@@ -37,9 +37,17 @@ def test_names_without_a_layer_stand_alone():
     assert names([("lm_head", 8)]) == ["lm_head"]
 
 
-def test_experts_keep_their_numbers():
-    dims = [(f"model.layers.0.experts.{e}.up", 9) for e in range(3)]
-    assert names(dims) == ["layer 0 experts.{0,1,2}.up"]
+def test_experts_are_ranges():
+    dims = [
+        (f"model.layers.{layer}.mlp.experts.{e}.{p}_proj", 9)
+        for layer in range(2) for e in range(128) for p in ("gate", "up")
+    ]  # fmt: skip
+    assert names(dims) == ["layers 0–1 mlp.experts.0–127.{gate,up}_proj"]
+    assert names(dims[:-1]) == [
+        "layers 0–1 mlp.experts.0–127.gate_proj",
+        "layers 0–1 mlp.experts.0–126.up_proj",
+        "layer 0 mlp.experts.127.up_proj",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -51,19 +59,29 @@ def test_ranges(numbers, text):
 
 def expand(name: str) -> set[str]:
     """Every name that a row stands for."""
-    layers, end = re.fullmatch(r"layers? ([0-9–, ]+) (.+)", name).groups()
-    numbers = []
-    for part in layers.split(", "):
-        first, _, last = part.partition("–")
-        numbers += range(int(first), int(last or first) + 1)
+    layers, end = re.fullmatch(r"layers? ([0-9–, ]+?) ((?!\d).+)", name).groups()
+    experts = re.search(r"experts\.([0-9–, ]+)\.", end)
     braces = re.search(r"{(.*)}", end)
     ends = [end]
     if braces:
         ends = [end.replace(braces[0], choice) for choice in braces[1].split(",")]
-    return {f"model.layers.{n}.{e}" for n, e in product(numbers, ends)}
+    if experts:
+        ends = [e.replace(experts[0], f"experts.{n}.") for e in ends for n in numbers(experts[1])]
+    return {f"model.layers.{n}.{e}" for n, e in product(numbers(layers), ends)}
 
 
-WEIGHTS = ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp.gate_proj", "mlp")
+def numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(", "):
+        first, _, last = part.partition("–")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+WEIGHTS = (
+    "self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp",
+    *(f"experts.{n}.{p}" for n in (0, 1, 2, 7) for p in ("up", "gate")),
+)  # fmt: skip
 
 
 @given(st.dictionaries(st.tuples(st.integers(0, 6), st.sampled_from(WEIGHTS)), st.integers(0, 2)))
