@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gacprof.cliffmap.detect import label
 from gacprof.core import formatting
 from gacprof.report.figures import View, classes_of
+from gacprof.report.grouping import group
 from gacprof.report.tables import penalties
 
 if TYPE_CHECKING:
@@ -18,25 +19,50 @@ MOST_FRONTIER = 8
 """Dims of a frontier that a sentence holds."""
 
 MOST_CLIFFS = 2
-"""Curves that the summary tells of."""
+"""Curves that the page's words tell of."""
+
+MOST_WORST = 3
+"""Groups of dims that a sentence names."""
+
+MOST_REASONS = 3
+"""Sentences below the headline; the rest is unfolded."""
+
+Sections = dict[str, list[str]]
 
 
-def summary(contents: Contents, views: Sequence[View] = ()) -> list[tuple[str, list[str]]]:
-    """(what it is about, sentences) in the order of the chain. No gain is said as such.
+class Verdict(NamedTuple):
+    """What a page begins with: one sentence, at most three that give its reasons, and the rest by
+    what it is about."""
 
-    ``views`` are the curves that the page shows: the first of each axis is told of.
-    """
+    headline: str
+    reasons: list[str]
+    rest: Sections
+
+
+def verdict(contents: Contents, views: Sequence[View] = ()) -> Verdict:
+    """What was measured comes first, then what was found, then what was planned. No gain is said
+    as such. ``views`` are the curves that the page shows: the first of each axis is told of."""
     axes = {(v.curve.operator, v.curve.axis): v for v in reversed(views)}
     first = [v for v in views if v in axes.values()][:MOST_CLIFFS]
-    told = {
-        "Device": _device(contents),
-        "Its cliffs": [f"{view.curve.shape}: {cliffs(view)}" for view in first],
-        "This model": [_dims(contents.diagnosis)] if contents.diagnosis else [],
-        "The plan": [_plan(contents.plan)] if contents.plan else [],
+    main: Sections = {
         "Measured": _measured(contents.bench) if contents.bench else [],
-        "How sure": _sure(contents),
+        "This model": diagnosed(contents.diagnosis) if contents.diagnosis else [],
+        "The plan": [_plan(contents.plan)] if contents.plan else [],
+        "The same function": [_function(contents.verification)] if contents.verification else [],
+        "Cliffs": [f"{view.curve.shape}: {cliffs(view)}" for view in first],
     }
-    return [(about, sentences) for about, sentences in told.items() if sentences]
+    told = [
+        (about, sentences[i])
+        for i in range(max(map(len, main.values())))
+        for about, sentences in main.items()
+        if i < len(sentences)
+    ]
+    rest: Sections = {}
+    for about, sentence in told[1 + MOST_REASONS :]:
+        rest.setdefault(about, []).append(sentence)
+    rest |= {"Device": _device(contents), "How sure": _sure(contents)}
+    headline, *reasons = [sentence for _, sentence in told[: 1 + MOST_REASONS]] or [""]
+    return Verdict(headline, reasons, {about: lines for about, lines in rest.items() if lines})
 
 
 def _device(contents: Contents) -> list[str]:
@@ -65,6 +91,7 @@ def cliffs(view: View) -> str:
         return f"of {len(lost)} sizes none is surely misaligned, {len(left)} are undecided{most}."
     worst = max(slow, key=lost.__getitem__)
     best = [d for d in curve.frontier if d in lost]
+    best = best if len(best) > 1 else []  # the last dim is always one: nothing larger is measured
     modulus, remainders = classes_of(curve)[0]
     steps = f"best where {label(curve.axis, modulus, remainders)}; " if modulus > 1 else ""
     steps += f"its steps end at {_few(best)}; " if best else ""
@@ -110,6 +137,46 @@ def point_words(curve: Curve) -> dict[int, str]:
     return told
 
 
+def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
+    """A diagnosis (``as_dict()``) in sentences: the verdict, where most is lost, what is open."""
+    totals, device = diagnosis["totals"], diagnosis["device"]
+    basis = diagnosis.get("basis")
+    lost, of = f"{totals['misaligned']} of {totals['weights']} weights", totals["predicted_us"]
+    if totals["weights"] and not totals["judged"]:
+        verdict = f"Not known: none of {totals['weights']} weights can be judged for {device}."
+    elif not totals["misaligned"]:
+        verdict = f"No weight is known to lose time on {device}, of {totals['judged']} judged."
+    elif basis:
+        verdict = f"{lost} have sizes that {device} serves worse, {basis}; the cost is not known."
+    else:
+        verdict = (
+            f"{lost} lose time on {device}: padding recovers {_of(totals['recoverable_us'], of)} "
+            "in matrix products."
+        )
+    worst = [dim for dim in diagnosis["dims"] if dim["verdict"] == "misaligned"]
+    alike = group(worst, lambda d: d["name"], lambda d: (d["size"], d["advice"]))
+    alike.sort(key=lambda g: -sum(dim["lost_us"] or 0 for dim in g.members))
+    most = [f"{g.name} {g.first['size']}: {g.first['advice']}" for g in alike[:MOST_WORST]]
+    left = {
+        "undecided": "undecided", "unknown": "not known", "fixed": "not judged (no dim can change)",
+    }  # fmt: skip
+    open_ = [f"{totals[key]} {words}" for key, words in left.items() if totals[key]]
+    if open_ and totals["undecided_penalty_high"] is not None:
+        open_[0] += f" (by at most {percent(totals['undecided_penalty_high'])})"
+    more = f"; and {len(alike) - MOST_WORST} more" if len(alike) > MOST_WORST else ""
+    lines = [verdict, f"{'Worst' if basis else 'Most is lost'} in {'; '.join(most)}{more}."]
+    return [
+        *(lines if most else [verdict]),
+        *([f"Of the rest {', '.join(open_)}."] if open_ else []),
+    ]
+
+
+def _of(part: float | None, whole: float | None) -> str:
+    """``2.11 ms of 19.64 ms (10.7 %)``: a time beside the whole that it is part of."""
+    share = f" ({percent(part / whole)})" if part is not None and whole else ""
+    return f"{microseconds(part)} of {microseconds(whole)}{share}"
+
+
 def _plan(plan: Mapping[str, Any]) -> str:
     changed = sum(choice["after"] != choice["before"] for choice in plan["choices"])
     before, after = plan["predicted_before_us"], plan["predicted_after_us"]
@@ -117,12 +184,12 @@ def _plan(plan: Mapping[str, Any]) -> str:
         f"their products should take {microseconds(after)} instead of {microseconds(before)} "
         f"({_signed(after / before - 1)})"
         if before and after
-        else "the map cannot foretell the time of all new sizes together"
+        else "the time of all new sizes together is not known"
     )
     budget = plan["budget"]
     whole = [budget.get(f"checkpoint_{when}") for when in ("before", "after")]
     size = f", {_signed(whole[1] / whole[0] - 1)} parameters" if all(whole) else ""
-    return f"{changed} of {len(plan['choices'])} dims change{size}; {time}."
+    return f"The plan changes {changed} of {len(plan['choices'])} dims{size}; {time}."
 
 
 def _sure(contents: Contents) -> list[str]:
@@ -140,39 +207,45 @@ def _sure(contents: Contents) -> list[str]:
     if contents.bench and contents.bench["replicates"]:
         spread = max(r["spread"] for r in contents.bench["replicates"])
         told.append(f"The bench claims no difference below {percent(spread)}, its own A/A spread.")
-    if contents.verification:
-        told.append(_function(contents.verification))
     return told
 
 
 def _measured(bench: Mapping[str, Any]) -> list[str]:
+    """A sentence a model against the first, the last one first: it is what the bench is about."""
     first, sentences = bench["models"][0], []
-    for model in bench["models"][1:]:
-        of_model = [t for t in bench["timings"] if t["model"] == model]
-        parts = [f"{t['workload']} tokens {_change(t)}" for t in of_model]
-        gained = [t for t in of_model if t["verdict"] == "faster"]
-        lost = [t for t in of_model if t["verdict"] == "slower"]
-        if all(t["verdict"] == "identical" for t in of_model):
-            sentences.append(f"{model} is identical to {first}, byte for byte.")
-            continue
-        verdict = (
-            "is faster somewhere and slower elsewhere"
-            if gained and lost
-            else "is faster"
-            if gained
-            else "is slower"
-            if lost
-            else "gained nothing that can be shown"
+    busy = next((note for note in bench["notes"] if "machine is busy" in note), None)
+    for model in reversed(bench["models"][1:]):
+        of_model = {t["workload"]: t for t in bench["timings"] if t["model"] == model}
+        of_first = {t["workload"]: t for t in bench["timings"] if t["model"] == first}
+        verdicts = {t["verdict"] for t in of_model.values()}
+        parts = "; ".join(
+            f"{name} tokens {_change(t, of_first[name])}" for name, t in of_model.items()
         )
-        sentences.append(f"{model} {verdict} against {first}: {'; '.join(parts)}.")
+        if verdicts == {"identical"}:
+            sentences.append(f"{model} is identical to {first}, byte for byte.")
+        elif {"faster", "slower"} <= verdicts:
+            sentences.append(
+                f"{model} is faster than {first} somewhere, slower elsewhere: {parts}."
+            )
+        elif "faster" in verdicts or "slower" in verdicts:
+            sentences.append(f"{model} is {max(verdicts & FASTER)} than {first}: {parts}.")
+        elif busy:
+            why = busy.partition(":")[0]
+            sentences.append(f"{model} against {first} is not decided, {why}: {parts}.")
+        else:
+            sentences.append(f"{model} gains nothing that can be shown over {first}: {parts}.")
     return sentences
 
 
-def _change(timing: Mapping[str, Any]) -> str:
+FASTER = {"faster", "slower"}
+
+
+def _change(timing: Mapping[str, Any], of: Mapping[str, Any]) -> str:
     low, middle, high = timing["ratio"]
     if timing["verdict"] in ("no difference shown", "undecided"):
         return f"{timing['verdict']} ({_signed(low - 1)} to {_signed(high - 1)})"
-    return f"{_signed(middle - 1)} ({_signed(low - 1)} to {_signed(high - 1)})"
+    took = f"{microseconds(timing['latency_us'])} instead of {microseconds(of['latency_us'])}"
+    return f"{_signed(middle - 1)} ({_signed(low - 1)} to {_signed(high - 1)}; {took})"
 
 
 def _function(check: Mapping[str, Any]) -> str:
@@ -184,23 +257,6 @@ def _function(check: Mapping[str, Any]) -> str:
         f"{error(check['max_rel_error'])} of the largest logit "
         f"(tolerance {check['tolerance']:.0e}), "
         f"the same most likely token at {percent(check['argmax_agreement'])} of positions."
-    )
-
-
-def _dims(diagnosis: Mapping[str, Any]) -> str:
-    totals = diagnosis["totals"]
-    undecided = f", {totals['undecided']} undecided" if totals["undecided"] else ""
-    if diagnosis.get("basis"):
-        return (
-            f"{totals['misaligned']} of {totals['weights']} weights are misaligned "
-            f"{diagnosis['basis']}; what that costs is not known."
-        )
-    return (
-        f"{totals['misaligned']} of {totals['weights']} weights are misaligned by measurement "
-        f"by a tolerance of {between(diagnosis['tolerances'])}{undecided} "
-        f"({totals['not_divisible_by_8']} by the rule d % 8); padding should recover "
-        f"{microseconds(totals['recoverable_us'])} of {microseconds(totals['predicted_us'])} "
-        "in matrix products."
     )
 
 
