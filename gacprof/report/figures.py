@@ -1,4 +1,4 @@
-"""A curve as a picture: the staircase, its tiers, its frontier, what is safe.
+"""A curve as a picture: the staircase, its frontier, what is safe.
 
 Each function returns a matplotlib ``Figure``, which :func:`gacprof.report.figures_style.save`
 writes as SVG and PNG, or draws in text.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap, detect
 from gacprof.cliffmap.detect import label
-from gacprof.cliffmap.schema import Curve, Tier
+from gacprof.cliffmap.schema import Curve
 from gacprof.core.errors import ReportError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Flag
@@ -24,7 +24,6 @@ from gacprof.report.figures_style import (
     INK,
     MARKERS,
     OKABE_ITO,
-    TINTS,
     dim_ticks,
     latency_unit,
     legend,
@@ -37,17 +36,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_BANDS = 16
-"""More tiers than this are not drawn as bands: they would be hatching, not information."""
-
 WIDE_GAP = 4
 """Neighbours further apart than this many median distances are not joined by a line."""
 
 DENSE = 3
 """Most of the dims within this part of the axis fill the picture alone."""
-
-BAND = 0.16
-"""Opacity of a band."""
 
 LOW = 0.1
 """Labels of points below this share of the highest latency go above them, off the axis."""
@@ -95,7 +88,7 @@ class View:
 def staircase(
     cliff_map: CliffMap, curve: Curve, width: float = 10.0, asked: Sequence[int] = ()
 ) -> Figure:
-    """Latency over the dim, with tiers as bands, the frontier and the tolerance drawn in.
+    """Latency over the dim, with the frontier and the tolerance drawn in.
 
     The dims ``asked`` for are marked, and the axis is cut to them and what they could be padded to.
     """
@@ -141,7 +134,6 @@ def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     _draw_classes(axes, curve, factor)
     _draw_undecided(axes, curve, factor)
     _draw_frontier(axes, curve, factor, (first, last))
-    _draw_bands(axes, curve)
     here = sorted({d for d in asked if first <= d <= last})
     if here:
         axes.plot(
@@ -154,43 +146,6 @@ def draw_staircase(axes: Axes, curve: Curve, asked: Sequence[int] = ()) -> None:
     right = 0.07 if last in curve.frontier else 0.02  # room for the last one's label
     axes.set_xlim(first - 0.02 * (last - first), last + right * (last - first))
     dim_ticks(axes, first, last)
-
-
-def _draw_bands(axes: Axes, curve: Curve) -> None:
-    """The tiers of the best class, as bands that meet halfway between neighbouring dims.
-
-    A known mechanism keeps its colour wherever it returns; unknown ones are one colour, every
-    second one paler, so that their one swatch in the legend stands for all of them.
-    """
-    tiers = best_tiers(curve)
-    if not 2 <= len(tiers) <= MOST_BANDS:
-        return
-    edges = [float(tiers[0].first), *((a.last + b.first) / 2 for a, b in pairwise(tiers))]
-    edges.append(float(tiers[-1].last))
-    names = list(dict.fromkeys(tier.mechanism for tier in tiers if tier.mechanism))
-    named = set[str]()
-    for i, (tier, (left, right)) in enumerate(zip(tiers, pairwise(edges), strict=True)):
-        words = tier.mechanism or f"tiers of {tier.name}"
-        number = names.index(tier.mechanism) if tier.mechanism else 0
-        pale = i % 2 and not tier.mechanism
-        axes.axvspan(
-            left, right, color=TINTS[number % len(TINTS)], linewidth=0,
-            alpha=0.05 if pale else BAND, zorder=0,
-            label=None if words in named else _shortened(words),
-        )  # fmt: skip
-        named.add(words)
-
-
-def _shortened(words: str, most: int = 42) -> str:
-    return words if len(words) <= most else f"{words[: most // 2]}…{words[-most // 2 + 1 :]}"
-
-
-def best_tiers(curve: Curve) -> list[Tier]:
-    """The tiers of the fastest residue class, along the axis."""
-    if curve.period is None:
-        return curve.tiers
-    best = curve.period.classes[0].remainders
-    return [tier for tier in curve.tiers if tier.remainders == best]
 
 
 def classes_of(curve: Curve) -> list[tuple[int, list[int]]]:

@@ -27,10 +27,6 @@ OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One shape a class, so that nothing hangs on colour alone."""
 
-TINTS = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#0072B2", "#D55E00")
-"""Band colours, drawn pale, so without yellow, which vanishes; ordered so that neighbours differ
-from the markers above them."""
-
 INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 PNG_DPI = 150
 

@@ -23,7 +23,7 @@ from gacprof.report.figures_models import bench_figure, workloads
 from gacprof.report.figures_style import as_element, latency_unit, save
 from gacprof.report.grouping import group
 from gacprof.report.tables import constraints, latencies, rule_table, to_html
-from gacprof.report.wording import FILTERS, caption, point_words, summary
+from gacprof.report.wording import FILTERS, caption, point_words, verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,8 +114,8 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
     page = environment.get_template("page.html.j2").render(
         c=contents,
         figures=[drawn for drawn, _ in figures],
-        summary=summary(contents, views),
-        dims=_alike(contents.diagnosis["dims"], "name", DIM_SHOWN) if contents.diagnosis else [],
+        verdict=verdict(contents, views),
+        dims=_dims(contents.diagnosis) if contents.diagnosis else [],
         choices=_alike(contents.plan["choices"], "dim", CHOICE_SHOWN) if contents.plan else [],
         bench_rows=workloads(contents.bench) if contents.bench else [],
         map_facts=map_facts(contents.cliff_map) if contents.cliff_map else None,
@@ -146,6 +146,13 @@ def _alike(
     ]  # fmt: skip
 
 
+def _dims(diagnosis: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The diagnosed dims: by verdict, those that lose most first."""
+    order = ("misaligned", "undecided", "unknown", "safe")
+    rows = _alike(diagnosis["dims"], "name", DIM_SHOWN)
+    return sorted(rows, key=lambda row: (order.index(row["verdict"]), -row["lost_us"]))
+
+
 def _figures(contents: Contents, views: Sequence[View]) -> Iterator[tuple[Drawn, Figure]]:
     """The bench first: it is what the reader came for."""
     if contents.bench and len(contents.bench["models"]) > 1:
@@ -162,8 +169,8 @@ def _figures(contents: Contents, views: Sequence[View]) -> Iterator[tuple[Drawn,
 
 def _drawn(cliff_map: CliffMap, view: View, name: str, heading: str) -> tuple[Drawn, Figure]:
     figure = staircase(cliff_map, view.curve, PAGE_WIDTH, view.asked)
-    words = caption(view)
-    svg = as_element(figure, words)  # which also lays the axes out
+    words, axis = caption(view), f"{view.curve.operator} over {view.curve.axis}"
+    svg = as_element(figure, f"Latency of {axis}. {words}")  # which also lays the axes out
     first, last = view.shown
     shown = {d: us for d, us in latencies(view.curve).items() if first <= d <= last}
     factor, _ = latency_unit(list(shown.values()))
@@ -205,7 +212,13 @@ def telling_curves(
         beside = [c for c in chosen if (c.operator, c.axis) == (curve.operator, curve.axis)]
         if len(curve.points.d) >= 4 and len(beside) < 2:
             chosen.append(curve)
-    return chosen[:most]
+    # the model's own sizes, then what models are made of, probes of the memory last
+    return sorted(chosen[:most], key=lambda c: (not sizes_asked(c, diagnosis), _order(c.operator)))
+
+
+def _order(operator: str) -> int:
+    first = ("attention", "linear")
+    return first.index(operator) if operator in first else len(first)
 
 
 def remove_old(folder: Path, drawn: Collection[str]) -> None:

@@ -125,14 +125,20 @@ def to_csv(table: Table) -> str:
 
 
 def to_html(table: Table) -> str:
-    """A ``table`` element; notes follow in a list."""
-    text = _frame(table.headings, table.texts()).to_html(index=False, border=0, classes="paper")
-    head, start, body = text.partition(">")
+    """A ``table`` element, text flush left by the class ``text``; notes follow, folded."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        sides = ["" if right else ' class="text"' for right in table.numeric]
+        pairs = zip(cells, sides, strict=True)
+        shown = "".join(f"<{tag}{side}>{html.escape(cell)}</{tag}>" for cell, side in pairs)
+        return f"<tr>{shown}</tr>\n"
+
+    rows = line("th", table.headings) + "".join(line("td", cells) for cells in table.texts())
+    text = f"<table>\n<caption>{html.escape(table.caption)}</caption>\n{rows}</table>\n"
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
-    return (
-        f"{head}{start}\n  <caption>{html.escape(table.caption)}</caption>{body}\n"
-        + (f'<ul class="notes">{notes}</ul>\n' if notes else "")
-    )  # fmt: skip
+    return text + (
+        f"<details><summary>Notes</summary><ul>{notes}</ul></details>\n" if notes else ""
+    )
 
 
 def _frame(headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> pd.DataFrame:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gacprof.cliffmap.detect import label
+from gacprof.cliffmap.storage import map_facts
 from gacprof.core import formatting
 from gacprof.report.figures import View, classes_of
 from gacprof.report.grouping import group
 from gacprof.report.tables import penalties
 
 if TYPE_CHECKING:
+    from gacprof.cliffmap import CliffMap
     from gacprof.cliffmap.schema import Curve
     from gacprof.report.page import Contents
 
@@ -51,6 +53,8 @@ def verdict(contents: Contents, views: Sequence[View] = ()) -> Verdict:
         "The same function": [_function(contents.verification)] if contents.verification else [],
         "Cliffs": [f"{view.curve.shape}: {cliffs(view)}" for view in first],
     }
+    if contents.cliff_map and not any(main[about] for about in ("Measured", "This model")):
+        main["Cliffs"] = [_of_map(contents.cliff_map), *main["Cliffs"]]
     told = [
         (about, sentences[i])
         for i in range(max(map(len, main.values())))
@@ -74,6 +78,12 @@ def _device(contents: Contents) -> list[str]:
     dtypes = ", ".join(sorted({curve.dtype for curve in file.curves}))
     where = f"{file.device.name} ({file.device.arch})"
     return [f"{where}, {file.provenance.kind} {file.provenance.created[:10]} in {dtypes}."]
+
+
+def _of_map(cliff_map: CliffMap) -> str:
+    facts = map_facts(cliff_map)
+    slow, points = facts["misaligned"], facts["points"]
+    return f"{facts['device']}: {slow:,} of {points:,} sizes are slower than a larger one."
 
 
 def cliffs(view: View) -> str:
@@ -108,14 +118,9 @@ def _few(dims: Sequence[int]) -> str:
 
 def caption(view: View) -> str:
     """What a curve's picture shows, in sentences."""
-    curve, words = view.curve, cliffs(view)
-    fixed = ", ".join(f"{name} = {size}" for name, size in curve.fixed.items())
-    sizes = formatting.dims(view.asked)
-    mine = f" Triangles mark the sizes of this model: {sizes}." if view.asked else ""
-    return (
-        f"Latency of {curve.operator} over {curve.axis} at {fixed}; {curve.settings}. "
-        f"{words[0].upper()}{words[1:]}{mine}"
-    )
+    words = cliffs(view)
+    mine = f" Triangles mark the sizes of this model: {formatting.dims(view.asked)}."
+    return f"{view.curve.settings}. {words[0].upper()}{words[1:]}{mine if view.asked else ''}"
 
 
 def point_words(curve: Curve) -> dict[int, str]:

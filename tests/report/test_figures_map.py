@@ -15,7 +15,7 @@ from gacprof.cliffmap import CliffMap, MapLookupError
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import ReportError
 from gacprof.core.points import Environment
-from gacprof.report.figures import BAND, best_tiers, runs, side_by_side, staircase
+from gacprof.report.figures import runs, side_by_side, staircase
 from gacprof.report.figures_style import OKABE_ITO, save, to_svg
 from gacprof.report.heat_map import grid_penalty, heat_map
 
@@ -52,19 +52,15 @@ def legend(axes) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_a_staircase_shows_classes_tiers_frontier_and_tolerance(a100):
+def test_a_staircase_shows_classes_frontier_and_tolerance(a100):
     curve = a100.curve("attention", "head_dim")
     (axes,) = staircase(a100, curve).axes
     assert legend(axes) == [
         "head_dim % 8 = 0", "head_dim % 8 ≠ 0", "envelope", "safe: within 2 % of it", "frontier",
-        "tiers of head_dim % 8 = 0",
     ]  # fmt: skip
     assert [t.get_text() for t in axes.texts if t.get_text().isdigit()] == [
         "64", "96", "128", "160", "192", "256",
     ]  # fmt: skip
-    bands = [p for p in axes.patches if p.get_alpha() in (BAND, 0.05)]
-    assert len(bands) == len(best_tiers(curve))
-    assert len({p.get_facecolor()[:3] for p in bands}) == 1  # as the legend's one swatch has it
     assert axes.get_xlabel() == "head_dim" and axes.get_ylabel() == "latency [ms]"
     assert axes.get_ylim()[0] == 0
 

@@ -16,10 +16,11 @@ from gacprof.report.wording import (
     between,
     caption,
     cliffs,
+    diagnosed,
     error,
     microseconds,
     point_words,
-    summary,
+    verdict,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -68,42 +69,66 @@ def bench(verdict: str, ratio: list[float]) -> dict:
     return changed
 
 
-def told(about: str, **parts) -> list[str]:
-    return dict(summary(Contents("t", **parts)))[about]
+def headline(**parts) -> str:
+    return verdict(Contents("t", **parts)).headline
 
 
-def test_a_gain_is_told_with_its_interval():
-    (sentence,) = told("Measured", bench=BENCH)
-    assert "after is faster against before" in sentence
-    assert "−10.0 % (−15.0 % to −5.0 %)" in sentence
+def test_a_gain_is_the_headline_with_its_interval_and_both_times():
+    assert headline(bench=BENCH) == (
+        "after is faster than before: prefill 256 tokens −10.0 % (−15.0 % to −5.0 %; 1.00 ms "
+        "instead of 1.00 ms)."
+    )
 
 
 def test_no_gain_and_a_loss_are_told_as_such():
-    (none,) = told("Measured", bench=bench("no difference shown", [0.95, 1.0, 1.05]))
-    assert "gained nothing that can be shown" in none
-    (loss,) = told("Measured", bench=bench("slower", [1.05, 1.1, 1.2]))
-    assert "after is slower" in loss
-    (same,) = told("Measured", bench=bench("identical", [0.95, 1.0, 1.05]))
+    none = headline(bench=bench("no difference shown", [0.95, 1.0, 1.05]))
+    assert "gains nothing that can be shown" in none
+    assert "after is slower" in headline(bench=bench("slower", [1.05, 1.1, 1.2]))
+    same = headline(bench=bench("identical", [0.95, 1.0, 1.05]))
     assert same == "after is identical to before, byte for byte."
-    (open_,) = told("Measured", bench=bench("undecided", [0.85, 0.9, 0.95]))
+    open_ = headline(bench=bench("undecided", [0.85, 0.9, 0.95]))
     assert "undecided (−15.0 % to −5.0 %)" in open_
 
 
+def test_on_a_busy_machine_nothing_is_decided():
+    busy = bench("no difference shown", [0.95, 1.0, 1.05])
+    busy["notes"] = ["90 of 1152 timings were preempted: the machine is busy, and so on"]
+    told = headline(bench=busy)
+    assert "is not decided, 90 of 1152 timings were preempted" in told
+    assert "gains nothing" not in told
+
+
 def test_a_failed_comparison_is_told():
-    (failed,) = told("How sure", verification=CHECK | {"passed": False})
+    failed = headline(verification=CHECK | {"passed": False})
     assert "does not compute the same function" in failed
-    (broken,) = told("How sure", verification=CHECK | {"max_rel_error": None})
-    assert "could not be compared" in broken
+    assert "could not be compared" in headline(verification=CHECK | {"max_rel_error": None})
 
 
 def test_how_sure_names_the_noise_of_map_and_bench():
-    map_, bench_, check = told(
-        "How sure", cliff_map=CliffMap.load("cpu-example"), bench=BENCH, verification=CHECK
-    )
+    cpu, a100 = (CliffMap.load(name) for name in ("cpu-example", "a100-published"))
+    map_, bench_ = verdict(Contents("t", cliff_map=cpu, bench=BENCH)).rest["How sure"]
     assert "176 points were measured twice" in map_ and "3.1 %" in map_
-    assert "below 1.0 %" in bench_ and "same function" in check
-    (unknown,) = told("How sure", cliff_map=CliffMap.load("a100-published"))
+    assert "below 1.0 %" in bench_
+    (unknown,) = verdict(Contents("t", cliff_map=a100)).rest["How sure"]
     assert "not known: published without repeats" in unknown
+
+
+def test_the_verdict_is_one_sentence_with_at_most_three_reasons_and_nothing_twice():
+    cpu = CliffMap.load("cpu-example")
+    views = [View(curve) for curve in telling_curves(cpu)]
+    found = verdict(
+        Contents("t", cliff_map=cpu, diagnosis=DIAGNOSED, bench=BENCH, verification=CHECK), views
+    )
+    told = [found.headline, *found.reasons, *(line for of in found.rest.values() for line in of)]
+    assert len(found.reasons) == 3 and len(set(told)) == len(told)
+    assert any("2.11 ms of 19.64 ms (10.7 %) in matrix products" in line for line in found.reasons)
+    assert headline(cliff_map=CliffMap.load("a100-published")).startswith("NVIDIA A100 80GB: 2,298")
+
+
+def test_a_model_without_a_known_loss_is_not_said_to_lose_none():
+    totals = DIAGNOSED["totals"] | {"misaligned": 0, "judged": 0, "unknown": 29}
+    (verdict_, rest) = diagnosed(DIAGNOSED | {"totals": totals, "dims": []})
+    assert verdict_.startswith("Not known: none of 29 weights") and "29 not known" in rest
 
 
 DIAGNOSED = json.loads((ROOT / "reports/cpu-example/diagnosis.json").read_text())
