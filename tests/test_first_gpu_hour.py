@@ -13,6 +13,7 @@ import pytest
 import typer
 from first_gpu_hour import Step
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from gacprof.cli.app import app
 
@@ -71,7 +72,7 @@ def test_n5_parts_end_within_ten_minutes_and_names_are_unlike():
 def test_n5_what_the_package_imports_is_in_the_image_or_carried():
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*table["dependencies"], *table["optional-dependencies"]["models"]]
-    names = {Requirement(one).name.lower() for one in wanted}
+    names = {canonicalize_name(Requirement(one).name) for one in wanted}
     assert names <= {*hour.IMAGE, *hour.CARRIED}
 
 

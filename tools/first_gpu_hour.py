@@ -245,7 +245,7 @@ IMAGE = ("torch", "triton", "numpy", "pandas", "pyarrow", "scipy", "matplotlib",
          "psutil")  # fmt: skip
 """Packages that an image with PyTorch is taken to hold."""
 CARRIED = ("pydantic", "pydantic-core", "annotated-types", "typing-extensions",
-           "typing-inspection", "plotext", "greenlet", "ncu-report")  # fmt: skip
+           "typing-inspection", "plotext", "itanium-demangler", "ncu-report")  # fmt: skip
 """Packages that it lacks, or may hold in too old a version."""
 PLATFORMS = (*(f"manylinux_2_{n}" for n in range(39, 4, -1)), "manylinux2014", "manylinux1")
 """pip takes each name literally; the newest are those of Ubuntu 24.04."""

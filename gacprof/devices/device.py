@@ -143,7 +143,10 @@ def device_kind(name: str | None = None) -> str:
     """``cpu`` or ``cuda``, by which suites choose their curves; another package's device is of a
     kind of its own unless the function that opens it has a ``kind``."""
     kind = device_name(name).partition(":")[0]
-    return str(getattr(brought("devices").get(kind), "kind", kind))
+    if kind in ("cpu", "cuda"):
+        return kind
+    kinds = brought("devices", lambda opener: str(getattr(opener, "kind", "")))
+    return kinds.get(kind) or kind
 
 
 def local_gpus() -> list[str]:

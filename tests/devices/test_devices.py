@@ -14,7 +14,7 @@ from gacprof import operators
 from gacprof.core.errors import MeasurementError
 from gacprof.devices import threads
 from gacprof.devices.cpu import CpuDevice
-from gacprof.devices.device import Slot, device_name, open_device
+from gacprof.devices.device import Slot, device_kind, device_name, open_device
 from gacprof.devices.memory import PAGE, Arena
 from gacprof.devices.threads import (
     PRIORITY,
@@ -215,6 +215,12 @@ def test_memory_holds_random_numbers_and_no_zeros(arena):
 def test_unknown_devices_are_refused(name):
     with pytest.raises(MeasurementError, match="unknown device"):
         open_device(name)
+
+
+def test_suites_choose_their_curves_by_the_kind_of_the_device():
+    assert [device_kind(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda"]
+    assert device_kind("simulated:h100") == "cuda"  # as the package that brings it says
+    assert device_kind("npu:3") == "npu"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

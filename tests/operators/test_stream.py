@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import torch
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
+from gacprof.kernels import static
 
 INTERPRETED = """
 import json, torch
@@ -59,3 +61,47 @@ def test_a_cpu_says_why_it_cannot(monkeypatch):
     with pytest.raises(MeasurementError, match="needs a CUDA device"):
         point = operators.point("row_sum", {"rows": 2, "K": 4}, "float16")
         operators.get("row_sum").prepare(point, torch.device("cpu"))
+
+
+# --- as compiled for GPUs that are not here -------------------------------------------------------
+
+ARCHITECTURES = (80, 89, 90, 100, 120)
+TIMED = [(name, "fp16", arch) for name in ("row_sum", "row_copy") for arch in ARCHITECTURES]
+TIMED += [(name, "fp32", 90) for name in ("row_sum", "row_copy")]
+NARROW = {"fp16": "b16", "fp32": "b32"}
+"""Of a load where Triton knows of no divisor of K, as with ``specialise`` = False."""
+
+
+def compiled(name, kind, arch, divisor):
+    """PTX and SASS of the kernel that is timed, K divisible by ``divisor`` or by who knows what."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from gacprof.operators.stream_triton import BLOCK, KERNELS
+
+    function = triton.jit(KERNELS[name])
+    target = kind if name == "row_copy" else "fp32"
+    kinds = (f"*{kind}", f"*{target}", "i32", "constexpr")
+    known = [0, 1, 2] if divisor == 16 else [0, 1]  # arenas are aligned further than that
+    source = ASTSource(
+        function,
+        dict(zip(function.arg_names, kinds, strict=True)),
+        {(3,): BLOCK},
+        {(place,): [["tt.divisibility", 16]] for place in known},
+    )
+    with static._own_cache():
+        made = compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 4})
+        return str(made.asm["ptx"]), static._disassemble(bytes(made.asm["cubin"]))[0]
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize(("name", "kind", "arch"), TIMED)
+def test_the_timed_kernels_load_16_bytes_at_once_where_k_is_known_to_allow_it(name, kind, arch):
+    wide, narrow = (compiled(name, kind, arch, divisor) for divisor in (16, 1))
+    for (ptx, sass), width in ((wide, "v4.b32"), (narrow, NARROW[kind])):
+        loads = re.findall(r"ld\.global\.((?:v\d\.)?b\d+)", ptx)
+        assert loads and set(loads) == {width}
+        if name == "row_copy":
+            assert set(re.findall(r"st\.global\.((?:v\d\.)?b\d+)", ptx)) == {width}
+        assert sass and not re.search(r"\b(STL|LDL)\b", sass), "registers are spilled"
