@@ -32,6 +32,7 @@ from gacprof.core import formatting
 from gacprof.core.errors import MeasurementError, PlanError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
 from gacprof.report.grouping import Group, group
+from gacprof.report.wording import left_open, verdict_of
 
 if TYPE_CHECKING:
     from gacprof.diagnosing import Diagnosis
@@ -51,6 +52,9 @@ def diagnose(
     every: Annotated[
         bool, Option("--all", help="Print every dim, safe ones too, a line each.")
     ] = False,
+    why: Annotated[
+        bool, Option("--why", help="Print other dims too, how they were judged, and notes.")
+    ] = False,
     as_json: bool = Json,
 ) -> None:
     """Say what each weight's dims cost on a device: by a map, or by the rules of a GPU (--gpu).
@@ -61,7 +65,7 @@ def diagnose(
     import gacprof
 
     found = gacprof.diagnose(checkpoint, source.open(), tokens=tokens, dtype=dtype, tp=tp)
-    emit(found, as_json, print_diagnosis, every)
+    emit(found, as_json, print_diagnosis, every, why)
     if found.findings or not found.judged:
         raise typer.Exit(1)
 
@@ -271,6 +275,9 @@ def _change(ratio: tuple[float, float, float]) -> str:
     return interval(low, middle, high)
 
 
+FEW_ROWS = 8
+"""Rows of the dims that lose most, below the verdict; ``--why`` has more."""
+
 SECTIONS = {
     "misaligned": "misaligned: the time is surely lost",
     "undecided": "undecided: the map's errors leave it open",
@@ -279,24 +286,41 @@ SECTIONS = {
 }
 
 
-def print_diagnosis(found: Diagnosis, every: bool) -> None:
-    """A table a verdict; ``every`` shows each dim on its own and safe ones too."""
-    for verdict in SECTIONS:
-        members = [d for d in found.dims if d.verdict == verdict]
+def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
+    """The verdict, what it leaves open, and what to do with the dims that lose most; ``why`` adds
+    the other dims, the time lost, and the notes, ``every`` shows each dim on its own."""
+    totals = found.totals()
+    say(verdict_of(totals, found.device, found.basis))
+    if totals["judged"] and (left := left_open(totals)):
+        say(left)
+    dims = {verdict: [d for d in found.dims if d.verdict == verdict] for verdict in SECTIONS}
+    for advice in [d.advice for d in dims["unknown"][:1]]:
+        say(f"the first unknown dim: {advice}")
+    if not (why or every):
+        if dims["misaligned"]:
+            _print_section("", dims["misaligned"], every, found.basis, FEW_ROWS)
+        if not totals["judged"]:
+            say_notes(found.notes)  # which say how to have it judged
+        say("--why prints the other dims too, how sizes were judged, and notes")
+        return
+    for verdict, members in dims.items():
         if members and (every or verdict != "safe"):
-            _print_section(verdict, members, every, found.basis)
+            title = f"{verdict} {found.basis}" if found.basis else SECTIONS[verdict]
+            _print_section(title, members, every, found.basis, MOST_ROWS)
     _print_totals(found)
-    missing = next((d.advice for d in found.dims if d.verdict == "unknown"), None)
-    say_notes([*found.notes, *([f"the first unknown dim: {missing}"] if missing else ())])
+    say_notes(found.notes)
 
 
-def _print_section(verdict: str, dims: Sequence[DimFinding], every: bool, basis: str) -> None:
+def _print_section(
+    title: str, dims: Sequence[DimFinding], every: bool, basis: str, most: int
+) -> None:
+    """A table of dims of one verdict, at most that many rows unless ``every`` is shown."""
+    verdict = dims[0].verdict
     shown: Callable[[DimFinding], Hashable] = (lambda d: d.name) if every else _shown
     rows = group(dims, lambda d: d.name.removesuffix(f":{d.kind}"), shown)
     rows.sort(key=lambda row: -_lost(row))
-    few = rows if every else rows[:MOST_ROWS]
+    few = rows if every else rows[:most]
     table = [{"dims": row.name} | _cells(row, verdict, basis) for row in few]
-    title = f"{verdict} {basis}" if basis else SECTIONS[verdict]
     print_table(title, list(table[0]), [list(cells.values()) for cells in table])
     left = rows[len(few) :]
     if left:
@@ -357,20 +381,8 @@ def _print_totals(found: Diagnosis) -> None:
         f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
         f"judged in {found.dtype} for {found.device} (map {found.map})"
     )
-    bound = totals["undecided_penalty_high"]
-    most = "" if bound is None else f" (≤ {percent(bound)})"
-    counted = (
-        f"{totals['misaligned']} of {totals['weights']} weights "
-        f"({percent(totals['misaligned_share'])}), {totals['undecided']} undecided{most}, "
-        f"{totals['unknown']} unknown"
-    )
-    if totals["fixed"]:
-        counted += f", {totals['fixed']} not judged (no dim of theirs could be changed)"
-    if totals["weights"] and not totals["judged"]:
-        counted = f"not known: this map knows none of the {totals['weights']} weights"
     odd = f"{totals['not_divisible_by_8']} ({percent(totals['not_divisible_by_8_share'])})"
-    how = found.basis or "by measurement"
-    say(f"misaligned {how}: {counted}; not a multiple of 8: {odd}")
+    say(f"{odd} of {totals['weights']} weights have a dim that is no multiple of 8")
     if found.basis:
         return
     say(
@@ -378,11 +390,7 @@ def _print_totals(found: Diagnosis) -> None:
         "surely above, undecided one that the map's errors leave open"
     )
     when = formatting.workload(found.tokens)
-    predicted, lost, recoverable = (
-        microseconds(totals[name]) or "unknown"
-        for name in ("predicted_us", "lost_us", "recoverable_us")
+    predicted, lost = (
+        microseconds(totals[name]) or "unknown" for name in ("predicted_us", "lost_us")
     )
-    say(
-        f"predicted time in matrix products, {when}: {predicted}; lost to penalties {lost}, "
-        f"recoverable by padding {recoverable}"
-    )
+    say(f"predicted time in matrix products, {when}: {predicted}; lost to penalties {lost}")

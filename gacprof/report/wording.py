@@ -144,36 +144,41 @@ def point_words(curve: Curve) -> dict[int, str]:
 
 def diagnosed(diagnosis: Mapping[str, Any]) -> list[str]:
     """A diagnosis (``as_dict()``) in sentences: the verdict, where most is lost, what is open."""
-    totals, device = diagnosis["totals"], diagnosis["device"]
-    basis = diagnosis.get("basis")
-    lost, of = f"{totals['misaligned']} of {totals['weights']} weights", totals["predicted_us"]
-    if totals["weights"] and not totals["judged"]:
-        verdict = f"Not known: none of {totals['weights']} weights can be judged for {device}."
-    elif not totals["misaligned"]:
-        verdict = f"No weight is known to lose time on {device}, of {totals['judged']} judged."
-    elif basis:
-        verdict = f"{lost} have sizes that {device} serves worse, {basis}; the cost is not known."
-    else:
-        verdict = (
-            f"{lost} lose time on {device}: padding recovers {_of(totals['recoverable_us'], of)} "
-            "in matrix products."
-        )
+    totals, basis = diagnosis["totals"], diagnosis.get("basis") or ""
     worst = [dim for dim in diagnosis["dims"] if dim["verdict"] == "misaligned"]
     alike = group(worst, lambda d: d["name"], lambda d: (d["size"], d["advice"]))
     alike.sort(key=lambda g: -sum(dim["lost_us"] or 0 for dim in g.members))
     most = [f"{g.name} {g.first['size']}: {g.first['advice']}" for g in alike[:MOST_WORST]]
-    left = {
-        "undecided": "undecided", "unknown": "not known", "fixed": "not judged (no dim can change)",
-    }  # fmt: skip
-    open_ = [f"{totals[key]} {words}" for key, words in left.items() if totals[key]]
-    if open_ and totals["undecided_penalty_high"] is not None:
-        open_[0] += f" (by at most {percent(totals['undecided_penalty_high'])})"
     more = f"; and {len(alike) - MOST_WORST} more" if len(alike) > MOST_WORST else ""
-    lines = [verdict, f"{'Worst' if basis else 'Most is lost'} in {'; '.join(most)}{more}."]
-    return [
-        *(lines if most else [verdict]),
-        *([f"Of the rest {', '.join(open_)}."] if open_ else []),
-    ]
+    where = f"{'Worst' if basis else 'Most is lost'} in {'; '.join(most)}{more}." if most else ""
+    said = (verdict_of(totals, diagnosis["device"], basis), where, left_open(totals))
+    return [sentence for sentence in said if sentence]
+
+
+def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
+    """What a diagnosis' totals come to, in one sentence."""
+    lost = f"{totals['misaligned']} of {totals['weights']} weights"
+    if totals["weights"] and not totals["judged"]:
+        return f"Not known: none of {totals['weights']} weights can be judged for {device}."
+    if not totals["misaligned"]:
+        return f"No weight is known to lose time on {device}, of {totals['judged']} judged."
+    if basis:
+        return f"{lost} have sizes that {device} serves worse, {basis}; the cost is not known."
+    recovers = _of(totals["recoverable_us"], totals["predicted_us"])
+    return f"{lost} lose time on {device}: padding recovers {recovers} in matrix products."
+
+
+def left_open(totals: Mapping[str, Any]) -> str:
+    """What the verdict does not hold for; empty where it holds for all."""
+    most = totals["undecided_penalty_high"]
+    by = "" if most is None else f" (by at most {percent(most)})"
+    counts = {
+        f"undecided{by}": totals["undecided"],
+        "not known": totals["unknown"],
+        "not judged (no dim of theirs could be changed)": totals["fixed"],
+    }
+    listed = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+    return f"Of the rest {listed}." if listed else ""
 
 
 def _of(part: float | None, whole: float | None) -> str:
