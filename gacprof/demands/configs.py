@@ -24,7 +24,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": (
         "num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num",
-        "num_attention_groups",
+        "num_attention_groups", "kv_n_heads",
     ),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),

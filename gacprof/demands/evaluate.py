@@ -17,6 +17,12 @@ from gacprof.demands.quantisation import NONE, Scheme
 from gacprof.demands.table import OUTCOMES, Demand, Engine, Outcome
 from gacprof.demands.targets import CAPABILITIES, Gpu
 
+DIVIDING = ("multiple", "multiple_or_one", "either")
+"""Relations that ask for a multiple."""
+
+MOST_LAYERS_PROBED = 128
+"""Layers whose modules' names are looked up in an ignore list: no published model has more."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -96,14 +102,17 @@ def scheme_of(product: Product, scheme: Scheme) -> Scheme:
 
 @lru_cache(maxsize=4096)
 def _left(scheme: Scheme, modules: tuple[str, ...], layers: int | None) -> bool:
-    """Whether every layer's module stays unquantised; a module that only some layers leave alone
-    is judged as quantised."""
-    several = any("{}" in module for module in modules)
-    last = min(layers or 64, 256) - 1
-    probes = sorted({0, 1, 2, 3, last // 4, last // 2, 3 * last // 4, last}) if several else [0]
-    named = [[m.replace("{}", str(n)) for m in modules] for n in probes if 0 <= n <= max(last, 0)]
-    middle = named[len(named) // 2 :] or named
-    return all(scheme.leaves(names) for names in middle)
+    """Whether the product stays unquantised in every layer that has it; where only some leave it
+    alone it is judged as quantised."""
+    if not modules:
+        return False
+    if not any("{}" in module for module in modules):
+        return all(map(scheme.leaves, modules))
+    left = sum(
+        all(scheme.leaves(module.replace("{}", str(layer))) for module in modules)
+        for layer in range(MOST_LAYERS_PROBED)
+    )
+    return left >= (layers or MOST_LAYERS_PROBED)
 
 
 def judge(product: Product, setting: Setting) -> Judged:
@@ -216,7 +225,7 @@ def _broken(
             continue
         to = number(pads.get(name, ask), words) or multiple
         for shard, size in _measured(demand, product, axis, sizes):
-            if demand.relation != "blocks_fit" and multiple > 1:
+            if demand.relation in DIVIDING and multiple > 1:
                 asked[axis] = lcm(asked.get(axis, 1), multiple)
             if size is None or _holds(demand, size, multiple, product):
                 continue
@@ -278,7 +287,9 @@ def _holds(demand: Demand, size: int, multiple: int, product: Product) -> bool:
         if None in values:
             return True
         whole = sum(v for v in values if v is not None)
-        return sum(-(-v // multiple) for v in values if v is not None) == -(-whole // multiple)
+        return size % multiple == 0 or sum(-(-v // multiple) for v in values if v is not None) == -(
+            -whole // multiple
+        )
     return {
         "either": size % multiple == 0 or multiple % size == 0,
         "multiple_or_one": size % multiple == 0 or size == 1,

@@ -56,7 +56,8 @@ class Product:
 class Ranks:
     """How an engine shares a model out: ``tp`` ranks, ``experts`` of them for each expert,
     ``shared`` for shared experts; ``expert_parallel`` ranks share out whole experts. ``fused`` are
-    the products that the engine fuses; ``whole_blocks``: widths are dealt out in blocks of 32."""
+    the products that the engine fuses; ``whole_blocks``: widths are dealt out in blocks of 32;
+    ``uneven``: what the engine deals out although it does not divide (widths, kv_heads)."""
 
     tp: int = 1
     experts: int = 1
@@ -64,3 +65,4 @@ class Ranks:
     expert_parallel: int = 1
     fused: frozenset[str] = frozenset(FUSED)
     whole_blocks: bool = False
+    uneven: frozenset[str] = frozenset()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from gacprof.core.errors import LintError
@@ -40,7 +40,7 @@ GGUF_BITS = {
 """Bits a weight takes by GGUF type (block bytes over block length, ggml-common.h)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scheme:
     """``group`` weights along K share a scale (−1: a whole row), ``block`` weights both ways;
     ``tool`` wrote them where that matters (``ct`` is compressed-tensors); ``ignored`` are the
@@ -65,16 +65,16 @@ class Scheme:
         grouped = self.kind in ("awq", "gptq", "int4") and self.group and self.group > 0
         return BITS[self.kind] + (16 / self.group if grouped and self.group else 0)
 
-    def leaves(self, modules: Sequence[str]) -> bool:
-        """Whether all these modules, of every layer, stay unquantised."""
-        return bool(self.ignored and modules) and all(map(self._is_ignored, modules))
-
-    def _is_ignored(self, module: str) -> bool:
+    def leaves(self, module: str) -> bool:
+        """Whether a module stays unquantised, by any spelling of its name."""
         exact, patterns = self._rules
-        parts = module.split(".")
-        if any(".".join(parts[:n]) in exact for n in range(1, len(parts) + 1)):
-            return True
-        return any(p.search(module) for p in patterns)
+        for name in _spellings(module):
+            parts = name.split(".")
+            if any(".".join(parts[:n]) in exact for n in range(1, len(parts) + 1)):
+                return True
+            if any(pattern.search(name) for pattern in patterns):
+                return True
+        return False
 
     @cached_property
     def _rules(self) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
@@ -84,7 +84,7 @@ class Scheme:
             if entry.startswith("re:"):
                 patterns.append(_pattern(f"^(?:{entry[3:]})"))
             elif any(c in entry for c in "*?["):
-                patterns.append(_pattern(translate(entry)))
+                patterns.append(_pattern(f"^{translate(entry)}"))
             else:
                 exact.add(entry)
                 if "layers." not in entry:  # a part of a name: "visual", "mlp.gate", "lm_head"
@@ -92,11 +92,33 @@ class Scheme:
         return frozenset(exact), tuple(patterns)
 
 
+SPELLINGS = (
+    ("model.", "language_model.model."), ("model.", "model.language_model."),
+    ("model.", "backbone."),
+    (".mlp.", ".block_sparse_moe."), (".mlp.", ".feed_forward."), (".mlp.", ".mixer."),
+    (".self_attn.", ".mixer."), (".self_attn.", ".attn."),
+)  # fmt: skip
+"""What a part of a module's name is called in other models."""
+
+
+@cache
+def _spellings(module: str) -> tuple[str, ...]:
+    found = [module]
+    for ours, theirs in SPELLINGS:
+        found += [name.replace(ours, theirs, 1) for name in found if ours in name]
+    return tuple(dict.fromkeys(found))
+
+
 def _pattern(text: str) -> re.Pattern[str]:
+    """A pattern of a stranger's config. One that might take for ever, repeats within a repeat or
+    many of them, matches nothing; so does what is no pattern."""
+    repeats = len(re.findall(r"[*+}]", text))
     try:
+        if repeats > 6 or re.search(r"[)\]][*+{]", text) or len(text) > 500:
+            return re.compile(r"(?!)")
         return re.compile(text)
     except (re.error, RecursionError, OverflowError):
-        return re.compile(r"(?!)")  # what is no pattern matches nothing
+        return re.compile(r"(?!)")
 
 
 NONE = Scheme("none", "none")

@@ -32,6 +32,8 @@ class Sizes:
         if gone:
             return Size(None, missing=gone)
         whole = times * prod(value for value in values if value is not None)
+        if "widths" in self.ranks.uneven and not by_heads:
+            return Size(-(-whole // parts), whole, parts)
         return shared(whole, parts, by_heads)
 
     def get(self, name: str) -> int | None:
@@ -40,6 +42,8 @@ class Sizes:
             return self._head_dim()
         if name == "kv_heads":
             return self._kv_heads()
+        if name == "mamba_head_dim":
+            return self._mamba_head_dim()
         given, ratio = self.config.get(name), self.family.mlp_ratio
         if given is None and name == "intermediate_size" and ratio:
             hidden = self.config.get("hidden_size")
@@ -63,11 +67,22 @@ class Sizes:
             return given or int(means or 0) or None
         return self.config.get("heads") if means == "heads" else None
 
+    def _mamba_head_dim(self) -> int | None:
+        """``auto``: the inner width, a multiple of the hidden size, over the heads."""
+        config, heads = self.config, self.config.get("mamba_heads")
+        if config.values.get(config.spelling("mamba_head_dim")) not in ("auto", None):
+            return config.get("mamba_head_dim")
+        times, hidden = config.get("mamba_expand"), config.get("hidden_size")
+        inner = config.get("mamba_d_ssm") or (times * hidden if times and hidden else None)
+        return inner // heads if inner and heads and inner % heads == 0 else None
+
     def of_heads(self, heads: str, dim: str, times: int = 1) -> Size:
         """Heads shared out whole; of keys and values each rank has one at least."""
         count, parts = self.get(heads), self.ranks.tp
         if heads == "kv_heads" and count and count < parts and parts % count == 0:
             return self.size(dim, times=times)
+        if heads == "kv_heads" and count and "kv_heads" in self.ranks.uneven:
+            return self.size(dim, times=-(-count // parts) * times)
         size = self.size(heads, dim, parts=parts, times=times, by_heads=True)
         return replace(size, value=None) if count and count % parts else size
 

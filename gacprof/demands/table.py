@@ -129,16 +129,16 @@ class Demand:
 @dataclass(frozen=True, eq=False)
 class Engine:
     """``splits``: tensors or whole layers; ``experts``: how ranks share experts out; ``fused``: the
-    products it fuses; ``covers``: kinds of quantisation whose demands were read; ``read``: the
-    version, which is what is meant where none is asked about."""
+    products it fuses; ``uneven``: what it deals out although it does not divide; ``covers``: kinds
+    of quantisation whose demands were read; ``read``: the version, which is what is meant where none is asked about."""
 
     name: str
     read: str
     splits: str = "tensors"
     experts: str = "tp / ep"
     fused: frozenset[str] = frozenset()
+    uneven: frozenset[str] = frozenset()
     covers: frozenset[str] = frozenset()
-    aliases: tuple[str, ...] = ()
     demands: tuple[Demand, ...] = field(default=(), repr=False)
     at: Version | None = None
 
@@ -223,16 +223,20 @@ def parse_engine(text: str, file: str) -> Engine:
         raise LintError(f"{file}: not valid TOML: {error}") from None
     if not isinstance(data.get("name"), str) or not isinstance(data.get("demand", []), list):
         raise LintError(f"{file}: give the engine's name, and [[demand]] entries")
-    known = {"name", "read", "splits", "experts", "fused", "covers", "aliases", "demand"}
+    known = {"name", "read", "splits", "experts", "fused", "uneven", "covers", "demand"}
     if not data.keys() <= known:
         raise LintError(f"{file}: nothing is called {', '.join(sorted(data.keys() - known))}")
-    lists = {key: data.get(key, []) for key in ("fused", "covers", "aliases")}
+    lists = {key: data.get(key, []) for key in ("fused", "uneven", "covers")}
     return Engine(
-        data["name"], str(data.get("read", "")), str(data.get("splits", "tensors")),
-        str(data.get("experts", "tp / ep")), frozenset(lists["fused"]),
+        data["name"],
+        str(data.get("read", "")),
+        str(data.get("splits", "tensors")),
+        str(data.get("experts", "tp / ep")),
+        frozenset(lists["fused"]),
+        frozenset(lists["uneven"]),
         frozenset(lists["covers"]) | {"none"},
-        tuple(lists["aliases"]), tuple(_demand(entry, file) for entry in data.get("demand", [])),
-    )  # fmt: skip
+        tuple(_demand(entry, file) for entry in data.get("demand", [])),
+    )
 
 
 @cache
@@ -244,8 +248,8 @@ def _shipped(file: str) -> Engine:
 SHIPPED = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
 _ALIASES = {
     "trt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm", "tensorrt": "tensorrt-llm",
-    "tensorrt_llm": "tensorrt-llm", "hf": "transformers", "llamacpp": "llama.cpp",
-    "llama-cpp": "llama.cpp", "llama_cpp": "llama.cpp",
+    "tensorrt_llm": "tensorrt-llm", "hf": "transformers", "huggingface": "transformers", "llamacpp": "llama.cpp",
+    "llama-cpp": "llama.cpp", "llama_cpp": "llama.cpp", "ollama": "llama.cpp",
     "gguf": "llama.cpp",
 }  # fmt: skip
 

@@ -80,7 +80,15 @@ class Target:
             asked = request.ep_size if tp == request.tp else None
             parallel = (asked or tp) if ep else 1
             experts, shared = max(1, tp // parallel), tp
-        return Ranks(tp, experts, shared, parallel, self.engine.fused, self.scheme.kind == "mxfp4")
+        return Ranks(
+            tp,
+            experts,
+            shared,
+            parallel,
+            self.engine.fused,
+            self.scheme.kind == "mxfp4",
+            self.engine.uneven,
+        )
 
     def setting(self, ranks: Ranks, family: str) -> Setting:
         return Setting(self.engine, self.gpu, self.scheme, ranks, family)
