@@ -130,7 +130,7 @@ class Demand:
 class Engine:
     """``splits``: tensors or whole layers; ``experts``: how ranks share experts out; ``fused``: the
     products it fuses; ``uneven``: what it deals out although it does not divide; ``covers``: kinds
-    of quantisation whose demands were read; ``read``: the version, which is what is meant where none is asked about."""
+    of quantisation whose demands were read; ``read``: the version, meant where none is given."""
 
     name: str
     read: str
@@ -248,7 +248,8 @@ def _shipped(file: str) -> Engine:
 SHIPPED = ("vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp")
 _ALIASES = {
     "trt-llm": "tensorrt-llm", "trtllm": "tensorrt-llm", "tensorrt": "tensorrt-llm",
-    "tensorrt_llm": "tensorrt-llm", "hf": "transformers", "huggingface": "transformers", "llamacpp": "llama.cpp",
+    "tensorrt_llm": "tensorrt-llm", "hf": "transformers", "huggingface": "transformers",
+    "llamacpp": "llama.cpp",
     "llama-cpp": "llama.cpp", "llama_cpp": "llama.cpp", "ollama": "llama.cpp",
     "gguf": "llama.cpp",
 }  # fmt: skip
