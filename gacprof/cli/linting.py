@@ -210,7 +210,7 @@ def print_degrees(found: Lint, every: bool) -> None:
     ]
     cut = [] if every else shown[MOST_DEGREES_SHOWN:]
     memory = f"weights a rank{f' (of {found.memory_gib} GiB)' if found.memory_gib else ''}"
-    columns = ["tp", "verdict", "by", "padded", memory] + ["with --ep"] * bool(with_ep)
+    columns = ["tp", "verdict", "by", "padded", memory, "tier"] + ["with --ep"] * bool(with_ep)
     rows = [
         (
             n,
@@ -236,6 +236,7 @@ def _degree(one: Degree) -> tuple[object, ...]:
         one.product or None,
         percent(one.padded_share) if one.padded_share else None,
         held,
+        one.worst_tier,
     )
 
 

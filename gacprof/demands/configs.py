@@ -82,10 +82,12 @@ def families() -> Mapping[str, Family]:
 
 @dataclass(frozen=True)
 class Config:
-    """A model's config: ``values`` are those of its text part."""
+    """A model's config: ``values`` are those of its text part. ``widths`` are (width, layers) of
+    MLPs whose width differs from layer to layer; empty for one width."""
 
     values: Mapping[str, Any]
     whole: Mapping[str, Any]
+    widths: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def model_type(self) -> str:

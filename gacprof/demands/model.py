@@ -202,7 +202,11 @@ def _mlp(
 def dense_mlp(at: Sizes) -> Iterator[Product]:
     """The dense layers' MLP."""
     field = at.family.dense
-    if runs_dense(at, at.get(field)):
+    for width, layers in at.config.widths:
+        size = shared(width, at.ranks.tp)
+        for product in _mlp(at, "", size, "dense", field, "mlp"):
+            yield replace(product, name=f"{product.name} ({width})", layers=layers)
+    if not at.config.widths and runs_dense(at, at.get(field)):
         prefix = "dense." if at.has_experts or at.family.expert else ""
         yield from _mlp(at, prefix, at.size(field, parts=at.ranks.tp), "dense", field, "mlp")
 

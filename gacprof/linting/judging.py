@@ -13,6 +13,7 @@ from gacprof.demands.products import Product, Ranks, Size
 from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.linting.reading import config_named
 from gacprof.linting.request import LintRequest, Target
+from gacprof.linting.tiers import Tiers
 
 MOST_DEGREES = 256
 
@@ -82,7 +83,8 @@ class Degree(Record):
     """One row of the table of degrees: what comes of ``tp`` ranks. ``product`` is the
     first with that outcome, ``stopped_by`` the same where it is refused; ``padded_share`` what
     padding adds to all weights;
-    ``bytes_per_rank`` are the weights', None where the config does not say."""
+    ``bytes_per_rank`` are the weights', None where the config does not say;
+    ``worst_tier`` by the rules of the GPU, 1 the best."""
 
     tp: int
     ep: bool
@@ -94,10 +96,11 @@ class Degree(Record):
     padded_share: float
     falls_back: int
     bytes_per_rank: int | None
+    worst_tier: int | None
 
 
 def degrees(
-    config: Config, request: LintRequest, target: Target, extra: Sequence[Product]
+    config: Config, request: LintRequest, target: Target, extra: Sequence[Product], tier: Tiers
 ) -> Iterator[Degree]:
     """Each degree of tensor parallelism from 1 to the heads, of a model with experts also with
     expert parallelism."""
@@ -108,10 +111,10 @@ def degrees(
     has_experts = bool(config.get("experts")) and target.engine.experts != "whole"
     for tp in range(1, last + 1):
         for ep in (False, True) if has_experts and tp > 1 else (request.ep,):
-            yield degree(tp, ep, judge_all(config, request, target, tp, ep, extra))
+            yield degree(tp, ep, judge_all(config, request, target, tp, ep, extra), tier)
 
 
-def degree(tp: int, ep: bool, judged: Sequence[Judged]) -> Degree:
+def degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
     outcome = overall(judged)
     first = next((one for one in judged if one.findings and one.outcome == outcome), None)
     name, starts = first.product.name if first else "", outcome != "refused"
@@ -130,6 +133,7 @@ def degree(tp: int, ep: bool, judged: Sequence[Judged]) -> Degree:
         round(padded / plain - 1, 4) if plain else 0.0,
         sum(one.outcome == "falls_back" for one in judged),
         round(padded) if known else None,
+        max((found for one in judged if (found := tier(one))), default=None),
     )
 
 

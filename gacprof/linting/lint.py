@@ -49,7 +49,7 @@ class Row(Record):
     layers: int | None
     fields: tuple[str, ...]
     missing: tuple[str, ...]
-    tier: str | None
+    tier: int | None
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> 
     named, config, target = _prepared(request)
     extra = extras(request, config)
     judged = judge_all(config, request, target, extra=extra)
-    table = tuple(degrees(config, request, target, extra))
-    tier = tiers(config, target, judged)
-    rows = [row_of(one, tier) for each in judged for one in with_shards(each)]
+    tier = tiers(target.gpu)
+    table = tuple(degrees(config, request, target, extra, tier))
+    rows = [row_of(one, tier(each)) for each in judged for one in with_shards(each)]
     return Lint(
         named,
         config.model_type,
@@ -137,7 +137,7 @@ def _prepared(request: LintRequest) -> tuple[str, Config, Target]:
     return named.name, named.config, target_of(request, named.config)
 
 
-def row_of(judged: Judged, tier: Mapping[str, str]) -> Row:
+def row_of(judged: Judged, tier: int | None) -> Row:
     product, worst = judged.product, judged.worst
     demand = worst.demand if worst else None
     axis, size, multiple = _judged_on(judged)
@@ -161,7 +161,7 @@ def row_of(judged: Judged, tier: Mapping[str, str]) -> Row:
         product.layers,
         product.fields,
         tuple(dict.fromkeys((*product.n.missing, *product.k.missing))),
-        tier.get(product.name),
+        tier,
     )
 
 

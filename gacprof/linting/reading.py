@@ -6,6 +6,7 @@ from layer to layer are judged each.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,28 +75,35 @@ def _of_folder(folder: Folder, name: str, headers: bool = True) -> Named:
 
 
 def _with_headers(named: Named, folder: Folder) -> Named:
-    """Fill in from headers what the config leaves out."""
+    """With what the weights' headers say, where there are any."""
     from gacprof.checkpoint.containers import find_container, read_container
 
     try:
-        shapes = {
-            t.name: t.shape for t in read_container(folder, find_container(folder)).tensors.values()
-        }
+        tensors = read_container(folder, find_container(folder)).tensors
     except CheckpointError as error:
         return replace(named, notes=(*named.notes, f"headers are not used: {error}"))
-    return replace(named, config=filled(named.config, shapes))
+    shapes = {name: one.shape for name, one in tensors.items() if one.dtype in PLAIN}
+    return replace(named, config=with_shapes(named.config, shapes))
 
 
-def filled(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-    """A config with sizes from plain weights' shapes where it has none."""
-    found: dict[str, Any] = {}
+PLAIN = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+"""Element types of weights that are stored in their own shape: 4-bit ones are packed."""
+
+
+def with_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
+    """A config with what plain weights' shapes say: sizes that it leaves out, and the widths of
+    MLPs where they differ from layer to layer."""
+    found: dict[str, int] = {}
+    widths: Counter[int] = Counter()
     for name, shape in shapes.items():
         if len(shape) != 2:
             continue
         if name.endswith("embed_tokens.weight"):
-            found.setdefault("vocab_size", shape[0])
-            found.setdefault("hidden_size", shape[1])
-        elif name.endswith(("mlp.gate_proj.weight", "mlp.up_proj.weight")) and "expert" not in name:
-            found.setdefault("intermediate_size", shape[0])
+            found |= {"vocab_size": shape[0], "hidden_size": shape[1]}
+        elif name.endswith(".mlp.down_proj.weight"):
+            widths[shape[1]] += 1
+    if len(widths) == 1:
+        found["intermediate_size"] = next(iter(widths))
     new = {key: value for key, value in found.items() if config.get(key) is None}
-    return Config({**config.values, **new}, config.whole) if new else config
+    ragged = tuple(sorted(widths.items())) if len(widths) > 1 else ()
+    return replace(config, values={**config.values, **new}, widths=ragged)

@@ -1,14 +1,58 @@
-"""The tier of each product by the rules of the GPU, beside what the engine does with it."""
+"""The tier of a product by the rules of the GPU's libraries, beside what the engine does with it.
+
+Rules are of the kernels that PyTorch calls: bf16 products, FP8 with one scale, INT8. What an engine
+serves by kernels of its own (blocks, 4 bits, experts) has no tier here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from functools import cache
 
-from gacprof.demands.configs import Config
+from gacprof.core.errors import GacprofError
 from gacprof.demands.evaluate import Judged
-from gacprof.linting.request import Target
+from gacprof.demands.targets import Gpu
+
+TORCH = "2.11"
+"""The release whose wheel the rules were read in."""
+TOKENS = 1024
+DTYPES = {
+    "none": ("linear", "bfloat16"), "fp8_tensor": ("quantised", "float8_e4m3"),
+    "fp8_channel": ("quantised", "float8_e4m3"), "int8_w8a8": ("quantised", "int8"),
+}  # fmt: skip
+
+Tiers = Callable[[Judged], "int | None"]
 
 
-def tiers(config: Config, target: Target, judged: Sequence[Judged]) -> Mapping[str, str]:
-    """Product's name → its tier; empty where the GPU has no rules."""
-    return {}
+def tiers(gpu: Gpu) -> Tiers:
+    """What gives a product's tier, 1 the best; None where the GPU or the scheme has no rules."""
+    if gpu.is_open or gpu.amd:
+        return lambda judged: None
+    from gacprof import operators
+    from gacprof.rules import serve, target
+
+    try:
+        about = target(gpu.name, TORCH)
+    except GacprofError:
+        return lambda judged: None
+
+    @cache
+    def tier(n: int, k: int, kind: str) -> int | None:
+        operator, dtype = DTYPES[kind]
+        try:
+            point = operators.point(operator, {"M": TOKENS, "N": n, "K": k}, dtype)
+            return serve(point, about).tier
+        except GacprofError:  # no rule, or no kernel
+            return None
+
+    def of(judged: Judged) -> int | None:
+        product, kind = judged.product, judged.scheme.kind
+        n = judged.padded.get("N", product.n.value)
+        k = judged.padded.get("K", product.k.value)
+        if product.kind == "vocab" and product.n.whole:
+            n = -(-judged.padded.get("global", product.n.whole) // product.n.parts)
+        if kind not in DTYPES or product.kind not in ("dense", "vocab") or not n or not k:
+            return None
+        return tier(n, k, kind)
+
+    return of
