@@ -200,6 +200,7 @@ def _cost(remedy: Any) -> str:
 
 def print_degrees(found: Lint, every: bool) -> None:
     """One line a degree: whether it starts, what stops it, and what a rank holds."""
+    memory = found.memory_gib
     plain = {d.tp: d for d in found.tp_table if not d.ep}
     with_ep = {d.tp: d for d in found.tp_table if d.ep}
     degrees = sorted(plain.keys() | with_ep.keys())
@@ -209,12 +210,12 @@ def print_degrees(found: Lint, every: bool) -> None:
         n for n in degrees if every or n == found.tp or n & (n - 1) == 0 or _runs(plain.get(n))
     ]
     cut = [] if every else shown[MOST_DEGREES_SHOWN:]
-    memory = f"weights a rank{f' (of {found.memory_gib} GiB)' if found.memory_gib else ''}"
-    columns = ["tp", "verdict", "by", "padded", memory, "tier"] + ["with --ep"] * bool(with_ep)
+    held = f"weights a rank{f' (of {memory} GiB)' if memory else ''}"
+    columns = ["tp", "verdict", "by", "padded", held, "tier"] + ["with --ep"] * bool(with_ep)
     rows = [
         (
             n,
-            *_degree(plain.get(n) or with_ep[n]),
+            *_degree(plain.get(n) or with_ep[n], memory),
             with_ep[n].outcome.replace("_", " ") if n in with_ep else None,
         )
         for n in shown
@@ -229,8 +230,9 @@ def _runs(degree: Degree | None) -> bool:
     return degree is not None and degree.outcome in ("ok", "pads", "falls_back")
 
 
-def _degree(one: Degree) -> tuple[object, ...]:
-    held = f"{one.bytes_per_rank / 2**30:.1f} GiB" if one.bytes_per_rank else None
+def _degree(one: Degree, memory: int | None) -> tuple[object, ...]:
+    gib = one.bytes_per_rank / 2**30 if one.bytes_per_rank else None
+    held = f"{gib:.1f} GiB{' (too much)' if memory and gib > memory else ''}" if gib else None
     return (
         one.outcome.replace("_", " "),
         one.product or None,

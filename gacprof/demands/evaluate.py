@@ -358,6 +358,8 @@ def _finding(
         "block": scheme.block,
         "gcd": gcd(size, scheme.block),
         "next": next_value or "none",
+        "side": "output_size of gate's and up's" if axis == "N" else "input_size of down's",
+        "letter": axis[0].lower(),
     }
     text = (demand.says or demand.kernel).format_map(told)
     if demand.outcome == "pads":

@@ -15,7 +15,7 @@ from gacprof.core.errors import LintError, why_unreadable
 from gacprof.core.files import read_json, write_json
 from gacprof.core.formatting import percent, visible
 from gacprof.demands.table import OUTCOMES
-from gacprof.linting.lint import Lint, Row
+from gacprof.linting.verdict import Lint, Row
 
 FAIL_ON = ("pads", "falls_back", "wrong", "refused")
 BASELINE = "gacprof.lint-baseline/1"

@@ -1,0 +1,183 @@
+"""The verb as a user and a CI run meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from gacprof.cli.app import main
+from gacprof.linting import fix, lint
+from gacprof.linting.design import design, wish
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def config(tmp_path, qwen):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(qwen), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["gacprof", "lint", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        streams = capsys.readouterr()
+        return stopped.value.code or 0, streams.out, streams.err
+
+    return run
+
+
+FP8 = ("--gpu", "h100", "--quant", "fp8-block")
+
+
+def test_one_look_says_four_ranks_or_expert_parallelism(run, config):
+    code, out, _ = run(config, *FP8, "--tp", 8, "--engine", "vllm==0.20")
+    assert code == 1
+    assert "block_n = 128" in out
+    assert {"--ep", "--tp 4"} <= {one["option"] for one in json.loads(run(
+        config, *FP8, "--tp", 8, "--engine", "vllm==0.20", "--json")[1])["remedies"]}  # fmt: skip
+    assert run(config, *FP8, "--tp", 4)[0] == 0
+    assert run(config, *FP8, "--tp", 8, "--ep")[0] == 0
+
+
+def test_json_has_the_documented_shape(run, config):
+    _, out, _ = run(config, *FP8, "--tp", 8, "--json")
+    data = json.loads(out)
+    assert data["schema"] == "gacprof.lint/1"
+    assert data["outcome"] == "falls_back"
+    row = next(row for row in data["products"] if row["name"] == "moe.w2")
+    assert row["local"] == {"N": 4096, "K": 192}
+    assert (row["axis"], row["multiple"], row["since"]) == ("K", 128, "0.29")
+    assert {"name", "role", "outcome", "padded_to", "why", "source"} <= row.keys()
+    assert [d["outcome"] for d in data["tp_table"] if d["tp"] == 8] == ["falls_back", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("option", "code"), [("pads", 1), ("falls_back", 1), ("wrong", 0), ("refused", 0), ("bad", 2)]
+)
+def test_fail_on_says_which_findings_count(run, config, option, code):
+    assert run(config, *FP8, "--tp", 8, "--fail-on", option)[0] == code
+
+
+def test_a_baseline_holds_what_is_known(run, config, tmp_path):
+    known = tmp_path / "known.json"
+    assert run(config, *FP8, "--tp", 8, "--write-baseline", known)[0] == 1
+    assert run(config, *FP8, "--tp", 8, "--baseline", known)[0] == 0
+    assert run(config, *FP8, "--tp", 16, "--baseline", known)[0] == 1
+    known.write_text("[]", encoding="utf-8")
+    assert run(config, *FP8, "--tp", 8, "--baseline", known)[0] == 2
+
+
+def test_other_programs_read_the_findings(run, config):
+    asked = (config, *FP8, "--tp", 8)
+    tree = ElementTree.fromstring(run(*asked, "--format", "junit")[1])
+    failed = [one.get("name") for one in tree.iter("testcase") if one.find("failure") is not None]
+    assert failed == ["moe.w1/w3", "moe.w2"]
+    sarif = json.loads(run(*asked, "--format", "sarif")[1])
+    results = sarif["runs"][0]["results"]
+    assert {one["level"] for one in results} == {"warning"}
+    assert {one["ruleId"] for one in results} == {
+        r["id"] for r in sarif["runs"][0]["tool"]["driver"]["rules"]
+    }
+    lines = run(*asked, "--format", "github")[1].splitlines()
+    assert all(line.startswith(f"::warning file={config}") for line in lines)
+    assert "| moe.w2 | 4096 | 192 | falls back" in run(*asked, "--format", "markdown")[1]
+
+
+def test_what_a_stranger_wrote_in_a_config_does_not_reach_the_terminal(run, tmp_path, llama):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(llama | {"model_type": "\x1b[31mred"}), encoding="utf-8")
+    for style in ("text", "markdown", "github", "junit"):
+        assert "\x1b" not in run(path, "--format", style)[1]
+
+
+def test_a_fixed_config_is_good(run, config, qwen):
+    code, out, err = run(config, *FP8, "--tp", 8, "--fix")
+    assert code == 0
+    assert "parameters" in err
+    assert lint(json.loads(out), gpu="h100", quant="fp8-block", tp=8).outcome == "ok"
+    assert fix(qwen, gpu="h100", quant="fp8-block", tp=4) is None
+
+
+def test_every_remedy_that_changes_sizes_does_what_it_says(qwen):
+    found = lint(qwen, gpu="h100", quant="fp8-block", tp=8)
+    sizes = [one for one in found.remedies if one.kind == "size"]
+    assert sizes
+    for one in sizes:
+        assert lint(qwen | one.config, gpu="h100", quant="fp8-block", tp=8).outcome == one.outcome
+    equal = next(one for one in sizes if "num_experts" in one.config)
+    assert abs(equal.parameters) < 0.01
+
+
+def test_a_design_is_good_on_every_target_it_claims():
+    wished = wish("hidden=4096,layers=32,heads=32,vocab=151552")
+    shapes = design(wished, ["h100", "b200"], [1, 8], ["fp8-block", "nvfp4"], 8e9)
+    best = shapes[0]
+    assert best.outcome == "ok"
+    assert abs(best.parameters / 8e9 - 1) < 0.05
+    config = best.config | {"model_type": "llama"}
+    for tp in (1, 8):
+        for quant in ("fp8-block", "nvfp4"):
+            assert lint(config, gpu="b200", tp=tp, quant=quant).outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "name a config.json"), (("--design", "hidden=1"), "needs layers"),
+        (("--design", "depth=3"), "there are hidden"), (("nowhere.json",), "nowhere.json"),
+        (("--design", "hidden=64,layers=1,heads=1,vocab=64", "--params", "x"), "8B or 700M"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(run, arguments, named):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert named in err
+    assert err.count("\n") == 1
+
+
+def test_several_values_go_with_design_only(run, config):
+    for option in ("--gpu=h100,b200", "--tp=1,2", "--quant=bf16,fp8"):
+        assert run(config, option)[0] == 2
+
+
+def test_the_action_and_the_hook_run_what_they_say(tmp_path, config):
+    """The action's last step, with the variables that its inputs set."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    hook = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))[0]
+    step = action["runs"]["steps"][-1]["run"]
+    told = {
+        "CONFIGS": str(config),
+        "ARGUMENTS": "--gpu h100 --quant fp8-block --tp 8",
+        "BASELINE": "",
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for fail_on, code in (("pads", 1), ("refused", 0)):
+        environment = {**os.environ, **told, "FAIL_ON": fail_on, "PATH": path}
+        done = subprocess.run(["bash", "-c", step], env=environment, capture_output=True, text=True)
+        assert done.returncode == code
+        assert "::warning file=" in done.stdout
+    entry = [*hook["entry"].split(), str(config)]
+    assert (
+        subprocess.run(entry, env={**os.environ, "PATH": path}, capture_output=True).returncode == 0
+    )
+
+
+def test_the_table_of_models_is_what_the_script_makes():
+    spec = spec_from_file_location("lint_table", ROOT / "tools" / "lint_table.py")
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    page = (ROOT / "docs" / "lint-models.md").read_text(encoding="utf-8")
+    assert page == "\n".join(script.table()) + "\n"
