@@ -420,9 +420,11 @@ def write_report(
     verification: str | Path | Mapping[str, Any] | None = None,
     bench: str | Path | Mapping[str, Any] | None = None,
     title: str | None = None,
+    notes: Sequence[str] = (),
 ) -> Path:
     """One HTML page, with its figures, in the folder ``out``, from what the other verbs left:
     a map, a plan, and the JSON that they printed, as a file or as ``as_dict()`` gives it.
+    ``notes`` are lines of your own.
 
     Raises :class:`ReportError`."""
     from jinja2 import UndefinedError
@@ -446,6 +448,7 @@ def write_report(
         realigned=_read(realigned, "resized"),
         verification=_read(verification, "argmax_agreement"),
         bench=_read(bench, "timings"),
+        notes=tuple(notes),
     )
     try:
         return write_page(contents, out)

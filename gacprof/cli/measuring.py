@@ -195,7 +195,7 @@ def demo(
     out: Annotated[Path, Option(help="The demo's folder; an earlier demo is replaced.")],
     model: Annotated[
         Path | None,
-        Option(help="A small trained model to compress first. Default: random weights."),
+        Option(help="A small dense model to compress. Default: factors of random weights."),
     ] = None,
     device: OneDevice = None,
     as_json: bool = Json,

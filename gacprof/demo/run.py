@@ -1,57 +1,36 @@
-"""Sweep, map, diagnose, plan, realign, verify, bench, page: the promise kept in one call."""
+"""The whole chain on one small model, by functions that anybody can call.
+
+A dense model is compressed by a published method, its shapes are swept, and it is compressed again
+at sizes that the map calls good, and at multiples of 8. All are benched beside the model that they
+were made from: a compressed model need not be faster than that.
+"""
 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from gacprof import diagnosing, planning, resizing
-from gacprof.api import build_map
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.cliffmap import CliffMap
+import gacprof
 from gacprof.core.errors import CompressionError, GacprofError
 from gacprof.core.files import Record, write_json
-from gacprof.core.formatting import counted
-from gacprof.core.points import Environment
-from gacprof.demo.models import (
-    Trained,
-    compressed,
-    described,
-    evaluated,
-    refuse_unusable,
-    write_demo_checkpoint,
-)
-from gacprof.devices.worker import sweeper
-from gacprof.diagnosing import Diagnosis
-from gacprof.evaluation import BenchResult, bench
-from gacprof.planning import Constraints, Plan
-from gacprof.report.page import Contents, write_page
-from gacprof.sweeping import run_sweep
-from gacprof.sweeping.for_checkpoint import suite_for
-
-if TYPE_CHECKING:
-    from gacprof.evaluation import Verification
-    from gacprof.resizing.result import RealignResult
+from gacprof.core.formatting import interval, microseconds, percent
+from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
+from gacprof.devices.environment import native_bfloat16
+from gacprof.evaluation import BenchResult, device_of
 
 TOKENS = {1: 1.0, 256: 1.0}
-"""One decode step and a prefill short enough for a laptop's CPU."""
-
-SWEEP_BUDGET_S, BENCH_BUDGET_S, TRAINED_BENCH_S = 40.0, 40.0, 55.0
-"""So that the whole takes two minutes, with a trained model three, however busy the machine."""
-BENCH_ENDS_S = 101.0
-"""After so many seconds of a demo without a trained model: bench has what time is left."""
-BENCH_ROUNDS = 384
-
-STAIRCASE = ("a100-published", "attention", "head_dim")
-"""Shown where the device at hand has no cliffs of its own: everybody should see one."""
-
+"""A decode step, and a prefill short enough for a laptop's CPU."""
+METHOD = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
+"""Four windows of 512 tokens of calibration text: a real compression reads more."""
+TEXT = {"window": 512, "stride": 512, "limit_tokens": 6_000}
+SWEEP_S, BENCH_S = 40.0, 60.0
+OWN, ROUNDED, PLANNED, DENSE = "model", "rounded-to-8", "planned", "uncompressed"
 MARKER = ".gacprof-demo"
 
-Tell = Callable[[str], None]
+Say = Callable[[str], None]
 Advance = Callable[[float, float, object], None]
 
 
@@ -69,263 +48,141 @@ def run_demo(
     *,
     device: str | None = None,
     model: str | Path | None = None,
-    tell: Tell = lambda line: None,
+    tell: Say = lambda line: None,
     advance: Advance = lambda done, total, what: None,
 ) -> Demo:
     """Run the whole chain in ``folder``, anew each time; an earlier demo's folder is replaced.
 
-    ``model`` is a small trained model's folder, which is compressed first; without one the demo
-    makes a model of random weights.
+    ``model`` is a small trained model's folder with its tokenizer; without one the demo makes
+    factors of random weights, and pads them in place of compressing anew.
 
-    Raises :class:`GacprofError` for a folder that holds anything else.
+    Raises :class:`GacprofError` for a folder that holds anything else, and, before anything is
+    removed, for a ``model`` that is not there, compressed already, or has no tokenizer.
     """
-    from gacprof.checkpoint import scan
-    from gacprof.devices.device import open_device
-
-    began = time.monotonic()
     if model is not None:
-        refuse_unusable(Path(model))
-    folder = _fresh(Path(folder))
-    environment = open_device(device).environment
-    where = "cpu" if environment.kind == "cpu" else (device or "cuda:0")
-    dtype = _dtype(environment)
+        _refuse_unusable(Path(model))
+    here, notes = _fresh(Path(folder)), list[str]()
 
-    trained = None if model is None else compressed(Path(model), folder, tell)
-    if trained is None:
-        write_demo_checkpoint(folder / "model", dtype=dtype)
-    subject = described() if trained is None else trained.described
-    checkpoint = folder / "model"
-    inventory = scan(checkpoint)
-    made_of = f", {subject}" if trained is None else ""  # a trained model was told of already
-    tell(f"checkpoint: {inventory.parameters:,} parameters in {inventory.main_dtype}{made_of}")
+    def say(line: str) -> None:
+        tell(line)
+        notes.append(f"{line}.")
 
-    cliff_map = _swept(inventory, environment, where, folder, tell, advance)
-    found = _diagnosed(checkpoint, cliff_map, folder, tell)
-    if trained is None:
-        made = _realigned(checkpoint, cliff_map, folder, tell)
-    else:
-        try:
-            made = _compressed_again(trained, cliff_map, where, tell)
-        except CompressionError as error:  # the map decides too little
-            told = f"not compressed by the map: {error}. The model is realigned instead"
-            tell(told)
-            kept = Constraints(fuse=False, untouched=True)
-            made = _realigned(checkpoint, cliff_map, folder, tell, kept)
-            made.notes.insert(0, told + ".")
-    made.plan.save(folder / "plan.json")
-    models = [checkpoint, folder / made.baseline, folder / "planned"]
-    left = BENCH_ENDS_S - (time.monotonic() - began)
-    seconds = max(BENCH_BUDGET_S, left) if trained is None else TRAINED_BENCH_S
-    timed = _timed(models, where, seconds, tell, advance)
-    unseen = _too_small_to_see(made.plan, timed)
-    if unseen:
-        tell(f"bench: {unseen}")
-        made.notes.append(f"{unseen[0].upper()}{unseen[1:]}.")
-    write_json(folder / "bench.json", timed.as_dict())
-    page = write_page(
-        Contents(
-            title=f"Realigning a model on {environment.name}",
-            cliff_map=cliff_map,
-            example=None if found.misaligned else CliffMap.load(STAIRCASE[0]),
-            subject=subject,
-            diagnosis=found.as_dict(),
-            plan=made.plan.as_dict(),
-            realigned=None if made.realigned is None else made.realigned.as_dict(),
-            verification=None if made.check is None else made.check.as_dict(),
-            bench=timed.as_dict(),
-            commands=commands(trained, anew=made.realigned is None),
-            notes=made.notes,
-        ),
-        folder / "report",
-    )
-    return Demo(folder, page, made.check is None or made.check.passed)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """The ``plan`` of the model in ``planned``, and the folder of what needs no map beside it. A
-    model of the same function has a ``check``; one compressed anew has not."""
-
-    plan: Plan
-    baseline: str
-    notes: list[str]
-    realigned: RealignResult | None = None
-    check: Verification | None = None
-
-
-def _realigned(
-    checkpoint: Path,
-    cliff_map: CliffMap,
-    folder: Path,
-    tell: Tell,
-    constraints: Constraints | None = None,
-) -> _Made:
-    """Padded by a plan, so that it computes the same, and to multiples of 8."""
-    from gacprof.evaluation import verify
-
-    plan = planning.plan(
-        checkpoint, cliff_map, objective="pad", tokens=TOKENS, constraints=constraints
-    )
-    tell(f"plan: {counted(len(plan.changes), 'dim changes', 'dims change')}")
-    realigned = resizing.realign(checkpoint, plan, folder / "planned")
-    padded = resizing.realign_by_strategy(checkpoint, "minimal", folder / "padded-to-8")
-    tell(f"realign: {realigned.parameters_before:,} → {realigned.parameters_after:,} parameters")
-    check = verify(checkpoint, folder / "planned")
-    write_json(folder / "verify.json", check.as_dict())
-    tell(f"verify: {'passed' if check.passed else 'failed'}, error {check.max_rel_error:.2g}")
-    note = f"padded-to-8 is the baseline that needs no map: {padded.parameters_after:,} parameters."
-    return _Made(plan, "padded-to-8", [note], realigned, check)
-
-
-def _compressed_again(trained: Trained, cliff_map: CliffMap, where: str, tell: Tell) -> _Made:
-    """Compressed at ranks of the map, within the same parameters, and at multiples of 8."""
-    ours = trained.again("planned", cliff_map=cliff_map, tokens=TOKENS)
-    rounded = trained.again("rounded-to-8", round_to=8)
-    assert ours.plan is not None
-    tell(
-        f"compress by the map: {len(ours.plan.changes)} ranks change, {ours.aligned} of "
-        f"{len(ours.plan.choices)} are safe, {ours.undecided} undecided; "
-        f"{ours.parameters_after:,} parameters"
-    )
-    note = (
-        "rounded-to-8 is the baseline that needs no map: the method's own ranks rounded down, "
-        f"{rounded.parameters_after:,} parameters. All three are factors of the original weights."
-    )
-    quality = evaluated(trained, ["rounded-to-8", "planned"], where, tell)
-    return _Made(ours.plan, "rounded-to-8", [note, quality])
-
-
-def _dtype(environment: Environment) -> str:
-    """bfloat16 where the device multiplies it itself: there it has tensor cores' tiers."""
-    native = environment.kind != "cpu" or environment.facts.get("native_bfloat16")
-    return "bfloat16" if native else "float32"
-
-
-def _swept(
-    inventory: Inventory,
-    environment: Environment,
-    where: str,
-    folder: Path,
-    tell: Tell,
-    advance: Advance,
-) -> CliffMap:
-    """The model's own shapes measured, as a map."""
-    suite = suite_for(inventory, sorted(TOKENS))
-    curves = suite.curves(environment.kind)
-    points = sum(len(curve.points) for curve in curves)
-    tell(f"sweep: {points} points on {len(curves)} curves, on {environment.name} …")
-    with sweeper(where, processes=suite.timing.processes) as device:
-        summary = run_sweep(
-            suite, device, folder / "sweep", progress=advance, budget_s=SWEEP_BUDGET_S
-        )
-    tell(f"sweep: {summary.calls:,} calls in {summary.blocks:,} blocks, {summary.seconds:.0f} s")
-    cliff_map = build_map(folder / "sweep")
-    cliff_map.save(folder / "cliffmap.json")
-    floor = cliff_map.floor
-    tell(f"map: A/A floor {floor:.1%}" if floor is not None else "map: no A/A floor")
-    if cliff_map.too_noisy:
-        tell(f"map: too noisy to judge by: {cliff_map.too_noisy}")
-    for told in (check.told for check in cliff_map.file.checks if not check.passed):
-        tell(f"map: {told}")
-    return cliff_map
-
-
-def _diagnosed(model: Path, cliff_map: CliffMap, folder: Path, tell: Tell) -> Diagnosis:
-    found = diagnosing.diagnose(model, cliff_map, tokens=TOKENS)
-    write_json(folder / "diagnosis.json", found.as_dict())
-    totals = found.totals()
-    undecided = f", {totals['undecided']} undecided" if totals["undecided"] else ""
-    tell(f"diagnose: {totals['misaligned']} of {totals['weights']} weights misaligned{undecided}")
-    if not found.misaligned:
-        for line in _flat(found, cliff_map):
-            tell(line)
-    return found
-
-
-def _flat(found: Diagnosis, cliff_map: CliffMap) -> list[str]:
-    """What there is to say where no dim is surely misaligned: how much it could be at most, and
-    what a cliff looks like."""
-    bounds = [dim.penalty_high for dim in found.judged]
-    known = [bound for bound in bounds if bound is not None]
-    if not known or len(known) < len(bounds):
-        first = "no dim is surely misaligned; too little was measured to bound them all"
-    else:
-        safe = all(dim.verdict == "safe" for dim in found.judged)
-        sure = "flat" if safe else "no dim is surely misaligned"
-        first = f"{sure}: none of this model is off by more than {max(known):.1%} on this device"
-    name, operator, axis = STAIRCASE
-    curve = CliffMap.load(name).curve(operator, axis)
-    steps = ", ".join(map(str, curve.frontier))
-    return [
-        first,
-        f"a GPU's cliffs, as published for an A100: {operator} over {axis} has steps at {steps}; "
-        "the page shows it",
-    ]
-
-
-def _timed(
-    models: Sequence[Path], where: str, seconds: float, tell: Tell, advance: Advance
-) -> BenchResult:
-    tell("bench: three models and a hidden replicate, interleaved …")
-    timed = bench(
-        models,
-        tokens=[count for count in TOKENS if count > 1],
-        decode_steps=2,  # more rounds tell more than more steps a round
-        device=where,
-        rounds=BENCH_ROUNDS,
-        time_cap_s=seconds,
+    _begin(here, model, device, say)
+    tell(f"sweep: {SWEEP_S:g} s over the shapes of {OWN} and what they could become …")
+    gacprof.sweep(
+        model=here / OWN, tokens=TOKENS, device=device, out=here / "sweep", budget_s=SWEEP_S,
         progress=advance,
+    )  # fmt: skip
+    cliff_map = gacprof.build_map(here / "sweep")
+    cliff_map.save(here / "cliffmap.json")
+    found = gacprof.diagnose(here / OWN, cliff_map, tokens=TOKENS)
+    totals = found.totals()
+    say(
+        f"diagnose: {totals['misaligned']} of {totals['weights']} weights misaligned, "
+        f"{totals['undecided']} undecided; A/A floor {percent(cliff_map.floor) or 'unknown'}"
     )
-    for timing in timed.timings:
-        if timing.ratio is not None:
-            low, ratio, high = (share - 1 for share in timing.ratio)
-            tell(
-                f"bench: {timing.workload}, {timing.model}: {timing.verdict} "
-                f"({ratio:+.1%}, {low:+.1%} to {high:+.1%})"
-            )
-    tell(f"bench: the same model twice differs by at most {timed.spread:.1%}")
-    return timed
+    if cliff_map.too_noisy:
+        say(f"the map is too noisy to judge by: {cliff_map.too_noisy}")
+    try:
+        if model is None:
+            raise CompressionError("factors of random weights")
+        done = _compress(here, PLANNED, device, cliff_map=cliff_map, tokens=TOKENS)
+        assert done.plan is not None
+        plan, made = done.plan, {}
+        say(f"{PLANNED}: {done.aligned} of {len(plan.choices)} ranks are safe by the map")
+    except CompressionError as error:  # the map may decide too little
+        plan, made = _realign(here, cliff_map)
+        say(f"{PLANNED}: padded, not compressed anew ({error}); {len(plan.changes)} dims change")
+    plan.save(here / "plan.json")
+    models = [here / name for name in (OWN, ROUNDED, PLANNED, DENSE)]
+    if model is not None:
+        quality = gacprof.evaluate(models, text=here / "evaluation.txt", device=device, **TEXT)
+        write_json(here / "quality.json", quality.as_dict())
+        each = (f"{m.model} {m.perplexity.value or float('nan'):.2f}" for m in quality.models)
+        say(f"perplexity on Python's reference: {', '.join(each)}")
+    tell("bench: four models and a hidden A/A replicate, interleaved …")
+    timed = gacprof.bench(
+        models, tokens=[256], decode_steps=2, device=device, time_cap_s=BENCH_S, progress=advance
+    )
+    for line in standings(timed):
+        say(line)
+    say(f"the same model twice differs by at most {percent(timed.spread)}")
+    page = gacprof.write_report(
+        here / "report", cliff_map=here / "cliffmap.json", diagnosis=found.as_dict(),
+        plan=here / "plan.json", bench=timed.as_dict(), notes=notes, **made,
+        title=f"Realigning a model on {timed.environment.name}",
+    )  # fmt: skip
+    for name, result in (("diagnosis", found), ("bench", timed)):
+        write_json(here / f"{name}.json", result.as_dict())
+    return Demo(here, page, made.get("verification", {}).get("passed", True))
 
 
-def _too_small_to_see(plan: Plan, timed: BenchResult) -> str | None:
-    """Where the bench shows no gain: how small the expected one is beside its own error."""
-    before, after = plan.predicted_before_us, plan.predicted_after_us
-    shown = {t.verdict for t in timed.timings if t.model == "planned"} & {"faster", "slower"}
-    if shown or not before or after is None:
-        return None
-    gain = 1 - after / before
-    if not 0 < gain < timed.spread:
-        return None
-    return (
-        f"the plan expects {gain:.1%} less time, by the sweep; that is less than the "
-        "bench's own error here, so it shows on a quieter machine or in a longer bench only"
+def standings(timed: BenchResult) -> list[str]:
+    """Where no compressed model is surely faster than the uncompressed one, a line that says so;
+    then for each workload its models, the fastest first. Workloads are never added up."""
+    lines: dict[str, str] = {}
+    first, none = list[str](), list[str]()
+    for workload in dict.fromkeys(t.workload for t in timed.timings):
+        times = [t for t in timed.timings if t.workload == workload]
+        low, _, high = timed.of(DENSE, workload).ratio or (1.0, 1.0, 1.0)
+        others = [t.ratio or (1.0, 1.0, 1.0) for t in times if t.model != DENSE]
+        if high < min(ratio[0] for ratio in others):
+            first.append(workload)
+        elif not any(ratio[2] < low for ratio in others):
+            none.append(workload)
+        each = (
+            f"{t.model} {microseconds(t.latency_us)} "
+            f"({'the reference' if t.ratio is None else interval(*(one - 1 for one in t.ratio))})"
+            for t in sorted(times, key=lambda t: t.latency_us)
+        )
+        lines[workload] = f"{workload}: {', '.join(each)}"
+    said = [f"the {DENSE} model is surely the fastest in {name}" for name in first]
+    said += [f"no model is shown to be faster than the {DENSE} one in {name}" for name in none]
+    return [*said, *lines.values()]
+
+
+def _begin(here: Path, model: str | Path | None, device: str | None, say: Say) -> None:
+    """The uncompressed model, and it compressed at the method's own sizes and rounded."""
+    if model is None:
+        fast = device_of(device).type != "cpu" or native_bfloat16()
+        dtype = "bfloat16" if fast else "float32"  # as the device multiplies by itself
+        write_demo_checkpoint(here / OWN, dtype=dtype)
+        gacprof.fuse(here / OWN, here / DENSE)
+        gacprof.realign_by_strategy(here / OWN, "minimal", here / ROUNDED)
+        say(f"{OWN}: {DESCRIBED}; {DENSE}: its factors multiplied out")
+        return
+    write_texts(here)
+    (here / DENSE).symlink_to(Path(model).resolve(), target_is_directory=True)
+    done = _compress(here, OWN, device)
+    _compress(here, ROUNDED, device, round_to=8)
+    say(
+        f"{OWN}: {percent(done.removed)} of the projections' parameters of {Path(model).name} "
+        f"removed by {done.method} ({done.parameters_before:,} → {done.parameters_after:,} in all)"
     )
 
 
-def commands(trained: Trained | None = None, anew: bool = True) -> list[str]:
-    """The same chain as verbs of the command line, in the demo's folder; ``anew`` says whether a
-    trained model was compressed by the map, or realigned."""
-    tokens = ",".join(str(count) for count in TOKENS)
-    measured = [
-        f"gacprof sweep --for model --tokens {tokens} --out sweep",
-        "gacprof map build sweep --out cliffmap.json",
-        f"gacprof diagnose model --map cliffmap.json --tokens {tokens}",
-    ]
-    timed = "gacprof bench model {} planned --tokens 256"
-    before = [] if trained is None else trained.before
-    if trained is not None and anew:
-        return [*before, *measured, *trained.after(tokens), timed.format("rounded-to-8")]
-    held = "" if trained is None else " --no-fuse --allow-untouched"
-    return [
-        *before,
-        *measured,
-        f"gacprof plan model --map cliffmap.json --tokens {tokens} --objective pad{held} "
-        "--out plan.json",
-        "gacprof realign model --plan plan.json --out planned",
-        "gacprof realign model --strategy minimal --out padded-to-8",
-        "gacprof verify model planned",
-        timed.format("padded-to-8"),
-    ]
+def _compress(here: Path, name: str, device: str | None, **sizes: Any) -> Any:
+    return gacprof.compress(
+        here / DENSE, here / name, calib=here / "calibration.txt", work=here / "work",
+        device=device, **METHOD, **sizes,
+    )  # fmt: skip
+
+
+def _realign(here: Path, cliff_map: gacprof.CliffMap) -> tuple[gacprof.Plan, dict[str, Any]]:
+    """Padded by a plan, so that it computes the same."""
+    fixed = gacprof.Constraints(fuse=False, untouched=True)
+    plan = gacprof.plan(here / OWN, cliff_map, objective="pad", tokens=TOKENS, constraints=fixed)
+    done = gacprof.realign(here / OWN, plan, here / PLANNED)
+    check = gacprof.verify(here / OWN, here / PLANNED)
+    return plan, {"realigned": done.as_dict(), "verification": check.as_dict()}
+
+
+def _refuse_unusable(model: Path) -> None:
+    inventory = gacprof.scan(model)
+    if any(module.kind not in ("dense", "embedding") for module in inventory.modules):
+        raise GacprofError(f"{model} is compressed already: the demo compresses a dense model")
+    if not any(name.startswith("tokenizer") for name in inventory.side_files):
+        raise GacprofError(f"{model} has no tokenizer: the demo evaluates models on a text")
 
 
 def _fresh(folder: Path) -> Path:
@@ -334,9 +191,6 @@ def _fresh(folder: Path) -> Path:
         if not (folder / MARKER).is_file():
             raise GacprofError(f"{folder} exists and holds no demo: choose another --out")
         shutil.rmtree(folder)
-    try:
-        folder.mkdir(parents=True)
-        (folder / MARKER).touch()
-    except OSError as error:
-        raise GacprofError(f"cannot write to {folder}: {error.strerror}") from None
+    folder.mkdir(parents=True)
+    (folder / MARKER).touch()
     return folder

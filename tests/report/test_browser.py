@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.demo.run import commands
 from gacprof.report.page import Contents, write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -38,7 +37,9 @@ def pages(tmp_path_factory) -> dict[str, Path]:
         part: json.loads((MEASURED / f"{name}.json").read_text()) for part, name in parts.items()
     }
     cpu, a100 = (CliffMap.load(name) for name in ("cpu-example", "a100-published"))
-    demo = Contents("A model", cpu, subject="a subject", commands=commands(), **read)
+    demo = Contents(
+        "A model", cpu, subject="a subject", commands=["gacprof diagnose model"], **read
+    )
     return {
         "demo": write_page(demo, folder / "demo"),
         "survey": write_page(Contents("A survey", a100), folder / "survey"),
