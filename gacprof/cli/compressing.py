@@ -19,7 +19,7 @@ from gacprof.cli.options import (
     grouped,
 )
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
-from gacprof.core.formatting import microseconds, percent
+from gacprof.core.formatting import counted, percent
 
 if TYPE_CHECKING:
     from gacprof.compressing.outcome import CompressResult
@@ -103,6 +103,8 @@ def _step(line: str) -> None:
 
 
 def print_compressed(result: CompressResult) -> None:
+    from gacprof.compressing.outcome import times_of
+
     changed = [(n, result.wish[n], s) for n, s in result.sizes.items() if s != result.wish[n]]
     if changed:
         rows = [
@@ -126,14 +128,10 @@ def print_compressed(result: CompressResult) -> None:
             f"aligned by the map {result.plan.map}: {result.aligned} of {count} dims are safe, "
             f"{result.undecided} undecided, none misaligned"
         )
-        before, after = result.plan.predicted_before_us, result.plan.predicted_after_us
-        change = f" ({percent(after / before - 1, signed=True)})" if before and after else ""
-        say(
-            f"{result.plan.basis}: what that gains is not known"
-            if result.plan.basis
-            else f"predicted time in these products: {microseconds(before) or 'unknown'} at the "
-            f"method's own sizes → {microseconds(after) or 'unknown'}{change}"
-        )
+        for time in result.predicted:
+            say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
+        if result.plan.basis:
+            say(f"{result.plan.basis}: what that gains is not known")
     say(
         f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
         f"({result.energy_of_wish:.6f} at the method's own sizes)"

@@ -12,7 +12,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.compressing.calibration import LENGTH, WINDOWS, Calibration
 from gacprof.core.errors import CompressionError
 from gacprof.core.files import Record, read_json
-from gacprof.core.formatting import at_most, microseconds, percent
+from gacprof.core.formatting import at_most, counted, microseconds, percent
 from gacprof.diagnosing.predict import Tokens, is_number
 from gacprof.planning import Plan
 from gacprof.planning.evaluation import CUT
@@ -80,13 +80,26 @@ SCHEMA = "gacprof.compressed/1"
 
 
 @dataclass(frozen=True)
+class PhaseTime:
+    """Predicted time (µs) of ``tokens`` tokens once through the products of the compressed layers:
+    in the uncompressed model, at the method's own sizes, and as written. None where the map does
+    not know a product."""
+
+    tokens: int
+    uncompressed_us: float | None
+    own_us: float | None
+    written_us: float | None
+
+
+@dataclass(frozen=True)
 class CompressResult:
     """``wish`` are the method's own sizes by dim name, ``sizes`` those written (None: dense).
 
     ``compressed_before`` are the dense parameters of the layers that the method compresses.
     ``energy_kept`` is the mean share over dims of what the method ranks by (squared singular
     values, or importance) that ``sizes`` keep, ``energy_of_wish`` that of ``wish``. ``left`` names
-    the layers that stay as they are, with the reason.
+    the layers that stay as they are, with the reason. ``predicted`` is by the map, each count of
+    tokens by itself.
     """
 
     source: str
@@ -103,6 +116,7 @@ class CompressResult:
     energy_of_wish: float
     left: dict[str, str]
     plan: Plan | None = None
+    predicted: tuple[PhaseTime, ...] = ()
 
     @property
     def compressed_after(self) -> int:
@@ -138,6 +152,18 @@ class CompressResult:
             # Every compression changes the function.
             notes += [w for w in self.plan.warnings if not w.endswith(CUT)]
             notes += self.plan.certificate.notes
+        slower = [t.tokens for t in self.predicted if _no_gain(t)]
+        if slower:
+            notes.append(
+                "by the map the uncompressed model is as fast or faster for "
+                f"{' and '.join(counted(n, 'token') for n in slower)}: memory is saved there, no "
+                "time"
+            )
+        elif not self.predicted or any(t.uncompressed_us is None for t in self.predicted):
+            notes.append(
+                "whether it is faster than the uncompressed model is not predicted: 'gacprof bench "
+                f"{self.source} {self.out}' measures it"
+            )
         reasons: dict[str, list[str]] = {}
         for name, reason in self.left.items():
             reasons.setdefault(reason, []).append(name)
@@ -169,9 +195,15 @@ class CompressResult:
             "wish": dict(self.wish),
             "sizes": dict(self.sizes),
             "left": self.left,
+            "predicted": [vars(time) for time in self.predicted],
             "plan": None if self.plan is None else self.plan.as_dict(),
             "notes": self.notes,
         }
+
+
+def _no_gain(time: PhaseTime) -> bool:
+    dense, written = time.uncompressed_us, time.written_us
+    return dense is not None and written is not None and dense <= written
 
 
 def record_of(
@@ -238,7 +270,7 @@ def card_of(
 
 
 def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[str, str]]:
-    plan, unknown = result.plan, "unknown"
+    plan = result.plan
     if plan is None:
         return [
             ("rounding", f"the method's own, to {request.round_to}" if request.round_to else "none")
@@ -250,11 +282,17 @@ def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[st
     known = [c.penalty_high for c in plan.choices if c.penalty_high is not None]
     worst = at_most(max(known)) if known and len(known) == len(plan.choices) else "open"
     judged = f"{of_all}, {result.undecided} undecided; penalties at most {worst}"
-    before, after = plan.predicted_before_us, plan.predicted_after_us
     return [
         ("map", f"{plan.map} ({plan.device})"),
         ("sizes that the map calls safe", judged),
         by,
-        ("time predicted", microseconds(after) or unknown),
-        ("the same at the method's own sizes", microseconds(before) or unknown),
+        *((f"time predicted, {counted(t.tokens, 'token')}", times_of(t)) for t in result.predicted),
     ]
+
+
+def times_of(time: PhaseTime) -> str:
+    """``12.3 ms (the method's own sizes 13.1 ms, uncompressed 11.9 ms)``"""
+    written, own, dense = (
+        microseconds(us) or "unknown" for us in (time.written_us, time.own_us, time.uncompressed_us)
+    )
+    return f"{written} (the method's own sizes {own}, uncompressed {dense})"

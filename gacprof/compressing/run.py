@@ -24,6 +24,7 @@ from gacprof.compressing.outcome import (
     TAYLOR,
     CompressRequest,
     CompressResult,
+    PhaseTime,
     card_of,
     record_of,
 )
@@ -36,7 +37,7 @@ from gacprof.compressors.method import LowRank
 from gacprof.core.errors import CompressionError
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
-from gacprof.diagnosing.predict import Tokens
+from gacprof.diagnosing.predict import Predictor, Tokens
 from gacprof.diagnosing.sources import open_source
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
@@ -193,11 +194,11 @@ def _finish(
     """Choose the sizes and write the model."""
     wish = family.wish(request.ratio)
     source = family.reader.inventory
-    plan, sizes = None, dict(wish)
+    plan, sizes, wished = None, dict(wish), source
     if request.round_to is not None:
         sizes = family.rounded(wish, request.round_to)
     elif cliff_map is not None:
-        plan = _planned(family, request, cliff_map, wish)
+        plan, wished = _planned(family, request, cliff_map, wish)
         work.tell("sizes are chosen")
         sizes = dict(wish) | {choice.dim: choice.after for choice in plan.choices}
     tensors, config = family.tensors(sizes), family.config(sizes)
@@ -217,6 +218,7 @@ def _finish(
         energy_of_wish=_mean_kept(family.kept, wish),
         left=family.left,
         plan=plan,
+        predicted=_times(cliff_map, plan, source, wished, inventory),
     )
     record = record_of(result, request, work.calibration, source)
     files: dict[str, Any] = {"config.json": config, PROVENANCE: record}
@@ -229,14 +231,15 @@ def _finish(
 
 def _planned(
     family: Family, request: CompressRequest, cliff_map: SizeSource, wish: NewSizes
-) -> Plan:
+) -> tuple[Plan, Inventory]:
+    """The plan, and the inventory at the method's own sizes."""
     path = f"{family.reader.inventory.path} at the method's own sizes"
     wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
     rest = family.reader.inventory.parameters - family.parameters
     moved = {name for name, size in wish.items() if size is not None}
     names = [dim.name for dim in wished.dims if dim.name in moved]
     scores = family.scores() if request.objective == "gac" else None
-    return choose(
+    plan = choose(
         only(wished, names),
         cliff_map,
         request,
@@ -245,6 +248,37 @@ def _planned(
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
         fuse=family.fuses,
+    )
+    return plan, wished
+
+
+def _times(
+    cliff_map: SizeSource | None,
+    plan: Plan | None,
+    dense: Inventory,
+    own: Inventory,
+    written: Inventory,
+) -> tuple[PhaseTime, ...]:
+    """What a measured map predicts of the layers that were changed, a token count by itself."""
+    if plan is None or cliff_map is None or plan.basis:
+        return ()
+    shapes = [
+        {m.name: tuple((g.N, g.K, g.bias) for g in m.gemms) for m in each.modules if m.gemms}
+        for each in (dense, own, written)
+    ]
+    changed = {
+        name for name, shape in shapes[0].items() if any(s.get(name) != shape for s in shapes)
+    }
+
+    def predicted(inventory: Inventory, count: int) -> float | None:
+        by = Predictor(cliff_map, inventory, {count: 1.0}, plan.workload.dtype)
+        return by.gemms(
+            [g for m in inventory.modules if m.name in changed for g in m.gemms]
+        ).latency_us
+
+    return tuple(
+        PhaseTime(count, *(predicted(inventory, count) for inventory in (dense, own, written)))
+        for count in sorted(plan.workload.tokens)
     )
 
 

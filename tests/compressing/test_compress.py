@@ -1,6 +1,7 @@
 """A dense model in, a compressed one out: loadable, within the ratio, and aligned by a map."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from compressing_models import logits_of, make_model
 import gacprof
 from gacprof.checkpoint import scan
 from gacprof.compressing.choosing import weighted
+from gacprof.compressing.outcome import PhaseTime
 from gacprof.core.errors import CheckpointError
 
 ASVD = pytest.param("asvd", marks=pytest.mark.slow)  # its search takes long
@@ -128,6 +130,26 @@ def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):
     held = compress("svd-llm", tmp_path / "held", cliff_map=m, latency_limit_us=limit)
     assert held.plan.predicted_after_us <= limit
     assert held.energy_kept < free.energy_kept
+
+
+def test_what_the_map_predicts_is_told_for_each_count_of_tokens_by_itself(
+    compress, own_map, tmp_path
+):
+    done = compress("svd", tmp_path / "out", cliff_map=own_map("svd"))
+    workload = done.plan.workload.tokens
+    assert [time.tokens for time in done.predicted] == sorted(workload)
+    for sums, part in (
+        (done.plan.predicted_before_us, "own_us"),
+        (done.plan.predicted_after_us, "written_us"),
+    ):
+        each = [workload[time.tokens] * getattr(time, part) for time in done.predicted]
+        assert sum(each) == pytest.approx(sums)
+    known = all(time.uncompressed_us is not None for time in done.predicted)
+    assert known or any(
+        "uncompressed model is not predicted: 'gacprof bench" in n for n in done.notes
+    )
+    slower = replace(done, predicted=(PhaseTime(1, 9.0, 11.0, 10.0), PhaseTime(64, 9.0, 9.0, 8.0)))
+    assert any("as fast or faster for 1 token: " in note for note in slower.notes)
 
 
 def test_more_energy_is_kept_than_by_rounding_within_the_same_ratio(compress, own_map, tmp_path):

@@ -50,6 +50,8 @@ def test_with_a_map_it_says_how_much_is_aligned(run, dense, unaligned, map_of, t
     assert code == 0
     assert "21 of 21 dims are safe, 0 undecided, none misaligned" in said
     assert "moved from the method's own" in said
+    assert "predicted for 1 token: " in said and "predicted for 64 tokens: " in said
+    assert "uncompressed" in said, "how fast the model was, or how to find out"
 
 
 @pytest.mark.parametrize(
