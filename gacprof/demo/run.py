@@ -19,13 +19,13 @@ from gacprof.core.files import Record, write_json
 from gacprof.core.formatting import interval, microseconds, percent
 from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
 from gacprof.devices.environment import native_bfloat16
-from gacprof.evaluation import BenchResult, device_of
+from gacprof.evaluation import BenchResult, ModelTiming, device_of
 
 TOKENS = {1: 1.0, 256: 1.0}
 """A decode step, and a prefill short enough for a laptop's CPU."""
-METHOD = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
+METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens of calibration text: a real compression reads more."""
-TEXT = {"window": 512, "stride": 512, "limit_tokens": 6_000}
+TEXT: dict[str, Any] = {"window": 512, "stride": 512, "limit_tokens": 6_000}
 SWEEP_S, BENCH_S = 40.0, 60.0
 OWN, ROUNDED, PLANNED, DENSE = "model", "rounded-to-8", "planned", "uncompressed"
 MARKER = ".gacprof-demo"
@@ -88,7 +88,7 @@ def run_demo(
             raise CompressionError("factors of random weights")
         done = _compress(here, PLANNED, device, cliff_map=cliff_map, tokens=TOKENS)
         assert done.plan is not None
-        plan, made = done.plan, {}
+        plan, made = done.plan, dict[str, Any]()
         say(f"{PLANNED}: {done.aligned} of {len(plan.choices)} ranks are safe by the map")
     except CompressionError as error:  # the map may decide too little
         plan, made = _realign(here, cliff_map)
@@ -130,15 +130,21 @@ def standings(timed: BenchResult) -> list[str]:
             first.append(workload)
         elif not any(ratio[2] < low for ratio in others):
             none.append(workload)
-        each = (
-            f"{t.model} {microseconds(t.latency_us)} "
-            f"({'the reference' if t.ratio is None else interval(*(one - 1 for one in t.ratio))})"
+        each = [
+            f"{t.model} {microseconds(t.latency_us)} ({_against(t)})"
             for t in sorted(times, key=lambda t: t.latency_us)
-        )
+        ]
         lines[workload] = f"{workload}: {', '.join(each)}"
     said = [f"the {DENSE} model is surely the fastest in {name}" for name in first]
     said += [f"no model is shown to be faster than the {DENSE} one in {name}" for name in none]
     return [*said, *lines.values()]
+
+
+def _against(timing: ModelTiming) -> str:
+    if timing.ratio is None:
+        return "the reference"
+    low, ratio, high = (one - 1 for one in timing.ratio)
+    return interval(low, ratio, high)
 
 
 def _begin(here: Path, model: str | Path | None, device: str | None, say: Say) -> None:

@@ -176,8 +176,8 @@ def _config(shape: Shape, sizes: DimSizes) -> dict[str, Any]:
 
 def _unevenness() -> list[float]:
     """The 28 published ranks over their mean."""
-    dealt = [rank for layer in PUBLISHED_RANKS for rank in layer]
-    return [rank * len(dealt) / sum(dealt) for rank in dealt]
+    mean = sum(PUBLISHED_RANKS) / len(PUBLISHED_RANKS)
+    return [rank / mean for rank in PUBLISHED_RANKS]
 
 
 def _to_budget(wanted: Mapping[str, tuple[float, int]], parameters: float) -> dict[str, int]:
