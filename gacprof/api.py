@@ -20,7 +20,7 @@ from gacprof.core.errors import (
     why_unreadable,
 )
 from gacprof.core.files import read_json
-from gacprof.core.formatting import notebook_progress, slug
+from gacprof.core.formatting import counted, notebook_progress, slug
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
     RunSummary,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gacprof.core import Progress
     from gacprof.core.points import Flag
     from gacprof.devices.device import Device
+    from gacprof.devices.forecast import Forecast
     from gacprof.diagnosing.predict import Tokens
     from gacprof.explain.causes import Explanation
     from gacprof.fleet.cluster import Cluster
@@ -268,6 +269,34 @@ def estimate_sweep(
         "estimated_from_calls": found.calls, "budget_s": budget_s,
         "longest_s": round(found.longest_s, 1), "of": [str(point) for point in points],
     }  # fmt: skip
+
+
+def forecast_sweep(suite: Suite, gpu: str) -> Forecast:
+    """What a sweep would ask of a GPU that need not be here: memory, graphs, plans, seconds.
+
+    Raises :class:`MapError` for a GPU that is not known, :class:`MeasurementError` where the sweep
+    cannot fit its memory.
+    """
+    from gacprof.devices.datasheet import sheet
+    from gacprof.devices.forecast import Load, forecast
+
+    timing, loads = suite.timing, []
+    for plan in suite.curves("cuda"):
+        points = tuple(plan.points.values())
+        wanted = max(timing.least_replicates, round(timing.replicates * len(points)))
+        loads.append(Load(points, min(len(points), wanted), timing.blocks))
+    found = forecast(loads, sheet(gpu), timing.reuse_mib << 20, timing.processes)
+    if found.too_large:
+        raise MeasurementError(
+            f"{counted(len(found.too_large), 'point')} of suite {suite.name} cannot fit the "
+            f"{found.memory_gib} GiB of an {found.gpu}, the first is {found.too_large[0]}"
+        )
+    if not found.fits:
+        raise MeasurementError(
+            f"suite {suite.name} needs {found.peak_gib} GiB, an {found.gpu} has "
+            f"{found.memory_gib} GiB: sweep it in parts"
+        )
+    return found
 
 
 def _if_here(device: str | None) -> Device | None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gacprof.devices.doctor import Component
+    from gacprof.devices.forecast import Forecast
     from gacprof.fleet.compare import Comparison
     from gacprof.fleet.driver import FleetRun, Watch
     from gacprof.fleet.members import Member
@@ -99,6 +100,10 @@ def sweep(
     flag: Flags = None,
     dtype: Annotated[str, Option(help="Compute dtype, with --for, --ranks, --op.")] = "auto",
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be measured.")] = False,
+    gpu: Annotated[
+        str | None,
+        Option(help="With --dry-run: what it takes of this GPU (h100 …), which need not be here."),
+    ] = None,
     exhaustive: Annotated[
         bool, Option("--exhaustive", help="Measure every point, refine nothing.")
     ] = False,
@@ -135,6 +140,11 @@ def sweep(
     )  # fmt: skip
     if exhaustive:
         chosen = chosen.exhaustive()
+    if gpu is not None:
+        if not dry_run:
+            raise SuiteError("--gpu goes with --dry-run: a sweep measures the --device at hand")
+        emit(api.forecast_sweep(chosen, gpu), as_json, _print_forecast)
+        return
     if dry_run:
         planned = api.estimate_sweep(chosen, device, running.budget_s)
         print_json(planned, "sweep-estimate") if as_json else _print_estimate(planned)
@@ -167,6 +177,17 @@ def _print_estimate(planned: dict[str, Any]) -> None:
     if planned["budget_s"]:
         say(f"the budget of {planned['budget_s']:g} s ends it; --resume goes on with what is "
             "undecided")  # fmt: skip
+
+
+def _print_forecast(found: Forecast) -> None:
+    total = sum(found.seconds.values())
+    memory = f" of {found.memory_gib}" if found.memory_gib else ""
+    say(f"{counted(found.points, 'point')} on an {found.gpu}, {counted(found.slots, 'slot')} with "
+        f"A/A replicates; {counted(found.blocks, 'block')} at least")  # fmt: skip
+    say(f"each process captures {counted(found.graphs, 'graph')} of {found.nodes} nodes, cuDNN "
+        f"plans {counted(found.plans, 'shape')}, memory {found.peak_gib}{memory} GiB")  # fmt: skip
+    parts = ", ".join(f"{part} {duration(seconds)}" for part, seconds in found.seconds.items())
+    say(f"about {duration(total)}, from the data sheet: {parts}")
 
 
 def _print_swept(run: RunSummary) -> None:

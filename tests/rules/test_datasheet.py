@@ -24,7 +24,7 @@ def test_every_value_of_every_gpu_names_a_source_that_is_listed() -> None:
                 continue
             value, source = pair
             assert value > 0 and source in sources, (gpu, key)
-            assert key in {"sms", "l2_mib", "gb_s", *DTYPES}, (gpu, key)
+            assert key in {"sms", "l2_mib", "gb_s", "memory_gb", *DTYPES}, (gpu, key)
             used.add(source)
     assert used == set(sources)
 

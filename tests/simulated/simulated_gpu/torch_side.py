@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from gacprof import operators
 from gacprof.devices import cuda_session, cuda_slot
 from gacprof.devices.cuda import CudaDevice
 from gacprof.devices.kineto import Tracer
@@ -164,6 +165,9 @@ def installed(gpu: SimulatedGpu, with_modes: bool = True):
         for name, module in modules.items():
             stack.callback(_put_back, name, sys.modules.get(name))
             sys.modules[name] = module
+        stack.enter_context(
+            patch.object(operators, "stream_triton", modules[STREAM_KERNELS], create=True)
+        )
         pattern.cache_clear()
         stack.callback(pattern.cache_clear)
         for mode in modes(gpu) if with_modes else ():

@@ -1,0 +1,74 @@
+"""What a sweep asks of a GPU by name, held against what the simulated one is asked for."""
+
+import pytest
+from simulated_gpu import installed
+from simulated_gpu.device import SimulatedH100
+from simulated_gpu.torch_side import opened
+from typer.testing import CliRunner
+
+from gacprof import operators
+from gacprof.cli.app import app
+from gacprof.core.errors import MeasurementError, SuiteError
+from gacprof.devices.datasheet import sheet
+from gacprof.devices.device import Slot
+from gacprof.devices.forecast import CONTEXT_BYTES, Load, forecast
+
+H100 = sheet("h100")
+
+
+def curve(operator, axis, values, dtype="float16", flags=None, **dims):
+    points = [operators.point(operator, dims | {axis: v}, dtype, flags or {}) for v in values]
+    return Load(tuple(points), 0, 12)
+
+
+CURVES = [
+    curve("linear", "K", range(96, 128), M=512, N=1024),
+    curve("linear", "K", range(4064, 4096), flags={"cache": "cold"}, M=4, N=4096),
+    curve("attention", "head_dim", range(64, 96), heads=8, q_len=256),
+    curve("row_copy", "K", range(4064, 4096), dtype="float32", rows=32768),
+]
+
+
+def test_graphs_plans_and_memory_are_those_that_sessions_come_to():
+    told = forecast(CURVES, H100, 64 << 20, 1)
+    with installed(SimulatedH100()) as gpu:
+        gpu.cost, gpu.plan_ns = (lambda name, operands: 20_000), 0
+        device = opened()
+        slots = [[Slot(point) for point in load.points] for load in CURVES]
+        sessions = [device.session(each, 64 << 20) for each in slots]
+        assert [dict(session.failed) for session in sessions] == [{}] * len(CURVES)
+        assert told.slots == sum(map(len, slots)) and told.graphs == pytest.approx(
+            gpu.captures, abs=2 * len(CURVES)
+        )
+        least = (told.peak_gib * 2**30 - CONTEXT_BYTES) / gpu.memory.peak
+        assert 0.7 < least < 1.5
+    assert told.plans == sum(load.points[0].operator == "attention" for load in CURVES) * 32 / 8
+
+
+def test_every_process_pays_for_its_graphs_and_blocks_are_shared():
+    one, three = (forecast(CURVES, H100, 0, processes).seconds for processes in (1, 3))
+    assert three["blocks"] == one["blocks"]
+    assert all(three[k] == pytest.approx(3 * one[k], abs=0.2) for k in one if k != "blocks")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_masks_and_float32_need_no_plan(dtype):
+    flags = {"mask": "float"} if dtype == "bfloat16" else {}
+    load = curve("attention", "head_dim", [64, 72], dtype, flags, heads=8, q_len=256)
+    assert forecast([load], H100, 0, 1).plans == 0
+
+
+def test_points_that_cannot_fit_are_listed():
+    load = curve("row_copy", "K", [64, 4096], rows=10_000_000)
+    assert [name.split()[1] for name in forecast([load], H100, 0, 1).too_large] == ["K=4096"]
+    assert not forecast([load], sheet("b200"), 0, 1).too_large  # its memory is not on the sheet
+
+
+def test_the_verb_tells_it_and_refuses_what_cannot_fit():
+    told = CliRunner().invoke(app, ["sweep", "quick", "--dry-run", "--gpu", "h200"])
+    assert told.exit_code == 0 and "NVIDIA H200" in told.stdout
+    large = ["--op", "row_copy", "--axis", "K", "--range", "4000:4010", "--fixed", "rows=8000000"]
+    told = CliRunner().invoke(app, ["sweep", *large, "--dry-run", "--gpu", "h100"])
+    assert isinstance(told.exception, MeasurementError) and "11 points" in str(told.exception)
+    told = CliRunner().invoke(app, ["sweep", "quick", "--gpu", "h100"])
+    assert isinstance(told.exception, SuiteError)
