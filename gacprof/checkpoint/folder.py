@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,7 +43,7 @@ class LocalFolder:
     def names(self) -> tuple[str, ...]:
         """The names of the files at the top level, sorted."""
         try:
-            found = sorted(e.name for e in os.scandir(self.path) if e.is_file())
+            found = sorted(path.name for path in self.path.iterdir() if path.is_file())
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be listed: {error.strerror}") from None
         return tuple(name for name in found if name.isprintable())
@@ -88,6 +87,14 @@ class LocalFolder:
     def _unreadable(self, name: str, error: Exception) -> CheckpointError:
         reason = getattr(error, "strerror", None) or error
         return CheckpointError(f"{self.path / name}: cannot be read: {reason}")
+
+
+def refuse_endless(folder: Path) -> None:
+    """Raise :class:`CheckpointError` for a FIFO or a device in a folder that a library is to read:
+    it would wait for the one and never end with the other."""
+    for path in folder.iterdir():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise CheckpointError(f"{path}: is no regular file: remove it")
 
 
 def is_hub_id(text: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gacprof.checkpoint.folder import refuse_endless
 from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scanning import scan
@@ -137,7 +138,13 @@ def _assign(
         if place not in places:
             ignored[tensor] = _reason(tensor, reader.inventory, model)
             continue
-        state[place] = _own_copy(reader.torch(tensor), dtype, device)
+        value = reader.torch(tensor)
+        if places[place].is_floating_point() and not value.is_floating_point():
+            raise CheckpointError(
+                f"{reader.inventory.path}: {tensor} is stored as {reader.info(tensor).dtype}, as "
+                f"no weight of {type(model).__name__} is: it runs in the library that packed it"
+            )
+        state[place] = _own_copy(value, dtype, device)
     tied = (tied & places.keys()) - state.keys()  # one that is stored by itself stays itself
     _refuse_missing(places.keys() - state.keys() - tied, reader.inventory, model)
     model.load_state_dict(state, strict=False, assign=True)
@@ -226,6 +233,7 @@ def load_gguf(path: Path, dtype: torch.dtype) -> nn.Module:
     file = gguf_in(path)
     if file is None:
         raise CheckpointError(f"{path}: there is no single *.gguf file")
+    refuse_endless(file.parent)
     transformers = require_transformers()
     # Newer versions keep the blocks where they have kernels for them.
     plain = getattr(transformers, "GgufConfig", None)
@@ -268,6 +276,7 @@ def tokenizer_beside(checkpoint: str | Path) -> Any | None:
         if file is None:
             return None
         folder, more = file.parent, {"gguf_file": file.name}
+    refuse_endless(folder)
     transformers = require_transformers()
     try:
         with quiet(transformers):

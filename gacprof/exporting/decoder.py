@@ -169,6 +169,12 @@ def _names(
     missing = sorted(set(plain) - inventory.tensors.keys())
     if missing:
         raise CheckpointError(f"{inventory.path}: has no {missing[0]}: not a {family}'s tensors")
+    for name in plain:
+        shape, sides = inventory.tensors[name].shape, 2 if name == _EMBEDDING else 1
+        if len(shape) != sides or not all(shape):
+            raise CheckpointError(
+                f"{inventory.path}: {name} has the shape {list(shape)}, not a {family}'s"
+            )
     names = {name: name for name in plain}
     for module in modules.values():
         if module.kind in ("factored", "grouped"):

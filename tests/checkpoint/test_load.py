@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tiny_models import write_llama
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.computed import effective_config
@@ -18,7 +20,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gacprof.checkpoint.layers import FactorPair, GroupedFactors  # noqa: E402
-from gacprof.checkpoint.load import load, load_model  # noqa: E402
+from gacprof.checkpoint.load import load, load_model, tokenizer_beside  # noqa: E402
 
 SIZES = {
     "hidden_size": 64,
@@ -259,3 +261,21 @@ def test_what_a_pickled_models_modules_know_corrects_its_config(tools_checkpoint
     other = replace(inventory, config={**inventory.config, "rope_theta": 5e5, "rms_norm_eps": 1.0})
     config = effective_config(other)
     assert (config["rope_theta"], config["rms_norm_eps"]) == (10000.0, 1e-6)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer_that_never_ends_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CheckpointError, match="no regular file"):
+        tokenizer_beside(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "bool"])
+def test_weights_of_whole_numbers_are_no_model_that_runs(tmp_path: Path, dtype: str) -> None:
+    name = "model.layers.0.input_layernorm.weight"
+    state = load_file(write_llama(tmp_path) / "model.safetensors")
+    save_file(state | {name: state[name].astype(dtype)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"is stored as {dtype}"):
+        load_model(tmp_path)

@@ -175,3 +175,12 @@ def test_what_is_read_may_not_be_a_link_to_elsewhere(tmp_path: Path, name: str) 
         scan(folder)
     if name == "model.safetensors":  # the user names it, and means it
         assert set(scan(folder / name).tensors) == {"w.weight"}
+
+
+def test_a_link_to_itself_is_no_file_of_the_checkpoint(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, {"model.layers.0.mlp.up_proj.weight": (12, 4)})
+    (folder / "tokenizer.json").symlink_to("tokenizer.json")
+    assert scan(folder).side_files == ()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(CheckpointError, match="no such folder or file"):
+        scan(tmp_path / "loop")

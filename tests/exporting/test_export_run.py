@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import gacprof
 from gacprof.core.errors import CheckpointError
@@ -102,8 +103,6 @@ def test_a_tied_model_stays_tied_and_a_head_of_its_own_stays_its_own(make_decode
 
 
 def test_a_tensor_without_a_place_is_refused(make_decoder, tmp_path):
-    from safetensors.numpy import load_file, save_file
-
     folder = make_decoder()
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.0.adapter.scale"] = np.ones(3, np.float32)
@@ -118,3 +117,24 @@ def test_code_of_the_source_is_not_carried_along(make_decoder, tmp_path):
         (folder / name).write_text("raise SystemExit\n")
     gacprof.export(folder, "vllm", tmp_path / "out", check="tensors")
     assert [path.name for path in (tmp_path / "out").glob("*.py")] == ["modeling_gacprof.py"]
+
+
+@pytest.mark.parametrize("to", ["transformers", "gguf"])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.embed_tokens.weight", (288, 64, 1)),
+        ("model.embed_tokens.weight", ()),
+        ("model.norm.weight", ()),
+        ("model.layers.0.input_layernorm.weight", (0,)),
+    ],
+)
+def test_tensors_of_another_shape_than_a_decoders_are_refused(
+    make_decoder, tmp_path, to, name, shape
+):
+    folder = make_decoder()
+    state = load_file(folder / "model.safetensors")
+    save_file(state | {name: np.ones(shape, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match="shape"):
+        gacprof.export(folder, to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
