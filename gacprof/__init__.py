@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "gacprof.api": ("build_map", "explain_dim", "pareto", "sweep", "write_report"),
+    "gacprof.api": ("build_map", "explain_dim", "pareto", "sweep"),
     "gacprof.checkpoint": ("scan",),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
@@ -61,6 +61,7 @@ _NAMES = {
     "gacprof.operators.own": ("operator",),
     "gacprof.planning": ("Plan", "plan"),
     "gacprof.planning.request": ("Constraints",),
+    "gacprof.report.making": ("write_report",),
     "gacprof.resizing": (
         "fuse", "import_gguf", "realign", "realign_by_strategy", "realign_uniform",
     ),
@@ -79,7 +80,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from gacprof.api import build_map, explain_dim, pareto, sweep, write_report
+    from gacprof.api import build_map, explain_dim, pareto, sweep
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gacprof.core.errors import (
     MapError,
     MeasurementError,
-    ReportError,
     SuiteError,
-    first_line,
-    why_unreadable,
 )
-from gacprof.core.files import read_json
 from gacprof.core.formatting import counted, notebook_progress, slug
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
@@ -437,68 +433,3 @@ def pareto(
         inventory_for(checkpoint), open_source(cliff_map), PlanRequest(objective, **limits),
         budgets=budgets, grid=grid, progress=progress,
     )  # fmt: skip
-
-
-def write_report(
-    out: str | Path,
-    *,
-    cliff_map: str | Path | None = None,
-    diagnosis: str | Path | Mapping[str, Any] | None = None,
-    plan: str | Path | None = None,
-    realigned: str | Path | Mapping[str, Any] | None = None,
-    verification: str | Path | Mapping[str, Any] | None = None,
-    bench: str | Path | Mapping[str, Any] | None = None,
-    title: str | None = None,
-    notes: Sequence[str] = (),
-) -> Path:
-    """One HTML page, with its figures, in the folder ``out``, from what the other verbs left:
-    a map, a plan, and the JSON that they printed, as a file or as ``as_dict()`` gives it.
-    ``notes`` are lines of your own.
-
-    Raises :class:`ReportError`."""
-    from jinja2 import UndefinedError
-
-    from gacprof.cliffmap import CliffMap
-    from gacprof.diagnosing.sources import open_source
-    from gacprof.planning import Plan
-    from gacprof.report.page import Contents, write_page
-    from gacprof.rules.table import RuleTable
-
-    if not any((cliff_map, diagnosis, plan, realigned, verification, bench)):
-        raise ReportError("nothing to report: give --map, --plan, --diagnosis or another file")
-    source = open_source(cliff_map) if cliff_map else None
-    subject = source.environment.name if source else "a checkpoint"
-    contents = Contents(
-        title=title or f"gacprof report: {subject}",
-        cliff_map=source if isinstance(source, CliffMap) else None,
-        rules=source if isinstance(source, RuleTable) else None,
-        diagnosis=_read(diagnosis, "totals"),
-        plan=Plan.load(plan).as_dict() if plan else None,
-        realigned=_read(realigned, "resized"),
-        verification=_read(verification, "argmax_agreement"),
-        bench=_read(bench, "timings"),
-        notes=tuple(notes),
-    )
-    try:
-        return write_page(contents, out)
-    except (
-        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, UndefinedError,
-    ) as error:  # fmt: skip
-        raise ReportError(
-            f"a field of what is to be reported is missing or garbled ({first_line(error)}): give "
-            "the files as the verbs wrote them"
-        ) from None
-
-
-def _read(found: str | Path | Mapping[str, Any] | None, key: str) -> dict[str, Any] | None:
-    """A verb's JSON from a file, or as it is; another verb's has no ``key``."""
-    if found is None:
-        return None
-    name = "what was given" if isinstance(found, Mapping) else str(found)
-    try:
-        data = found if isinstance(found, Mapping) else read_json(Path(found))
-    except (OSError, ValueError, TypeError) as error:
-        raise ReportError(f"cannot read {name}: {why_unreadable(error)}") from None
-    if not isinstance(data, Mapping) or key not in data:
-        raise ReportError(f"{name} has no '{key}': it is not what this takes")
-    return dict(data)

@@ -16,7 +16,7 @@ from gacprof.cli import options
 from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName, sizes
 from gacprof.cli.printing import Json, emit, plot_width, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError, MeasurementError
-from gacprof.core.formatting import microseconds, percent
+from gacprof.core.formatting import microseconds, percent, slug
 
 if TYPE_CHECKING:
     from gacprof.explain.causes import Explanation
@@ -330,11 +330,17 @@ def _print_explanation(found: Explanation, cliff_map: str) -> None:
         say(staircase_text(curve, plot_width(), asked=found.d))
 
 
+@options.grouped
 def report(
-    out: Annotated[Path, Option(help="The page's folder.")],
-    cliff_map: Annotated[
-        str | None, Option("--map", help="A shipped map's name, or a file.")
+    model: Annotated[
+        str | None, Argument(help="A checkpoint, or a folder of the verbs' files.")
     ] = None,
+    *,
+    source: options.Source,
+    out: Annotated[
+        Path | None, Option(help="The page's folder. Default: report-NAME, here.")
+    ] = None,
+    tokens: options.Tokens = None,
     diagnosis: Annotated[Path | None, Option(help="What diagnose --json printed.")] = None,
     plan: Annotated[Path | None, Option(help="A plan's file.")] = None,
     realigned: Annotated[Path | None, Option(help="What realign --json printed.")] = None,
@@ -342,11 +348,14 @@ def report(
     benched: Annotated[Path | None, Option(help="What bench --json printed.")] = None,
     title: Annotated[str | None, Option(help="The page's heading.")] = None,
 ) -> None:
-    """Write one HTML page, with figures as SVG and PNG, from what the other verbs left."""
+    """Write one HTML page, with figures as SVG and PNG: of a model, which is diagnosed and planned
+    by a map (--map) or by the rules of a GPU (--gpu), or from what the other verbs left."""
     import gacprof
 
     page = gacprof.write_report(
-        out, cliff_map=cliff_map, diagnosis=diagnosis, plan=plan, realigned=realigned,
-        verification=verified, bench=benched, title=title,
+        out or Path(f"report-{slug(Path(model or source.cliff_map or 'page').stem)}"), model=model,
+        cliff_map=source.cliff_map, gpu=source.gpu, torch=source.torch, tokens=tokens,
+        diagnosis=diagnosis, plan=plan, realigned=realigned, verification=verified, bench=benched,
+        title=title,
     )  # fmt: skip
     say(str(page))

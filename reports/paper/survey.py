@@ -30,6 +30,7 @@ from tables import PUBLISHED, TABLES, write_beside
 from typer import Option
 from variants import Variant, all_variants, candidate_suite, shapes_suite
 
+import gacprof
 from gacprof import api
 from gacprof.cli.app import main
 from gacprof.cli.options import OneDevice, budget_seconds
@@ -260,7 +261,7 @@ class Survey:
         if not (self.folder / MAP).exists():
             raise SkippedError("there is no map yet")
         title = f"gacprof survey: {self.environment.name}"
-        page = api.write_report(self.folder, cliff_map=self.folder / MAP, title=title)
+        page = gacprof.write_report(self.folder, cliff_map=self.folder / MAP, title=title)
         return page.name
 
     @property

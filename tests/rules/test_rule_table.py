@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import gacprof
-from gacprof import api
 from gacprof.cliffmap import CliffMap, Use
 from gacprof.core.errors import GacprofError, MapError, PlanError
 from gacprof.core.files import write_json
@@ -251,7 +250,7 @@ def test_every_output_says_by_rules_and_gives_no_time(
 def test_the_page_says_it_too(ruled: Path, asvd: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     gacprof.plan(asvd, ruled).save(plan)
-    page = api.write_report(tmp_path / "page", cliff_map=ruled, plan=plan).read_text()
+    page = gacprof.write_report(tmp_path / "page", cliff_map=ruled, plan=plan).read_text()
     assert page.count(BASIS) >= 3 and "latency [" not in page
 
 
