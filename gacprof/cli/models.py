@@ -66,7 +66,7 @@ def diagnose(
 
     found = gacprof.diagnose(checkpoint, source.open(), tokens=tokens, dtype=dtype, tp=tp)
     emit(found, as_json, print_diagnosis, every, why)
-    if found.findings or not found.judged:
+    if found.findings or not (found.judged or found.knows_weights):
         raise typer.Exit(1)
 
 
@@ -350,7 +350,8 @@ def _cells(row: Group[DimFinding], verdict: str, basis: str) -> dict[str, Any]:
     times = f" ×{len(row.members)}" if len(row.members) > 1 else ""
     size = {"size": f"{dim.kind} {dim.size}{times}"}
     if basis:
-        return size | {"do": _todo(dim), "largest product served by": dim.tier}
+        cost = None if dim.relative is None else f"×{dim.relative:g}"
+        return size | {"do": _todo(dim), "published": cost, "largest product served by": dim.tier}
     if verdict == "unknown":
         return size
     penalty = {"penalty": percent(dim.penalty), "at most": at_most(dim.penalty_high)}
@@ -380,6 +381,7 @@ def _print_totals(found: Diagnosis) -> None:
     say(
         f"{found.checkpoint}: {found.layout}, {found.parameters:,} parameters, "
         f"judged in {found.dtype} for {found.device} (map {found.map})"
+        f"{f', on one of {found.tp} ranks' if found.tp > 1 else ''}"
     )
     odd = f"{totals['not_divisible_by_8']} ({percent(totals['not_divisible_by_8_share'])})"
     say(f"{odd} of {totals['weights']} weights have a dim that is no multiple of 8")

@@ -104,6 +104,17 @@ class Estimate:
 NOTHING = Estimate(0.0, variance=0.0)
 
 
+def rules_instead(environment: Environment) -> str:
+    """What answers where a map of a known kind of GPU lacks sizes; empty where nothing would."""
+    from gacprof.devices.datasheet import sheets
+
+    known = [sheet for sheet in sheets().values() if sheet.arch == environment.arch]
+    named = [s for s in known if environment.name in (s.name, *s.drivers)]
+    if environment.kind != "cuda" or not known:
+        return ""
+    return f"the rules of this GPU answer any size, in tiers: --gpu {(named or known)[0].key}"
+
+
 @dataclass(frozen=True)
 class SizeCost:
     """What a source says of one size, in all products that the dim is in.

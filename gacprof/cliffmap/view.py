@@ -23,6 +23,7 @@ from gacprof.cliffmap.source import (
     Product,
     Side,
     SizeCost,
+    rules_instead,
     workload_of,
 )
 from gacprof.core.dtypes import choose_dtype
@@ -209,8 +210,25 @@ class MeasuredView:
             if sides is None:
                 shards = max(product.N.shards, product.K.shards)
                 return Estimate(None, f"{shards} shards cannot divide {size}")
-            total += self.latency(*sides, product.bias)
+            found = self.latency(*sides, product.bias)
+            if found.latency_us is None:
+                return Estimate(None, self._missing(product, *sides))
+            total += found
         return total
+
+    def _missing(self, product: Product, n: int, k: int) -> str:
+        """Which product the map lacks, and the sweep over the dim in question that measures it."""
+        shape = {"M": next(iter(self.tokens)), "N": n, "K": k}
+        for m in self.tokens:
+            if self._one(m, n, k, product.bias).latency_us is None:
+                shape["M"] = m
+                break
+        why = f"the map '{self.map.name}' cannot tell the latency of linear N={n} K={k} at M={m}"
+        axis = "N" if product.N.times else "K"
+        flags = {**self.flags, "bias": product.bias}
+        told = str(MapLookupError(why, "linear", shape, self.dtype, flags, axis))
+        instead = rules_instead(self.map.environment)
+        return f"{told}; {instead}" if instead else told
 
     def _settled(
         self, products: Sequence[Product], sizes: Sequence[int], latency_us: Sequence[float]

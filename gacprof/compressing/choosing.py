@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cliffmap import candidates
 from gacprof.cliffmap.candidates import Candidate, Use
-from gacprof.cliffmap.source import SizeSource
+from gacprof.cliffmap.source import SizeSource, rules_instead
 from gacprof.core.errors import CompressionError, PlanError
 from gacprof.diagnosing.latency_profile import LEAST_REACH
 from gacprof.diagnosing.predict import Predictor, is_number
-from gacprof.diagnosing.sources import by_rules_instead, open_source
+from gacprof.diagnosing.sources import open_source
 from gacprof.planning import Constraints, Plan, PlanRequest
 from gacprof.planning.make import make_plan
 from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE
@@ -112,7 +112,7 @@ def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable
     view = Predictor(cliff_map, inventory, dict.fromkeys(counts, 1.0)).view
     if view.noisy:
         return next(note for note in view.notes if "noisy" in note)
-    if instead := by_rules_instead(cliff_map):
+    if not cliff_map.basis and (instead := rules_instead(cliff_map.environment)):
         return instead
     sizes = [dim.size for dim in inventory.dims]
     tokens = ",".join(str(count) for count in counts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim, Inventory
-from gacprof.cliffmap.source import SizeCost, SizeSource
+from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
 from gacprof.core.tasks import no_collection
 from gacprof.diagnosing.companions import (
     Sizes,
@@ -33,7 +33,7 @@ from gacprof.diagnosing.findings import (
 from gacprof.diagnosing.fixed import fixed_findings, head_findings, sides_of
 from gacprof.diagnosing.latency_profile import around, latency_profile
 from gacprof.diagnosing.predict import Estimate, Predictor, Tokens
-from gacprof.diagnosing.sources import by_rules_instead, open_source
+from gacprof.diagnosing.sources import open_source
 
 if TYPE_CHECKING:
     import torch
@@ -307,7 +307,7 @@ def _remarks(
 
 def _what_knows(source: SizeSource) -> str:
     sweep = "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
-    instead = by_rules_instead(source)
+    instead = "" if source.basis else rules_instead(source.environment)
     return f"{instead}; on the GPU itself, {sweep}" if instead else sweep
 
 

@@ -117,6 +117,11 @@ class Diagnosis(Framed, Record):
         return tuple(dim for dim in self.dims if dim.verdict == "misaligned")
 
     @property
+    def knows_weights(self) -> bool:
+        """Whether any weight was judged."""
+        return any(weight.verdict in ("safe", "misaligned") for weight in self.weights)
+
+    @property
     def unknown(self) -> int:
         return self._counts["unknown"]
 
@@ -171,6 +176,7 @@ class Diagnosis(Framed, Record):
                 [d for d in self.dims if d.verdict == "undecided"]
             ),
             "unknown": self.unknown,
+            "heads_misaligned": sum(dim.role == "attention" for dim in self.findings),
             "fixed": counts["fixed"],
             "not_divisible_by_8": odd,
             "not_divisible_by_8_share": odd / count,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gacprof.checkpoint.inventory import Gemm
-from gacprof.cliffmap.source import Answer, Product, Side
+from gacprof.cliffmap.source import Product, Side, SizeCost
 from gacprof.diagnosing.findings import DimFinding
 from gacprof.diagnosing.predict import Predictor
 
@@ -20,29 +20,27 @@ within it."""
 
 
 def fixed_findings(predictor: Predictor) -> Iterator[DimFinding]:
-    """The finding on every side of a product that no adjustable dim feeds, where the source knows
-    it; named ``lm_head.weight:N``. Equal sides of equal products are judged once."""
-    known: dict[object, tuple[Answer | None, int | None]] = {}
+    """The finding on every side of a product that no dim feeds, where the source knows it; named
+    ``lm_head.weight:N``. Equal sides of equal products are judged once."""
+    known: dict[object, DimFinding | None] = {}
     for module in predictor.inventory.modules:
         for gemm in module.gemms:
-            fed = {
-                feed.axis
-                for dim in predictor.inventory.fed_by(gemm.weight)
-                for feed in dim.feeds
-                if feed.weight == gemm.weight and dim.adjustable
-            }
-            for axis in ("N", "K"):
+            dims = predictor.inventory.fed_by(gemm.weight)
+            fed = {f.axis: d.adjustable for d in dims for f in d.feeds if f.weight == gemm.weight}
+            for axis, other in (("N", "K"), ("K", "N")):
                 if axis in fed:
                     continue
-                product = _with_free(predictor, gemm, axis, free=bool(fed))
+                product = _with_free(predictor, gemm, axis, free=fed.get(other, False))
                 size = gemm.N if axis == "N" else gemm.K
                 if (product, size) not in known:
                     known[product, size] = _judge(predictor, product, size)
-                answer, best = known[product, size]
-                if answer is not None:
-                    feeds = (f"linear.{axis} of {gemm.weight}",)
-                    name = f"{gemm.weight}:{axis}"
-                    yield _finding(predictor, name, module.layer, module.role, answer, best, feeds)
+                found = known[product, size]
+                if found is not None:
+                    about = f"linear.{axis} of {gemm.weight}"
+                    yield replace(
+                        found, name=f"{gemm.weight}:{axis}", layer=module.layer, role=module.role,
+                        feeds=(about,),
+                    )  # fmt: skip
 
 
 def sides_of(gemm: Gemm, fixed: Mapping[str, DimFinding]) -> list[DimFinding]:
@@ -62,8 +60,8 @@ def head_findings(predictor: Predictor) -> Iterator[DimFinding]:
         if answer is None or answer.cost is None or answer.cost.verdict != "misaligned":
             continue
         at = f"attention of {heads} heads, {kv_heads} of keys and values"
-        here = Answer(head_dim, answer.cost)
-        found = _finding(predictor, f"{at}:head_dim", None, "attention", here, answer.size, (at,))
+        found = _finding(predictor, answer.cost, answer.size, answer.cost.why)
+        found = replace(found, name=f"{at}:head_dim", role="attention", feeds=(at,))
         if not predictor.source.basis:
             why = f"'gacprof explain MAP --op attention --d {head_dim}' tells why"
             found = replace(found, advice=f"{found.advice}; {why}")
@@ -79,38 +77,29 @@ def _with_free(predictor: Predictor, gemm: Gemm, axis: str, *, free: bool) -> Pr
     return Product(Side(gemm.N, 0, on_n, free), Side(0, 1, on_k), gemm.bias, dtype)
 
 
-def _judge(predictor: Predictor, product: Product, size: int) -> tuple[Answer | None, int | None]:
-    """(the verdict, the best size near it); None where the source does not hold the size, or
-    nothing larger."""
+def _judge(predictor: Predictor, product: Product, size: int) -> DimFinding | None:
+    """The finding on a size; None where the source does not hold it, or nothing larger."""
     shards = max(product.N.shards, product.K.shards)
     offered = predictor.view.sizes([product], size + 1, size + REACH * shards)
     if not offered:
-        return None, None
+        return None
     here, *others = predictor.view.judge([product], [size, *offered], None)
     if here.cost is None:
-        return None, None
-    known = [other.cost for other in others if other.cost is not None]
-    safe = [cost.size for cost in known if cost.verdict == "safe"]
-    return here, next(iter(safe), None)
+        return None
+    safe = (other.size for other in others if other.cost and other.cost.verdict == "safe")
+    served = predictor.view.mechanism(product, size)
+    return _finding(predictor, here.cost, next(safe, None), served, here.scaled)
 
 
 def _finding(
-    predictor: Predictor,
-    name: str,
-    layer: int | None,
-    role: str,
-    answer: Answer,
-    best: int | None,
-    feeds: tuple[str, ...],
+    predictor: Predictor, cost: SizeCost, best: int | None, served: str | None, scaled: bool = False
 ) -> DimFinding:
-    cost = answer.cost
-    assert cost is not None
     larger = "" if best is None or best == cost.size else f"; {best} would be served well"
     advice = "keep" if cost.verdict == "safe" else f"cannot be changed here{larger}"
     return DimFinding(
-        name=name, kind="fixed", size=cost.size, layer=layer, role=role, feeds=feeds,
+        name="", kind="fixed", size=cost.size, layer=None, role="", feeds=(),
         divisible_by_8=cost.size % 8 == 0, verdict=cost.verdict, penalty=cost.penalty,
-        latency_us=cost.latency_us, best_size=best, best_latency_us=None, tier=cost.why or None,
-        advice=advice, tolerance=predictor.tolerance, scaled=answer.scaled,
+        latency_us=cost.latency_us, best_size=best, best_latency_us=None, tier=served,
+        advice=advice, tolerance=predictor.tolerance, scaled=scaled,
         penalty_low=cost.penalty_low, penalty_high=cost.penalty_high, relative=cost.relative,
     )  # fmt: skip

@@ -55,12 +55,3 @@ def open_source(
     if not path.exists() and str(source) in known and str(source) not in shipped_maps():
         raise MapError(f"'{source}' is a GPU, not a map: --gpu {source} takes its rules")
     return CliffMap.load(source)
-
-
-def by_rules_instead(source: SizeSource) -> str:
-    """What answers where a map of a known GPU lacks the sizes; empty where nothing would."""
-    about = source.environment
-    for sheet in sheets().values():
-        if not source.basis and about.name in (sheet.name, *sheet.drivers):
-            return f"the rules of this GPU answer any size, in tiers: --gpu {sheet.key}"
-    return ""

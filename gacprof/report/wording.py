@@ -160,8 +160,12 @@ def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
     lost = f"{totals['misaligned']} of {totals['weights']} weights"
     if totals["weights"] and not totals["judged"]:
         return f"Not known: none of {totals['weights']} weights can be judged for {device}."
+    how = f", {basis}" if basis else ""
+    heads = totals.get("heads_misaligned")
+    if not totals["misaligned"] and heads:
+        return f"No weight is known to lose time on {device}{how}, but attention does."
     if not totals["misaligned"]:
-        return f"No weight is known to lose time on {device}, of {totals['judged']} judged."
+        return f"No weight is known to lose time on {device}{how}, of {totals['judged']} judged."
     if basis:
         return f"{lost} have sizes that {device} serves worse, {basis}; the cost is not known."
     recovers = _of(totals["recoverable_us"], totals["predicted_us"])

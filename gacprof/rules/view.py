@@ -53,6 +53,8 @@ class RuleView:
                 f"{target.sheet.name} ({target.arch}) has no rules for {self.dtype}: there are "
                 f"{', '.join(target.chip.tiers)} (--dtype)"
             )
+        if target.arch in gemm.RELATIVE:
+            self.notes.append(f"published cost: beside tier 1, of K alone ({gemm.PAPER})")
         self._tiers: dict[tuple[object, ...], int | None] = {}
 
     def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
@@ -80,7 +82,8 @@ class RuleView:
     def mechanism(self, product: Product, size: int) -> str | None:
         sides = self._sides(product, size)
         if sides is None:
-            return None
+            shards = max(product.N.shards, product.K.shards)
+            return f"nothing: {shards} shards cannot divide {size}"
         dtype = self._dtype(product)
         operator = "quantised" if dtype in gemm.DEMANDS else "linear"
         rows = max(*self.tokens, gemm.DEMANDS.get(dtype, (1, 1))[1])
