@@ -16,6 +16,7 @@ from gacprof.core.errors import (
     MeasurementError,
     SuiteError,
 )
+from gacprof.core.files import refuse_to_replace
 from gacprof.core.formatting import counted, notebook_progress, slug
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
 from gacprof.sweeping import (
@@ -350,15 +351,29 @@ def _clocks(device: str | None, mhz: int | None) -> Iterator[None]:
         yield
 
 
-def build_map(samples: str | Path, name: str | None = None) -> CliffMap:
-    """The cliff map of a sweep's folder, its cliffs' causes named where evidence tells them.
+def build_map(
+    samples: str | Path, name: str | None = None, out: str | Path | None = None
+) -> CliffMap:
+    """The cliff map of a sweep's folder, its cliffs' causes named where evidence tells them; also
+    written to ``out``, by default ``cliffmap.json`` in that folder.
 
     Evidence is the kernels recorded with the samples, and what ``gacprof evidence`` left
     beside them. Raises :class:`MeasurementError` or :class:`MapError`.
     """
+    from gacprof.cliffmap.storage import is_map
     from gacprof.explain.annotate import build_explained
 
-    return build_explained(Path(samples), name)
+    target = map_target(samples, out)
+    refuse_to_replace(target, "cliff map", is_map)
+    built = build_explained(Path(samples), name)
+    built.save(target)
+    return built
+
+
+def map_target(samples: str | Path, out: str | Path | None = None) -> Path:
+    """Where :func:`build_map` writes."""
+    folder = Path(samples) if Path(samples).is_dir() else Path(samples).parent
+    return Path(out) if out else folder / "cliffmap.json"
 
 
 def explain_dim(

@@ -31,7 +31,6 @@ from gacprof.cli.printing import (
     say_notes,
 )
 from gacprof.core.errors import MapError
-from gacprof.core.files import beginning, refuse_to_replace
 from gacprof.core.formatting import at_most, counted, dims, percent
 
 if TYPE_CHECKING:
@@ -70,14 +69,12 @@ def build(
     noisy to judge by: an A/A floor above 10 %, or more than half of its dims undecided with
     penalties of up to more than 5 tolerances.
     """
-    import gacprof
+    from gacprof import api
     from gacprof.cliffmap.storage import map_facts
 
+    target = api.map_target(samples, out)
+    built = api.build_map(samples, name, out)
     folder = samples if samples.is_dir() else samples.parent
-    target = out or folder / "cliffmap.json"
-    refuse_to_replace(target, "cliff map", is_map)
-    built = gacprof.build_map(samples, name)
-    built.save(target)
     if as_json:
         print_json({"map": str(target)} | map_facts(built), "map-facts")
     else:
@@ -92,11 +89,6 @@ def build(
         anew = "; where all blocks are measured, sweep anew in a quieter moment, to another --out"
         complain(f"{'; '.join(faults)}. Go on with '{more}'{anew if built.too_noisy else ''}")
         raise typer.Exit(1)
-
-
-def is_map(path: Path) -> bool:
-    """Whether a file begins as a map does."""
-    return b"gacprof.cliffmap/" in beginning(path)
 
 
 def _unmeasured(curves: Sequence[str]) -> str:

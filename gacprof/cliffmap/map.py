@@ -21,6 +21,8 @@ from gacprof.cliffmap.selection import (
     complete_dims,
     dims_distance,
     matching,
+    plain_dtype,
+    refuse_ambiguity,
     why_none,
 )
 from gacprof.cliffmap.source import Asked
@@ -156,6 +158,7 @@ class CliffMap(Framed):
         for an unknown operator or a size that is none.
         """
         check_sizes(dims)
+        dtype = dtype if isinstance(dtype, str) else plain_dtype(dtype)
         try:
             return self._index.find(operator, dims, dtype, flags)
         except MapLookupError:
@@ -201,10 +204,13 @@ class CliffMap(Framed):
         ``below``/``above`` cap each side, ``window`` is a half-width or (first, last),
         ``count`` keeps the nearest. ``shards`` ranks share the dim: what one of them holds is
         judged. ``fixed`` are the operator's other dims, where they matter.
-        Raises :class:`MapLookupError` where the map has no such axis.
+        Raises :class:`MapLookupError` where the map has no such axis, :class:`MapError` where
+        curves of several dtypes or other dims answer.
         """
         check_sizes({"shards": shards})
-        curve = self.curve(operator, axis, dtype, flags, near=max(1, near // shards), **fixed)
+        length = max(1, near // shards) if isinstance(near, int) else near
+        refuse_ambiguity(matching(self.curves, operator, axis, dtype, flags, fixed), length)
+        curve = self.curve(operator, axis, dtype, flags, near=length, **fixed)
         first, last = curve.points.d[0] * shards, curve.points.d[-1] * shards
         if not first <= near <= last:
             raise MapLookupError(

@@ -3,12 +3,13 @@ what is said where none does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, log2
 from numbers import Integral
 from typing import Any
 
 from gacprof.cliffmap.schema import Curve
+from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
 from gacprof.operators import OPERATORS
@@ -102,7 +103,7 @@ def matching(
     fixed: Mapping[str, int] | None = None,
 ) -> list[Curve]:
     """The curves that contradict nothing of what is given, those nearest the defaults first."""
-    found = []
+    found, dtype = [], plain_dtype(dtype)
     for curve in curves:
         if (
             curve.operator == operator
@@ -114,6 +115,27 @@ def matching(
             if distance is not None:
                 found.append((distance, curve.identity, curve))
     return [curve for _, _, curve in sorted(found, key=lambda entry: entry[:2])]
+
+
+def plain_dtype(dtype: Any) -> Any:
+    """``torch.float16`` as ``float16``; None and what is no dtype stay."""
+    return dtype if dtype is None else full_name(str(dtype))
+
+
+def refuse_ambiguity(curves: Sequence[Curve], near: int) -> None:
+    """Raises :class:`MapError` where curves of several dtypes or other dims answer for ``near``: to
+    take one of them without a word would hide what the others say."""
+    covering = [c for c in curves if c.points.d[0] <= near <= c.points.d[-1]]
+    settings = [{"dtype": c.dtype, **c.fixed} for c in covering]
+    for name in dict.fromkeys(name for held in settings for name in held):
+        values = sorted({held.get(name) for held in settings}, key=lambda v: (str(type(v)), v))
+        if len(values) > 1:
+            listed = ", ".join(map(str, values[:SHOWN])) + (" …" if values[SHOWN:] else "")
+            option = f"--dtype {values[0]}" if name == "dtype" else f"--fixed {name}={values[0]}"
+            raise MapError(
+                f"the map has curves of {covering[0].operator} over {covering[0].axis} near {near} "
+                f"for several {name}: {listed}; say which ({option})"
+            )
 
 
 def best(curves: list[Curve], near: int | None = None) -> Curve | None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import SCHEMA, Curve, MapFile
 from gacprof.core.errors import MapError
-from gacprof.core.files import read_text, write_text
+from gacprof.core.files import beginning, read_text, write_text
 from gacprof.core.points import Point
 from gacprof.operators import OPERATORS
 
@@ -52,6 +52,11 @@ def read_map(name_or_path: str | Path) -> MapFile:
     if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file
+
+
+def is_map(path: Path) -> bool:
+    """Whether a file begins as a map does."""
+    return b"gacprof.cliffmap/" in beginning(path)
 
 
 def shipped_maps() -> list[str]:

@@ -177,10 +177,7 @@ def align(
         allowed = [c for c in known[key] if most is None or c.d <= most[i]]
         found = _offered(allowed, wish, scores[i], window)
         if not found:
-            raise CompressionError(
-                f"dim {i}, wanted at {wish}: the map '{loaded.name}' knows no safe dim near it; "
-                "a wider window offers more"
-            )
+            raise CompressionError(f"dim {i}, wanted at {wish}: {_nothing_near(loaded, allowed)}")
         offered.append(found)
     wished = sum(wish * unit for wish, unit in zip(dims, units, strict=True))
     room = wished if budget is None else int(budget)
@@ -198,6 +195,13 @@ def align(
             error.nearest,
         ) from None
     return [row[j] for row, j in zip(offered, chosen, strict=True)]
+
+
+def _nothing_near(source: SizeSource, allowed: Sequence[Candidate]) -> str:
+    nothing = f"'{source.name}' knows no safe dim near it"
+    if not allowed:
+        return f"{nothing}, nor any other"
+    return f"{nothing}: its safe dims are from {allowed[0].d} to {allowed[-1].d} (a wider window)"
 
 
 def _check(

@@ -26,7 +26,9 @@ def fixed_findings(predictor: Predictor) -> Iterator[DimFinding]:
     for module in predictor.inventory.modules:
         for gemm in module.gemms:
             dims = predictor.inventory.fed_by(gemm.weight)
-            fed = {f.axis: d.adjustable for d in dims for f in d.feeds if f.weight == gemm.weight}
+            fed: dict[str, bool] = {
+                f.axis: d.adjustable for d in dims for f in d.feeds if f.weight == gemm.weight
+            }
             for axis, other in (("N", "K"), ("K", "N")):
                 if axis in fed:
                     continue

@@ -41,11 +41,12 @@ class LatencyProfile:
 
     def best_padding(self, size: int) -> SizeCost | None:
         """The fastest size ≥ ``size``; the smallest within the tolerance of it. Where no time is
-        known, the smallest safe one."""
+        known, the smallest of the best tier."""
         above = [cost for cost in self.costs.values() if cost.size >= size]
         times = [cost.latency_us for cost in above if cost.latency_us is not None]
         if not times:
-            return next((cost for cost in above if cost.verdict == "safe"), None)
+            tiers = {cost.size: (cost.tier, cost.size) for cost in above if cost.tier is not None}
+            return self.costs[min(tiers, key=lambda s: tiers[s])] if tiers else None
         limit = min(times) * (1 + self.tolerance)
         return next(c for c in above if c.latency_us is not None and c.latency_us <= limit)
 

@@ -46,8 +46,10 @@ def open_source(
         return rule_table(gpu, torch)
     if torch is not None:
         raise MapError("a PyTorch release goes with a GPU's name (--gpu): a map has its own")
-    if not isinstance(source, str | Path):
+    if hasattr(source, "view"):
         return source  # type: ignore[return-value]
+    if not isinstance(source, str | Path):
+        raise MapError(f"{source!r} is no source of sizes: give a map or a rule table, or its file")
     path = Path(source)
     if path.is_file() and SCHEMA.partition("/")[0].encode() in beginning(path):
         return RuleTable.load(path)

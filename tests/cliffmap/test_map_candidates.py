@@ -226,3 +226,35 @@ def test_nothing_is_safe_by_extrapolation(a100):
     assert found and min(c.d for c in found) >= 4000
     # A rank from 2049 on saves nothing: it is offered only where it is asked for.
     assert gacprof.safe_ranks(shape, "a100-published", **wanted) == []
+
+
+def test_where_several_curves_answer_it_is_asked_which(a100):
+    """Near 4050 the map has N at one token and at 512: they do not say the same."""
+    with pytest.raises(MapError, match=r"several M: 1, 512; say which \(--fixed M=1\)"):
+        a100.candidates("linear", axis="N", near=4050)
+    assert a100.candidates("linear", axis="N", near=4050, M=512, below=1)
+
+
+def test_an_edge_of_a_curve_is_never_the_least_worst(a100):
+    maps = (a100, CliffMap.load("h100-published"))
+    both = intersect(maps, "linear", "N", M=512, near=4050)
+    last = both.dims[-1].d
+    assert last > 4096 and all(dim.penalty_high is not None for dim in both.least_worst(4))
+    assert {dim.d % 8 for dim in both.least_worst(4)} == {0}
+
+
+def test_maps_are_named_and_dtypes_are_torch_s_where_a_compressor_has_these(a100):
+    import torch
+
+    near = {"axis": "head_dim", "near": 107, "below": 1, "above": 1}
+    assert a100.candidates("attention", dtype=torch.float16, **near) == a100.candidates(
+        "attention", dtype="fp16", **near
+    )
+    both = intersect(["a100-published", "h100-published"], "attention", "head_dim")
+    assert set(both.curves) == {"a100-published", "h100-published"}
+    weight = torch.nn.Parameter(torch.empty(64, 48, dtype=torch.bfloat16), requires_grad=False)
+    table = gacprof.rule_table("h100")
+    assert [c.d for c in gacprof.safe_ranks(weight, table)] == [8, 16, 24]
+    for wrong in (torch.empty(3), torch.tensor(1.0), "x", 5):
+        with pytest.raises(MapError, match=r"give|is no weight"):
+            gacprof.safe_ranks(wrong, table)

@@ -156,8 +156,7 @@ def _chain(folder: Path, model: Path, run: Path) -> Path:
     import gacprof
 
     folder.mkdir()
-    built = gacprof.build_map(run)
-    built.save(folder / "map.json")
+    built = gacprof.build_map(run, out=folder / "map.json")
     gacprof.plan(model, built, tokens={8: 1.0}, dtype="float32").save(folder / "plan.json")
     found = gacprof.diagnose(model, built, tokens={8: 1.0}, dtype="float32")
     (folder / "diagnosis.json").write_text(json.dumps(found.as_dict()))
@@ -214,7 +213,7 @@ def _report(folder: Path, out: Path) -> None:
 def _build_map(folder: Path, out: Path) -> None:
     import gacprof
 
-    gacprof.build_map(folder).save(out / "map.json")
+    gacprof.build_map(folder, out=out / "map.json")
 
 
 def _resume(folder: Path, out: Path) -> None:

@@ -32,6 +32,11 @@ def tier() -> Tier:
     return of
 
 
+@pytest.fixture(scope="session")
+def asvd(fixtures: Path) -> Path:
+    return fixtures / "checkpoints" / "asvd_mha_r1"
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """(exit code, stdout, stderr) of a command line."""

@@ -25,11 +25,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session")
-def asvd(fixtures: Path) -> Path:
-    return fixtures / "checkpoints" / "asvd_mha_r1"
-
-
-@pytest.fixture(scope="session")
 def ruled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rule table of an H100, as a file."""
     path = tmp_path_factory.mktemp("rules") / "h100.json"

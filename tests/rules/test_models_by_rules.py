@@ -1,0 +1,163 @@
+"""Whole models by the rules of a GPU: odd widths, shards, 8-bit weights, vocabularies, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoint_making import checkpoint
+
+import gacprof
+from gacprof.cliffmap import CliffMap
+from gacprof.core.errors import MapError, PlanError
+
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+Make = Callable[..., Path]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Make:
+    """A decoder of two layers; weights of ``dtype``, packed by ``scheme`` if there is one."""
+
+    def make(
+        hidden: int = 256, width: int = 1367, heads: int = 2, vocab: int = 32000,
+        dtype: str = "bfloat16", scheme: Mapping[str, Any] | None = None,
+    ) -> Path:  # fmt: skip
+        shapes: dict[str, Any] = {
+            "model.embed_tokens.weight": ("bfloat16", (vocab, hidden)),
+            "lm_head.weight": ("bfloat16", (vocab, hidden)),
+        }
+        sides = dict.fromkeys(("q", "k", "v", "o"), (hidden, hidden))
+        mlp = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+        for i in range(2):
+            for part, of in (("self_attn", sides), ("mlp", mlp)):
+                for name, shape in of.items():
+                    weight = f"model.layers.{i}.{part}.{name}_proj.weight"
+                    shapes[weight] = (dtype, shape)
+                    if scheme:
+                        blocks = tuple(-(-size // 128) for size in shape)
+                        shapes[f"{weight}_scale_inv"] = ("float32", blocks)
+        config = {
+            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": hidden,
+            "intermediate_size": width, "num_attention_heads": heads, "num_hidden_layers": 2,
+            "num_key_value_heads": heads, "vocab_size": vocab, "torch_dtype": "bfloat16",
+        }  # fmt: skip
+        return checkpoint(
+            tmp_path / "model", shapes, config | ({"quantization_config": scheme} if scheme else {})
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("tokens", [None, "512", "1", "4096:2"])
+def test_an_odd_width_is_found_at_any_token_count(
+    llama: Make, run: Run, tmp_path: Path, tokens: str | None
+) -> None:
+    table = tmp_path / "h100.json"
+    asked = ("--gpu", "h100", "--torch", "2.11", "--dtype", "bfloat16", "--out", table)
+    assert run("map", "rules", *asked)[0] == 0
+    more = ("--tokens", tokens) if tokens else ()
+    code, out, _ = run("diagnose", llama(), "--map", table, *more)
+    assert code == 1 and "6 of 15 weights" in out and "pad to 1368" in out and "0 unknown" in out
+
+
+@pytest.mark.parametrize(
+    ("tp", "best"), [(1, 1368), (2, 1376), (4, 1376), (8, 1408)]
+)  # fmt: skip
+def test_a_width_is_judged_and_planned_as_one_rank_holds_it(
+    llama: Make, tp: int, best: int
+) -> None:
+    """1368 at eight ranks is 171 on each."""
+    model, table = llama(heads=8), gacprof.rule_table("h100", "2.11")
+    found = gacprof.diagnose(model, table, tp=tp).findings
+    assert {dim.best_size for dim in found} == {best} and best // tp % 8 == 0
+    constraints = gacprof.Constraints(preset=f"vllm,tp={tp}" if tp > 1 else None)
+    made = gacprof.plan(model, table, objective="pad", constraints=constraints)
+    assert {choice.after for choice in made.choices} == {best}
+    assert all(size // tp % 8 == 0 for choice in made.choices for size in choice.candidates)
+
+
+def test_eight_bit_weights_are_judged_as_they_are_computed(llama: Make) -> None:
+    """In fp8 a multiple of 16 is served and nothing else; the head stays bfloat16."""
+    good = gacprof.diagnose(llama(width=1376, dtype="float8_e4m3fn", scheme=FP8), h100())
+    assert good.dtype == "float8_e4m3" and not good.findings and not good.unknown
+    odd = gacprof.diagnose(llama(width=1384, dtype="float8_e4m3fn", scheme=FP8), h100())
+    assert {dim.size for dim in odd.findings} == {1384} and odd.misaligned == 6
+    a100 = gacprof.diagnose(llama(dtype="float8_e4m3fn", scheme=FP8), gacprof.rule_table("a100"))
+    assert a100.unknown == 14 and "no rules for float8_e4m3" in " ".join(a100.notes)
+
+
+def test_weights_that_are_unpacked_first_are_judged_in_what_they_are_computed_in(
+    llama: Make,
+) -> None:
+    scheme = {"quant_method": "compressed-tensors", "config_groups": {"0": {"weights": {}}}}
+    found = gacprof.diagnose(llama(width=1368, dtype="int8", scheme=scheme), h100())
+    assert found.dtype == "bfloat16" and not found.findings
+
+
+def test_a_vocabulary_that_no_plan_changes_is_a_finding(llama: Make, run: Run) -> None:
+    model = llama(width=1368, vocab=50257)
+    code, out, _ = run("diagnose", model, "--gpu", "h100", "--torch", "2.11")
+    assert code == 1 and "lm_head" in out and "50264 would be served well" in out
+
+
+def test_a_head_dim_that_is_padded_is_a_finding(llama: Make, run: Run) -> None:
+    model = llama(hidden=848, heads=8, width=1368)
+    code, out, _ = run("diagnose", model, "--gpu", "h100")
+    assert code == 1 and "head_dim" in out and "112 would be served well" in out
+    assert run("diagnose", llama(hidden=1024, heads=8, width=1368), "--gpu", "h100")[0] == 0
+
+
+def test_a_width_beside_a_size_that_nothing_changes_is_promised_no_gain(llama: Make) -> None:
+    """The worst side of a product decides: with a hidden size of 1002 no width is of tier 1."""
+    found = gacprof.diagnose(llama(hidden=1002, heads=2), h100())
+    (width,) = {d.size: d for d in found.dims if d.kind == "width"}.values()
+    assert width.verdict == "misaligned" and width.advice == "pad to 1368"  # of tier 2
+    even = gacprof.diagnose(llama(hidden=1002, heads=2, width=1370), h100())
+    (width,) = {d.size: d for d in even.dims if d.kind == "width"}.values()
+    assert width.verdict == "undecided" and "something else holds it there" in width.advice
+    assert {d.size for d in even.findings if d.name.endswith(":K")} == {1002}
+
+
+def test_a_published_map_that_lacks_the_shapes_offers_the_rules(llama: Make, run: Run) -> None:
+    model = llama()
+    code, out, _ = run("diagnose", model, "--map", "h100-published")
+    assert code == 1 and "--gpu h100" in out
+    assert "--axis N --range 1351:1383 --fixed K=256,M=1 " in out  # of the width that is unknown
+    code, _, err = run("plan", model, "--map", "h100-published", "--objective", "pad")
+    assert code == 2 and "--gpu h100" in err and "--axis N" in err
+
+
+def test_one_source_is_asked_for(llama: Make, run: Run) -> None:
+    for given, message in (
+        ((), "give either a map"),
+        (("--map", "a100-published", "--gpu", "h100"), "give either a map"),
+        (("--map", "a100-published", "--torch", "2.11"), "goes with a GPU's name"),
+        (("--gpu", "v100"), "no GPU 'v100' is known"),
+        (("--gpu", "h100", "--torch", "1.0"), "not known"),
+    ):
+        code, _, err = run("diagnose", llama(), *given)
+        assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_what_is_no_source_is_refused() -> None:
+    for wrong in (5, None, ["a100-published"]):
+        with pytest.raises(MapError, match=r"give either a map|no source of sizes"):
+            gacprof.open_source(wrong)  # type: ignore[arg-type]
+
+
+def test_a_shard_count_that_heads_do_not_take_is_refused(llama: Make) -> None:
+    with pytest.raises(PlanError, match="shards cannot share"):
+        gacprof.plan(llama(), h100(), constraints=gacprof.Constraints(preset="vllm,tp=8"))
+
+
+def h100() -> Any:
+    return gacprof.rule_table("h100", "2.11")
+
+
+def test_a_measured_map_knows_a_rank_s_products_only_if_these_were_measured(llama: Make) -> None:
+    found = gacprof.diagnose(llama(), CliffMap.load("cpu-example"), tp=2)
+    assert found.unknown and not found.findings
