@@ -233,11 +233,11 @@ class MeasuredView:
     def _settled(
         self, products: Sequence[Product], sizes: Sequence[int], latency_us: Sequence[float]
     ) -> list[bool]:
-        """Which sizes, of these times on all of the curves together, are settled; all where the
-        dim lies on none."""
+        """Which sizes, of these times on all of the curves together, are settled; none where the
+        dim lies on no curve, since nothing larger was measured there."""
         found = [(p.settled_among(sizes), p.curve.foretells) for p in self._on_curves(products)]
         if not found:
-            return [True] * len(sizes)
+            return [False] * len(sizes)
         return settled_of_sum(sizes, latency_us, found, self.tolerance)
 
     def _on_curves(self, products: Sequence[Product]) -> list[_OnCurve]:
