@@ -123,7 +123,13 @@ class Config:
 
     def get(self, name: str) -> int | None:
         """A size by its plain name or any alias; None where the config has none of them."""
-        return whole_number(self.values, *ALIASES.get(name, (name,)))
+        if name not in self._read:
+            self._read[name] = whole_number(self.values, *ALIASES.get(name, (name,)))
+        return self._read[name]
+
+    @cached_property
+    def _read(self) -> dict[str, int | None]:
+        return {}
 
     def listed(self, name: str) -> int:
         """How many entries a list of the config has."""

@@ -20,9 +20,6 @@ from gacprof.demands.targets import CAPABILITIES, Gpu
 DIVIDING = ("multiple", "multiple_or_one", "either")
 """Relations that ask for a multiple."""
 
-MOST_LAYERS_PROBED = 128
-"""Layers whose modules' names are looked up in an ignore list: no published model has more."""
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -97,22 +94,7 @@ def scheme_of(product: Product, scheme: Scheme) -> Scheme:
         return NONE
     if scheme.kind == "mxfp4" and product.kind == "dense":
         return NONE
-    return NONE if scheme.ignored and _left(scheme, product.modules, product.layers) else scheme
-
-
-@lru_cache(maxsize=4096)
-def _left(scheme: Scheme, modules: tuple[str, ...], layers: int | None) -> bool:
-    """Whether the product stays unquantised in every layer that has it; where only some leave it
-    alone it is judged as quantised."""
-    if not modules:
-        return False
-    if not any("{}" in module for module in modules):
-        return all(map(scheme.leaves, modules))
-    left = sum(
-        all(scheme.leaves(module.replace("{}", str(layer))) for module in modules)
-        for layer in range(MOST_LAYERS_PROBED)
-    )
-    return left >= (layers or MOST_LAYERS_PROBED)
+    return NONE if scheme.leaves(product.modules, product.layers) else scheme
 
 
 def judge(product: Product, setting: Setting) -> Judged:

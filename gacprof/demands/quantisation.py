@@ -65,38 +65,64 @@ class Scheme:
         grouped = self.kind in ("awq", "gptq", "int4") and self.group and self.group > 0
         return BITS[self.kind] + (16 / self.group if grouped and self.group else 0)
 
-    def leaves(self, module: str) -> bool:
-        """Whether a module stays unquantised, by any spelling of its name."""
-        exact, patterns = self._rules
-        for name in _spellings(module):
-            parts = name.split(".")
-            if any(".".join(parts[:n]) in exact for n in range(1, len(parts) + 1)):
-                return True
-            if any(pattern.search(name) for pattern in patterns):
-                return True
-        return False
+    def leaves(self, modules: Sequence[str], layers: int | None) -> bool:
+        """Whether these modules stay unquantised in every layer that has them: names with {} for
+        the layer's number, by any spelling. ``layers`` of them there are, None: nobody knows."""
+        if not (self.ignored and modules):
+            return False
+        left = set(range(MOST_LAYERS))
+        for module in modules:
+            left &= self._left(module)
+        return len(left) >= (layers or MOST_LAYERS)
 
     @cached_property
-    def _rules(self) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
-        """Exact names (a prefix of dotted parts counts), and patterns for all others."""
-        exact, patterns = set(), []
+    def _left_by_module(self) -> dict[str, frozenset[int]]:
+        return {}
+
+    def _left(self, module: str) -> frozenset[int]:
+        """The layers in which a module stays unquantised."""
+        if module not in self._left_by_module:
+            self._left_by_module[module] = frozenset(self._layers_of(module))
+        return self._left_by_module[module]
+
+    def _layers_of(self, module: str) -> set[int]:
+        every = set(range(MOST_LAYERS))
+        by_part, patterns = self._rules
+        found: set[int] = set()
+        for name in _spellings(module):
+            parts = name.rpartition("layers.{}.")[2].split(".")
+            for n in range(len(parts) + 1):
+                found |= by_part.get(".".join(parts[:n]), set())
+            if any(p.search(name.replace("{}", "0")) for p in patterns if not _numbers(p)):
+                return every
+            for pattern in filter(_numbers, patterns):
+                found |= {n for n in every if pattern.search(name.replace("{}", str(n)))}
+        return found
+
+    @cached_property
+    def _rules(self) -> tuple[dict[str, set[int]], tuple[re.Pattern[str], ...]]:
+        """Layers by the part of a name behind their number, and patterns for all else."""
+        by_part: dict[str, set[int]] = {}
+        patterns = []
         for entry in self.ignored:
+            numbered = re.fullmatch(r"(?:[\w.]*\.)?layers\.(\d{1,4})(?:\.([\w.]+))?", entry)
             if entry.startswith("re:"):
                 patterns.append(_pattern(f"^(?:{entry[3:]})"))
+            elif numbered:
+                by_part.setdefault(numbered[2] or "", set()).add(int(numbered[1]))
             elif any(c in entry for c in "*?["):
                 patterns.append(_pattern(f"^{translate(entry)}"))
-            else:
-                exact.add(entry)
-                if "layers." not in entry:  # a part of a name: "visual", "mlp.gate", "lm_head"
-                    patterns.append(_pattern(rf"(^|\.){re.escape(entry)}(\.|$)"))
-        return frozenset(exact), tuple(patterns)
+            else:  # a part of a name: "visual", "mlp.gate", "lm_head"
+                patterns.append(_pattern(rf"(^|\.){re.escape(entry)}(\.|$)"))
+        return by_part, tuple(patterns)
 
 
+MOST_LAYERS = 128
+"""Layers whose modules are looked up in an ignore list: no published model has more."""
 SPELLINGS = (
     ("model.", "language_model.model."), ("model.", "model.language_model."),
-    ("model.", "backbone."),
-    (".mlp.", ".block_sparse_moe."), (".mlp.", ".feed_forward."), (".mlp.", ".mixer."),
-    (".self_attn.", ".mixer."), (".self_attn.", ".attn."),
+    ("model.", "backbone."), (".mlp.", ".block_sparse_moe."), (".mlp.", ".feed_forward."),
+    (".mlp.", ".mixer."), (".self_attn.", ".mixer."), (".self_attn.", ".attn."),
 )  # fmt: skip
 """What a part of a module's name is called in other models."""
 
@@ -107,6 +133,12 @@ def _spellings(module: str) -> tuple[str, ...]:
     for ours, theirs in SPELLINGS:
         found += [name.replace(ours, theirs, 1) for name in found if ours in name]
     return tuple(dict.fromkeys(found))
+
+
+@cache
+def _numbers(pattern: re.Pattern[str]) -> bool:
+    """Whether a pattern may tell layers apart."""
+    return re.search(r"\d|layers", pattern.pattern) is not None
 
 
 def _pattern(text: str) -> re.Pattern[str]:

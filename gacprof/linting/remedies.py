@@ -148,6 +148,8 @@ def _versions(
 def _engines(
     config: Config, request: LintRequest, target: Target, broken: Sequence[Judged]
 ) -> Iterator[Remedy]:
+    if overall(broken) not in ("refused", "wrong"):
+        return
     for name in SHIPPED:
         if name in (target.engine.name, "llama.cpp", "transformers"):
             continue
