@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import gcd, lcm
+from math import gcd, lcm, prod
 from typing import Any
 
 from gacprof.demands.products import Product, Ranks, Size
@@ -36,6 +36,7 @@ class Setting:
             "sm": sm,
             "amd": self.gpu.amd,
             "family": self.family,
+            "gpu": self.gpu.name,
             "version": self.engine.at,
         }
 
@@ -125,20 +126,7 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
     sizes = {"N": product.n.value, "K": product.k.value, "global": product.n.whole}
     if product.split == "row":
         sizes["global"] = product.k.whole
-    facts = setting.facts(sm) | {
-        "quant": scheme.kind,
-        "kind": product.kind,
-        "split": product.split,
-        "role": product.role,
-        "tool": scheme.tool,
-        "group": scheme.group,
-        "gguf": scheme.gguf_type,
-        "gated": product.gated,
-        "sharded": bool(product.shards),
-        "desc_act": scheme.desc_act,
-        "symmetric": scheme.symmetric,
-        "stored": scheme.stored,
-    }
+    facts = _facts(product, scheme, setting, sm)
     findings: list[Finding] = []
     asked: dict[str, int] = {}
     padded: dict[str, int] = {}
@@ -156,11 +144,69 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
     return Judged(product, outcome, tuple(findings), asked, padded, scheme, note, is_open)
 
 
+def _facts(product: Product, scheme: Scheme, setting: Setting, sm: int | None) -> dict[str, Any]:
+    return setting.facts(sm) | {
+        "quant": scheme.kind,
+        "kind": product.kind,
+        "split": product.split,
+        "role": product.role,
+        "tool": scheme.tool,
+        "group": scheme.group,
+        "gguf": scheme.gguf_type,
+        "gated": product.gated,
+        "sharded": bool(product.shards),
+        "desc_act": scheme.desc_act,
+        "symmetric": scheme.symmetric,
+        "stored": scheme.stored,
+    }
+
+
 @lru_cache(maxsize=4096)
 def _relevant(engine: Engine, facts: tuple[tuple[str, Any], ...]) -> tuple[Demand, ...]:
     """The demands on such products; what holds from some number of ranks on is among them."""
     table = dict(facts)
     return tuple(demand for demand in engine.demands if demand.applies(table))
+
+
+def multiples(product: Product, setting: Setting) -> list[tuple[str, int, Demand]]:
+    """(axis, multiple, demand): what a rank's sizes have to be multiples of, for someone who may
+    choose those that are None. Of alternatives it is the one that given sizes meet and that asks
+    least of the others. On an open GPU: what all GPUs ask."""
+    scheme = scheme_of(product, setting.scheme)
+    options = CAPABILITIES if setting.gpu.is_open else (setting.gpu.sm,)
+    each = [_facts(product, scheme, setting, sm) for sm in options]
+    relevant = [_relevant(setting.engine, tuple(facts.items())) for facts in each]
+    words = _words(product, scheme, setting.ranks)
+    found: list[tuple[str, int, Demand]] = []
+    for demand in relevant[0]:
+        tp = demand.where.tp
+        if demand.relation != "multiple" or not all(demand in others for others in relevant):
+            continue
+        if tp is None or tp.holds(setting.ranks.tp):
+            chosen = _least(demand, product, words) if demand.alternatives else demand.asks
+            sizes = ((_axis(name, product), number(ask, words)) for name, ask in chosen)
+            found += [(axis, m, demand) for axis, m in sizes if m is not None and m > 1]
+    return found
+
+
+def _least(
+    demand: Demand, product: Product, words: Mapping[str, int | None]
+) -> tuple[tuple[str, int | str], ...]:
+    given = {"N": product.n.value, "K": product.k.value}
+
+    def costs(one: tuple[tuple[str, int | str], ...]) -> tuple[bool, int]:
+        sizes = {_axis(name, product): number(ask, words) or 1 for name, ask in one}
+        met = all(size is None or size % sizes.get(axis, 1) == 0 for axis, size in given.items())
+        return not met, prod(m for axis, m in sizes.items() if given[axis] is None)
+
+    return min(demand.alternatives, key=costs)
+
+
+def _words(product: Product, scheme: Scheme, ranks: Ranks) -> dict[str, int | None]:
+    return {
+        "group": scheme.group, "block": scheme.block, "tp": ranks.tp, "ep": ranks.expert_parallel,
+        "target": product.n.parts, "parts": _parts(product),
+    }  # fmt: skip
 
 
 def _open(product: Product, scheme: Scheme, setting: Setting) -> str:
@@ -188,20 +234,13 @@ def _broken(
     asked: dict[str, int],
 ) -> Iterator[Finding]:
     """The sizes that break a demand; what holds is noted in ``asked``."""
-    words = {
-        "group": scheme.group,
-        "block": scheme.block,
-        "tp": ranks.tp,
-        "ep": ranks.expert_parallel,
-        "target": product.n.parts,
-    }
+    words = _words(product, scheme, ranks)
     if demand.alternatives:
         yield from _no_alternative(demand, product, sizes, words, asked)
         return
     pads = dict(demand.to)
     for name, ask in demand.asks:
         axis = _axis(name, product)
-        words["parts"] = _parts(product)
         multiple = number(ask, words)
         if multiple is None or (axis == "global" and _is_counted_elsewhere(product)):
             continue

@@ -37,16 +37,17 @@ def counts(at: Sizes) -> Iterator[Product]:
             and not groups_of_experts
             and not (at.family.mixer == "mla" and field == "kv_heads")
         ):
-            yield _count(name, config.spelling(field), number, tp)
+            yield count(name, config.spelling(field), number, tp)
     number = config.get("experts")
     if number and at.has_experts:
-        yield _count("experts", config.spelling("experts"), number, at.ranks.expert_parallel)
+        yield count("experts", config.spelling("experts"), number, at.ranks.expert_parallel)
     if config.vision_heads:
         where, number = config.vision_heads
-        yield _count("vision attention heads", f"{where} heads", number, tp)
+        yield count("vision attention heads", f"{where} heads", number, tp)
 
 
-def _count(name: str, field: str, number: int, parts: int) -> Product:
+def count(name: str, field: str, number: int, parts: int) -> Product:
+    """A number that so many ranks share out."""
     role = {"attention heads": "heads"}.get(name, name.replace(" ", "_"))
     return Product(name, role, "count", "none", shared(number, parts), Size(None), fields=(field,))
 

@@ -51,6 +51,7 @@ class Conditions:
     role: tuple[str, ...] | None = None
     family: tuple[str, ...] | None = None
     tool: tuple[str, ...] | None = None
+    gpu: tuple[str, ...] | None = None
     group: tuple[int, ...] | None = None
     gguf: tuple[str, ...] | str | None = None
     tp: Range | None = None
@@ -91,7 +92,8 @@ class Demand:
     """One entry. ``N``, ``K`` are multiples on the axes of the rank's product, ``width`` on the
     axis that ranks split, ``hidden`` on the other, ``whole`` on the unsplit number. ``to`` is what
     sizes are padded to where that is another multiple. Multiples are numbers or words (``group``,
-    ``block``, ``tp``, ``ep``, ``parts``, ``64*tp``)."""
+    ``block``, ``tp``, ``ep``, ``parts``, ``64*tp``). ``says`` are the engine's words about a size,
+    ``why`` the reason in a few words."""
 
     id: str
     outcome: Outcome
@@ -107,6 +109,7 @@ class Demand:
     values: tuple[int, ...] = ()
     kernel: str = ""
     says: str = ""
+    why: str = ""
     sure: str = "high"
 
     def applies(self, facts: Mapping[str, Any]) -> bool:
@@ -150,7 +153,7 @@ class Engine:
 
 
 _AXES = ("N", "K", "width", "hidden", "whole")
-_OWN = {"id", "outcome", "source", "relation", "shards", "values", "kernel", "says", "sure"}
+_OWN = {"id", "outcome", "source", "relation", "shards", "values", "kernel", "says", "why", "sure"}
 
 
 def _multiples(table: Any, where: str) -> tuple[tuple[str, int | str], ...]:

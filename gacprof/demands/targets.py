@@ -26,7 +26,7 @@ class Gpu:
 
     @property
     def is_open(self) -> bool:
-        return self.sm is None and not self.amd
+        return self.name == "any"
 
 
 ANY_GPU = Gpu("any", None, None)
@@ -50,6 +50,8 @@ def gpu(name: str) -> Gpu:
         return ANY_GPU
     if plain in ("mi300x", "mi300"):
         return Gpu("mi300x", None, 192, amd=True)
+    if plain in ("cpu", "cpuamx"):
+        return Gpu("cpu-amx" if "amx" in plain else "cpu", None, None)
     own = re.fullmatch(r"sm(\d{2,3})a?", plain)
     if own and int(own[1]) in {sm for sm, _ in _GPUS.values()} | set(CAPABILITIES):
         return Gpu(plain, int(own[1]), None)
