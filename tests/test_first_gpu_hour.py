@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gacprof.cli.app import app
+from gacprof.sweeping import load_suite
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = [step for part in (1, 2, 3) for step in hour.steps(part, "cuda", ROOT)]
@@ -74,6 +75,13 @@ def test_n5_what_the_package_imports_is_in_the_image_or_carried():
     wanted = [*table["dependencies"], *table["optional-dependencies"]["models"]]
     names = {canonicalize_name(Requirement(one).name) for one in wanted}
     assert names <= {*hour.IMAGE, *hour.CARRIED}
+
+
+def test_n5_full_is_swept_by_one_process_in_its_short_time(tmp_path):
+    (step,) = (step for step in STEPS if step.name == "suite")
+    subprocess.run(step.command, cwd=tmp_path, check=True)
+    made, whole = load_suite(str(tmp_path / "full.toml")), load_suite("full")
+    assert made.timing.processes == 1 and made.points("cuda") == whole.points("cuda")
 
 
 # --- a part --------------------------------------------------------------------------------------

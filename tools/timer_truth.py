@@ -5,7 +5,7 @@
 Each product is captured in graphs of 1, 2, 4, 16 and 64 calls, launched in random order; launched
 by the host; and traced. A graph's time is a constant and so much a call: the constant is what runs
 of one length hide, the smallest difference between two times is the events' tick. Raw times are
-kept.
+kept, and how long the host took to prepare, trace and capture.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,13 +39,21 @@ REPETITIONS = 60
 def timed(device: CudaDevice, shape: tuple[int, int, int]) -> dict[str, Any]:
     """All times of one product: microseconds of a whole run, by the number of its calls."""
     point = operators.point("linear", dict(zip("MNK", shape, strict=True)), "float16")
+    begun = time.perf_counter()
     ready = prepare(device, Slot(point))
+    prepared, costs = time.perf_counter(), {}
     traced = device.tracer.typical_calls([ready.placement.bind()])
+    costs["prepare_ms"], costs["trace_ms"] = prepared - begun, time.perf_counter() - prepared
     runs: dict[str, TimedRun] = {}
     for calls in CALLS:
         if calls == 1 or calls * ready.us <= LONGEST_US:
             work = Work(tuple(ready.placement.bind() for _ in range(calls)), ready.placement.bind())
-            runs[f"graph {calls}"] = GraphRun(work, device.pool, device.index, device.graphs)
+            begun = time.perf_counter()
+            run = GraphRun(work, device.pool, device.index, device.graphs)
+            run.launch()
+            device.synchronise()
+            costs[f"capture_{calls}_ms"] = time.perf_counter() - begun
+            runs[f"graph {calls}"] = run
             if calls in LAUNCHED:
                 runs[f"events {calls}"] = LaunchedRun(work, ready.enqueue_us)
     found: dict[str, list[float]] = {name: [] for name in runs}
@@ -60,6 +69,7 @@ def timed(device: CudaDevice, shape: tuple[int, int, int]) -> dict[str, Any]:
         "runs": found,
         "traced_us": span_us(traced[0]) if traced and traced[0] else None,
         "kernels": names,
+        **{name: round(1e3 * seconds, 3) for name, seconds in costs.items()},
     }
 
 

@@ -8,7 +8,10 @@ what ``libnvperf_host`` of ncu-report 2025.3 to 2026.3 lists.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,9 +20,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import Record, read_bytes
+from gacprof.devices.environment import find_ncu
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import parse
 
+NSIGHT = Path("/opt/nvidia/nsight-compute")
+"""Where NVIDIA's packages install it; an ``ncu`` on the path may be a script that calls it."""
 MAGIC = b"NVR\x00"
 
 AMPERE = ("sm80", "sm86", "sm89")
@@ -138,12 +144,7 @@ def read_report(path: Path) -> list[KernelCounters]:
     a single launch, and where ``ncu_report`` is not installed.
     """
     _check_file(path)
-    try:
-        import ncu_report
-    except ImportError:
-        raise MeasurementError(
-            "reading Nsight Compute reports needs ncu_report: pip install 'gacprof[ncu]'"
-        ) from None
+    ncu_report = _reader()
     try:
         context = ncu_report.load_report(str(path))
         ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
@@ -153,6 +154,22 @@ def read_report(path: Path) -> list[KernelCounters]:
     if not actions:
         raise MeasurementError(f"{path}: the report holds no kernel launch")
     return [_read_action(action) for action in actions]
+
+
+def _reader() -> Any:
+    """NVIDIA's module, as a package or as it lies beside an installed Nsight Compute."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("ncu_report")
+    ncu = find_ncu()
+    beside = Path(ncu).resolve().parent.glob("extras/python") if ncu else ()
+    for folder in (*beside, *sorted(NSIGHT.glob("*/extras/python"), reverse=True)):
+        sys.path.append(str(folder))
+        with contextlib.suppress(ImportError):
+            return importlib.import_module("ncu_report")
+        sys.path.remove(str(folder))
+    raise MeasurementError(
+        "reading Nsight Compute reports needs ncu_report: pip install 'gacprof[ncu]'"
+    )
 
 
 def _check_file(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
-from gacprof.kernels import ncu_collect
+from gacprof.kernels import ncu, ncu_collect
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.ncu import METRICS, KernelCounters, _load_kind, read_report, requested
 
@@ -235,3 +236,29 @@ def test_launches_are_sorted_by_the_ranges_around_them(report: Path) -> None:
 def test_a_broken_report_is_a_reason(tmp_path: Path) -> None:
     evidence = ncu_collect.from_report([POINT], tmp_path / "absent.ncu-rep")
     assert "cannot be read" in evidence.problem
+
+
+def test_nsights_own_reader_does_where_no_package_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / "2025.3.1" / "extras" / "python"
+    own.mkdir(parents=True)
+    (own / "ncu_report.py").write_text("which = 'of Nsight'\n")
+    installed = importlib.import_module
+
+    def none_installed(name: str) -> object:
+        if name == "ncu_report" and str(own) not in sys.path:
+            raise ImportError(name)
+        return installed(name)
+
+    monkeypatch.setattr(ncu.importlib, "import_module", none_installed)
+    monkeypatch.setattr(ncu, "find_ncu", lambda: None)
+    monkeypatch.setattr(ncu, "NSIGHT", tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if "site-packages" not in entry])
+    monkeypatch.delitem(sys.modules, "ncu_report", raising=False)
+    assert ncu._reader().which == "of Nsight"
+    sys.modules.pop("ncu_report")
+    monkeypatch.setattr(ncu, "NSIGHT", tmp_path / "none")
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(MeasurementError, match="pip install"):
+        ncu._reader()

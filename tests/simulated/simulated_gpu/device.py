@@ -31,7 +31,7 @@ class SimulatedH100(SimulatedGpu):
     l2_bytes, memory_bytes, page = 50 << 20, 81559 << 20, 256 << 10
     miss_ns = page / 3_000
     jitter, tick_ns = 0.004, 500
-    capture_ns, instantiate_ns, trace_ns, plan_ns = 3_000_000, 100_000, 50_000_000, 440_000_000
+    capture_ns, instantiate_ns, trace_ns, plan_ns = 4_000_000, 50_000, 50_000_000, 440_000_000
     power_cap = 0.7
     remembers = False
 

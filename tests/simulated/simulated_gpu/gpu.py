@@ -84,6 +84,8 @@ class SimulatedGpu:
         self.spoilt = False
         self.ended_allocations = []
         self.memory = Memory(self.memory_bytes)
+        self.capturing_ns = 0
+        """How long captures took the host."""
         self.slowed_ns = 0
         """How long the power cap has held the clock down."""
         self.stream = "default"
@@ -150,9 +152,15 @@ class SimulatedGpu:
                            self.heavy(name, operands)))  # fmt: skip
 
     def _plan(self, name, operands):
-        """cuDNN builds a plan the first time it meets a shape."""
+        """cuDNN builds a plan the first time it meets a shape that it serves."""
         key = name, *(tuple(t.shape) for t in operands)
-        if self.plan_ns and name == "scaled_dot_product_attention" and key not in self._planned:
+        if not self.plan_ns or name != "scaled_dot_product_attention" or len(operands) > 3:
+            return
+        if (
+            operands[0].shape[-1] % 8 == 0
+            and operands[0].itemsize == 2
+            and key not in self._planned
+        ):
             self._planned.add(key)
             self.plans += 1
             self.host += self.plan_ns
@@ -266,8 +274,11 @@ class SimulatedGraph:
         self._gpu._graph = self
 
     def capture_end(self):
-        self._gpu._graph = None
-        self._gpu.host += self._gpu.capture_ns + self._gpu.instantiate_ns * len(self.nodes)
+        gpu = self._gpu
+        gpu._graph = None
+        taken = gpu.capture_ns + gpu.instantiate_ns * len(self.nodes)
+        gpu.host += taken
+        gpu.capturing_ns += taken
 
     def replay(self):
         gpu = self._gpu

@@ -1,0 +1,130 @@
+"""Points per second of a sweep on a simulated H100: what the host, launches and captures cost.
+
+    python benchmarks/simulated_gpu_rate.py quick full --processes 1,3
+
+The whole engine runs in this process; its clock adds the CPU time of our own code to the simulated
+host's and device's, and leaves out what the simulation itself takes. A capture costs 5 ms, a launch
+5 µs, a new process 2 s, a cuDNN plan 0.44 s. Not a GPU's numbers: those of the way to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "simulated"))
+from simulated_gpu import gpu as simulation
+from simulated_gpu import torch_side
+from simulated_gpu.device import SimulatedDevice
+
+from gacprof.cliffmap.build import noise_of_blocks
+from gacprof.sweeping import load_suite, read_blocks, run_sweep
+
+START_NS = 2_000_000_000
+
+
+class Clock:
+    """Seconds since the start, the simulation's own work left out."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        self._gpu = device._gpu
+        self._inside, self._depth, self._entered = 0.0, 0, 0.0
+        self._begun = time.process_time()
+
+    def monotonic(self) -> float:
+        return time.process_time() - self._begun - self._inside + self._gpu.host / 1e9
+
+    def leave_out(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **more: Any) -> Any:
+            if self._depth:
+                return function(*args, **more)
+            self._depth, before = 1, time.process_time()
+            try:
+                return function(*args, **more)
+            finally:
+                self._depth = 0
+                self._inside += time.process_time() - before
+
+        return timed
+
+
+ENTRIES = [
+    (torch_side.Kernels, ("__torch_function__",)),
+    (torch_side.Storages, ("__torch_dispatch__", "_let_go")),
+    (simulation.SimulatedGraph, ("capture_begin", "capture_end", "replay", "reset")),
+    (simulation.SimulatedGpu, ("record", "sleep", "synchronise", "event")),
+    (simulation.Profile, ("__enter__", "__exit__")),
+]
+
+
+class Restarting(SimulatedDevice):
+    """A fresh process keeps nothing, and takes its time to start."""
+
+    def renew(self) -> None:
+        self.forget()
+        self.traced.clear()
+        self.open_sessions = 0
+        for held in ("arenas", "tracer", "_other_memory", "_stream"):
+            self.__dict__.pop(held, None)
+        self._gpu._planned.clear()
+        self._gpu.host += START_NS
+
+
+def measured(name: str, processes: int, budget_s: float | None) -> dict[str, Any]:
+    suite = load_suite(name)
+    timing = suite.timing.model_copy(update={"processes": processes, "budget_s": budget_s})
+    suite = suite.model_copy(update={"timing": timing})
+    with ExitStack() as stack:
+        device = stack.enter_context(Restarting())
+        clock = Clock(device)
+        for kind, names in ENTRIES:
+            for each in names:
+                wrapped = clock.leave_out(getattr(kind, each))
+                stack.enter_context(patch.object(kind, each, _bound(wrapped)))
+        now = SimpleNamespace(monotonic=clock.monotonic, time=time.time)
+        stack.enter_context(patch("gacprof.sweeping.engine.time", now))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        run = run_sweep(suite, device, folder / "run")
+        floor = noise_of_blocks(read_blocks(folder / "run")).floor
+        gpu, seconds = device._gpu, clock.monotonic()
+        return {
+            "points": run.points, "seconds": seconds, "rate": run.points / seconds,
+            "blocks": run.blocks, "undecided": run.undecided, "captures": gpu.captures,
+            "capture_s": gpu.capturing_ns / 1e9, "plan_s": gpu.plans * gpu.plan_ns / 1e9,
+            "trace_s": gpu.traces * gpu.trace_ns / 1e9, "own_s": seconds - gpu.host / 1e9,
+            "floor": floor,
+        }  # fmt: skip
+
+
+def _bound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As a method: a plain function binds, a wrapper made by a class would not."""
+
+    def method(self: Any, *args: Any, **more: Any) -> Any:
+        return function(self, *args, **more)
+
+    return method
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ask.add_argument("suites", nargs="*", default=["quick"])
+    ask.add_argument("--processes", default="1,3")
+    ask.add_argument("--budget", type=float, help="seconds; default: until all is decided")
+    given = ask.parse_args()
+    for name in given.suites:
+        for processes in map(int, given.processes.split(",")):
+            found = measured(name, processes, given.budget)
+            told = {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+            print(name, f"processes {processes}:", told, flush=True)
+
+
+if __name__ == "__main__":
+    main()
