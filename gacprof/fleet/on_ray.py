@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import cycle
+from pathlib import Path
+from secrets import token_hex
 from typing import Any, TypeVar
 
 from gacprof.core.errors import GacprofError, MeasurementError, first_line
@@ -36,9 +40,18 @@ AHEAD = 2
 T = TypeVar("T")
 
 
-def imported() -> Any:
-    """The package. Raises :class:`MeasurementError` where it is not installed."""
+def imported(local: bool = False) -> Any:
+    """The package. A ``local`` Ray listens on the loopback address alone, and asks for a token.
+
+    Raises :class:`MeasurementError` where it is not installed.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # this program reports to nobody
+    if local:
+        # The nodes' address is the loopback one where Ray makes no clusters (services.py,
+        # get_node_ip_address): the switch for that is named after other systems.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        if "RAY_AUTH_MODE" not in os.environ:
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token_hex(32)}
     # A worker gets the GPU that it asked for; one that asked for none still sees those there are.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -57,11 +70,11 @@ def connected(address: str) -> Iterator[None]:
 
     Raises :class:`MeasurementError` where there is none.
     """
-    ray = imported()
+    local = address == "local"
+    ray = imported(local)
     if ray.is_initialized():
         yield
         return
-    local = address == "local"
     more = {"object_store_memory": STORE, "include_dashboard": False} if local else {}
     try:
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **more)
@@ -73,9 +86,49 @@ def connected(address: str) -> Iterator[None]:
             "'ray start --head', or use --address local"
         ) from None
     try:
-        yield
+        with _ended_with_us() if local else nullcontext():
+            yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _ended_with_us() -> Iterator[None]:
+    """Ray's agents end with this process, however that ends. A driver's SIGKILL takes Ray's other
+    processes at once; its agents would go on for a minute."""
+    mine, agents = str(os.getpid()), []
+    parents = {stat.parent.name: _parent(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
+    for process, parent in parents.items():
+        if parents.get(parent) == mine and parent != mine:
+            agents.append(process)
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, *agents], stdin=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        guard.kill()
+        guard.communicate()
+
+
+_GUARD = """\
+import os, sys
+sys.stdin.read()  # until the other end is closed: by the system, where the driver is killed
+for process in map(int, sys.argv[1:]):
+    try:
+        os.kill(process, 9)
+    except OSError:
+        pass
+"""
+
+
+def _parent(stat: Path) -> str:
+    """The parent of a process (proc(5)); empty where it is gone."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[1]
+    except (OSError, IndexError):
+        return ""
 
 
 class RayCluster:

@@ -162,3 +162,49 @@ def test_a_kind_of_device_that_there_is_not_is_refused(ray):
 
     with pytest.raises(MeasurementError, match="is no kind of device"):
         RayCluster("tpu")
+
+
+LISTENING = """
+import os, signal, sys
+from pathlib import Path
+from gacprof.fleet.on_ray import connected
+with connected("local"):
+    import ray
+    assert ray.get(ray.remote(lambda: 41).remote()) == 41
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        parents[stat.parent.name] = stat.read_text().rpartition(")")[2].split()[1]
+    ours = {str(os.getpid())}
+    for _ in range(4):
+        ours |= {process for process, parent in parents.items() if parent in ours}
+    sockets = set()
+    for fd in [fd for p in ours for fd in Path(f"/proc/{p}/fd").iterdir()]:
+        try:
+            sockets.add(os.readlink(fd))
+        except OSError:
+            pass
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            cells = line.split()
+            if cells[3] == "0A" and f"socket:[{cells[9]}]" in sockets:
+                print(cells[1].rpartition(":")[0])
+    print("processes", *ours - {str(os.getpid())})
+    sys.stdout.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def test_a_local_ray_listens_on_the_loopback_address_and_ends_with_its_driver():
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout, done.stderr[-2000:]
+    *listening, last = done.stdout.splitlines()
+    assert listening and set(listening) <= LOOPBACK, done.stderr
+    processes = last.split()[1:]
+    until = time.monotonic() + 30
+    while left := [p for p in processes if Path(f"/proc/{p}/exe").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.5)
