@@ -33,9 +33,9 @@ class JudgedDim(Record):
 @dataclass(frozen=True)
 class Candidate(JudgedDim):
     """A dim and what it costs. ``latency_us`` is summed over the uses where there are several;
-    ``penalty`` is the fraction that padding to a larger dim would recover, between ``penalty_low``
-    and ``penalty_high`` (None where no larger dim settles it), judged by the ``tolerance``.
-    ``curve`` says what that is known from.
+    ``penalty`` is how much longer it takes than the best larger dim, between ``penalty_low`` and
+    ``penalty_high`` (None where no larger dim settles it), judged by the ``tolerance``; ``curve``
+    says what that is known from.
 
     Where the source knows mechanisms and no times, ``tier`` counts them, 1 for the best, and
     latency and penalties are None; :meth:`as_dict` leaves them out."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_PENALTY = 1.0
-"""Where the colour scale ends: twice the time that padding would need is bad enough."""
+"""Where the colour scale ends: twice the time of the best larger size is bad enough."""
 
 LEAST_SCALE = 0.05
 """The colour scale reaches this far at least, so that noise does not look like structure."""
@@ -124,7 +124,7 @@ def _draw_heat(figure: Figure, panel: Axes, penalties: Grid) -> None:
     bar = figure.colorbar(
         image, ax=panel, extend="max" if np.nanmax(table) > MOST_PENALTY else "neither"
     )
-    bar.set_label("penalty: time that padding would save", color=INK)
+    bar.set_label("penalty: longer than the best larger size", color=INK)
     bar.ax.yaxis.set_major_formatter(lambda value, _: percent(value, decimals=0) or "")
     bar.ax.tick_params(colors=QUIET, labelsize=9)
     bar.outline.set_visible(False)
