@@ -32,7 +32,7 @@ from gacprof.core import formatting
 from gacprof.core.errors import MeasurementError, PlanError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
 from gacprof.report.grouping import Group, group
-from gacprof.report.wording import left_open, verdict_of
+from gacprof.report.wording import left_open, measured, verdict_of
 
 if TYPE_CHECKING:
     from gacprof.diagnosing import Diagnosis
@@ -237,6 +237,8 @@ def _verdict(check: Verification, a: str, b: str) -> str:
 
 
 def print_timings(timed: BenchResult) -> None:
+    for sentence in measured(timed.as_dict()):
+        say(sentence)
     label = dict(zip(timed.models, labelled(timed.models), strict=True))
     rows = [
         (

@@ -36,6 +36,7 @@ from gacprof.core.errors import PlanError
 from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, counted, microseconds, percent
 from gacprof.report.grouping import group
+from gacprof.report.wording import planned
 
 if TYPE_CHECKING:
     from gacprof import Plan
@@ -128,6 +129,9 @@ def plan(
     every: Annotated[
         bool, Option("--all", help="Print every dim, with the sizes on offer, a line each.")
     ] = False,
+    why: Annotated[
+        bool, Option("--why", help="Print limits, how sizes were judged, the proof, and notes.")
+    ] = False,
     as_json: bool = Json,
 ) -> None:
     """Choose a size for every adjustable dim, within a budget; the plan is a JSON file.
@@ -146,7 +150,7 @@ def plan(
             time_limit=time_limit, progress=report, **limits.request(),
         )  # fmt: skip
     made.save(target)
-    emit(made, as_json, _print_plan, target, checkpoint, every)
+    emit(made, as_json, _print_plan, target, checkpoint, every, why)
     if made.certificate.interrupted:
         complain(f"interrupted: {target} holds the best plan found, not proved to be the best")
         raise typer.Exit(130)
@@ -225,18 +229,29 @@ def _read_scores(path: Path | None) -> dict[str, float] | None:
     return data
 
 
-def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool) -> None:
+def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: bool) -> None:
+    """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
+    say(planned(made.as_dict()))
     if every:
         _print_choices(made)
     else:
         _print_changes(made)
+    if why or every:
+        _print_reasons(made)
+    else:
+        if not made.certificate.proved:
+            _print_certificate(made)
+        say_notes(made.certificate.notes)
+        say("--why prints what was asked for, how sizes were judged, the proof, and notes")
+    say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
+
+
+def _print_reasons(made: Plan) -> None:
     if made.tolerance is not None:
         say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
     _print_preset(made)
     _print_costs(made)
-    if made.basis:
-        say(f"{made.basis}: what the plan gains is not known")
-    else:
+    if not made.basis:
         _print_time(made)
     if made.energy_kept is None:
         say("energy kept: not known (no spectra were read, or a width is cut)")
@@ -245,7 +260,6 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool) -> None:
     _print_windows(made)
     _print_certificate(made)
     say_notes([*made.warnings, *made.certificate.notes])
-    say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
 
 
 def _print_changes(made: Plan) -> None:
@@ -261,7 +275,6 @@ def _print_changes(made: Plan) -> None:
         )
         for row in rows[:MOST_ROWS]
     ]  # fmt: skip
-    say(f"objective {made.objective}: {len(changed)} of {len(made.choices)} dims change")
     if table:
         columns = ("dims", "size", "plan", "n", "gains", "kept", "verdict")
         print_table("", columns, table)
@@ -342,6 +355,7 @@ def window(candidates: Sequence[int], chosen: int | None, fusable: bool) -> str:
 
 def _print_costs(made: Plan) -> None:
     budget, memory = made.budget, made.memory
+    say(f"objective {made.objective}")
     limit = f"{budget.limit:,}" if budget.limit is not None else "none"
     say(f"parameters planned: {budget.before:,} → {budget.used:,}; limit {limit} ({budget.basis})")
     if budget.checkpoint_before and budget.checkpoint_after:

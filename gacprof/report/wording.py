@@ -47,9 +47,9 @@ def verdict(contents: Contents, views: Sequence[View] = ()) -> Verdict:
     axes = {(v.curve.operator, v.curve.axis): v for v in reversed(views)}
     first = [v for v in views if v in axes.values()][:MOST_CLIFFS]
     main: Sections = {
-        "Measured": _measured(contents.bench) if contents.bench else [],
+        "Measured": measured(contents.bench) if contents.bench else [],
         "This model": diagnosed(contents.diagnosis) if contents.diagnosis else [],
-        "The plan": [_plan(contents.plan)] if contents.plan else [],
+        "The plan": [planned(contents.plan)] if contents.plan else [],
         "The same function": [_function(contents.verification)] if contents.verification else [],
         "Cliffs": [f"{view.curve.shape}: {cliffs(view)}" for view in first],
     }
@@ -191,14 +191,14 @@ def _of(part: float | None, whole: float | None) -> str:
     return f"{microseconds(part)} of {microseconds(whole)}{share}"
 
 
-def _plan(plan: Mapping[str, Any]) -> str:
+def planned(plan: Mapping[str, Any]) -> str:
     changed = sum(choice["after"] != choice["before"] for choice in plan["choices"])
     before, after = plan["predicted_before_us"], plan["predicted_after_us"]
     time = (
         f"their products should take {microseconds(after)} instead of {microseconds(before)} "
         f"({_signed(after / before - 1)})"
         if before and after
-        else "the time of all new sizes together is not known"
+        else f"the time it gains is not known{', ' + plan['basis'] if plan.get('basis') else ''}"
     )
     budget = plan["budget"]
     whole = [budget.get(f"checkpoint_{when}") for when in ("before", "after")]
@@ -224,11 +224,13 @@ def _sure(contents: Contents) -> list[str]:
     return told
 
 
-def _measured(bench: Mapping[str, Any]) -> list[str]:
-    """A sentence a model against the first, the last one first: it is what the bench is about."""
+def measured(bench: Mapping[str, Any]) -> list[str]:
+    """A sentence a model against the first, what is faster before what is not, the last one first:
+    it is what the bench is about."""
     first, sentences = bench["models"][0], []
     busy = next((note for note in bench["notes"] if "machine is busy" in note), None)
-    for model in reversed(bench["models"][1:]):
+    faster = {t["model"]: -t["ratio"][1] for t in bench["timings"] if t["verdict"] == "faster"}
+    for model in sorted(bench["models"][:0:-1], key=lambda m: faster.get(m, 0.0), reverse=True):
         of_model = {t["workload"]: t for t in bench["timings"] if t["model"] == model}
         of_first = {t["workload"]: t for t in bench["timings"] if t["model"] == first}
         verdicts = {t["verdict"] for t in of_model.values()}

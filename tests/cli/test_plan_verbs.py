@@ -38,8 +38,8 @@ def planned(run, asvd, planted_map, tmp_path):
     ],
 )
 def test_a_plan_prints_what_it_changed_what_it_cost_and_the_proof(planned, asvd, aim, measures):
-    told = planned("--objective", aim)
-    assert told.code == 0
+    told = planned("--objective", aim, "--why")
+    assert told.code == 0 and told.out.startswith("The plan changes ")
     before = f"{scan(asvd).parameters:,}"
     for words in (
         f"objective {aim}",
@@ -295,7 +295,7 @@ def test_a_map_that_knows_no_weight_is_not_read_as_none_misaligned(run, asvd, pl
 
 
 def test_a_plan_for_an_engine_says_what_was_asked_of_the_sizes_and_by_whom(planned, tmp_path):
-    told = planned("--for", "gptq,group=16")
+    told = planned("--for", "gptq,group=16", "--why")
     assert told.code == 0
     assert "preset gptq,group=16: multiples of 16 for 17 dims" in told.out
     assert "groups of 16 weights share a scale" in told.out and "vllm#21695" in told.out
@@ -303,7 +303,7 @@ def test_a_plan_for_an_engine_says_what_was_asked_of_the_sizes_and_by_whom(plann
     assert all(c["after"] is None or c["after"] % 16 == 0 for c in made["choices"])
     assert {demand["multiple"] for demand in made["preset"]["demands"]} == {8, 16}
     assert all(demand["source"] for demand in made["preset"]["demands"])
-    assert "preset vllm: it takes any size" in planned("--preset", "vllm").out
+    assert "preset vllm: it takes any size" in planned("--preset", "vllm", "--why").out
 
 
 def test_an_engine_without_factor_pairs_is_refused_in_one_line(planned, tmp_path):

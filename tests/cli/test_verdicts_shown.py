@@ -109,7 +109,8 @@ def test_diagnose_and_plan_tell_undecided_dims_with_their_bounds(run, asvd, roug
     assert "its dims are not why" not in told
     found = diagnose(asvd, rough).as_dict()
     assert found["totals"]["undecided"] and found["tolerance"] == 0.02
-    planned = run("plan", asvd, "--map", tmp_path / "rough.json", "--out", tmp_path / "p.json")
+    asked = ("--map", tmp_path / "rough.json", "--out", tmp_path / "p.json", "--why")
+    planned = run("plan", asvd, *asked)
     assert planned.code == 0, planned.err
     told = planned.out
     assert "by a tolerance of 2.0 %" in told and "undecided" in told
