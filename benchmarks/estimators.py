@@ -18,7 +18,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gacprof.core.fit import aa_floor, two_way
+from gacprof.cliffmap.noise import aa_floor
+from gacprof.core.fit import two_way
 from tests.support.recorded_noise import FOLDER, matrices
 
 Estimator = Callable[[np.ndarray], np.ndarray]

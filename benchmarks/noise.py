@@ -34,8 +34,9 @@ from pathlib import Path
 import numpy as np
 
 from gacprof.checkpoint import scan
-from gacprof.core.fit import aa_floor, two_way
-from gacprof.core.points import LEVEL
+from gacprof.cliffmap.noise import aa_floor
+from gacprof.core.fit import two_way
+from gacprof.core.points import LEVEL, curve_key
 from gacprof.demo.models import write_demo_checkpoint
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot
@@ -45,7 +46,7 @@ from gacprof.sweeping.curve import CurveState
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.store import read_blocks
-from gacprof.sweeping.suite import CurvePlan, Suite, curve_key
+from gacprof.sweeping.suite import CurvePlan, Suite
 
 METHODS = ("blocks", "yardstick", "torch.utils.benchmark", "do_bench", "in place, median",
            "in place, minimum")  # fmt: skip

@@ -6,13 +6,13 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import hypot, inf
+from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
-import numpy as np
 from pydantic import ValidationError
 
-from gacprof.cliffmap.curves import Axis, Measured, make_curve
+from gacprof.cliffmap.curves import Axis, Measured, make_curve, pooled
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.noise import (
@@ -35,8 +35,8 @@ from gacprof.cliffmap.schema import (
     Provenance,
 )
 from gacprof.core.errors import MapError
-from gacprof.core.fit import block_row, contended, fit_blocks, log_matrix
-from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample
+from gacprof.core.fit import FEWEST_BLOCKS, block_row, contended, fit_blocks, log_matrix
+from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample, curve_key
 
 MechanismOf = Callable[[Sample], str | None]
 
@@ -77,9 +77,10 @@ def build_map(
     """
     if not re.fullmatch(KIND, environment.kind):
         raise MapError(f"'{environment.kind}' is no kind of device, such as cuda, cpu, recorded")
-    taken, timer, notes = _of_one_timer(list(blocks))
+    held = list(blocks)
+    timer, notes = _timer_of(held)
+    curves, left_out = _by_curve(held, timer)
     about = point_notes or {}
-    curves = _by_curve(taken)
     if not curves:
         reasons = Counter(note.failed for note in about.values() if note.failed)
         why = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
@@ -88,30 +89,33 @@ def build_map(
             "Run the sweep again (gacprof sweep … --resume)"
         )
     fits = list(curves.values())
-    moved = levels_of([b for b in taken if b.axis == LEVEL], fits)
-    levels = dict(zip(curves, moved, strict=True))
-    noise = noise_of(fits)
+    levels = [b for b in held if b.axis == LEVEL and b.timer == timer]
+    moved = levels_of([b for b in levels if not b.throttled] or levels, fits)
+    noise, across = noise_of(fits), device_variance(fits) ** 0.5
     failed = _failed_by_curve(about, curves)
-    across = device_variance(fits) ** 0.5
     made: list[Curve] = []
     lone: dict[Point, LonePoint] = {}
-    for key, curve in sorted(curves.items(), key=lambda item: str(item[0])):
-        unseen = across if len(curve.devices) < 2 else 0.0
-        measured = _measured(
-            curve, key.axis, levels[key], noise.inflation, unseen, about, mechanism_of
+    for (key, curve), shift in sorted(
+        zip(curves.items(), moved, strict=True), key=lambda each: str(each[0][0])
+    ):
+        measured = pooled(
+            [point.dim[key.axis] for point, _ in curve.slots],
+            curve.fit,
+            moved=shift,
+            inflation=noise.inflation,
+            unseen=across if len(curve.devices) < 2 else 0.0,
         )
+        measured = [_named(m, key, curve.contended, about, mechanism_of) for m in measured]
         if len(measured) < 2:
-            for alone in (_lone(m, key, timer) for m in measured):
-                lone.setdefault(
-                    Point.of(alone.operator, alone.dims, alone.dtype, alone.flags), alone
-                )
+            lone |= {key.point(m.d): _lone(m, key, timer) for m in reversed(measured)}
             continue
         what = Axis(key.operator, key.axis, dict(key.fixed), key.dtype, dict(key.flags), timer)
         try:
-            made.append(make_curve(what, measured, failed.get(key, {}), tolerance))
+            made.append(make_curve(what, measured, failed.get(key, {}), tolerance, curve.throttled))
         except ValidationError as error:
             fault = error.errors()[0]["msg"]
             raise MapError(f"{key.operator} {key.axis} ({what.fixed}): {fault}") from None
+    notes += _throttle_notes(held, fits)
     on_curves = {curve.point(d) for curve in made for d in curve.points.d}
     file = MapFile(
         schema_=SCHEMA,
@@ -129,15 +133,15 @@ def build_map(
         checks=checks(fits, moved),
         curves=made,
         lone=[alone for point, alone in lone.items() if point not in on_curves],
-        unmeasured=list(unmeasured),
+        unmeasured=list(dict.fromkeys([*unmeasured, *left_out])),
     )  # fmt: skip
     return CliffMap(file)
 
 
 def noise_of_blocks(blocks: Iterable[Block]) -> Noise:
     """The A/A floor of these blocks, without a map. Raises :class:`MapError`."""
-    taken, _, _ = _of_one_timer(list(blocks))
-    return noise_of(list(_by_curve(taken).values()))
+    held = list(blocks)
+    return noise_of(list(_by_curve(held, _timer_of(held)[0])[0].values()))
 
 
 class _Key(NamedTuple):
@@ -152,34 +156,59 @@ class _Key(NamedTuple):
         fixed = tuple(item for item in point.dims if item[0] != axis)
         return cls(point.operator, axis, point.dtype, point.flags, fixed)
 
+    def point(self, d: int) -> Point:
+        dims = {**dict(self.fixed), self.axis: d}
+        return Point.of(self.operator, dims, self.dtype, dict(self.flags))
 
-def _of_one_timer(blocks: list[Block]) -> tuple[list[Block], str, list[str]]:
-    """The blocks of the timer that most of them were timed with, throttled ones left out."""
-    held = [block for block in blocks if not block.throttled] or blocks
-    counts = Counter(block.timer for block in held)
-    if not counts:
-        return [], "", []
-    timer = max(counts, key=lambda name: (counts[name], name))
-    notes = [
+
+def _timer_of(blocks: Sequence[Block]) -> tuple[str, list[str]]:
+    """The timer of most blocks that did not run throttled, and a note of the others."""
+    counts = Counter(b.timer for b in blocks if not b.throttled) or Counter(b.timer for b in blocks)
+    timer = max(counts, key=lambda name: (counts[name], name), default="")
+    return timer, [
         f"{counts[other]} blocks were timed with '{other}' and left out: the map is of '{timer}'"
         for other in sorted(counts)
         if other != timer
     ]
-    if len(held) < len(blocks):
-        notes.append(f"{len(blocks) - len(held)} blocks ran throttled and were left out")
-    return [block for block in held if block.timer == timer], timer, notes
 
 
-def _by_curve(blocks: Iterable[Block]) -> dict[_Key, CurveBlocks]:
+def _by_curve(blocks: Iterable[Block], timer: str) -> tuple[dict[_Key, CurveBlocks], list[str]]:
+    """The curves by what they are of, and the names of those that were timed otherwise only.
+
+    A curve is of the blocks that did not run throttled; of those that did where it has too few
+    others to know any error, such as a prefill at the power limit.
+    """
     found: dict[_Key, list[Block]] = defaultdict(list)
     for block in blocks:
         if block.calls and block.axis != LEVEL:
             found[_Key.of(block.calls[0].point, block.axis)].append(block)
-    return {key: curve_blocks(of_curve) for key, of_curve in found.items()}
+    curves: dict[_Key, CurveBlocks] = {}
+    left_out: list[str] = []
+    for key, all_of_it in found.items():
+        timed = [block for block in all_of_it if block.timer == timer]
+        if not timed:
+            left_out.append(curve_key(all_of_it[0].calls[0].point, key.axis))
+            continue
+        slowed = [block for block in timed if block.throttled]
+        if slowed and len(timed) - len(slowed) < FEWEST_BLOCKS:
+            why = Counter(block.throttled for block in slowed).most_common(1)[0][0]
+            curves[key] = curve_blocks(slowed, why)
+        else:
+            curves[key] = curve_blocks([block for block in timed if not block.throttled])
+    return curves, left_out
 
 
-def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
-    """One curve's blocks as a matrix, and their fit.
+def _throttle_notes(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> list[str]:
+    slowed = sum(len(curve.blocks) for curve in curves if curve.throttled)
+    left = sum(bool(block.throttled) for block in blocks if block.axis != LEVEL) - slowed
+    return [f"{left} blocks ran throttled and were left out"] * (left > 0) + [
+        f"{sum(bool(curve.throttled) for curve in curves)} curves are of a throttled device: "
+        f"hardly any of their blocks ran at its own clock"
+    ] * (slowed > 0)
+
+
+def curve_blocks(blocks: Sequence[Block], throttled: str = "") -> CurveBlocks:
+    """One curve's blocks as a matrix, and their fit; ``throttled`` says why all ran slowed.
 
     Raises :class:`MapError` for a time that is no positive number.
     """
@@ -195,7 +224,8 @@ def curve_blocks(blocks: Sequence[Block]) -> CurveBlocks:
     flags = [disturbed for row in rows for _, disturbed in row.values()]
     fit = fit_blocks(matrix, units_of(blocks))
     busy = contended(rows, len(place))
-    return CurveBlocks(blocks, list(place), matrix, sum(flags) / len(flags), busy, fit)
+    share = sum(flags) / len(flags)
+    return CurveBlocks(blocks, list(place), matrix, share, busy, fit, throttled)
 
 
 def _checked(block: Block) -> Iterator[Call]:
@@ -208,44 +238,19 @@ def _checked(block: Block) -> Iterator[Call]:
         yield call
 
 
-def _measured(
-    curve: CurveBlocks,
-    axis: str,
-    levels: np.ndarray,
-    inflation: float,
-    across: float,
+def _named(
+    m: Measured,
+    key: _Key,
+    contended: bool,
     notes: Mapping[Point, PointNote],
     mechanism_of: MechanismOf,
-) -> list[Measured]:
-    """Each point's latency: of its slot and its replicate, weighed by their errors, moved by
-    ``levels`` (log, by slot). ``across`` is the error that other devices of the kind would add."""
-    by_point: dict[Point, list[int]] = defaultdict(list)
-    for column, (point, _) in enumerate(curve.slots):
-        by_point[point].append(column)
-    found = []
-    for point, columns in by_point.items():
-        effect, error = _pooled((curve.fit.effect + levels)[columns], curve.fit.error[columns])
-        kernels = notes[point].kernels if point in notes else ()
-        found.append(
-            Measured(
-                point.dim[axis],
-                float(np.exp(effect)),
-                inf if curve.contended else hypot(inflation * error, across),
-                int(curve.fit.counts[columns].sum()),
-                mechanism_of(Sample(point, (), (), "", kernels=kernels)),
-                kernels,
-            )
-        )
-    return found
-
-
-def _pooled(effect: np.ndarray, error: np.ndarray) -> tuple[float, float]:
-    """The mean weighed by 1/error², and its error; the plain mean where no error is known."""
-    usable = np.isfinite(error) & (error > 0)
-    if not usable.any():
-        return float(np.mean(effect)), float(np.max(error))
-    weight = 1 / error[usable] ** 2
-    return float((weight * effect[usable]).sum() / weight.sum()), float(weight.sum() ** -0.5)
+) -> Measured:
+    """With what served the dim; without an error where the curve was contended throughout."""
+    point = key.point(m.d)
+    kernels = notes[point].kernels if point in notes else ()
+    served = mechanism_of(Sample(point, (), (), "", kernels=kernels))
+    error = inf if contended else m.error
+    return replace(m, error=error, mechanism=served, kernels=kernels)
 
 
 def _failed_by_curve(

@@ -111,7 +111,7 @@ def of_sums(
     curve: str = "",
 ) -> list[Candidate]:
     """Dims judged on a latency that was summed over several uses. Ascending ``d``; ``error`` are
-    relative standard errors of the sums; ``settled`` as for :func:`judge`."""
+    relative standard errors of the sums; ``settled`` are the comparable ones."""
     judged = judge(latency, error, tolerance, settled)
     frontier = detect.frontier_of(d, latency, settled, judged.verdict, detect.cliff_floor(error))
     bounds = (column.tolist() for column in (judged.penalty, judged.low, judged.high))

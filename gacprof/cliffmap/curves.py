@@ -1,16 +1,27 @@
-"""From the measured columns of one axis to a :class:`~gacprof.cliffmap.schema.Curve`."""
+"""What the measured columns of one axis say, and the
+:class:`~gacprof.cliffmap.schema.Curve` that holds it."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite
+from math import exp, hypot, inf, isfinite, isinf
 from statistics import median
 
+import numpy as np
+
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.judge import TOLERANCE, judge, known_errors, settled_dims
+from gacprof.cliffmap.judge import (
+    TOLERANCE,
+    Judged,
+    comparable_dims,
+    judge,
+    known_errors,
+    quantiles,
+)
 from gacprof.cliffmap.periods import find_period
-from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Points, Tier
+from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Period, Points, Tier
+from gacprof.core.fit import Fit, Floats
 from gacprof.core.points import Flag
 
 
@@ -29,7 +40,8 @@ class Axis:
 @dataclass(frozen=True)
 class Measured:
     """One dim's statistics. Latency in microseconds, ``error`` its relative standard error beside
-    the curve's other dims (None where the source gives none); ``mechanism`` is what served it."""
+    the curve's other dims (None where the source gives none) of so many ``degrees`` of freedom;
+    ``mechanism`` is what served it."""
 
     d: int
     us: float
@@ -37,6 +49,94 @@ class Measured:
     count: int = 1
     mechanism: str | None = None
     kernels: tuple[str, ...] = ()
+    degrees: float = inf
+
+
+@dataclass(frozen=True)
+class JudgedCurve:
+    """What the columns of a curve say: of each dim, in ascending order, and of its edges.
+    ``floor`` is the jump (a fraction) that noise can feign at a usual edge."""
+
+    d: list[int]
+    judged: Judged
+    comparable: list[bool]
+    period: Period | None
+    cliffs: list[Cliff]
+    floor: float
+
+    @property
+    def undecided(self) -> int:
+        """Dims that more blocks could decide and that are not decided."""
+        columns = zip(self.judged.verdict, self.comparable, strict=True)
+        return sum(verdict == "undecided" and comparable for verdict, comparable in columns)
+
+
+def judge_curve(measured: Sequence[Measured], tolerance: float = TOLERANCE) -> JudgedCurve:
+    """The one judge of a curve: a sweep stops by it, and a map is built by it.
+
+    ``measured`` ascends by dim. Dims of unknown error are undecided, and count as not measured for
+    what is asked of the others.
+    """
+    dims, latency = [m.d for m in measured], [m.us for m in measured]
+    errors = known_errors([m.error for m in measured])
+    degrees = None if errors is None else [m.degrees for m in measured]
+    sure = [m for m in measured if errors is None or isfinite(m.error or 0.0)]
+    floor = round(detect.cliff_floor(errors, degrees), 6)
+    period = find_period([m.d for m in sure], [m.us for m in sure], floor)
+    held = dict(zip((m.d for m in sure), comparable_dims([m.d for m in sure], period), strict=True))
+    comparable = [held.get(d, False) for d in dims]
+    cliffs: list[Cliff] = []
+    for modulus, remainders in classes_of(period):
+        here = [i for i, d in enumerate(dims) if d % modulus in remainders]
+        found = detect.edges(
+            [dims[i] for i in here],
+            [latency[i] for i in here],
+            None if errors is None else [errors[i] for i in here],
+            len(dims) - 1,
+            None if degrees is None else [degrees[i] for i in here],
+        )
+        where = {"modulus": modulus, "remainders": remainders}
+        cliffs += [cliff.model_copy(update=where) for cliff in found]
+    judged = judge(latency, errors, tolerance, comparable, degrees)
+    return JudgedCurve(
+        dims, judged, comparable, period, sorted(cliffs, key=lambda c: c.before), floor
+    )
+
+
+def pooled(
+    dims: Sequence[int],
+    fit: Fit,
+    *,
+    moved: Floats | float = 0.0,
+    inflation: float = 1.0,
+    unseen: float = 0.0,
+) -> list[Measured]:
+    """The dims of a fitted curve, ascending: each slot's and its replicate's effects, weighed by
+    1/error², ``moved`` (log, by slot).
+
+    ``dims`` are those of the slots. Errors are multiplied by ``inflation``; ``unseen`` is the
+    error that other devices of the kind would add. Slots without any call are left out.
+    """
+    effect, found = fit.effect + moved, []
+    slots: dict[int, list[int]] = {}
+    for slot in np.flatnonzero(~np.isnan(fit.effect)).tolist():
+        slots.setdefault(dims[slot], []).append(slot)
+    for d, all_of_it in sorted(slots.items()):
+        of = np.array([s for s in all_of_it if isfinite(fit.error[s])] or all_of_it)
+        error = fit.error[of]
+        weight = error**-2.0 if np.isfinite(error).all() and error.all() else np.ones(len(of))
+        weight = weight / weight.sum()
+        own = (weight * error).tolist()
+        found.append(
+            Measured(
+                d,
+                exp(float(weight @ effect[of])),
+                hypot(inflation * hypot(*own), unseen),
+                int(fit.counts[all_of_it].sum()),
+                degrees=detect.satterthwaite(own, fit.degrees[of].tolist()),
+            )
+        )
+    return found
 
 
 def make_curve(
@@ -44,6 +144,7 @@ def make_curve(
     measured: list[Measured],
     failed: Mapping[int, str] | None = None,
     tolerance: float = TOLERANCE,
+    throttled: str = "",
 ) -> Curve:
     """Everything that follows from the columns: period, tiers, cliffs, frontier, verdicts.
 
@@ -53,25 +154,12 @@ def make_curve(
     """
     measured = sorted(measured, key=lambda m: m.d)
     failed = dict(failed or {})
-    dims, latency = [m.d for m in measured], [m.us for m in measured]
-    errors = known_errors([m.error for m in measured])
-    floor = round(detect.cliff_floor(errors), 6)
-    period = find_period(dims, latency, floor)
-    settled = settled_dims(dims, latency, period, tolerance)
-    judged = judge(latency, errors, tolerance, settled)
-    by_verdict = {v: [d for d, own in zip(dims, judged.verdict, strict=True) if own == v]
-                  for v in ("safe", "misaligned")}  # fmt: skip
-    cliffs: list[Cliff] = []
-    tiers: list[Tier] = []
-    modulus = period.modulus if period else 1
-    for remainders in [c.remainders for c in period.classes] if period else [[0]]:
-        members = [m for m in measured if m.d % modulus in remainders]
-        within = _cliffs(members, modulus, remainders, looked_at=len(measured) - 1)
-        cliffs += within
-        tiers += _tiers(members, axis.axis, modulus, remainders, {c.after for c in within})
+    found = judge_curve(measured, tolerance)
+    dims, latency, judged = found.d, [m.us for m in measured], found.judged
+    at = {m.d: m for m in measured}
     mechanisms = sorted({m.mechanism for m in measured if m.mechanism})
     kernels = sorted({m.kernels for m in measured if m.kernels})
-    last = max((d for d, yes in zip(dims, settled, strict=True) if yes), default=0)
+    last = max((d for d, yes in zip(dims, found.comparable, strict=True) if yes), default=0)
     asked = [*dims, *failed]
     return Curve(
         operator=axis.operator,
@@ -80,6 +168,7 @@ def make_curve(
         dtype=axis.dtype,
         flags=dict(sorted(axis.flags.items())),
         timer=axis.timer,
+        throttled=throttled,
         points=Points(
             d=dims,
             median_us=[_rounded(us) for us in latency],
@@ -93,19 +182,30 @@ def make_curve(
         ),
         mechanisms=mechanisms,
         kernels=[list(names) for names in kernels],
-        period=period,
-        tiers=tiers,
-        cliffs=sorted(cliffs, key=lambda c: c.before),
-        frontier=detect.frontier_of(dims, latency, settled, judged.verdict, floor),
-        **by_verdict,
-        floor=floor,
+        period=found.period,
+        tiers=_tiers(measured, axis.axis, found),
+        cliffs=[
+            c.model_copy(update={"cause": _cause(at[c.before], at[c.after])}) for c in found.cliffs
+        ],
+        frontier=detect.frontier_of(
+            dims, latency, found.comparable, judged.verdict, found.floor
+        ),
+        safe=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "safe"],
+        misaligned=[d for d, v in zip(dims, judged.verdict, strict=True) if v == "misaligned"],
+        floor=found.floor,
         tolerance=tolerance,
         coverage=Coverage(
             first=min(asked), last=max(asked), measured=len(measured), settled=last,
-            unsettled=[d for d, yes in zip(dims, settled, strict=True) if d < last and not yes],
+            unsettled=[d for d, yes in zip(dims, found.comparable, strict=True)
+                       if d < last and not yes],
             failed=failed,
         ),
     )  # fmt: skip
+
+
+def classes_of(period: Period | None) -> list[tuple[int, list[int]]]:
+    """(modulus, remainders) of each residue class; of all dims without a period."""
+    return [(period.modulus, c.remainders) for c in period.classes] if period else [(1, [0])]
 
 
 def _places(column: Sequence[Hashable], listed: Sequence[Hashable]) -> list[int | None]:
@@ -115,27 +215,17 @@ def _places(column: Sequence[Hashable], listed: Sequence[Hashable]) -> list[int 
 
 
 def _bound(m: Measured, side: int) -> float | None:
-    """The end of the latency's 95 % interval, beside the curve's other dims."""
+    """The end of the latency's 95 % interval (Student's), beside the curve's other dims."""
     if m.error is None or not isfinite(m.error):
         return None
-    return _rounded(m.us * exp(side * detect.NORMAL_95 * m.error))
+    exact = isinf(m.degrees)
+    quantile = quantiles(0.025, None if exact else [m.degrees], 1)[0]
+    return _rounded(m.us * exp(side * float(quantile) * m.error))
 
 
 def _rounded(value: float) -> float:
     """Six significant digits: far below any timer's resolution, and half the file's size."""
     return float(f"{value:.6g}")
-
-
-def _cliffs(
-    members: Sequence[Measured], modulus: int, remainders: list[int], looked_at: int
-) -> list[Cliff]:
-    """Those within one residue class; ``looked_at`` edges are those of the whole curve."""
-    at = {m.d: m for m in members}
-    errors = known_errors([m.error for m in members])
-    found = detect.edges(list(at), [m.us for m in members], errors, looked_at)
-    where = {"modulus": modulus, "remainders": remainders}
-    return [c.model_copy(update={**where, "cause": _cause(at[c.before], at[c.after])})
-            for c in found]  # fmt: skip
 
 
 def _cause(before: Measured, after: Measured) -> str | None:
@@ -149,21 +239,23 @@ def _cause(before: Measured, after: Measured) -> str | None:
     return "same kernel"
 
 
-def _tiers(
-    members: Sequence[Measured], axis: str, modulus: int, remainders: list[int], edges: set[int]
-) -> list[Tier]:
-    """Stretches of a residue class between cliffs and between changes of mechanism."""
-    stretches: list[list[Measured]] = []
-    for m in members:
-        if not stretches or m.d in edges or m.mechanism != stretches[-1][-1].mechanism:
-            stretches.append([])
-        stretches[-1].append(m)
-    name = detect.label(axis, modulus, remainders)
-    return [
-        Tier(
-            name=name, first=stretch[0].d, last=stretch[-1].d, modulus=modulus,
-            remainders=remainders, mechanism=stretch[0].mechanism,
-            median_us=_rounded(median(m.us for m in stretch)),
-        )
-        for stretch in stretches
-    ]  # fmt: skip
+def _tiers(measured: Sequence[Measured], axis: str, found: JudgedCurve) -> list[Tier]:
+    """Stretches of each residue class between cliffs and between changes of mechanism."""
+    edges = {cliff.after for cliff in found.cliffs}
+    tiers = []
+    for modulus, remainders in classes_of(found.period):
+        stretches: list[list[Measured]] = []
+        for m in (m for m in measured if m.d % modulus in remainders):
+            if not stretches or m.d in edges or m.mechanism != stretches[-1][-1].mechanism:
+                stretches.append([])
+            stretches[-1].append(m)
+        name = detect.label(axis, modulus, remainders)
+        tiers += [
+            Tier(
+                name=name, first=stretch[0].d, last=stretch[-1].d, modulus=modulus,
+                remainders=remainders, mechanism=stretch[0].mechanism,
+                median_us=_rounded(median(m.us for m in stretch)),
+            )
+            for stretch in stretches
+        ]  # fmt: skip
+    return tiers

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from math import expm1, gcd, hypot, isfinite, log, log1p
-from statistics import NormalDist
+from math import expm1, gcd, hypot, inf, isfinite, log, log1p
+from statistics import median
+from typing import NamedTuple
 
+from gacprof.cliffmap.judge import quantiles
 from gacprof.cliffmap.schema import Cliff
 
 ASSUMED_FLOOR = 0.05
@@ -71,21 +73,12 @@ def frontier_of(
     return [size for size in found if size not in misaligned]
 
 
-def edge_quantile(edges: int) -> float:
-    """How many standard errors an edge must stand out by, where ``edges`` are looked at.
-
-    Bonferroni's correction of :data:`FAMILY`, two-sided; 4.0 for fifty edges.
-    """
-    return NormalDist().inv_cdf(1 - FAMILY / 2 / max(edges, 1))
-
-
-def cliff_floor(error: Sequence[float] | None) -> float:
-    """The jump that noise can feign at any edge of a curve with these standard errors: what is
-    half as large again is found wherever it is. :data:`ASSUMED_FLOOR` where no errors are known."""
-    known = [hypot(a, b) for a, b in pairwise(error or ()) if isfinite(a) and isfinite(b)]
-    if error is None or not known:
-        return ASSUMED_FLOOR
-    return max(ROUNDING, expm1(edge_quantile(len(error) - 1) * max(known)))
+def cliff_floor(error: Sequence[float] | None, degrees: Sequence[float] | None = None) -> float:
+    """The jump that noise can feign at a usual edge of a curve (the median): of jumps half as large
+    again 98 % are found there. :data:`ASSUMED_FLOOR` where no errors are known."""
+    floors = [edge.floor for edge in _edges_of(error or (), degrees, len(error or ()) - 1)]
+    known = [floor for floor in floors if isfinite(floor)]
+    return expm1(median(known)) if known else ASSUMED_FLOOR
 
 
 def edges(
@@ -93,30 +86,61 @@ def edges(
     latency: Sequence[float],
     error: Sequence[float] | None,
     looked_at: int | None = None,
+    degrees: Sequence[float] | None = None,
 ) -> list[Cliff]:
     """Neighbouring dims between which latency jumps by more than noise and work explain.
 
     From ``a`` to the next measured dim ``b`` the work grows by ``b / a``, so any ratio of latencies
     between 1 (a plateau) and that (proportional) is no cliff: a coarse sweep of a smooth ramp has
-    none. Beyond either end it is one if the excess is more than noise feigns: by the ``error`` of
-    both dims (relative standard errors) where known, at any of the ``looked_at`` edges (those of
-    the dims given, by default), else :data:`ASSUMED_FLOOR`.
+    none. Beyond either end it is one if the excess is more than noise feigns at that edge, at
+    :data:`FAMILY` for the ``looked_at`` edges together (those of the dims given, by default);
+    or than :data:`ASSUMED_FLOOR` where the ``error`` of the dims is not known.
     """
-    quantile = edge_quantile(looked_at or len(d) - 1)
-    errors = [0.0] * len(d) if error is None else error
-    least = log1p(ASSUMED_FLOOR) if error is None else ROUNDING
+    noise = _edges_of(error or [0.0] * len(d), degrees, looked_at or len(d) - 1)
     found = []
-    columns = zip(d, latency, errors, strict=True)
-    for (a, t_a, error_a), (b, t_b, error_b) in pairwise(columns):
-        spread, ratio = hypot(error_a, error_b), log(t_b / t_a)
-        feigned = max(least, quantile * spread)
-        if not isfinite(spread) or -feigned <= ratio <= log(b / a) + feigned:
+    for (a, b), (t_a, t_b), edge in zip(pairwise(d), pairwise(latency), noise, strict=True):
+        ratio = log(t_b / t_a)
+        feigned = log1p(ASSUMED_FLOOR) if error is None else edge.floor
+        if not isfinite(feigned) or -feigned <= ratio <= log(b / a) + feigned:
             continue
-        jump, low, high = (
-            round(expm1(ratio + side * NORMAL_95 * spread), 4) for side in (0, -1, 1)
-        )
+        jump, low, high = (round(expm1(ratio + side * edge.half), 4) for side in (0, -1, 1))
         found.append(Cliff(before=a, after=b, jump=jump, low=low, high=high))
     return found
+
+
+class _Edge(NamedTuple):
+    """The jump (log) that noise can feign between two neighbours, and half the width of its 95 %
+    interval; infinite where an error is unknown."""
+
+    floor: float
+    half: float
+
+
+def _edges_of(
+    error: Sequence[float], degrees: Sequence[float] | None, looked_at: int
+) -> list[_Edge]:
+    """By Student's t with Satterthwaite's degrees of freedom, Bonferroni over all edges."""
+    spread = [hypot(*pair) for pair in pairwise(error)]
+    together = None
+    if degrees is not None:
+        pairs = zip(pairwise(error), pairwise(degrees), strict=True)
+        together = [satterthwaite(*pair) for pair in pairs]
+    family = quantiles(FAMILY / 2 / max(1, looked_at), together, len(spread)).tolist()
+    each = quantiles(0.025, together, len(spread)).tolist()
+    return [
+        _Edge(max(ROUNDING, q * s), t * s) if isfinite(s) else _Edge(inf, inf)
+        for q, t, s in zip(family, each, spread, strict=True)
+    ]
+
+
+def satterthwaite(errors: Sequence[float], degrees: Sequence[float]) -> float:
+    """Degrees of freedom of the sum or difference of values with these standard errors."""
+    largest = max(errors)
+    if not 0 < largest < inf:
+        return inf
+    parts = [(e / largest) ** 2 for e in errors]
+    share = sum(part**2 / n for part, n in zip(parts, degrees, strict=True) if part)
+    return sum(parts) ** 2 / share if share else inf
 
 
 def finest_step(d: Sequence[int]) -> int:

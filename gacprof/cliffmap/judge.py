@@ -8,17 +8,17 @@ the verdict follows from that, never from the estimate alone:
 - *misaligned*: it lies above,
 - *undecided*: it holds the tolerance. More blocks, or a quieter machine, may decide.
 
-The upper bound needs no correction for the many larger dims: the true best of them is one of
-those that the maximum is taken over. The lower bound does, since the fastest-looking of many
-noisy dims looks too fast: Bonferroni over the larger dims.
+The bounds are Student's, with the smaller of the two dims' degrees of freedom. The upper bound
+needs no correction for the many larger dims: the true best of them is one of those that the
+maximum is taken over. The lower bound does, since the fastest-looking of many noisy dims looks too
+fast: Bonferroni over the dims of the curve.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gacprof.cliffmap.schema import MapFile, Period
+
+    Floats = NDArray[np.float64]
 
 Verdict = Literal["safe", "misaligned", "undecided"]
 
@@ -42,45 +44,64 @@ LEVEL = 0.05 / LOOKS
 class Judged:
     """Penalties of ascending dims, as fractions, between ``low`` and ``high``."""
 
-    penalty: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    penalty: Floats
+    low: Floats
+    high: Floats
     verdict: tuple[Verdict, ...]
 
 
 def judge(
-    latency_us: Sequence[float] | NDArray[np.float64],
-    error: Sequence[float] | NDArray[np.float64] | None = None,
+    latency_us: Sequence[float] | Floats,
+    error: Sequence[float] | Floats | None = None,
     tolerance: float = TOLERANCE,
-    settled: Sequence[bool] | None = None,
+    comparable: Sequence[bool] | None = None,
+    degrees: Sequence[float] | Floats | None = None,
 ) -> Judged:
     """Judge dims by their latencies, in ascending order of the dims.
 
-    ``error`` are relative standard errors; without, the latencies are taken as they stand (a
-    published curve, whose source gives no spread); a dim of infinite error is undecided. A dim
-    that is not ``settled`` (:func:`settled_dims`) is never safe.
+    ``error`` are relative standard errors and ``degrees`` their degrees of freedom (without, as
+    many as count for infinite); without errors the latencies are taken as they stand (a published
+    curve, whose source gives no spread). A dim of infinite error is undecided, and no other is
+    compared with it. A dim that is not ``comparable`` (:func:`comparable_dims`) is never safe.
     """
     import numpy as np  # only where something is judged: looking dims up needs none
 
     y = np.log(np.asarray(latency_us, dtype=np.float64))
     e = np.zeros(len(y)) if error is None else np.asarray(error, dtype=np.float64)
+    known = np.isfinite(e)
+    one = quantiles(LEVEL, degrees, len(y))
+    many = quantiles(LEVEL / max(1, int(known.sum()) - 1), degrees, len(y))
     penalty, low, high = np.zeros(len(y)), np.zeros(len(y)), np.zeros(len(y))
-    one = NormalDist().inv_cdf(1 - LEVEL)
-    sure: _Dims = []  # the larger dims that can bound a penalty at all
-    loose: _Dims = []
-    for i in range(len(y) - 2, -1, -1):
-        own, spread, after = float(y[i]), float(e[i]), (float(y[i + 1]), float(e[i + 1]))
-        sure, loose = _with(sure, *after, 1), _with(loose, *after, -1)
-        many = NormalDist().inv_cdf(1 - LEVEL / (len(y) - 1 - i))
-        penalty[i] = max(0.0, own - min(other for other, _ in sure))
-        low[i] = max(0.0, *(own - a - many * sqrt(spread * spread + b * b) for a, b in sure))
-        high[i] = max(0.0, *(own - a + one * sqrt(spread * spread + b * b) for a, b in loose))
-    high[~np.isfinite(e)] = np.inf  # the largest dim's too, which is compared with none
-    if settled is not None:
-        high[~np.asarray(settled, dtype=bool)] = np.inf
+    for i in range(len(y) - 1):
+        larger = i + 1 + np.flatnonzero(known[i + 1 :])
+        if not len(larger):
+            break
+        apart, spread = y[i] - y[larger], np.hypot(e[i], e[larger])
+        penalty[i] = max(0.0, apart.max())
+        if known[i]:
+            low[i] = max(0.0, (apart - np.maximum(many[i], many[larger]) * spread).max())
+            high[i] = max(0.0, (apart + np.maximum(one[i], one[larger]) * spread).max())
+    high[~known] = np.inf
+    if comparable is not None:
+        high[~np.asarray(comparable, dtype=bool)] = np.inf
     penalty, low, high = np.expm1(penalty), np.expm1(low), np.expm1(high)
     verdicts = tuple(verdict_of(a, b, tolerance) for a, b in zip(low, high, strict=True))
     return Judged(penalty, low, high, verdicts)
+
+
+def quantiles(level: float, degrees: Sequence[float] | Floats | None, count: int) -> Floats:
+    """How many standard errors are exceeded with the chance ``level``, on one side, by each of
+    ``count`` values: Student's, the normal's without ``degrees``. Infinite for none."""
+    import numpy as np
+
+    if degrees is None:
+        return np.full(count, NormalDist().inv_cdf(1 - level))
+    from scipy.special import stdtrit  # what scipy.stats.t calls; that takes seconds to import
+
+    found = np.full(count, np.inf)
+    some = np.asarray(degrees, dtype=np.float64) > 0
+    found[some] = -stdtrit(np.asarray(degrees)[some], level)
+    return found
 
 
 def known_errors(error: Sequence[float | None]) -> list[float] | None:
@@ -89,88 +110,48 @@ def known_errors(error: Sequence[float | None]) -> list[float] | None:
     return [inf if e is None else e for e in error] if known else None
 
 
-WIDEST_GAP = 1.25
-"""Between dims further apart than this ratio a sweep says nothing of what lies between them."""
-NEAR = 1.1
-"""Over a larger ratio of dims the growth of the work could hide a cliff."""
 ALIGNMENT = 32
 """The widest step of alignment known: AMX takes K in steps of 32 in bf16, GPUs at most 16 elements
 (fp8) to a vector load."""
+STEPS = (8, 16, ALIGNMENT)
 
 
-def settled_dims(
-    d: Sequence[int],
-    latency_us: Sequence[float],
-    period: Period | None,
-    tolerance: float = TOLERANCE,
-) -> list[bool]:
-    """Which dims have beside them what they could be padded to; ``d`` ascends.
+WIDEST_GAP = 1.25
+"""A dim further than this ratio (and :data:`ALIGNMENT`) from all others is compared with none."""
 
-    Dims run out at the end of a curve and before a gap (of more than :data:`WIDEST_GAP` and
-    :data:`ALIGNMENT`): there a dim has none, or too few, larger ones to be compared with. Up to
-    the end it is settled where the last dim of the period's best class still follows. Where no
-    period is known, one must follow that costs no more for its size than those near below it
-    (:data:`NEAR`), as the dims just above a step do, and among these must be the last multiple of
-    :data:`ALIGNMENT`: others may all be slow alike. A dim by itself, far from all others, is never
-    settled.
+
+def comparable_dims(d: Sequence[int], period: Period | None = None) -> list[bool]:
+    """Which of ascending dims were measured together with what they could be padded to.
+
+    A dim is comparable where the next multiples of 8, 16 and 32 at or above it were measured (of
+    those steps that are at most half of it), the next dim of the best class where the curve has a
+    ``period``, and another dim within a quarter of it.
     """
-    found: list[bool] = []
-    for end in range(1, len(d) + 1):
-        if end < len(d) and d[end] <= max(WIDEST_GAP * d[end - 1], d[end - 1] + ALIGNMENT):
-            continue
-        first = len(found)
-        here = (d[first:end], latency_us[first:end])
-        ends = [i for i in range(end - first) if _settles(i, *here, period, tolerance)]
-        found += [bool(ends) and i <= ends[-1] for i in range(end - first)]
-    return found
-
-
-def settled_of_sum(
-    d: Sequence[int],
-    latency_us: Sequence[float],
-    each: Sequence[tuple[Sequence[bool], bool]],
-    tolerance: float = TOLERANCE,
-) -> list[bool]:
-    """Which dims are settled where times of several curves are added, to ``latency_us``.
-
-    ``each`` curve says which dims it settles by itself, and whether that is by its period or a
-    rule. One that knows no period need not: at a few percent of the sum its noise would leave every
-    dim open. The sum then has to settle as a curve without period does (:func:`settled_dims`).
-    """
-    together = settled_dims(d, latency_us, None, tolerance) if len(each) > 1 else [False] * len(d)
+    held = set(d)
+    best = period.classes[0].remainders if period else []
     return [
-        all(own[i] or (yes and not known) for own, known in each) for i, yes in enumerate(together)
+        any(_near(d[place], size) for size in d[max(0, place - 1) : place + 2] if size != d[place])
+        and all(size + -size % step in held for step in STEPS if 2 * step <= size)
+        and (period is None or size + min((r - size) % period.modulus for r in best) in held)
+        for place, size in enumerate(d)
     ]
 
 
-def _settles(
-    i: int, d: Sequence[int], us: Sequence[float], period: Period | None, tolerance: float
-) -> bool:
-    """Whether the ``i``-th dim of a stretch without gaps vouches for those up to it."""
-    if period is not None:
-        return d[i] % period.modulus in period.classes[0].remainders
-    aligned = d[i] - d[i] % min(ALIGNMENT, 1 << max(0, d[i].bit_length() - 2))
-    there = bisect_left(d, aligned)
-    if d[there] != aligned:
-        return False
-    beside = min(there, bisect_left(d, max(d[i] / NEAR, d[i] - ALIGNMENT)))
-    if beside == i and i > 0 and d[i] <= max(NEAR * d[i - 1], d[i - 1] + ALIGNMENT):
-        beside = i - 1
-    return beside < i and all(
-        us[i] <= us[j] * min(d[i] / d[j], NEAR) * (1 + tolerance) for j in range(beside, i)
-    )
+def _near(a: int, b: int) -> bool:
+    return abs(a - b) <= ALIGNMENT or max(a, b) <= WIDEST_GAP * min(a, b)
 
 
-_Dims = list[tuple[float, float]]
-"""Logarithms of latencies with their errors."""
+def comparable_sums(
+    d: Sequence[int], each: Sequence[tuple[Sequence[bool], bool]], shards: int = 1
+) -> list[bool]:
+    """Which sizes are comparable where times of several curves are added.
 
-
-def _with(dims: _Dims, y: float, e: float, sign: int) -> _Dims:
-    """The dims and another one, without those that a faster one of at most the same error (``sign``
-    1), or of at least the same (-1), makes superfluous. They are few."""
-    if any(a <= y and sign * b <= sign * e for a, b in dims):
-        return dims
-    return [*((a, b) for a, b in dims if a < y or sign * b < sign * e), (y, e)]
+    ``each`` curve says which sizes it compares by itself, and whether it knows that by a period.
+    One that does not has no say: the sizes that all curves share decide, each as one of the
+    ``shards`` holds it.
+    """
+    together = comparable_dims([size // shards for size in d])
+    return [all(own[i] if known else together[i] for own, known in each) for i in range(len(d))]
 
 
 def verdict_of(low: float, high: float, tolerance: float) -> Verdict:

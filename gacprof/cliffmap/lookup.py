@@ -21,7 +21,6 @@ from math import gcd, inf, log
 from typing import Any, Literal
 
 from gacprof.cliffmap.detect import NORMAL_95, finest_step
-from gacprof.cliffmap.judge import WIDEST_GAP
 from gacprof.cliffmap.schema import Curve, LonePoint, MapFile
 from gacprof.cliffmap.selection import (
     MapLookupError,
@@ -49,6 +48,9 @@ multiples of :data:`BLIND_MULTIPLE`."""
 BLIND_MULTIPLE = 128
 """Tile edges of the GEMM kernels divide it or are twice it; at its multiples no alignment
 differs. Wave quantisation may, hence the mark ``scaled``."""
+
+WIDEST_GAP = 1.25
+"""Between dims further apart than this ratio a sweep says nothing of what lies between them."""
 
 NEAREST = 4
 """How many of the nearest curves of an axis are tried."""

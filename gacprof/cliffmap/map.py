@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, of_curve, of_sums
-from gacprof.cliffmap.judge import known_errors, settled_of_sum, too_noisy
+from gacprof.cliffmap.judge import comparable_sums, known_errors, too_noisy
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import (
@@ -267,7 +267,7 @@ class CliffMap(Framed):
             (curve.settled_among([size // use.shards for size in d]), curve.foretells)
             for curve, use in zip(curves, uses, strict=True)
         ]
-        settled = settled_of_sum(d, latency, each, tolerance)
+        settled = comparable_sums(d, each, max(use.shards for use in uses))
         names = " + ".join(dict.fromkeys(curve.identity for curve in curves))
         found = of_sums(d, latency, known_errors(error), tolerance, settled, names)
         return [one for one in found if first <= one.d <= last]

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gacprof.cliffmap.judge import quantiles
 from gacprof.cliffmap.schema import Check, Noise
 from gacprof.core.fit import (
     CONTENDED,
-    FLOOR_QUANTILE,
     Fit,
-    aa_floor,
+    Floats,
+    Ints,
     block_row,
     fit_blocks,
     gaps,
-    half_sample_differences,
     log_matrix,
+    lower_quartile,
+    two_way,
 )
 from gacprof.core.points import Block, Point
 
-Floats = NDArray[np.float64]
+FLOOR_QUANTILE = 0.95
 LEAST_CALLS = 4
 """In level blocks, for a curve's level to be known."""
 LEAST_PAIRS = 12
@@ -32,6 +34,8 @@ DRIFT_BOUND = 0.25
 CARRY_OVER_BOUND = 0.01
 DEVICES_BOUND = 0.01
 """Equal devices whose levels differ by less pass for equally fast."""
+LEVELS_BOUND = 0.5
+"""How far curves' levels may move by being called in turn: caches explain a third."""
 
 Column = tuple[Point, bool]
 """What a column of the blocks' table holds: a point, and whether it is the A/A replicate."""
@@ -41,7 +45,7 @@ Column = tuple[Point, bool]
 class CurveBlocks:
     """The blocks of one curve as a matrix of log times [blocks, slots], and their fit.
     ``disturbed`` is the share of its calls that were, ``contended`` whether most slots have
-    hardly any others."""
+    hardly any others; ``throttled`` says why the device ran below its clock, if it did in all."""
 
     blocks: Sequence[Block]
     slots: list[Column]
@@ -49,6 +53,7 @@ class CurveBlocks:
     disturbed: float
     contended: bool
     fit: Fit
+    throttled: str = ""
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -79,23 +84,18 @@ def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
     """
     differences: list[float] = []
     across: list[float] = []
-    standard: list[float] = []
     for curve in curves:
-        pairs, several = curve.pairs, len(curve.devices) > 1
-        if not pairs:
-            continue
-        units = units_of(curve.blocks)
-        found = half_sample_differences(curve.log_us, units, pairs, 1 if several else None).tolist()
+        several = len(curve.devices) > 1
+        found = half_sample_differences(
+            curve.log_us, units_of(curve.blocks), curve.pairs, 1 if several else None
+        ).tolist()
         differences += found
         across += found if several else []
-        for i, j in pairs:
-            spread = float(np.hypot(curve.fit.error[i], curve.fit.error[j]))
-            if 0 < spread < np.inf:
-                standard.append(abs(curve.fit.effect[i] - curve.fit.effect[j]) / spread)
     if not differences:
         return Noise(floor=None, reason="no hidden A/A replicate was measured often enough")
     floor = max(aa_floor(differences), aa_floor(across) if len(across) >= LEAST_PAIRS else 0.0)
-    off = aa_floor(standard) / 1.96 if len(standard) >= LEAST_PAIRS else 1.0
+    beyond = list(chain.from_iterable(map(_beyond_errors, curves)))
+    off = aa_floor(beyond) if len(beyond) >= LEAST_PAIRS else 1.0
     return Noise(
         floor=float(f"{np.expm1(floor):.4g}"),
         quantile=FLOOR_QUANTILE,
@@ -105,8 +105,62 @@ def noise_of(curves: Sequence[CurveBlocks]) -> Noise:
     )
 
 
-LEVELS_BOUND = 0.5
-"""How far curves' levels may move by being called in turn: caches explain a third."""
+def _beyond_errors(curve: CurveBlocks) -> list[float]:
+    """What each point and its replicate differ by, over what 95 % of differences stay within by
+    their errors (Student's t)."""
+    effect, error = curve.fit.effect, curve.fit.error
+    quantile = quantiles(0.025, curve.fit.degrees, len(error))
+    found = []
+    for i, j in curve.pairs:
+        spread = float(np.hypot(error[i], error[j]))
+        if 0 < spread < np.inf:
+            found.append(abs(effect[i] - effect[j]) / spread / max(quantile[i], quantile[j]))
+    return found
+
+
+def aa_floor(differences: Sequence[float] | Floats, weights: Floats | None = None) -> float:
+    """The :data:`FLOOR_QUANTILE` of absolute log differences, each counted with its weight.
+
+    Raises ``ValueError`` for none.
+    """
+    size = np.abs(np.asarray(differences, dtype=np.float64))
+    if not len(size):
+        raise ValueError("an A/A floor needs at least one pair")
+    order = np.argsort(size)
+    share = np.ones(len(size)) if weights is None else weights[order]
+    passed = np.cumsum(share) / share.sum()
+    return float(size[order][min(len(size) - 1, int(np.searchsorted(passed, FLOOR_QUANTILE)))])
+
+
+def half_sample_differences(
+    log_us: Floats,
+    process: Sequence[int] | Ints,
+    pairs: Sequence[tuple[int, int]],
+    size: int | None = None,
+) -> Floats:
+    """A/A differences across processes, as two independent sweeps of this length would differ.
+
+    ``pairs`` are columns (slot, replicate). The slot is taken from one half of the processes, the
+    replicate from the other, both ways round, and the difference scaled from the halves to sweeps
+    of ``size`` processes, by default as many as there are (a variance is inversely proportional to
+    their number). With one process the halves are of its blocks. Empty where no pair was called in
+    both halves.
+    """
+    processes = np.asarray(process)
+    numbers = np.unique(processes)
+    if len(numbers) < 2:
+        processes, numbers = np.arange(len(processes)) % 2, np.arange(2)
+    first = np.isin(processes, numbers[::2])
+    odd, even = len(numbers[::2]), len(numbers[1::2])
+    scale = np.sqrt(2 / (size or len(numbers)) / (1 / odd + 1 / even))
+    effect, block = two_way(log_us)
+    residual = log_us - effect - block[:, None]
+    halves = [effect + lower_quartile(residual[chosen]) for chosen in (first, ~first)]
+    # A half's slots may share an offset that the whole's blocks do not: only contrasts count.
+    with gaps():
+        halves = [half - np.nanmedian(half - effect) for half in halves]
+    found = [scale * (a[i] - b[j]) for i, j in pairs for a, b in (halves, halves[::-1])]
+    return np.array([d for d in found if not np.isnan(d)])
 
 
 def levels_of(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> list[Floats]:
@@ -257,11 +311,11 @@ def device_variance(curves: Sequence[CurveBlocks]) -> float:
     """The variance of a dim's log latency between equal devices, from the curves that several of
     them measured; 0 where none did."""
     found = [curve.fit.between for curve in curves if len(curve.devices) > 1]
-    return float(np.median(np.concatenate(found))) if found else 0.0
+    return float(np.median(found)) if found else 0.0
 
 
 def _devices(curves: Sequence[CurveBlocks]) -> Check | None:
-    """Which of several equal devices is slower or faster than its sisters, by link curves."""
+    """Which of several equal devices is slower or faster than the others, by link curves."""
     levels: dict[str, list[float]] = {}
     spreads: list[float] = []
     for curve in curves:

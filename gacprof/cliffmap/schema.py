@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gacprof.cliffmap.judge import Verdict, settled_dims
+from gacprof.cliffmap.judge import Verdict, comparable_dims
 from gacprof.core.formatting import Framed
 from gacprof.core.points import Point
 
@@ -219,9 +219,9 @@ def _check_latency(d: int, latency: float, low: float | None, high: float | None
 class Coverage(_Strict):
     """Which dims were asked for and which could not be measured, each with its reason.
 
-    What dims above ``settled`` and the ``unsettled`` ones, which lie before a gap, would be padded
-    to was not measured (:func:`gacprof.cliffmap.judge.settled_dims`): their penalty is a lower
-    bound, so they are never called safe.
+    What dims above ``settled`` and the ``unsettled`` ones would be padded to was not measured
+    (:func:`gacprof.cliffmap.judge.comparable_dims`):
+    their penalty is a lower bound, so they are never called safe.
     """
 
     first: Size
@@ -239,7 +239,8 @@ class Curve(_Strict, Framed):
     """One axis of one operator, everything else held fixed.
 
     ``floor`` is the relative difference of two neighbours up to which nothing is called a cliff:
-    what errors can feign at any of the curve's edges, or what was assumed where there are none.
+    what errors can feign at a usual edge (the median), or what was assumed where there are none.
+    ``throttled`` says why the device ran below its clock in all blocks that the curve is of.
     ``tolerance`` is the penalty up to which a dim is ``safe``; dims surely above it are
     ``misaligned``, all others undecided. ``mechanisms`` name what serves a dim (a tier);
     ``kernels`` are the kernels themselves, as the driver names them, in the order of launch.
@@ -251,6 +252,7 @@ class Curve(_Strict, Framed):
     dtype: str
     flags: dict[str, bool | int | str] = Field(default_factory=dict)
     timer: str
+    throttled: str = ""
     points: Points
     mechanisms: list[str] = Field(default_factory=list)
     kernels: list[list[str]] = Field(default_factory=list)
@@ -297,11 +299,9 @@ class Curve(_Strict, Framed):
     def settled_among(self, sizes: Sequence[int]) -> list[bool]:
         """Which of these sizes, ascending, are settled where only they are compared. One that was
         not measured is as the next one that was."""
-        latency = dict(zip(self.points.d, self.points.median_us, strict=True))
-        known = [d for d in sizes if d in latency]
-        us = [latency[d] for d in known]
-        settled = [*settled_dims(known, us, self.period, self.tolerance), False]
-        return [settled[bisect_left(known, d)] for d in sizes]
+        known = [d for d in sizes if self.points.place(d) is not None]
+        comparable = [*comparable_dims(known, self.period), False]
+        return [comparable[bisect_left(known, d)] for d in sizes]
 
     @property
     def foretells(self) -> bool:

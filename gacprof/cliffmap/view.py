@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import isfinite, lcm
 from typing import TYPE_CHECKING
 
-from gacprof.cliffmap.judge import TOLERANCE, judge, known_errors, settled_of_sum
+from gacprof.cliffmap.judge import TOLERANCE, comparable_sums, judge, known_errors
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import MapLookupError
 from gacprof.cliffmap.source import (
@@ -154,7 +154,7 @@ class MeasuredView:
         estimates = [self._time(products, size) for size in sizes]
         known = [(s, e) for s, e in zip(sizes, estimates, strict=True) if e.latency_us is not None]
         latencies = [e.latency_us for _, e in known if e.latency_us is not None]
-        settled = self._settled(products, [size for size, _ in known], latencies)
+        settled = self._settled(products, [size for size, _ in known])
         sure = [size == most or yes for (size, _), yes in zip(known, settled, strict=True)]
         errors = known_errors([e.error for _, e in known])
         judged = judge(latencies, errors, self.tolerance, sure)
@@ -230,15 +230,14 @@ class MeasuredView:
         instead = rules_instead(self.map.environment)
         return f"{told}; {instead}" if instead else told
 
-    def _settled(
-        self, products: Sequence[Product], sizes: Sequence[int], latency_us: Sequence[float]
-    ) -> list[bool]:
-        """Which sizes, of these times on all of the curves together, are settled; none where the
-        dim lies on no curve, since nothing larger was measured there."""
+    def _settled(self, products: Sequence[Product], sizes: Sequence[int]) -> list[bool]:
+        """Which sizes are comparable on all of the curves together; none where the dim lies on no
+        curve, since nothing larger was measured there."""
         found = [(p.settled_among(sizes), p.curve.foretells) for p in self._on_curves(products)]
         if not found:
             return [False] * len(sizes)
-        return settled_of_sum(sizes, latency_us, found, self.tolerance)
+        shards = max(p.side.shards for p in self._on_curves(products))
+        return comparable_sums(sizes, found, shards)
 
     def _on_curves(self, products: Sequence[Product]) -> list[_OnCurve]:
         """The curves that the dim is swept on. Empty where one of its products has none at one of

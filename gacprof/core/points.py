@@ -94,6 +94,13 @@ class Point:
         return f"{self.operator} {dims} {self.dtype} {flags}".strip()
 
 
+def curve_key(point: Point, axis: str) -> str:
+    """The key of the curve over ``axis`` that a point stands on."""
+    fixed = " ".join(f"{name}={size}" for name, size in point.dims if name != axis)
+    flags = " ".join(f"{name}={value}" for name, value in point.flags)
+    return f"{point.operator} {axis} {fixed} {point.dtype} {flags}".strip()
+
+
 @dataclass(frozen=True)
 class Call:
     """One timed call. A ``replicate`` is a hidden A/A replicate of the point, at another address.

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gacprof.core.formatting import slug
-from gacprof.core.points import Block, Environment, PointNote
+from gacprof.core.points import Block, Environment, PointNote, curve_key
 from gacprof.devices.environment import STEERING
 from gacprof.fleet.cluster import Place
 from gacprof.fleet.worker import Hello, Step
 from gacprof.sweeping.engine import Outcome
 from gacprof.sweeping.run import CONDITIONS
 from gacprof.sweeping.store import RunFolder, read_blocks
-from gacprof.sweeping.suite import CurvePlan, curve_key
+from gacprof.sweeping.suite import CurvePlan
 
 ALIKE = (*CONDITIONS, "native_bfloat16", "sm_count", "l2_bytes", *STEERING)
 """Facts that equal devices share, beside name, architecture and every version of the stack."""

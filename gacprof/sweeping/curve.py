@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from gacprof.cliffmap.judge import LOOKS, judge
+from gacprof.cliffmap.curves import judge_curve, pooled
+from gacprof.cliffmap.judge import LOOKS
 from gacprof.core.fit import BlockRow, Fit, block_row, fit_blocks, log_matrix
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
@@ -36,7 +37,6 @@ SMALLEST_CLIFF = 0.03
 """What refinement takes for a change of latency."""
 GIVE_UP = 3
 """Failures of a slot after which it is no longer called."""
-RESAMPLES_AT_LOOKS = 40
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class CurveState:
         return False
 
     def _seen(self) -> dict[int, Seen]:
-        found = self.fit(RESAMPLES_AT_LOOKS)
+        found = self.fit()
         return {
             slot.point.dim[self.plan.axis]: self._seen_at(place, found)
             for place, slot in enumerate(self.slots)
@@ -191,9 +191,9 @@ class CurveState:
         kernels = self.kernels.get(self.slots[place].point, ())
         return Seen(float(middle), float(middle / wide), float(middle * wide), kernels)
 
-    def fit(self, resamples: int) -> Fit:
+    def fit(self) -> Fit:
         processes, rows = zip(*self._rows, strict=True)
-        return fit_blocks(log_matrix(rows, len(self.slots)), processes, resamples=resamples)
+        return fit_blocks(log_matrix(rows, len(self.slots)), processes)
 
     def catch_up(self) -> None:
         """After a replay: the rounds of refinement that are past, and the looks, made as one."""
@@ -259,15 +259,15 @@ class CurveState:
         if len(own) < 2:  # nothing to compare it with
             self.decision = Decision(0.0, 0.0)
             return
-        found = self.fit(RESAMPLES_AT_LOOKS)
-        known = found.error[own][np.isfinite(found.error[own])]
+        fit = self.fit()
+        known = fit.error[np.isfinite(fit.error)]
         if len(known):
             self.noise = float(np.median(known)) * max(1, self.blocks) ** 0.5
-        own.sort(key=lambda i: self.slots[i].point.dim[self.plan.axis])
-        judged = judge(found.latency_us[own], found.error[own], self._timing.tolerance)
+        measured = pooled([slot.point.dim[self.plan.axis] for slot in self.slots], fit)
+        found = judge_curve(measured, self._timing.tolerance)
         self.decision = Decision(
-            sum(v == "undecided" for v in judged.verdict) / len(own),
-            float(np.nanmedian(judged.high - judged.low)) / 2,
+            found.undecided / len(measured),
+            float(np.nanmedian(found.judged.high - found.judged.low)) / 2,
         )
 
 

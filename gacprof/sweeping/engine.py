@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from gacprof.core import Progress
 from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
-from gacprof.core.points import LEVEL, Block, Call, Point, PointNote
+from gacprof.core.points import LEVEL, Block, Call, Point, PointNote, curve_key
 from gacprof.devices.device import BlockTimes, Device
 from gacprof.devices.worker import WorkerLostError
 from gacprof.sweeping.curve import (
@@ -24,7 +24,7 @@ from gacprof.sweeping.curve import (
     calls_of,
     shares,
 )
-from gacprof.sweeping.suite import CurvePlan, Schedule, curve_key
+from gacprof.sweeping.suite import CurvePlan, Schedule
 
 LEVEL_SHARE = 0.05
 """Of the time, for level blocks: they tell one number a curve."""

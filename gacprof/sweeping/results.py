@@ -12,10 +12,19 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
 from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.core.errors import MapError, MeasurementError, SuiteError, first_line
-from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample
+from gacprof.core.points import (
+    LEVEL,
+    Block,
+    Call,
+    Environment,
+    Point,
+    PointNote,
+    Sample,
+    curve_key,
+)
 from gacprof.devices.datasheet import rates
 from gacprof.sweeping.store import PARQUET, read_blocks, read_header, read_notes
-from gacprof.sweeping.suite import Suite, curve_key, parse_suite
+from gacprof.sweeping.suite import Suite, parse_suite
 
 if TYPE_CHECKING:
     import pandas as pd

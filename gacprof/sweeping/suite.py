@@ -44,7 +44,7 @@ from gacprof import operators
 from gacprof.core.dtypes import dtype_named
 from gacprof.core.errors import SuiteError, why_unreadable
 from gacprof.core.files import read_text
-from gacprof.core.points import MAX_DIM, Flag, Point
+from gacprof.core.points import MAX_DIM, Flag, Point, curve_key
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
 MAX_POINTS = 1_000_000
@@ -120,13 +120,6 @@ class CurvePlan:
     def key(self) -> str:
         """Its identity: ``linear N K=1024 M=256 bfloat16 bias=False``."""
         return curve_key(next(iter(self.points.values())), self.axis)
-
-
-def curve_key(point: Point, axis: str) -> str:
-    """The key of the curve over ``axis`` that a point stands on."""
-    fixed = " ".join(f"{name}={size}" for name, size in point.dims if name != axis)
-    flags = " ".join(f"{name}={value}" for name, value in point.flags)
-    return f"{point.operator} {axis} {fixed} {point.dtype} {flags}".strip()
 
 
 class Sweep(_Strict):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gacprof.cliffmap.detect import penalty
-from gacprof.cliffmap.judge import LEVEL, judge, settled_dims, settled_of_sum, verdict_of
+from gacprof.cliffmap.judge import LEVEL, comparable_dims, comparable_sums, judge, verdict_of
 from gacprof.cliffmap.schema import Period, ResidueClass
 
 latencies = st.lists(st.floats(1.0, 1e5), min_size=1, max_size=40)
@@ -52,76 +52,99 @@ def test_more_noise_never_makes_a_dim_safe_or_misaligned(latency, data):
 
 @given(latencies, st.data())
 @settings(max_examples=60)
-def test_nothing_unsettled_is_safe(latency, data):
-    settled = data.draw(st.lists(st.booleans(), min_size=len(latency), max_size=len(latency)))
-    verdict = judge(latency, settled=settled).verdict
-    assert all(v != "safe" for v, yes in zip(verdict, settled, strict=True) if not yes)
+def test_what_is_not_comparable_is_never_safe(latency, data):
+    comparable = data.draw(st.lists(st.booleans(), min_size=len(latency), max_size=len(latency)))
+    verdict = judge(latency, comparable=comparable).verdict
+    assert all(v != "safe" for v, yes in zip(verdict, comparable, strict=True) if not yes)
 
 
-def stairs(d: int) -> float:
-    """µs of a device that works in whole tiles of 16."""
-    return 50.0 + 5.0 * -(-d // 16)
-
-
-@pytest.mark.parametrize(("last", "settled"), [(159, 159), (160, 160), (162, 160), (176, 176)])
-def test_a_curve_that_ends_within_a_step_settles_what_lies_below_the_step(last, settled):
-    dims = list(range(100, last + 1))
-    yes = settled_dims(dims, [stairs(d) for d in dims], None)
-    assert [d for d, good in zip(dims, yes, strict=True) if good] == list(range(100, settled + 1))
+def test_dims_are_comparable_up_to_the_last_multiple_of_32():
+    dims = list(range(100, 177))
+    assert [d for d, yes in zip(dims, comparable_dims(dims), strict=True) if yes] == [
+        *range(100, 161)
+    ]
 
 
 def test_a_dim_before_a_gap_has_nothing_to_be_padded_to():
     """252 costs as much as 256 would, or a fifth more: nobody measured it."""
-    dims = [*range(224, 253), 384, 392, 400]
-    slow = [1.2 if d % 8 else 1.0 for d in dims]
-    latency = [d * factor for d, factor in zip(dims, slow, strict=True)]
-    yes = dict(zip(dims, settled_dims(dims, latency, None), strict=True))
-    assert [d for d, good in yes.items() if not good] == [249, 250, 251, 252]
+    dims = [*range(224, 253), 384, 392, 400, 416]
+    comparable = dict(zip(dims, comparable_dims(dims), strict=True))
+    assert [d for d, yes in comparable.items() if not yes] == list(range(225, 253))
+    beside = [*range(160, 193), 200]
+    assert not comparable_dims(beside)[-1]
+
+
+def test_where_a_period_is_known_the_next_dim_of_its_best_class_was_measured():
     period = Period(
-        modulus=8,
+        modulus=64,
         classes=[ResidueClass(remainders=[0], ratio=1.0),
-                 ResidueClass(remainders=[1, 2, 3, 4, 5, 6, 7], ratio=1.2)],
+                 ResidueClass(remainders=list(range(1, 64)), ratio=1.2)],
         explained=1.0,
     )  # fmt: skip
-    assert settled_dims(dims, latency, period) == list(yes.values())
+    dims = list(range(100, 161))
+    assert comparable_dims(dims) == [True] * 61
+    assert comparable_dims(dims, period) == [d <= 128 for d in dims]
 
 
-def test_dims_that_are_all_slow_alike_settle_nothing():
-    """On a device that wants multiples of 32, where 160 was not measured: 192 would be faster."""
-    dims = [96, 128, 148, 152, 161, 168, 171, 176]
-    latency = [(100 + d / 10) * (1.4 if d % 32 else 1.0) for d in dims]
-    assert settled_dims(dims, latency, None) == [True, True] + [False] * 6
-
-
-def test_a_dim_by_itself_is_never_settled():
+def test_a_dim_by_itself_is_compared_with_none():
     """On a device that wants multiples of 8, 100 costs 40 % more than 104 would."""
-    assert settled_dims([64, 100, 800], [2.3, 3.4, 20.0], None) == [False, False, False]
-    assert settled_dims([128, 256, 512], [100.0, 200.0, 400.0], None) == [False, False, False]
+    assert comparable_dims([64, 100, 800]) == [False, False, False]
+    assert comparable_dims([128, 256, 512]) == [False, False, False]
 
 
-def test_a_small_noisy_share_leaves_no_dim_of_a_sum_open():
-    """A rank on an AMD EPYC in float32, as measured: a decode whose noise hides what follows from
-    110 on is a tenth of a prefill that settles every dim."""
-    dims = [105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 120, 124, 128, 136, 144]
-    prefill = [
-        507, 514, 517, 525, 525, 516, 532, 539, 539, 545, 550, 549, 579, 582, 611, 641, 681,
-    ]  # fmt: skip
-    decode = [
-        42.2, 44.9, 48.8, 48.7, 44.1, 46.9, 51.2, 50.8, 47.6, 50.9, 49.1, 53.9, 52.1, 59.1,
-        67.8, 71.3, 76.3,
-    ]  # fmt: skip
-    alone = [settled_dims(dims, us, None) for us in (prefill, decode)]
-    together = [a + b for a, b in zip(prefill, decode, strict=True)]
-    assert all(alone[0]) and not any(alone[1][5:])
-    assert all(settled_of_sum(dims, together, [(alone[0], True), (alone[1], False)])[:-3])
-    # What is known of a curve by its period or by rules is not overruled, nor is a single curve.
-    known = settled_of_sum(dims, together, [(alone[0], True), (alone[1], True)])
-    assert known == alone[1] == settled_of_sum(dims, decode, [(alone[1], False)])
+@given(st.sets(st.integers(1, 400), min_size=1), st.sampled_from([8, 16, 32]))
+def test_whatever_was_measured_no_aligned_size_that_is_faster_is_overlooked(dims, step):
+    """A device that wants multiples of ``step``: what is called safe without noise is no slower
+    than any larger size would be, measured or not, beyond the tolerance."""
+    dims = sorted(dims)
+
+    def latency(d: int) -> float:
+        return (1000 + d) * (1.0 if d % step == 0 else 1.3)
+
+    verdict = judge([latency(d) for d in dims], comparable=comparable_dims(dims)).verdict
+    for d, v in zip(dims, verdict, strict=True):
+        if v == "safe" and d >= 2 * step:
+            assert latency(d) <= 1.02 * min(latency(larger) for larger in range(d, d + 65))
+
+
+def test_curves_that_know_no_period_leave_it_to_the_sizes_that_all_share():
+    dims = list(range(100, 130))
+    shared = comparable_dims(dims)
+    assert comparable_sums(dims, [([False] * 30, False), ([True] * 30, False)]) == shared
+    own = [d < 110 for d in dims]
+    assert comparable_sums(dims, [(own, True), ([True] * 30, False)]) == own
+
+
+@pytest.mark.parametrize("degrees", [3.0, 6.0, 12.0])
+def test_bounds_from_few_blocks_hold_the_truth_as_often_as_they_say(degrees):
+    """Errors that are estimated themselves, from a few values: the normal's quantile would fail
+    several times as often."""
+    draw = np.random.default_rng(2)
+    below = above = normal = 0.0
+    times, true = 300, np.full(30, 100.0)
+    for _ in range(times):
+        error = 0.01 * np.sqrt(draw.chisquare(degrees, 30) / degrees)
+        latency = true * np.exp(draw.normal(0, 0.01, 30))
+        judged = judge(latency, error, degrees=[degrees] * 30)
+        below += np.mean(judged.low > 1e-9)
+        above += np.mean(judged.high < -1e-9)
+        normal += np.mean(judge(latency, error).low > 1e-9)
+    assert below / times <= 1.3 * LEVEL and above / times <= 1.3 * LEVEL
+    assert degrees > 6 or normal / times > 1.3 * LEVEL
 
 
 def test_a_dim_of_unknown_error_is_undecided():
-    assert judge([100.0, 100.0], [0.001, float("inf")]).verdict == ("undecided", "undecided")
+    assert judge([100.0, 100.0], [0.001, float("inf")]).verdict == ("safe", "undecided")
     assert judge([100.0], [float("inf")]).verdict == ("undecided",)
+
+
+def test_one_thin_dim_does_not_hide_the_others():
+    """Its neighbours are judged as if it had not been measured."""
+    known, thin = [0.001, 0.001, 0.001], [0.001, float("inf"), 0.001, 0.001]
+    assert judge([133.0, 133.0, 100.0], known).verdict == ("misaligned", "misaligned", "safe")
+    assert judge([133.0, 90.0, 133.0, 100.0], thin).verdict == (
+        "misaligned", "undecided", "misaligned", "safe",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("plateau", [True, False], ids=["plateau", "staircase"])

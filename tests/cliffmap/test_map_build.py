@@ -141,13 +141,13 @@ def test_a_contended_curve_is_undecided_however_flat_it_looks():
     assert not check.passed
 
 
-def test_dims_that_share_no_block_are_compared_by_the_machines_level_alone():
+def test_dims_that_share_no_block_are_not_compared():
     """As of two sweeps of one curve: between them the machine may have slowed."""
     dims = [8, 16, 24, 32]
     first = over_k(dims[:2], lambda d: 10.0, count=8, level=0.1)
     second = over_k(dims[2:], lambda d: 10.0, count=8, level=0.1, seed=1)
     apart = only_curve(numbered(first, second))
-    assert apart.undecided == [8, 16, 24] and apart.cliffs == []  # 32 is compared with none
+    assert apart.undecided == [24, 32] and apart.cliffs == []
     tied = numbered(first, second, over_k([16, 24], lambda d: 10.0, count=8, level=0.1))
     assert only_curve(tied).safe == dims
 
@@ -272,7 +272,7 @@ def test_the_map_keeps_device_stack_and_suite():
 
 
 @given(
-    modulus=st.sampled_from([4, 8, 12, 16]),
+    modulus=st.sampled_from([4, 8, 16]),
     slow=st.floats(1.2, 2.5),
     cliff=st.integers(90, 160),
     jump=st.floats(1.25, 2.0),
@@ -285,7 +285,7 @@ def test_a_planted_device_is_recovered(modulus, slow, cliff, jump, seed):
     def latency(d):
         return 20 * (1.0 if d % modulus == 0 else slow) * (jump if d >= cliff else 1.0)
 
-    dims = range(64, 192)
+    dims = range(64, 193)
     curve = only_curve(
         over_k(dims, latency, count=16, spread=0.004, level=0.1, seed=seed, replicates=dims[::4])
     )
@@ -302,7 +302,10 @@ def test_a_planted_device_is_recovered(modulus, slow, cliff, jump, seed):
 def test_a_full_map_stays_small_and_comes_back_the_same(tmp_path):
     axes = {axis: linear(axis, range(1, 1500)) for axis in "MNK"}
     many = numbered(
-        *(planted(points, axis, lambda d: 10.0 + d % 8, count=4) for axis, points in axes.items())
+        *(
+            planted(points, axis, lambda d: 10.0 + (d % 8 > 0), count=4)
+            for axis, points in axes.items()
+        )
     )
     named = notes(chain.from_iterable(axes.values()), lambda point: NATIVE)
     built = map_of(many, name="large", point_notes=named)

@@ -70,7 +70,7 @@ def test_a_candidate_prints_as_json(a100):
 def pair(latency_k, latency_n, name="planted"):
     """A rank: K of the second product and N of the first, at a layer of 1024 × 2048."""
 
-    dims = range(96, 145)
+    dims = range(96, 161)
     second = planted(linear("K", dims, M=8, N=2048), "K", latency_k)
     first = planted(linear("N", dims, M=8, K=1024), "N", latency_n)
     return build_map(numbered(second, first), DEVICE, name=name)
@@ -115,7 +115,7 @@ def test_an_intersection_is_safe_on_every_map():
     a = pair(lambda d: 10.0 if d % 8 == 0 else 12.0, lambda d: 1.0, "a")
     b = pair(lambda d: 10.0 if d % 12 == 0 else 13.0, lambda d: 1.0, "b")
     both = intersect([a, b], "linear", "K")
-    assert both.safe == [96, 120, 144]
+    assert both.safe == [96, 120, 144, 160]
     assert [d.d for d in both.near(107)] == [96, 120, 144]
     worst = {d.d: d for d in both.dims}[104]
     assert worst.penalties == {"a": 0.0, "b": pytest.approx(0.3)}
@@ -124,11 +124,11 @@ def test_an_intersection_is_safe_on_every_map():
 
 
 def test_where_nothing_is_safe_on_all_the_least_worst_case_is_offered():
-    a = pair(lambda d: 10.0 if d in (96, 144) else 12.0, lambda d: 1.0, "a")
-    b = pair(lambda d: 10.0 if d == 144 else 15.0 if d > 100 else 14.0, lambda d: 1.0, "b")
+    a = pair(lambda d: 10.0 if d in (96, 160) else 12.0, lambda d: 1.0, "a")
+    b = pair(lambda d: 10.0 if d == 160 else 15.0 if d > 100 else 14.0, lambda d: 1.0, "b")
     both = intersect([a, b], "linear", "K")
-    assert both.safe == [144]
-    assert [(d.d, d.safe) for d in both.near(107)] == [(100, False), (144, True)]
+    assert both.safe == [160]
+    assert [(d.d, d.safe) for d in both.near(107)] == [(100, False), (160, True)]
 
 
 def test_intersections_that_make_no_sense_are_refused(a100):
@@ -178,7 +178,7 @@ def near_107(cliff_map, **limits):
 
 def test_what_is_undecided_on_one_map_is_not_safe_on_both():
     sure = pair(lambda d: 10.0, lambda d: 1.0, "sure")
-    dims = range(96, 145)
+    dims = range(96, 161)
     few = planted(linear("K", dims, M=8, N=2048), "K", lambda d: 10.0, count=4, spread=0.05)
     both = intersect([sure, build_map(few, DEVICE, name="unsure")], "linear", "K")
     assert both.dims[0].verdict == "undecided" and 96 not in both.safe
@@ -186,7 +186,7 @@ def test_what_is_undecided_on_one_map_is_not_safe_on_both():
 
 def test_a_sum_of_uses_is_as_unsure_as_its_parts():
     """The error of a sum: of the part where the time goes, and none where both are sure."""
-    dims = range(96, 145)
+    dims = range(96, 161)
 
     def made(spread):
         second = planted(linear("K", dims, M=8, N=2048), "K", lambda d: 10.0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gacprof.cliffmap.curves import Axis, Measured, make_curve
+from gacprof.cliffmap.curves import Axis, make_curve, pooled
 from gacprof.cliffmap.schema import Curve
 from gacprof.core.fit import fit_blocks, two_way
 
@@ -82,11 +82,5 @@ def planted(log_us: np.ndarray, at: int, step: float) -> np.ndarray:
 def judged(log_us: np.ndarray, processes: int = 3) -> Curve:
     """The curve of a map, as from so many processes in turn."""
     process = np.arange(len(log_us)) * processes // len(log_us)
-    fit = fit_blocks(log_us, process, resamples=100)
-    return make_curve(
-        AXIS,
-        [
-            Measured(FIRST + i, us, error)
-            for i, (us, error) in enumerate(zip(fit.latency_us, fit.error, strict=True))
-        ],
-    )
+    fit = fit_blocks(log_us, process)
+    return make_curve(AXIS, pooled(range(FIRST, FIRST + DIMS), fit))
