@@ -2,13 +2,12 @@
 
 Vector loads, tensor-core fragments and tiles ask for multiples of powers of two, up to the largest
 tile edge of cuBLAS and FlashAttention-2 (256). So the question is which of the groups
-gcd(d, 256) = 1, 2, 4 … 256 fare alike, and the answer an analysis of variance of log latency with
-the groups as treatment and stretches of the axis as blocks: within a stretch of
-:data:`STRETCH` steps latency follows a power of the dim (analysis of covariance). Cliffs are
-outliers of it. The groups are split in two where that explains most, and each half likewise, as
-long as a split is significant (:data:`LEVEL`) and explains :data:`LEAST_EXPLAINED` of what happens
-within stretches. A staircase whose steps are no powers of two, such as tiles of 24 or 96, has no
-period here, and its dims are judged one by one as all others are.
+gcd(d, 256) = 1, 2, 4 … 256 fare alike, and the answer an analysis of variance with the groups as
+treatment. What latency does along the axis is taken out by differences: of each dim to the next,
+with growth as covariate. Cliffs are outliers of these. The groups are split in two where that
+explains most, and each half likewise, as long as a split is significant (:data:`LEVEL`), explains
+:data:`LEAST_EXPLAINED`, and makes aligned dims faster than the ones below them. A staircase, of
+whatever steps, has no period, and its dims are judged one by one as all others are.
 
 Reference: Fisher, *The Design of Experiments* (1935), blocks and covariates.
 """
@@ -34,21 +33,23 @@ LARGEST = 256
 LEVEL = 5e-3
 """The chance that noise alone makes a period of a curve (Bonferroni over the places to split)."""
 LEAST_EXPLAINED = 0.3
-"""Of the variance within stretches, by each split. Those of the published curves explain 0.44 to
-0.99; the sawtooth of a staircase of whole tiles 0.2, noise of a hundred dims 0.05."""
+"""Of the variance of steps, by each split. Those of the published curves explain 0.79 to 0.99, of
+the recorded noise of a hundred dims 0.05."""
 LEAST_DROP = 0.25
 """Of the effect, what shows between an aligned dim and the one below it. In a staircase of whole
 tiles nothing does, beside the published attention's 0.47 and more."""
-STRETCH = 64
-"""In steps of the sweep: four periods of the commonest modulus, 16, and little growth."""
-DENSE = 0.7
-"""The share of a stretch that was measured, else it does not count. Of the few dims that
-``sweep --for`` measures around a size most are chosen for the powers of two that divide them."""
+STRETCH, DENSE = 64, 0.7
+"""Of so many steps of the sweep such a share was measured, else they do not count. Of the few dims
+that ``sweep --for`` measures around a size most are chosen for the powers of two that divide
+them."""
 FEWEST = 3
 """Dims on either side of a split: of fewer nothing is known of what they differ by."""
 OUTLIER, MOST_OUTLIERS = 4.0, 0.1
 """Deviations of so many standard deviations (by the median absolute one) are cliffs: of normal
-noise 1 in 16,000 is as large. More than a tenth of the dims are none: they are a class."""
+noise 1 in 16,000 is as large. More than a tenth of the steps are none: they are a class."""
+SHARED = 2.0
+"""Neighbouring steps share a dim, and with it its noise: an effect's variance is up to twice what
+independent steps would give (twice where aligned dims are every other one)."""
 
 
 def find_period(d: Sequence[int], latency: Sequence[float], floor: float = 0.0) -> Period | None:
@@ -58,53 +59,68 @@ def find_period(d: Sequence[int], latency: Sequence[float], floor: float = 0.0) 
         return None
     axis = _Axis.of(d, latency)
     split = axis.splits(log1p(floor))
-    fit = axis.classes(split)
+    fit = axis.fitted(split) if len(split) > 1 else None
     if fit is None:
         return None
-    effects = fit.effects
     modulus = split[-1][0]
     members = [{size % modulus for size in d if gcd(size, LARGEST) in own} for own in split]
-    classes = [
-        ResidueClass(remainders=sorted(remainders), ratio=round(exp(effect - min(effects)), 4))
-        for effect, remainders in sorted(zip(effects, members, strict=True), key=itemgetter(0))
-    ]
-    return Period(modulus=modulus, classes=classes, explained=round(fit.explained, 4))
+    ordered = sorted(zip(fit.effects, members, strict=True), key=itemgetter(0))
+    return Period(
+        modulus=modulus,
+        classes=[
+            ResidueClass(remainders=sorted(own), ratio=round(exp(effect - ordered[0][0]), 4))
+            for effect, own in ordered
+        ],
+        explained=round(fit.explained, 4),
+    )
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Effects of the classes (log, 0 for the first), the chance ``p`` that they are noise, and the
+    share of the variance of steps that they explain."""
+
+    effects: list[float]
+    p: float
+    explained: float
+    residual: Array
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Dims in stretches that were measured densely, each with its group and log latency."""
+    """Dims that were measured densely, each with its group and log latency."""
 
     d: Array
     y: Array
     group: Ints
-    stretch: Ints
 
     @classmethod
     def of(cls, d: Sequence[int], latency: Sequence[float]) -> _Axis:
-        step = finest_step(d)
-        place = (np.asarray(d) - d[0]) // step
+        place = (np.asarray(d) - d[0]) // finest_step(d)
         stretch = place // STRETCH
+        _, here, count = np.unique(stretch, return_inverse=True, return_counts=True)
         steps = np.minimum(STRETCH, place[-1] + 1 - stretch * STRETCH)
-        dense = np.bincount(stretch)[stretch] >= DENSE * steps
+        dense = count[here] >= DENSE * steps
         group = np.array([gcd(size, LARGEST) for size in d])
-        return cls(*(each[dense] for each in (np.asarray(d), np.log(latency), group, stretch)))
+        return cls(np.asarray(d)[dense], np.log(latency)[dense], group[dense])
 
     def part(self, kept: NDArray[np.bool_]) -> _Axis:
-        return _Axis(self.d[kept], self.y[kept], self.group[kept], self.stretch[kept])
+        return _Axis(self.d[kept], self.y[kept], self.group[kept])
 
     def splits(self, floor: float) -> list[list[int]]:
         """The groups, ascending, in classes that fare differently: halved where that explains most,
         and each half likewise, as long as it explains enough."""
         levels = np.unique(self.group).tolist()
-        places = levels[1:]
-        whole = {at: fit for at in places if (fit := self._two_classes(at, trimmed=False))}
-        at = max(whole, key=lambda each: whole[each].explained, default=0)
-        fit = self._two_classes(at) if at else None
+        tried = [
+            (fit, at)
+            for at in levels[1:]
+            if (fit := self.fitted([[g for g in levels if g < at], [g for g in levels if g >= at]]))
+        ]
+        fit, at = max(tried, key=lambda each: each[0].explained, default=(None, 0))
         if (
             fit is None
             or fit.explained < LEAST_EXPLAINED
-            or fit.p > LEVEL / len(places)
+            or fit.p > LEVEL / len(tried)
             or abs(fit.effects[1]) <= floor
             or self._is_staircase(upper := self.group >= at, fit.effects[1])
         ):
@@ -117,63 +133,41 @@ class _Axis:
         place = np.flatnonzero(upper[1:] & ~upper[:-1]) + 1
         return float(np.median(self.y[place] - self.y[place - 1])) / effect < LEAST_DROP
 
-    def _two_classes(self, at: int, trimmed: bool = True) -> _Fit | None:
-        """Of the groups below ``at`` and from there on."""
-        upper = self.group >= at
-        if min(upper.sum(), (~upper).sum()) < FEWEST:
+    def fitted(self, classes: list[list[int]]) -> _Fit | None:
+        """An analysis of covariance of the steps from each dim to the next: the classes' effects,
+        and growth with the log of the dim. Fitted a second time without the outliers of the first.
+        None for a class of too few dims."""
+        which = np.array([next(i for i, c in enumerate(classes) if g in c) for g in self.group])
+        if len(which) < 2 or np.bincount(which, minlength=len(classes)).min() < FEWEST:
             return None
-        return self._fitted(upper.astype(int), 2) if trimmed else _analysis(self, upper * 1, 2)
-
-    def classes(self, split: list[list[int]]) -> _Fit | None:
-        """The fit of all these classes together."""
-        which = np.array([next(i for i, c in enumerate(split) if g in c) for g in self.group])
-        return self._fitted(which, len(split)) if len(split) > 1 else None
-
-    def _fitted(self, which: Ints, classes: int) -> _Fit | None:
-        """Fitted twice: the second time without the outliers of the first. None where stretches and
-        classes cannot be told apart."""
-        kept, fit = np.ones(len(self.y), bool), None
-        for _ in range(2):
-            fit = _analysis(self.part(kept), which[kept], classes)
-            if fit is None:
-                return None
-            deviation = np.abs(fit.residual)
-            good = deviation <= max(OUTLIER * 1.4826 * float(np.median(deviation)), 1e-9)
-            if good.all() or np.mean(~good) > MOST_OUTLIERS:
-                break
-            kept[np.flatnonzero(kept)[~good]] = False
-        return fit
+        gap = np.diff(self.d)
+        beside = gap <= 2 * finest_step(self.d.tolist())
+        change = (np.diff((which == c) * 1.0)[beside] for c in range(1, len(classes)))
+        growth = np.diff(np.log(self.d))[beside]
+        design, step = np.column_stack([growth, *change]), np.diff(self.y)[beside]
+        fit = _regression(design, step)
+        if fit is None:
+            return None
+        deviation = np.abs(fit.residual)
+        good = deviation <= max(OUTLIER * 1.4826 * float(np.median(deviation)), 1e-9)
+        if good.all() or np.mean(~good) > MOST_OUTLIERS:
+            return fit
+        return _regression(design[good], step[good])
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """Effects of the classes (log, 0 for the first), the chance ``p`` that they are noise, and the
-    share of the variance within stretches that they explain."""
-
-    effects: list[float]
-    p: float
-    explained: float
-    residual: Array
-
-
-def _analysis(axis: _Axis, which: Ints, classes: int) -> _Fit | None:
-    """An analysis of covariance: stretches as blocks, the log of the dim as covariate."""
-    blocks = (axis.stretch[:, None] == np.unique(axis.stretch)) * 1.0
-    plain = np.column_stack([blocks, np.log(axis.d / axis.d[0])])
-    design = np.column_stack([plain, *((which == place) * 1.0 for place in range(1, classes))])
-    degrees = len(axis.y) - design.shape[1]
+def _regression(design: Array, step: Array) -> _Fit | None:
+    """The first column is what the classes are tested beside. None where they are confounded."""
+    classes, degrees = design.shape[1] - 1, len(step) - design.shape[1]
     if degrees < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
         return None
-    full, before = (np.linalg.lstsq(x, axis.y, rcond=None)[0] for x in (design, plain))
-    residual = axis.y - design @ full
-    whole = float(np.sum((axis.y - plain @ before) ** 2))
-    left = max(
-        float(residual @ residual), 1e-18 * len(axis.y)
-    )  # a device may repeat itself exactly
-    ratio = (whole - left) / (classes - 1) / (left / degrees)
+    full, plain = (np.linalg.lstsq(x, step, rcond=None)[0] for x in (design, design[:, :1]))
+    residual = step - design @ full
+    whole = float(np.sum((step - design[:, :1] @ plain) ** 2))
+    left = max(float(residual @ residual), 1e-18 * len(step))  # some repeat themselves exactly
+    ratio = max(0.0, whole - left) / classes / (left / degrees) / SHARED
     return _Fit(
-        [0.0, *full[plain.shape[1] :].tolist()],
-        float(fdtrc(classes - 1, degrees, max(0.0, ratio))),
-        1 - left / whole if whole > left else 0.0,
+        [0.0, *full[1:].tolist()],
+        float(fdtrc(classes, degrees, ratio)),
+        max(0.0, 1 - left / whole) if whole > 0 else 0.0,
         residual,
     )
