@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gacprof.checkpoint.inventory import BESIDE, Dim, Inventory
+from gacprof.cliffmap.judge import ALIGNMENT
 from gacprof.diagnosing.predict import Predictor
 
 MOST = max(BESIDE)
@@ -104,14 +105,14 @@ def beside(
     """The predictor with the companions of the ``judged`` at ``sizes``.
 
     Ones on the same axis that have no size there are at the next multiple of the period that the
-    map found for them, or of 64: beside odd ones only odd sizes would look safe, and all together
+    map found for them, or of 32: beside odd ones only odd sizes would look safe, and all together
     none. Where the map does not hold the products beside these sizes, companions on that axis take
     the next multiples of 64 or 8 that it holds.
     """
     sizes, inventory = sizes or Sizes(), predictor.inventory
     others = companions(inventory, members, judged, crossing=False)
     periods = {other.name: predictor.period(other) for other in others}
-    along = {name: _next(inventory, name, p if p > 1 else MOST) for name, p in periods.items()}
+    along = {name: _next(inventory, name, p if p > 1 else ALIGNMENT) for name, p in periods.items()}
     along |= {name: size for name, size in sizes.along.items() if name in along}
     across = changed_across(inventory, members, judged, sizes.across)
     for crossing in [across, *_rounded(inventory, across), {}] if across else [{}]:
