@@ -75,7 +75,7 @@ def frontier_of(
 
 def cliff_floor(error: Sequence[float] | None, degrees: Sequence[float] | None = None) -> float:
     """The jump that noise can feign at a usual edge of a curve (the median): of jumps twice as
-    large 95 % are found (benchmarks/planted.py). :data:`ASSUMED_FLOOR` where no errors are known."""
+    large 95 % are found. :data:`ASSUMED_FLOOR` where no errors are known."""
     floors = [edge.floor for edge in _edges_of(error or (), degrees, len(error or ()) - 1)]
     known = [floor for floor in floors if isfinite(floor)]
     return expm1(median(known)) if known else ASSUMED_FLOOR

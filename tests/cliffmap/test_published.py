@@ -35,15 +35,12 @@ def test_the_attention_frontier_is_exactly_the_flash_attention_templates(a100):
     assert a100.curve("attention", "head_dim").frontier == [64, 96, 128, 160, 192, 256]
 
 
-def test_the_template_edges_are_cliffs_in_the_classes_that_are_padded(a100):
-    """Multiples of 32 are a template each; other multiples of 8 are slower, and the rest again."""
+def test_the_template_edges_are_cliffs_in_both_residue_classes(a100):
     curve = a100.curve("attention", "head_dim")
-    assert curve.period.modulus == 32
-    first, second, third = (c.remainders for c in curve.period.classes)
-    assert (first, second, len(third)) == ([0], [8, 16, 24], 28)
-    up = {edge[:2] for edge in jumps(curve, second) if edge[2] == "up"}
-    assert up == {(120, 136), (152, 168), (184, 200)}  # 88 to 104 grows by less than the dim
-    up = {edge[:2] for edge in jumps(curve, third) if edge[2] == "up"}
+    assert curve.period.modulus == 8
+    up = {edge[:2] for edge in jumps(curve, [0]) if edge[2] == "up"}
+    assert up == {(64, 72), (96, 104), (128, 136), (160, 168), (192, 200)}
+    up = {edge[:2] for edge in jumps(curve, [1, 2, 3, 4, 5, 6, 7]) if edge[2] == "up"}
     assert up == {(95, 97), (127, 129), (159, 162), (190, 194)}
 
 

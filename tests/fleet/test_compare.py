@@ -24,17 +24,17 @@ def maps(tmp_path_factory):
 
 def test_the_sizes_safe_on_all_are_those_of_both_periods(maps):
     found = compare(maps)
-    assert [c.safe for c in found.curves] == [[72, 96, 120], [72, 96, 120]]
+    assert [c.safe for c in found.curves] == [[72, 96], [72, 96]]  # 120 could be padded to 128
     (own,) = {c.kinds["a"].safe for c in found.curves}
-    assert own == len([d for d in range(60, 121) if d % 8 == 0])
+    assert own == len([d for d in range(60, 97) if d % 8 == 0])
 
 
 def test_the_loss_is_the_mean_of_padding_to_a_shared_size_instead_of_ones_own(maps):
     def padded(d, sizes):
         return min(s for s in sizes if s >= d)
 
-    shared, own = [72, 96, 120], [d for d in range(60, 121) if d % 12 == 0]
-    losses = [padded(d, shared) / padded(d, own) - 1 for d in range(60, 121)]
+    shared, own = [72, 96], [d for d in range(60, 121) if d % 12 == 0]
+    losses = [padded(d, shared) / padded(d, own) - 1 for d in range(60, 97)]
     found = compare(maps)
     kind = found.curves[0].kinds["b"]
     assert kind.loss == pytest.approx(sum(losses) / len(losses), rel=1e-3)
@@ -45,7 +45,7 @@ def test_the_loss_is_the_mean_of_padding_to_a_shared_size_instead_of_ones_own(ma
 def test_a_price_an_hour_becomes_dollars_a_million_tokens(maps):
     found = compare(maps, {"a": 3.6, "b": 7.2})
     by_m = {curve.curve: curve.kinds for curve in found.curves}
-    shared = [72 if d <= 72 else 96 if d <= 96 else 120 for d in range(60, 121)]
+    shared = [72 if d <= 72 else 96 for d in range(60, 97)]
     mean_us = sum(shared) / len(shared)  # at M=1, and twice that for two tokens at M=2
     for kinds in by_m.values():
         assert kinds["a"].usd == pytest.approx(mean_us * 1e-6 * 1e-3 * 1e6, rel=1e-3)
