@@ -10,7 +10,7 @@ models differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -44,7 +44,14 @@ from gacprof.evaluation.models import (
 )
 from gacprof.evaluation.placement import as_found, movable, move
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds, conditions
-from gacprof.evaluation.workloads import BenchWorkload, Clock, busy_share, runner
+from gacprof.evaluation.workloads import (
+    BenchWorkload,
+    CapturedStep,
+    Clock,
+    Runner,
+    busy_share,
+    runner,
+)
 
 SEED = 0
 ROUNDS = 384
@@ -134,9 +141,16 @@ def _measure(
     with running("bench", "fewer tokens, models, or a smaller batch or dtype"):
         rounds.run(found.decided)
         if workloads[-1].kind == "decode":
+            found.launched = _launched(dict(zip(names, runners[-1], strict=False)))
             shares = [busy_share(step, clock) for step in runners[-1][:-1]]
             found.busy = {n: s for n, s in zip(names, shares, strict=True) if s is not None}
     return found
+
+
+def _launched(steps: Mapping[str, Runner]) -> dict[str, str]:
+    """Models whose decode steps no CUDA graph holds, and why."""
+    captured = {n: step for n, step in steps.items() if isinstance(step, CapturedStep)}
+    return {name: step.why_not for name, step in captured.items() if step.why_not}
 
 
 def _movable(loaded: LoadedModels, held: int) -> list[list[torch.Tensor]]:

@@ -161,9 +161,12 @@ def refuse_other_than_models(models: Sequence[Model]) -> None:
 def device_of(name: torch.device | str | None) -> torch.device:
     """The named device; by default the first GPU, else the CPU. An index is always given.
 
-    Raises :class:`MeasurementError` for a device that is not there.
+    Raises :class:`MeasurementError` for a device that is not there, or that torch has no name for.
     """
-    kind, _, index = present_device(None if name is None else str(name)).partition(":")
+    found = present_device(None if name is None else str(name))
+    kind, _, index = found.partition(":")
+    if index and not index.isdigit():
+        raise MeasurementError(f"models do not run on '{found}': sweeps do")
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, int(index or 0))
 
 

@@ -263,7 +263,7 @@ class BenchResult(Framed):
 class BenchSummary:
     """The rounds of one bench and what they show so far. Columns of a table are the models, the
     reference first, and last its A/A replicate. ``busy`` is the share of a decode step that a GPU
-    computed, by model."""
+    computed, by model; ``launched`` are models whose decode steps no CUDA graph holds, and why."""
 
     names: Sequence[str]
     workloads: Sequence[BenchWorkload]
@@ -271,6 +271,7 @@ class BenchSummary:
     """By model: the same bytes as the reference, which counts as itself."""
     rounds: Rounds
     busy: dict[str, float] = field(default_factory=dict)
+    launched: dict[str, str] = field(default_factory=dict)
     _fitted: tuple[int, list[WorkloadFit]] = (0, [])
 
     def decided(self) -> bool:
@@ -305,6 +306,9 @@ class BenchSummary:
                 f"during {disturbed} of {timings} timings other programs had a core that we "
                 "waited for: the machine is busy, and differences hide in that"
             )
+        for name, why_not in self.launched.items():
+            told = f"a decode step of {name} is launched by the host"
+            yield f"{told}, no CUDA graph holds it: {why_not}"
         if self._host_bound:
             shares = ", ".join(f"{name} {share:.0%}" for name, share in self.busy.items())
             part = f"for a part of a decode step only ({shares})"

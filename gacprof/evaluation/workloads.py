@@ -6,18 +6,18 @@ import copy
 import inspect
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from gacprof.core.errors import MeasurementError
+from gacprof.core.errors import MeasurementError, first_line
 from gacprof.devices.kineto import Traced, trace
 from gacprof.devices.threads import NEGLIGIBLE, ComputeThreads, longest_wait_us
 
-TRACED_STEPS = 5
+TRACED_STEPS, WARM_UP_STEPS = 5, 3
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,65 @@ class DecodeStep(Runner):
         return output.logits[:, -1:].argmax(-1)
 
 
+class CapturedStep(DecodeStep):
+    """The same step as one CUDA graph: a launch from the host takes the GPU as long as a small
+    product, and a step has a thousand. What the step appends goes to memory of the graph, so that
+    the cache it reads stays as it was. Launched as :class:`DecodeStep` where the model cannot be
+    captured; ``why_not`` says why then."""
+
+    why_not = ""
+    _graph: torch.cuda.CUDAGraph | None = None
+    _held: tuple[Any, ...] = ()
+    """What the graph reads and writes."""
+
+    def prepare(self) -> None:
+        if self._graph is None and not self.why_not:
+            try:
+                self._capture()
+            except Exception as error:  # a model's code may raise anything in a capture
+                self.why_not = first_line(error)
+                self._cache = self._graph = None
+        if self._graph is None:
+            super().prepare()
+
+    def call(self) -> Any:
+        if self._graph is None:
+            return super().call()
+        self._graph.replay()
+        return self._held[-1]
+
+    def _capture(self) -> None:
+        """Raises :class:`MeasurementError` for a cache that a step changes in place, and where the
+        graph chooses another token than the step itself."""
+        super().prepare()
+        if self._primed is not None:
+            raise MeasurementError("its cache is not one that only grows")
+        stream = torch.cuda.Stream(self._ids.device)
+        stream.wait_stream(torch.cuda.current_stream(self._ids.device))
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_STEPS):
+                chosen = super().call()
+                super().prepare()
+        stream.synchronize()
+        read, graph = list(_tensors(self._cache)), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            found = super().call()
+        self._held = (read, list(_tensors(self._cache)), found)
+        graph.replay()
+        if not torch.equal(found, chosen):
+            raise MeasurementError("its graph chooses another token")
+        self._graph = graph
+
+
+def _tensors(cache: Any) -> Iterator[torch.Tensor]:
+    """Keys and values of a cache of growing layers."""
+    layers = getattr(cache, "layers", None)
+    if layers is None:  # transformers before 4.54
+        yield from (*cache.key_cache, *cache.value_cache)
+    else:
+        yield from (tensor for layer in layers for tensor in (layer.keys, layer.values))
+
+
 def _crops(cache: Any) -> bool:
     """Whether the newest token can be taken off again. Full sliding windows and recurrent states
     cannot give back what they forgot: only plain growing layers are trusted to."""
@@ -150,7 +209,8 @@ def _crops(cache: Any) -> bool:
 
 def runner(model: nn.Module, workload: BenchWorkload, ids: torch.Tensor) -> Runner:
     """``ids`` are token ids [batch, at least ``workload.tokens``]."""
-    kind = Prefill if workload.kind == "prefill" else DecodeStep
+    step = CapturedStep if ids.device.type == "cuda" else DecodeStep
+    kind = Prefill if workload.kind == "prefill" else step
     return kind(model, ids[:, : workload.tokens])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from gacprof.evaluation.summary import BenchSummary, Rounds, WorkloadTimes, cond
 from gacprof.evaluation.workloads import (  # noqa: E402
     BenchWorkload,
     CallTime,
+    CapturedStep,
     Clock,
     DecodeStep,
     Prefill,
@@ -146,6 +149,56 @@ def test_every_decode_step_sees_the_prompt_and_nothing_more():
     assert calls == [((2, 8), 0)] + 3 * [((2, 1), 8)]
     step.prepare()
     assert step._primed is None and step._cache.get_seq_length() == 8
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """CUDA graphs as far as a decode step needs them; a replay does nothing. Returns what the next
+    capture raises, if anything is put into it."""
+    raised = []
+
+    @contextmanager
+    def graph(made, stream):
+        if raised:
+            raise raised[0]
+        yield
+
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
+    for name, made in {
+        "Stream": lambda device: stream,
+        "current_stream": lambda device: stream,
+        "stream": lambda stream: nullcontext(),
+        "graph": graph,
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, made)
+    return raised
+
+
+def test_a_captured_decode_step_runs_the_model_no_more(graphs):
+    tiny_model = model()
+    calls = watched(tiny_model)
+    ids = torch.ones(2, 8, dtype=torch.long)
+    step, plain = CapturedStep(tiny_model, ids), DecodeStep(tiny_model, ids)
+    with torch.inference_mode():
+        step.prepare()
+        held = len(calls)
+        for _ in range(3):
+            step.prepare()
+            token = step.call()
+        assert len(calls) == held and step.why_not == ""
+        plain.prepare()
+        assert torch.equal(token, plain.call())
+
+
+def test_a_step_that_no_graph_can_hold_is_launched_and_says_why(graphs):
+    graphs.append(RuntimeError("operation not permitted when stream is capturing\nmore"))
+    step = CapturedStep(model(), torch.ones(2, 8, dtype=torch.long))
+    assert step.time(Clock(CPU)).us > 0
+    assert step.why_not == "operation not permitted when stream is capturing"
+    with torch.inference_mode():
+        step.prepare()
+    assert step._cache.get_seq_length() == 8
 
 
 def test_a_cache_that_cannot_be_cropped_is_copied():
@@ -302,3 +355,8 @@ def test_a_prefill_computes_the_last_logits_alone():
 )
 def test_a_call_may_wait_for_a_core_for_a_moment(us, waited_us, disturbed):
     assert CallTime(us, waited_us).disturbed is disturbed
+
+
+def test_a_device_that_torch_has_no_name_for_is_refused():
+    with pytest.raises(MeasurementError, match="models do not run on 'simulated:h100'"):
+        models.device_of("simulated:h100")
