@@ -167,7 +167,8 @@ def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
     if not totals["misaligned"]:
         return f"No weight is known to lose time on {device}{how}, of {totals['judged']} judged."
     if basis:
-        return f"{lost} have sizes that {device} serves worse, {basis}; the cost is not known."
+        served = f"{lost} have sizes that {device} serves worse, {basis}"
+        return f"{served}; what that costs is not measured."
     recovers = _of(totals["recoverable_us"], totals["predicted_us"])
     return f"{lost} lose time on {device}: padding recovers {recovers} in matrix products."
 
@@ -229,8 +230,8 @@ def measured(bench: Mapping[str, Any]) -> list[str]:
     it is what the bench is about."""
     first, sentences = bench["models"][0], []
     busy = next((note for note in bench["notes"] if "machine is busy" in note), None)
-    faster = {t["model"]: -t["ratio"][1] for t in bench["timings"] if t["verdict"] == "faster"}
-    for model in sorted(bench["models"][:0:-1], key=lambda m: faster.get(m, 0.0), reverse=True):
+    shown = {t["model"]: 1 - t["ratio"][1] for t in bench["timings"] if t["verdict"] == "faster"}
+    for model in sorted(bench["models"][:0:-1], key=lambda m: -shown.get(m, 0.0)):
         of_model = {t["workload"]: t for t in bench["timings"] if t["model"] == model}
         of_first = {t["workload"]: t for t in bench["timings"] if t["model"] == first}
         verdicts = {t["verdict"] for t in of_model.values()}

@@ -90,6 +90,13 @@ def test_no_gain_and_a_loss_are_told_as_such():
     assert "undecided (−15.0 % to −5.0 %)" in open_
 
 
+def test_what_is_faster_is_told_before_what_is_not():
+    three = bench("faster", [0.85, 0.9, 0.95])
+    other = three["timings"][1] | {"model": "other", "verdict": "no difference shown"}
+    three |= {"models": [*three["models"], "other"], "timings": [*three["timings"], other]}
+    assert headline(bench=three).startswith("after is faster than before")
+
+
 def test_on_a_busy_machine_nothing_is_decided():
     busy = bench("no difference shown", [0.95, 1.0, 1.05])
     busy["notes"] = ["90 of 1152 timings were preempted: the machine is busy, and so on"]
