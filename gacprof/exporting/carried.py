@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gacprof.checkpoint.config import passed
-from gacprof.checkpoint.folder import LocalFolder, parse_json
+from gacprof.checkpoint.foreign import json_object, matching
 from gacprof.checkpoint.scanning import TOKENIZER_FILES
-from gacprof.checkpoint.skeleton import require_transformers
-from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json
 
@@ -91,26 +87,6 @@ def _is(kinds: tuple[type, ...], value: Any) -> bool:
     return type(value) in kinds and math.isfinite(value)
 
 
-def carried_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """What of a ``config.json`` another loader may see.
-
-    Raises :class:`CheckpointError` for a model type that this transformers does not have: only its
-    config class says which words are settings.
-    """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-        version = require_transformers().__version__
-        raise CheckpointError(
-            f"{path}: its config.json names the model type {str(kind)[:40]!r}, which transformers "
-            f"{version} does not have: what the settings mean is not known"
-        )
-    found = passed(config, CONFIG_MAPPING[kind])
-    dtype = config.get("torch_dtype", config.get("dtype"))
-    return found | ({"torch_dtype": dtype} if dtype in FLOATING else {})
-
-
 def files_along(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | dict[str, Any]]]:
     """Licence and generation settings of the folder ``source``, and the tokenizer of another: by
     name the file to copy, or the content that is left of it. Links that lead outside are not
@@ -118,12 +94,12 @@ def files_along(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | dic
 
     Raises :class:`CheckpointError` for settings that are no JSON object.
     """
-    for name in _matching(source, ("generation_config.json", *_LICENCES)):
+    for name in matching(source, ("generation_config.json", *_LICENCES)):
         numbers = name.endswith(".json")
-        yield name, _numeric(_object(source / name)) if numbers else source / name
-    for name in _matching(tokenizer, TOKENIZER_FILES):
+        yield name, _numeric(json_object(source / name)) if numbers else source / name
+    for name in matching(tokenizer, TOKENIZER_FILES):
         if name == "tokenizer_config.json":
-            yield name, _tokenizer_settings(_object(tokenizer / name))
+            yield name, _tokenizer_settings(json_object(tokenizer / name))
         elif ".py" not in name:
             yield name, tokenizer / name
 
@@ -138,20 +114,6 @@ def write_along(found: Iterable[tuple[str, Path | dict[str, Any]]], folder: Path
         else:
             write_json(folder / name, content)
     return names
-
-
-def _matching(folder: Path, patterns: Sequence[str]) -> list[str]:
-    local = LocalFolder(folder)
-    found = [name for name in local.names() if any(fnmatch(name, p) for p in patterns)]
-    return [name for name in found if local.holds(name)]
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found: Any = parse_json(path.read_bytes(), str(path))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    return found
 
 
 def _tokenizer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,16 +141,4 @@ def tokenizer_alone(folder: Path) -> Iterator[Path]:
     afterwards."""
     with TemporaryDirectory(prefix="gacprof-") as made:
         write_along(files_along(Path(made), folder), Path(made))
-        yield Path(made)
-
-
-@contextmanager
-def seen_by_loader(folder: Path) -> Iterator[Path]:
-    """A folder in its place for loaders that read ``config.json`` themselves: the same weights, as
-    links, and of the settings what is carried. It is removed afterwards."""
-    config = carried_config(_object(folder / "config.json"), str(folder))
-    with TemporaryDirectory(prefix="gacprof-") as made:
-        for name in _matching(folder, ("*.safetensors", "*.safetensors.index.json")):
-            (Path(made) / name).symlink_to((folder / name).absolute())
-        write_json(Path(made) / "config.json", config)
         yield Path(made)

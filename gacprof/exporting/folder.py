@@ -21,7 +21,7 @@ from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
 from gacprof.exporting.carried import files_along, write_along
-from gacprof.exporting.engines import check_in_transformers, prompt_of
+from gacprof.exporting.checking import check_in_transformers, prompt_of
 from gacprof.exporting.format import Check, Export, Written
 from gacprof.planning.memory import NewSizes
 from gacprof.resizing.changes import NewTensor, changes_of, new_tensors

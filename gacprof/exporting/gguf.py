@@ -22,8 +22,8 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress, factors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync
+from gacprof.exporting.checking import check_in_llama_cpp, prompt_of, untested
 from gacprof.exporting.decoder import Decoder, read_decoder
-from gacprof.exporting.engines import check_in_llama_cpp, prompt_of, untested
 from gacprof.exporting.folder import NO_TOKENIZER, write_provenance
 from gacprof.exporting.format import Check, Export, Request, Written
 from gacprof.exporting.tokenizer import Vocabulary, read_tokenizer

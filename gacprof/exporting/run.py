@@ -11,7 +11,7 @@ from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import Record
 from gacprof.exporting import gguf, transformers, vllm
-from gacprof.exporting.engines import cannot_run
+from gacprof.exporting.checking import cannot_run
 from gacprof.exporting.format import Check, CheckWith, Prepare, Request
 from gacprof.resizing.output import refuse_incomplete
 from gacprof.resizing.workspace import lies_in, refuse_existing

@@ -13,9 +13,9 @@ from typing import Any
 
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.computed import module_facts
+from gacprof.checkpoint.foreign import carried_config
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CheckpointError
-from gacprof.exporting.carried import carried_config
 from gacprof.exporting.decoder import FAMILIES, Decoder, read_decoder
 from gacprof.exporting.folder import FolderExport, remote_code
 from gacprof.exporting.format import Request

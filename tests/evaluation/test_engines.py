@@ -239,7 +239,7 @@ def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
     pytest.importorskip("xllamacpp")
     import gacprof
     from gacprof.evaluation.engines.in_llamacpp import Served as Llama
-    from gacprof.exporting.engines import reference
+    from gacprof.exporting.checking import reference
 
     folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
     gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")

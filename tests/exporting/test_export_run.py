@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 import gacprof
 from gacprof.core.errors import CheckpointError
-from gacprof.exporting import engines
-from gacprof.exporting.engines import Reference, _judged
+from gacprof.exporting import checking
+from gacprof.exporting.checking import Reference, _judged
 
 
 def test_the_uniform_folder_is_checked_by_transformers_and_foreign_code_is_not_run(
@@ -36,7 +36,7 @@ def test_the_uniform_folder_is_read_back(make_decoder, tmp_path):
 
 
 def test_an_engine_that_is_missing_is_said_before_writing(make_decoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(engines, "installed", lambda package: None)
+    monkeypatch.setattr(checking, "installed", lambda package: None)
     folder = make_decoder()
     with pytest.raises(CheckpointError, match=r"transformers is not installed .*models"):
         gacprof.export(folder, "transformers", tmp_path / "out", check="engine")
@@ -46,8 +46,8 @@ def test_an_engine_that_is_missing_is_said_before_writing(make_decoder, tmp_path
 
 
 def test_a_version_that_was_not_tested_is_said(monkeypatch):
-    monkeypatch.setattr(engines, "installed", lambda package: "4.51.3")
-    assert "4.51.3 is not the version" in engines.untested("transformers")[0]
+    monkeypatch.setattr(checking, "installed", lambda package: "4.51.3")
+    assert "4.51.3 is not the version" in checking.untested("transformers")[0]
 
 
 def test_what_was_spoilt_on_the_way_is_noticed(make_decoder, tmp_path, monkeypatch):

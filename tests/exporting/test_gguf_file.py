@@ -9,7 +9,7 @@ import pytest
 
 import gacprof
 from gacprof.core.errors import CheckpointError
-from gacprof.exporting.engines import ask_llama_cpp
+from gacprof.exporting.checking import ask_llama_cpp
 from gacprof.exporting.gguf import pairs_from_halves
 from gacprof.exporting.tokenizer import read_tokenizer
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from gacprof.checkpoint import scan
+from gacprof.checkpoint.foreign import seen_by_loader
 from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.files import read_bytes
@@ -30,14 +31,17 @@ from gacprof.devices.device import open_device
 from gacprof.devices.environment import free_bytes
 from gacprof.evaluation.benchmark import ROUNDS, SEED
 from gacprof.evaluation.comparison import FIRST_LOOK
-from gacprof.evaluation.engines.engine import Engine, EngineProcess, engine_of
+from gacprof.evaluation.engines.engine import (
+    SPARE_POSITIONS,
+    Engine,
+    EngineProcess,
+    engine_of,
+)
 from gacprof.evaluation.models import distinct_names
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
-from gacprof.exporting.carried import seen_by_loader
 
 DECODE_STEPS = 8
-SPARE_POSITIONS = 8
 
 
 class EngineClock(Clock):

@@ -21,9 +21,11 @@ from typing import Any
 
 from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.devices.threads import SPIN_COUNT
-from gacprof.exporting.engines import TESTED
 
 HERE = Path(__file__).parent
+
+TESTED = {"transformers": "5.23.0", "xllamacpp": "2026.10.11549", "gguf": "0.19.0"}
+"""The versions that benches and exports were tested with."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ OPEN_TIMEOUT_S = 600.0
 """vLLM imports for half a minute on two cores, and much longer from a cold disk."""
 CALL_TIMEOUT_S = 300.0
 LEAVING_S = 5.0
+SPARE_POSITIONS = 8
+"""Beyond what a prompt and its continuation take."""
 WAITS = {"GOMP_SPINCOUNT": SPIN_COUNT, "KMP_BLOCKTIME": "1"}
 """GNU's and Intel's OpenMP: threads of one engine must not spin while another is timed."""
 
@@ -135,7 +139,9 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     Raises :class:`MeasurementError` where the engine is missing, dies, hangs or refuses the model.
     """
 
-    def __init__(self, engine: Engine, python: Path, threads: int) -> None:
+    def __init__(
+        self, engine: Engine, python: Path, threads: int, more: Mapping[str, str] | None = None
+    ) -> None:
         self._engine, self._python, self._threads = engine, python, threads
         self.told: dict[str, Any] = {}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
@@ -145,7 +151,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=_environment(engine, threads),
+            env={**_environment(engine, threads), **(more or {})},
             start_new_session=True,  # Ctrl-C is ours: the worker's children do not get it
         )
 

@@ -14,7 +14,9 @@ import json
 import urllib.request
 from typing import Any
 
-PATIENCE_S = 300.0
+PATIENCE_S = 1800.0
+BEST = 10
+"""So many log-probabilities are reported of every token."""
 
 
 class Served:
@@ -36,6 +38,9 @@ class Served:
         params.cache_prompt = False
         params.cache_ram_mib = 0
         params.ctx_shift = False
+        if dtype == "float32":  # attention and its cache as in float32 models
+            params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+            params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         params.hostnames = ["127.0.0.1"]
         params.port = 0  # any that is free
         self._server = xllamacpp.Server(params)
@@ -60,6 +65,26 @@ class Served:
     def greedy(self, ids: list[int], count: int) -> list[int]:
         return list(self._complete(ids, count)["tokens"])
 
+    def probe(
+        self, ids: list[int], count: int, forced: list[int], texts: list[str]
+    ) -> dict[str, Any]:
+        """The likeliest tokens, at most ``count``; for each of the ``forced`` tokens that follow
+        the prompt the log-probabilities of the best ids in its place; and the ids of ``texts``."""
+
+        def asked(prompt: list[int], count: int) -> Any:
+            return self._ask("/completion", {
+                "prompt": prompt, "n_predict": count, "temperature": 0, "n_probs": BEST,
+                "return_tokens": True,
+            })  # fmt: skip
+
+        steps = [asked(ids + forced[:i], 1) for i in range(len(forced))]
+        split = [{"content": text, "add_special": True} for text in texts]
+        return {
+            "tokens": asked(ids, count)["tokens"],
+            "logprobs": [_best_of(step) for step in steps],
+            "ids": [self._ask("/tokenize", text)["tokens"] for text in split],
+        }
+
     def _complete(self, ids: list[int], count: int) -> dict[str, Any]:
         asked = {
             "prompt": ids, "n_predict": count, "temperature": 0.0, "top_k": 1, "seed": 0,
@@ -83,3 +108,10 @@ class Served:
         with direct.open(request, timeout=PATIENCE_S) as answer:
             told: dict[str, Any] = json.load(answer)
         return told
+
+
+def _best_of(told: Any) -> dict[int, float]:
+    """The best ids of one token with their log-probabilities; empty for a token that ends within
+    a character, of which the server tells none."""
+    listed = told.get("completion_probabilities")
+    return {best["id"]: best["logprob"] for best in listed[0]["top_logprobs"]} if listed else {}

@@ -12,6 +12,7 @@ from typing import Any
 
 class Served:
     _model: Any = None
+    _misfits: dict[str, Any]
 
     def open(
         self, model: str, threads: int, positions: int, dtype: str | None, trust: bool
@@ -23,9 +24,12 @@ class Served:
         transformers.logging.disable_progress_bar()
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
-        made = transformers.AutoModelForCausalLM.from_pretrained(
-            model, dtype=dtype or "auto", local_files_only=True, trust_remote_code=trust
-        )
+        made: Any
+        made, report = transformers.AutoModelForCausalLM.from_pretrained(
+            model, torch_dtype=dtype or "auto", local_files_only=True, trust_remote_code=trust,
+            output_loading_info=True,
+        )  # fmt: skip
+        self._misfits = {kind: sorted(names)[:3] for kind, names in report.items() if names}
         self._model = made.eval()
         config = made.config.get_text_config()
         return {
@@ -50,6 +54,17 @@ class Served:
     def greedy(self, ids: list[int], count: int) -> list[int]:
         _, cache, token = self._prompt(ids)
         return [int(token), *self._steps(cache, token, count - 1)]
+
+    def probe(self, ids: list[int], count: int, file: str) -> dict[str, Any]:
+        """The likeliest tokens, and the prompt's logits [prompt, vocabulary] in ``file`` (.npy)."""
+        import numpy as np
+        import torch
+
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+            if self._misfits.get(kind):
+                raise ValueError(f"{kind.replace('_', ' ')}: {self._misfits[kind]}")
+        np.save(file, self._model(torch.tensor([ids])).logits[0].numpy())
+        return {"tokens": self.greedy(ids, count)}
 
     def _prompt(self, ids: list[int]) -> tuple[float, Any, Any]:
         import torch

@@ -1,8 +1,9 @@
 """The process that an engine runs in: it answers requests, one JSON object a line.
 
 It runs in the engine's own interpreter, where gacprof need not be: ``python worker.py FILE``, FILE
-being the engine's (``in_vllm.py``), and both use nothing of gacprof. An engine's file has a class
-``Served`` with the methods of :class:`Served` here.
+being the engine's (``in_vllm.py``), and both use nothing of gacprof: importing it fails. An
+engine's file has a class ``Served`` with the methods of :class:`Served` here; those that exports
+are checked with (:mod:`gacprof.exporting.checking`) have a method ``probe`` besides.
 
 A request is ``{"do": "prefill", "ids": […]}``, an answer ``{"ok": …}`` or ``{"error": "one
 line"}``. Answers go to the stdout that the process was started with; what the engine itself prints
@@ -52,6 +53,8 @@ def answer(served: Served, request: dict[str, Any]) -> Any:
             return _timed(served.decode, ids, steps)
         case {"do": "greedy", "ids": ids, "count": count}:
             return served.greedy(ids, count)
+        case {"do": "probe", **asked}:
+            return served.probe(**asked)  # type: ignore[attr-defined]
         case {"do": "memory"}:
             return _resident_bytes()
     raise ValueError(f"the worker does not know {request.get('do')!r}")
@@ -94,6 +97,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    sys.modules["gacprof"] = None  # type: ignore[assignment]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     spec = importlib.util.spec_from_file_location("engine", sys.argv[1])

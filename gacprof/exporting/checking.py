@@ -6,9 +6,7 @@ folder, and llama.cpp because a failed assertion in it ends its process.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.checkpoint.folder import is_inside
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, MeasurementError
 from gacprof.exporting.format import Check
 
 if TYPE_CHECKING:
@@ -39,11 +37,7 @@ PROBABILITY_TOLERANCE = 1e-3
 its attention and activation functions are other ones."""
 
 TEXT = "The capital of France is"
-TESTED = {"transformers": "5.23.0", "xllamacpp": "2026.10.11549", "gguf": "0.19.0"}
-"""The versions that the exports were tested with."""
-
 TIMEOUT_S = 3600
-_SCRIPTS = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -75,6 +69,8 @@ def installed(package: str) -> str | None:
 
 def untested(package: str) -> tuple[str, ...]:
     """A note where the installed version of an engine is not the one that was tested."""
+    from gacprof.evaluation.engines.engine import TESTED
+
     found = installed(package)
     if found is None or found.split(".")[:2] == TESTED[package].split(".")[:2]:
         return ()
@@ -143,10 +139,11 @@ def check_in_transformers(
     ours = reference(inventory.path, prompt)
     with tempfile.TemporaryDirectory(prefix="gacprof-") as folder:
         logits = Path(folder) / "logits.npy"
-        request = {"folder": str(out.resolve()), "prompt": ours.prompt, "tokens": TOKENS,
-                   "logits": str(logits), "own_code": own_code}  # fmt: skip
         more = {"HF_MODULES_CACHE": folder, "HF_HUB_OFFLINE": "1"}
-        said = _run("run_transformers.py", request, more, out)
+        said = _probed(
+            "transformers", out, len(ours.prompt), more, own_code, ids=ours.prompt, count=TOKENS,
+            file=str(logits),
+        )  # fmt: skip
         theirs = np.load(logits)
     error = float(np.abs(theirs - ours.logits).max() / np.abs(ours.logits).max())
     return _judged(
@@ -183,9 +180,10 @@ def ask_llama_cpp(
     """What llama.cpp says of a file: greedy ``tokens``; for each of the ``forced`` tokens that
     follow the prompt the ``logprobs`` of the ten best ids in its place; and the ``ids`` that it
     splits each of ``texts`` into."""
-    request = {"file": str(file.resolve()), "prompt": list(prompt), "tokens": tokens,
-               "forced": list(forced), "texts": list(texts)}  # fmt: skip
-    return _run("run_llama_cpp.py", request, {}, file)
+    return _probed(
+        "llama.cpp", file, len(prompt) + tokens, {}, False, ids=list(prompt), count=tokens,
+        forced=list(forced), texts=list(texts),
+    )  # fmt: skip
 
 
 def _judged(
@@ -210,27 +208,19 @@ def _judged(
     return Check(passed, 0, engine, len(tokens), same, error, near_tie, exact, notes)
 
 
-def _run(script: str, request: Mapping[str, Any], more: Mapping[str, str], what: Path) -> Any:
-    """The JSON that a script of this package prints last, run in isolation."""
+def _probed(
+    name: str, what: Path, positions: int, more: Mapping[str, str], own_code: bool, **asked: Any
+) -> dict[str, Any]:
+    """What an engine's process, without gacprof, answers of what was written, in float32."""
+    from gacprof.evaluation.engines.engine import SPARE_POSITIONS, EngineProcess, engine_of
+
+    engine, threads = engine_of(name), len(os.sched_getaffinity(0))
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", str(_SCRIPTS / script)],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            env={**os.environ, **more},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        with EngineProcess(engine, Path(sys.executable), threads, more) as process:
+            process.open(what.resolve(), positions + SPARE_POSITIONS, "float32", own_code)
+            found: dict[str, Any] = process.ask("probe", TIMEOUT_S, **asked)
+            return found | {"version": process.told["version"]}
+    except MeasurementError as error:
         raise CheckpointError(
-            f"{what} was written, and the engine gave no answer within {TIMEOUT_S} s; "
-            "--check tensors reads it back instead"
+            f"{what} was written, and {error}; please report this (--check tensors reads it back)"
         ) from None
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines:
-        told = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
-        raise CheckpointError(
-            f"{what} was written, and the engine does not run it: {told[:300]}; please report this"
-        )
-    return json.loads(lines[-1])
