@@ -20,10 +20,17 @@ ROW = frozenset({"o", "down"})
 """Roles that tensor parallelism splits along N, and along K (Megatron's scheme)."""
 
 
+BY_BLOCKS = (
+    "its 8-bit weights have scales by block: they are judged as products with one scale; engines "
+    "serve blocks by kernels of their own, whose demands 'gacprof lint' knows"
+)
+
+
 class Ranks:
     """How ``tp`` ranks share the products of a checkpoint, and what these are computed in.
 
-    ``computed`` is the dtype that most products are computed in.
+    ``computed`` is the dtype that most products are computed in; ``notes`` say what that leaves
+    out.
     """
 
     def __init__(self, inventory: Inventory, tp: int = 1) -> None:
@@ -39,6 +46,7 @@ class Ranks:
             for gemm in module.gemms:
                 self._shards[gemm.weight] = split
                 self._dtypes[gemm.weight] = dtype
+        self.notes = [BY_BLOCKS] if scheme.get("weight_block_size") else []
         counts = Counter(self._dtypes.values())
         self.computed = max(counts, key=lambda dtype: counts[dtype], default=plain)
 

@@ -67,7 +67,7 @@ def diagnose(
     weights = tuple(_judge_weights(predictor, dims, fixed))
     heads = list(head_findings(predictor))
     found = (*dims.values(), *(f for f in fixed.values() if f.verdict == "misaligned"), *heads)
-    notes = [*inventory.notes, *predictor.view.notes]
+    notes = [*inventory.notes, *predictor.ranks.notes, *predictor.view.notes]
     notes += _remarks(predictor, found, weights)
     return Diagnosis(
         inventory.path, inventory.layout, source.name, source.environment.name,

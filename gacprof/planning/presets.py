@@ -22,6 +22,7 @@ from math import gcd, lcm
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Module
+from gacprof.checkpoint.products import COLUMN, ROW
 from gacprof.core.errors import PlanError
 from gacprof.demands.evaluate import Setting, judge, multiples
 from gacprof.demands.model import count
@@ -49,11 +50,6 @@ class Demand:
     why: str
     source: str
     otherwise: str = ""
-
-
-COLUMN = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
-ROW = frozenset({"o", "down"})
-"""Roles that tensor parallelism splits along N, and along K (Megatron's scheme)."""
 
 
 @dataclass(frozen=True)

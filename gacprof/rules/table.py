@@ -210,7 +210,7 @@ class RuleTable(Framed):
             )
 
     def view(self, asked: Asked) -> RuleView:
-        return RuleView(self.target, asked, f"{BASIS} ({self.name})")
+        return RuleView(self.target, self.dtypes, asked, f"{BASIS} ({self.name})")
 
     def candidates(
         self,
@@ -288,6 +288,8 @@ class RuleTable(Framed):
         flags: Mapping[str, Flag] | None = None,
     ) -> Any:
         """A point at these dims; others at :data:`ALIGNED`."""
+        if operator == "linear" and dtype in gemm.DEMANDS:
+            operator, flags = "quantised", {}  # PyTorch has other calls for 8-bit operands
         known = operators.get(operator)
         rest = {n: ALIGNED[n] for n in known.dims if n in ALIGNED and n not in dims}
         if operator == "attention":

@@ -39,19 +39,30 @@ class RuleView:
     tokens_note = ""
     flags: Mapping[str, Flag] = {}
 
-    def __init__(self, target: Target, asked: Asked, basis: str) -> None:
-        self.target = target
+    def __init__(self, target: Target, held: Sequence[str], asked: Asked, basis: str) -> None:
+        self.target, self.held = target, held
         self.tokens = workload_of(asked.tokens)
-        self.dtype = target.dtype(asked.dtype) if asked.dtype else asked.computed
+        named = target.dtype(asked.dtype) if asked.dtype else asked.computed
         self._asked = asked.dtype is not None
+        self.dtype = named if self._asked else self._judged_in(named)
         self.notes: list[str] = [
             f"{basis}: a misaligned size is of a worse tier than a larger one; what that costs is "
             "known only where it was published"
         ]
+        if self.dtype != named:
+            self.notes.append(
+                f"computed in {named}; judged in {self.dtype}, as the table is of "
+                f"{', '.join(held)} alone"
+            )
         if self.dtype not in target.chip.tiers:
             self.notes.append(
                 f"{target.sheet.name} ({target.arch}) has no rules for {self.dtype}: there are "
                 f"{', '.join(target.chip.tiers)} (--dtype)"
+            )
+        if self.dtype == "float32":
+            self.notes.append(
+                "judged in float32, where alignment hardly matters: --dtype bfloat16 judges what "
+                "is served in that"
             )
         if target.arch in gemm.RELATIVE:
             self.notes.append(f"published cost: beside tier 1, of K alone ({gemm.PAPER})")
@@ -145,8 +156,16 @@ class RuleView:
         return None if n is None or k is None else (n, k)
 
     def _dtype(self, product: Product) -> str:
-        """The user's word, or what the product is computed in."""
-        return self.dtype if self._asked or not product.dtype else product.dtype
+        """The user's word, or what the product is computed in where the table holds that."""
+        if self._asked or not product.dtype:
+            return self.dtype
+        return self._judged_in(product.dtype)
+
+    def _judged_in(self, computed: str) -> str:
+        """A dtype that the table holds in the place of one that it was not asked for; one that the
+        GPU has no rules for stays, and nothing is known of it."""
+        known = computed in self.held or computed not in self.target.chip.tiers
+        return computed if known else self.held[0]
 
     def _multiple(self, product: Product) -> int:
         dtype = self._dtype(product)

@@ -92,6 +92,16 @@ def test_eight_bit_weights_are_judged_as_they_are_computed(llama: Make) -> None:
     assert a100.unknown == 14 and "no rules for float8_e4m3" in " ".join(a100.notes)
 
 
+def test_a_table_of_one_dtype_judges_what_is_served_in_it(llama: Make) -> None:
+    """A checkpoint stored in float32, where no size is odd, is served in bfloat16."""
+    model = llama(dtype="float32")
+    whole = gacprof.diagnose(model, h100())
+    assert whole.dtype == "float32" and "--dtype bfloat16" in " ".join(whole.notes)
+    halves = gacprof.diagnose(model, gacprof.rule_table("h100", "2.11", ("bfloat16",)))
+    assert halves.dtype == "bfloat16" and halves.misaligned == 6
+    assert gacprof.diagnose(model, h100(), dtype="bfloat16").misaligned == 6
+
+
 def test_weights_that_are_unpacked_first_are_judged_in_what_they_are_computed_in(
     llama: Make,
 ) -> None:
