@@ -92,6 +92,12 @@ def options(
     """Which tensor dimensions your GPU serves well, why, and how to move a model onto them."""
 
 
+EXTRAS = dict.fromkeys(
+    ("torch", "pandas", "pyarrow", "matplotlib", "jinja2", "pynvml", "scipy", "cloudpickle"),
+    "measure",
+) | {"transformers": "models", "ray": "fleet"}  # fmt: skip
+"""What a plain install leaves out → the extra that brings it."""
+
 FAULT = 70
 """EX_SOFTWARE of sysexits.h."""
 
@@ -138,6 +144,11 @@ def _code_of(error: BaseException, name: object) -> int:
         case OSError():
             place = os.fsdecode(error.filename) if error.filename else "the system"
             _failed("OSError", f"{place}: {error.strerror or error}")
+            return 2
+        case ImportError() if error.name and error.name.partition(".")[0] in EXTRAS:
+            missing = error.name.partition(".")[0]
+            extra = EXTRAS[missing]
+            _failed("Missing", f"this needs {missing}: pip install 'gacprof[{extra}]'")
             return 2
         case Exception() if hasattr(error, "format_message"):
             return _usage(error, name)
