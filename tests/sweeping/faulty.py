@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.recorded import RecordedDevice, RecordedSession
@@ -53,6 +54,13 @@ def open_faulty() -> RecordedDevice:
 
 def open_healthy() -> RecordedDevice:
     return RecordedDevice(lambda point: float(os.getpid()))
+
+
+def open_noting(file: str) -> RecordedDevice:
+    """Notes in a file that it was opened, and by which process."""
+    with Path(file).open("a") as opened:
+        opened.write(f"{os.getpid()}\n")
+    return open_healthy()
 
 
 def open_dying() -> RecordedDevice:

@@ -112,6 +112,16 @@ def test_each_part_of_a_sweep_runs_in_a_process_of_its_own(tmp_path):
     assert len(set.union(*pids.values())) == 3
 
 
+def test_n12_spare_workers_wait_for_their_turn_before_they_open_the_device(tmp_path):
+    """A GPU's memory is the present worker's alone; what takes seconds is done by then."""
+    noted = tmp_path / "opened"
+    with IsolatedDevice(partial(faulty.open_noting, str(noted)), spares=1) as device:
+        assert noted.read_text().split() == [str(device.pid)]
+        first, (spare, _) = device.pid, device._spares[0]
+        device.renew()
+        assert noted.read_text().split() == [str(first), str(spare.pid)] and device.pid == spare.pid
+
+
 def test_spare_workers_end_with_the_device():
     with IsolatedDevice(faulty.open_healthy, spares=2) as device:
         workers = [device.pid, *(process.pid for process, _ in device._spares)]
