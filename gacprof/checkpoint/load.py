@@ -21,6 +21,7 @@ from torch import nn
 from gacprof.checkpoint.folder import refuse_endless
 from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.widths import STACKED
 from gacprof.checkpoint.scanning import scan
 from gacprof.checkpoint.skeleton import build_skeleton, quiet, require_transformers
 from gacprof.checkpoint.tensors import TensorReader, open_tensors
@@ -80,7 +81,17 @@ def load(
         if not _is_plain(inventory):
             raise
         model, ignored = _load_plain(model, reader, chosen, misfit), {}
+    _run_odd_experts(model, inventory, chosen)
     return Loaded(_placed(model, where), inventory, chosen, ignored)
+
+
+def _run_odd_experts(model: nn.Module, inventory: Inventory, dtype: torch.dtype) -> None:
+    """Let transformers run experts one by one where a width's rows are no multiple of 16 bytes:
+    torch's grouped product of all refuses those."""
+    widths = {dim.size for dim in inventory.dims if dim.role in ("expert", STACKED)}
+    choose: Any = getattr(model, "set_experts_implementation", None)
+    if choose is not None and any(width * dtype.itemsize % 16 for width in widths):
+        choose("eager")
 
 
 def _placed(model: nn.Module, device: torch.device) -> nn.Module:

@@ -80,14 +80,14 @@ def test_all_experts_are_seen_and_padded(kind: str, widths: dict[str, int], tmp_
     assert all(dim.size % 8 == 0 for dim in scan(tmp_path / "padded").dims)
 
 
-@pytest.mark.parametrize("kind", ["gpt_oss", "llama4_text"])
-def test_experts_in_one_tensor_are_padded_for_our_loader_too(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["gpt_oss", "granitemoe", "llama4_text", "qwen2_moe"])
+def test_odd_and_padded_experts_run_in_our_loader(kind: str, tmp_path: Path) -> None:
+    """torch's grouped product takes no rows that are no multiple of 16 bytes, as 83 are not."""
     model = tiny_of(kind)
     model.save_pretrained(tmp_path / "model")
     realign(tmp_path / "model", "optimal", tmp_path / "padded")
-    model = load_model(tmp_path / "padded")
-    model.set_experts_implementation("eager")
-    assert close(model, logits_of(tiny_of(kind)))
+    for folder in ("model", "padded"):
+        assert close(load_model(tmp_path / folder), logits_of(model))
 
 
 def test_adapters_of_an_mlps_width_keep_it_as_it_is(tmp_path: Path) -> None:
