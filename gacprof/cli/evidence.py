@@ -16,7 +16,7 @@ from gacprof.cli import options
 from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName, sizes
 from gacprof.cli.printing import Json, emit, plot_width, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError, MeasurementError
-from gacprof.core.formatting import microseconds, percent, slug
+from gacprof.core.formatting import percent, slug
 
 if TYPE_CHECKING:
     from gacprof.explain.causes import Explanation
@@ -297,6 +297,7 @@ def explain(
     samples: Annotated[
         Path | None, Option(help="A sweep's folder with counters. Default: the map's own.")
     ] = None,
+    why: Annotated[bool, Option("--why", help="Print the evidence of each cause.")] = False,
     as_json: bool = Json,
 ) -> None:
     """Say why a dim is slow: what serves it, what each cause costs, on what evidence."""
@@ -306,28 +307,29 @@ def explain(
         cliff_map, operator, d, axis=axis, dtype=dtype, fixed=options.sizes(fixed),
         flags=options.flags(flag), samples=samples,
     )  # fmt: skip
-    emit(found, as_json, _print_explanation, cliff_map)
+    emit(found, as_json, _print_explanation, cliff_map, why)
 
 
-def _print_explanation(found: Explanation, cliff_map: str) -> None:
+def _print_explanation(found: Explanation, cliff_map: str, why: bool) -> None:
     from gacprof.report.figures import staircase_text
 
-    say(found.row)
-    rows = [
-        (
-            cause.kind, percent(cause.share), cause.sentence, cause.basis,
-            ", ".join(cause.evidence) or None,
-        )
-        for cause in found.causes
-    ]  # fmt: skip
-    if rows:
+    say(found.headline)
+    if not why:
+        for reason in found.reasons:
+            say(f"- {reason}")
+    elif found.causes:
+        rows = [
+            (c.kind, percent(c.share), c.sentence, c.basis, ", ".join(c.evidence) or None)
+            for c in found.causes
+        ]
         print_table("", ("cause", "share", "what", "basis", "evidence"), rows)
     (loaded,) = options.load_maps(cliff_map)
-    say(f"{found.curve} of map {loaded.name}: {found.d} takes {microseconds(found.latency_us)}, "
-        f"{found.reference} {microseconds(found.reference_us)}")  # fmt: skip
     curve = next((c for c in loaded.curves if c.identity == found.curve), None)
     if curve is not None:
         say(staircase_text(curve, plot_width(), asked=found.d))
+    say(f"{found.curve} of map {loaded.name}")
+    if found.causes and not why:
+        say("--why prints the evidence of each cause")
 
 
 @options.grouped

@@ -214,6 +214,7 @@ def print_verification(check: Verification) -> None:
         ("same most likely token", percent(check.argmax_agreement)),
     ]
     a, b = distinct_names([check.a, check.b])
+    say(_verdict(check, a, b))
     for which, ppl in ((a, check.perplexity_a), (b, check.perplexity_b)):
         if ppl is not None:
             value = "not finite" if ppl.value is None else f"{ppl.value:.4f}"
@@ -223,7 +224,6 @@ def print_verification(check: Verification) -> None:
     say(f"{check.inputs}, {check.positions} positions, in {check.dtype} on {check.device}")
     if check.merged:
         say(f"the tolerance includes rounding the products of {check.merged} merged weights")
-    say(_verdict(check, a, b))
 
 
 def _verdict(check: Verification, a: str, b: str) -> str:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.core.files import Record
-from gacprof.core.formatting import percent
+from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import Environment, Point
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import Group, attach
@@ -75,7 +75,7 @@ class Explanation(Record):
     ``served_by`` says what serves ``d``.
     """
 
-    derived: ClassVar = ("excess", "row")
+    derived: ClassVar = ("excess", "headline", "reasons")
 
     curve: str
     operator: str
@@ -93,23 +93,26 @@ class Explanation(Record):
         return self.latency_us / self.reference_us - 1
 
     @property
-    def row(self) -> str:
-        """The whole story in a line: what serves, what it costs, on what evidence."""
-        parts = [*self.served_by]
-        for cause in self.causes:
-            share = percent(cause.share, decimals=0)
-            parts.append(f"{share} of the time: {cause.sentence}" if share else cause.sentence)
+    def headline(self) -> str:
+        """What the dim costs beside the other, and what serves it, in a line."""
+        takes = f"{self.axis} {self.d} takes {microseconds(self.latency_us)}"
         if self.d == self.reference:
-            parts.append("no larger dim is faster")
+            beside = "no larger dim is faster"
         elif abs(self.excess) < 0.005:
-            parts.append(f"as fast as {self.reference}")
+            beside = f"as fast as {self.reference}"
         else:
             excess = percent(self.excess, signed=True, decimals=0)
-            parts.append(f"{excess} over {self.reference}")
-        cited = dict.fromkeys(text for cause in self.causes for text in cause.evidence)
-        if cited:
-            parts.append("evidence: " + ", ".join(cited))
-        return f"{self.axis} {self.d} → " + "; ".join(parts)
+            beside = f"{excess} over {self.reference} ({microseconds(self.reference_us)})"
+        return ": ".join([f"{takes}, {beside}", *filter(None, ["; ".join(self.served_by)])])
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The causes, a line each, largest share first."""
+        shares = [percent(cause.share, decimals=0) for cause in self.causes]
+        return tuple(
+            f"{share} of it: {cause.sentence}" if share else cause.sentence
+            for share, cause in zip(shares, self.causes, strict=True)
+        )
 
 
 def point_at(curve: Curve, d: int) -> Point:

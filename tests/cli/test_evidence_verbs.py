@@ -51,12 +51,12 @@ def refused(result, *told: str) -> None:
 # explain -----------------------------------------------------------------------------------
 
 
-def test_explain_gives_the_row_of_107(run):
-    told = run("explain", "a100-published", "--op", "attention", "--d", "107")
+def test_explain_says_what_107_costs_and_why(run):
+    told = run("explain", "a100-published", "--op", "attention", "--d", "107", "--why")
     assert told.code == 0
     for words in (
-        "head_dim 107 → SDPA takes flash", "q, k, v padded to 112 by three kernels",
-        "FlashAttention-2 template 128 with even_k=false", "+45 % over 128", "evidence: rules of",
+        "head_dim 107 takes 2.15 ms", "SDPA takes flash", "q, k, v padded to 112 by three kernels",
+        "FlashAttention-2 template 128 with even_k=false", "+45 % over 128", "rules of SDPA",
     ):  # fmt: skip
         assert words in told.out
     data = json.loads(
@@ -164,7 +164,7 @@ def test_counters_beside_a_map_are_evidence_of_its_causes(run, tmp_path):
     known = {p: launch("LDG.E.U16" if p.dim["K"] < 56 else "LDG.E.128") for p in points(folder)}
     write_counters(folder, {point: [counted] for point, counted in known.items()})
     assert run("map", "build", folder).code == 0
-    told = run("explain", folder / "cliffmap.json", "--op", "linear", "--d", "48")
+    told = run("explain", folder / "cliffmap.json", "--op", "linear", "--d", "48", "--why")
     assert "loads of 2 bytes (LDG.2) instead of 16 (LDG.16)" in told.out
     assert "Nsight Compute counters" in told.out
     ((cliff,),) = (

@@ -129,7 +129,7 @@ def test_a_heat_map_has_a_cell_a_pair(grid):
     (image,) = axes.images
     cells = np.ma.filled(image.get_array(), np.nan)
     assert cells.shape == (4, 9) and not np.isnan(cells).any()
-    assert image.get_cmap().name == "cividis" and "padding" in bar.get_ylabel()
+    assert image.get_cmap().name == "cividis" and "penalty" in bar.get_ylabel()
 
 
 def test_the_numbers_in_the_cells_can_be_read_on_their_colour(grid):
