@@ -99,26 +99,22 @@ def scheme_of(product: Product, scheme: Scheme) -> Scheme:
 
 
 def judge(product: Product, setting: Setting) -> Judged:
-    """What the engine does with one product. On an open GPU: what it does on all; *unknown* where
-    that differs."""
-    if setting.gpu.is_open:
-        answers = [_judge(product, setting, sm) for sm in CAPABILITIES]
-        if len({a.outcome for a in answers}) == 1:
-            return answers[-1]
-        by_outcome: dict[str, list[int]] = {}
-        for sm, answer in zip(CAPABILITIES, answers, strict=True):
-            by_outcome.setdefault(answer.outcome, []).append(sm)
-        told = "; ".join(
-            f"{o} on {', '.join(f'sm{s}' for s in on)}" for o, on in by_outcome.items()
-        )
-        return Judged(
-            product,
-            "unknown",
-            scheme=answers[0].scheme,
-            note=f"depends on the GPU: {told}",
-            is_open=True,
-        )
-    return _judge(product, setting, setting.gpu.sm)
+    """What the engine does with one product. On an open GPU it is what happens on all: the mildest
+    outcome where none is ok, *unknown* where some are."""
+    if not setting.gpu.is_open:
+        return _judge(product, setting, setting.gpu.sm)
+    answers = [_judge(product, setting, sm) for sm in CAPABILITIES]
+    by_outcome: dict[Outcome, list[int]] = {}
+    for sm, answer in zip(CAPABILITIES, answers, strict=True):
+        by_outcome.setdefault(answer.outcome, []).append(sm)
+    mildest = min(answers, key=lambda answer: OUTCOMES.index(answer.outcome))
+    if len(by_outcome) == 1:
+        return mildest
+    told = "; ".join(f"{o} on {', '.join(f'sm{sm}' for sm in on)}" for o, on in by_outcome.items())
+    note = f"depends on the GPU: {told}".replace("_", " ")
+    if mildest.findings:
+        return replace(mildest, note=note)
+    return Judged(product, "unknown", scheme=mildest.scheme, note=note, is_open=True)
 
 
 def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
@@ -137,11 +133,26 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
                 if found.outcome == "pads" and found.to:
                     sizes[found.axis] = padded[found.axis] = found.to
     outcome: Outcome = max((f.outcome for f in findings), key=OUTCOMES.index, default="ok")
-    note = _open(product, scheme, setting)
+    unread = _unread(setting, facts)
+    note = unread or _unsized(product)
     if note and outcome == "ok":
         outcome = "unknown"
-    is_open = scheme.kind not in setting.engine.covers or bool(findings)
+    is_open = bool(unread or findings)
     return Judged(product, outcome, tuple(findings), asked, padded, scheme, note, is_open)
+
+
+def _unread(setting: Setting, facts: Mapping[str, Any]) -> str:
+    """Why the engine's demands on such a product are not known; empty where they are."""
+    name = setting.engine.name
+    if facts["kind"] != "count" and facts["quant"] not in setting.engine.covers:
+        named = setting.scheme.name if facts["quant"] == "unknown" else facts["quant"]
+        return f"what {name} asks of {named} was not read"
+    if facts["sm"] is None and not setting.gpu.is_open:
+        anywhere = {key: value for key, value in facts.items() if key != "sm"}
+        there = _relevant(setting.engine, tuple(anywhere.items()))
+        if any(demand.where.sm is not None for demand in there):
+            return f"what {name} asks of {facts['quant']} on {setting.gpu.name} was not read"
+    return ""
 
 
 def _facts(product: Product, scheme: Scheme, setting: Setting, sm: int | None) -> dict[str, Any]:
@@ -209,11 +220,8 @@ def _words(product: Product, scheme: Scheme, ranks: Ranks) -> dict[str, int | No
     }  # fmt: skip
 
 
-def _open(product: Product, scheme: Scheme, setting: Setting) -> str:
-    """Why a product cannot be called ok, if nothing is known against it."""
-    if scheme.kind not in setting.engine.covers and product.kind != "count":
-        named = scheme.name if scheme.kind == "unknown" else scheme.kind
-        return f"what {setting.engine.name} asks of {named} was not read"
+def _unsized(product: Product) -> str:
+    """Why a product has no size to be judged."""
     if product.kind in ("count", "vocab"):
         return ""
     uneven = next((s for s in (product.n, product.k) if s.is_uneven), None)
@@ -410,14 +418,9 @@ def with_shards(judged: Judged) -> Iterator[Judged]:
         note = (
             ""
             if size.value is not None
-            else _open(replace(product, n=size, k=Size(None), shards=()), NONE, _NOWHERE)
+            else _unsized(replace(product, n=size, k=Size(None), shards=()))
         )
         shard = replace(
             product, name=f"{product.name}.{name}", role=f"shard {name}", n=size, shards=()
         )
         yield replace(judged, product=shard, outcome=outcome, findings=own, note=note, padded={})
-
-
-_NOWHERE = Setting(
-    Engine("", "", covers=frozenset({"none"})), Gpu("any", None, None), NONE, Ranks()
-)

@@ -151,7 +151,7 @@ def row_of(judged: Judged, tier: int | None) -> Row:
         multiple,
         dict(judged.padded) or None,
         round(judged.extra, 6),
-        worst.why if worst else judged.note,
+        "; ".join(filter(None, (worst.why if worst else "", judged.note))),
         demand.source if demand else "",
         demand.since if demand else "",
         demand.sure if demand else "",
@@ -199,6 +199,9 @@ def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable
     if config.family is None:
         named = f"'{config.model_type}'" if config.model_type else "without a name"
         yield f"the model type {named} is not known: sizes are read by the names of fields"
+    older = any(key.startswith(("mamba_d_", "ssm_")) for key in config.values)
+    if older and not config.get("mamba_heads"):
+        yield "layers of Mamba-1 are not judged"
     engine = target.engine
     if engine.at is not None and engine.at > (version(engine.read) or ()):
         yield f"{engine.name}'s demands were read at {engine.read}: a newer version may differ"

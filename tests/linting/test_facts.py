@@ -274,3 +274,24 @@ def test_the_engine_does_with_it_what_its_code_says(name):
         (row.name, row.outcome, row.local, row.why) for row in found.findings
     ]
     assert size in {*rows[0].local.values(), rows[0].size}
+
+
+def test_on_an_open_gpu_only_what_happens_on_all_is_said():
+    """Refused on Ampere, Triton elsewhere: at least a fallback. Padded on some only: open."""
+    found = lint(QWEN_235B, **asked("vllm any tp8 fp8_block"))
+    row = next(row for row in found.products if row.name == "moe.w2")
+    assert (row.outcome, found.outcome) == ("falls_back", "falls_back")
+    assert "refused on sm75" in row.why
+    row = next(
+        r for r in lint(GEMMA4_MOE, **asked("vllm any tp4 bf16")).products if r.name == "moe.w2"
+    )
+    assert row.outcome == "unknown"
+    assert "pads on sm100" in row.why
+
+
+def test_what_was_read_for_nvidia_is_not_said_of_amd():
+    found = lint(QWEN_235B, **asked("vllm mi300x tp8 fp8_block"))
+    row = next(row for row in found.products if row.name == "moe.w2")
+    assert row.outcome == "unknown"
+    assert "mi300x was not read" in row.why
+    assert lint(QWEN_235B, **asked("vllm mi300x tp3 fp8_block")).outcome == "refused"
