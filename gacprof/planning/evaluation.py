@@ -196,6 +196,8 @@ def _undecided(chosen: Sequence[Option], tolerance: float) -> list[str]:
     known = [bound for bound in bounds if bound is not None]
     most = f", at most {max(known):.1%}" if len(known) == len(bounds) else ""
     sizes = "1 chosen size is" if len(bounds) == 1 else f"{len(bounds)} chosen sizes are"
+    if not tolerance:  # tiers, no penalties
+        return [f"{sizes} undecided: the rules leave open whether larger ones are served better"]
     return [
         f"{sizes} undecided: the map's errors leave open whether more than "
         f"{tolerance:.0%} is lost{most}"
