@@ -269,17 +269,21 @@ def estimate_sweep(
 
 
 def forecast_sweep(suite: Suite, gpu: str) -> Forecast:
-    """What a sweep would ask of a GPU that need not be here: memory, graphs, plans, seconds.
+    """What a sweep would ask of a GPU that need not be here: memory, graphs, plans, seconds; at
+    most, where axes are refined.
 
     Raises :class:`MapError` for a GPU that is not known, :class:`MeasurementError` where the sweep
     cannot fit its memory.
     """
     from gacprof.devices.datasheet import sheet
     from gacprof.devices.forecast import Load, forecast
+    from gacprof.sweeping.refine import LARGEST_SHARE, MEASURE_ALL_BELOW
 
     timing, loads = suite.timing, []
     for plan in suite.curves("cuda"):
-        points = tuple(plan.points.values())
+        step = LARGEST_SHARE if len(plan.refined) >= MEASURE_ALL_BELOW else 1
+        chosen = {*sorted(plan.refined, reverse=True)[::step], *plan.points.keys() - plan.refined}
+        points = tuple(point for dim, point in plan.points.items() if dim in chosen)
         wanted = max(timing.least_replicates, round(timing.replicates * len(points)))
         loads.append(Load(points, min(len(points), wanted), timing.blocks))
     found = forecast(loads, sheet(gpu), timing.reuse_mib << 20, timing.processes)

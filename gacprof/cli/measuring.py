@@ -180,14 +180,18 @@ def _print_estimate(planned: dict[str, Any]) -> None:
 
 
 def _print_forecast(found: Forecast) -> None:
-    total = sum(found.seconds.values())
     memory = f" of {found.memory_gib}" if found.memory_gib else ""
-    say(f"{counted(found.points, 'point')} on an {found.gpu}, {counted(found.slots, 'slot')} with "
-        f"A/A replicates; {counted(found.blocks, 'block')} at least")  # fmt: skip
-    say(f"each process captures {counted(found.graphs, 'graph')} of {found.nodes} nodes, cuDNN "
-        f"plans {counted(found.plans, 'shape')}, memory {found.peak_gib}{memory} GiB")  # fmt: skip
     parts = ", ".join(f"{part} {duration(seconds)}" for part, seconds in found.seconds.items())
-    say(f"about {duration(total)}, from the data sheet: {parts}")
+    say(
+        f"at most {counted(found.points, 'point')} on an {found.gpu}, "
+        f"{counted(found.slots, 'slot')} with A/A replicates; {counted(found.blocks, 'block')} at "
+        "least"
+    )
+    say(
+        f"each process captures {counted(found.graphs, 'graph')} of {found.nodes} nodes, cuDNN "
+        f"plans {counted(found.plans, 'shape')}, memory {found.peak_gib}{memory} GiB"
+    )
+    say(f"about {duration(sum(found.seconds.values()))}, from the data sheet: {parts}")
 
 
 def _print_swept(run: RunSummary) -> None:

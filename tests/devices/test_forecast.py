@@ -6,12 +6,13 @@ from simulated_gpu.device import SimulatedH100
 from simulated_gpu.torch_side import opened
 from typer.testing import CliRunner
 
-from gacprof import operators
+from gacprof import api, operators
 from gacprof.cli.app import app
 from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.devices.datasheet import sheet
 from gacprof.devices.device import Slot
 from gacprof.devices.forecast import CONTEXT_BYTES, Load, forecast
+from gacprof.sweeping import load_suite
 
 H100 = sheet("h100")
 
@@ -72,3 +73,9 @@ def test_the_verb_tells_it_and_refuses_what_cannot_fit():
     assert isinstance(told.exception, MeasurementError) and "11 points" in str(told.exception)
     told = CliRunner().invoke(app, ["sweep", "quick", "--gpu", "h100"])
     assert isinstance(told.exception, SuiteError)
+
+
+def test_n3_the_suite_of_every_mechanism_fits_80_gb():
+    told = api.forecast_sweep(load_suite("full"), "h100")
+    assert told.fits and told.peak_gib < 10
+    assert told.points < len(load_suite("full").points("cuda"))  # of refined axes a share
