@@ -26,6 +26,12 @@ BY_BLOCKS = (
 )
 
 
+SHARED_OUT = (
+    "engines pad the vocabulary before ranks share it: the head's outputs are not judged "
+    "('gacprof lint' knows what an engine does)"
+)
+
+
 class Ranks:
     """How ``tp`` ranks share the products of a checkpoint, and what these are computed in.
 
@@ -47,6 +53,7 @@ class Ranks:
                 self._shards[gemm.weight] = split
                 self._dtypes[gemm.weight] = dtype
         self.notes = [BY_BLOCKS] if scheme.get("weight_block_size") else []
+        self.notes += [SHARED_OUT] if tp > 1 else []
         counts = Counter(self._dtypes.values())
         self.computed = max(counts, key=lambda dtype: counts[dtype], default=plain)
 

@@ -30,7 +30,7 @@ from gacprof.diagnosing.findings import (
     WeightFinding,
     highest_penalty,
 )
-from gacprof.diagnosing.fixed import fixed_findings, head_findings, sides_of
+from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
 from gacprof.diagnosing.latency_profile import around, latency_profile
 from gacprof.diagnosing.predict import Estimate, Predictor, Tokens
 from gacprof.diagnosing.sources import open_source
@@ -244,7 +244,7 @@ def _judge_weights(
             continue
         sizes = tuple((gemm.N, gemm.K, gemm.bias) for gemm in module.gemms)
         own = tuple((dims[name].size, dims[name].verdict) for name in module.dims)
-        sides = tuple(v.verdict for g in module.gemms for v in sides_of(g, fixed))
+        sides = tuple(v for gemm in module.gemms for v in verdicts_of(predictor, gemm, fixed))
         key = sizes, own, sides, tuple(predictor.ranks.key(gemm) for gemm in module.gemms)
         if key not in known:
             known[key] = _judged(predictor.gemms(module.gemms), sizes, own, sides)
@@ -266,7 +266,8 @@ def _judged(
     verdicts = {verdict for _, verdict in own}
     verdict = next((v for v in ("misaligned", "unknown", "undecided") if v in verdicts), "safe")
     if not own:  # nothing adjustable: it is told where it surely loses time, else not judged
-        verdict = "unknown" if total.latency_us is None and not sides else "fixed"
+        unknown = total.latency_us is None and set(sides) <= {"unknown"}
+        verdict = "unknown" if unknown else "fixed"
         verdict = "safe" if sides and set(sides) == {"safe"} else verdict
     if "misaligned" in sides:
         verdict = "misaligned"

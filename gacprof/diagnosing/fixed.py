@@ -25,12 +25,10 @@ def fixed_findings(predictor: Predictor) -> Iterator[DimFinding]:
     known: dict[object, DimFinding | None] = {}
     for module in predictor.inventory.modules:
         for gemm in module.gemms:
-            dims = predictor.inventory.fed_by(gemm.weight)
-            fed: dict[str, bool] = {
-                f.axis: d.adjustable for d in dims for f in d.feeds if f.weight == gemm.weight
-            }
+            fed = _fed(predictor, gemm)
             for axis, other in (("N", "K"), ("K", "N")):
-                if axis in fed:
+                shared_out = axis == "N" and module.role == "head" and predictor.ranks.tp > 1
+                if axis in fed or shared_out:
                     continue
                 product = _with_free(predictor, gemm, axis, free=fed.get(other, False))
                 size = gemm.N if axis == "N" else gemm.K
@@ -45,10 +43,17 @@ def fixed_findings(predictor: Predictor) -> Iterator[DimFinding]:
                     )  # fmt: skip
 
 
-def sides_of(gemm: Gemm, fixed: Mapping[str, DimFinding]) -> list[DimFinding]:
-    """The findings on the product's sides that no dim feeds."""
-    names = (f"{gemm.weight}:{axis}" for axis in ("N", "K"))
-    return [fixed[name] for name in names if name in fixed]
+def _fed(predictor: Predictor, gemm: Gemm) -> dict[str, bool]:
+    """The sides of the product that dims feed, and whether a plan may change these."""
+    dims = predictor.inventory.fed_by(gemm.weight)
+    return {f.axis: d.adjustable for d in dims for f in d.feeds if f.weight == gemm.weight}
+
+
+def verdicts_of(predictor: Predictor, gemm: Gemm, fixed: Mapping[str, DimFinding]) -> Iterator[str]:
+    """The verdict on each side of the product that no dim feeds."""
+    for axis in {"N", "K"} - set(_fed(predictor, gemm)):
+        found = fixed.get(f"{gemm.weight}:{axis}")
+        yield "unknown" if found is None else found.verdict
 
 
 def head_findings(predictor: Predictor) -> Iterator[DimFinding]:

@@ -116,6 +116,13 @@ def test_a_vocabulary_that_no_plan_changes_is_a_finding(llama: Make, run: Run) -
     assert code == 1 and "lm_head" in out and "50264 would be served well" in out
 
 
+def test_the_vocabulary_of_a_rank_is_not_judged(llama: Make) -> None:
+    """Engines pad it, each to another multiple, before ranks share it."""
+    found = gacprof.diagnose(llama(width=1408, heads=8, vocab=50257), h100(), tp=8)
+    assert not found.findings and "engines pad the vocabulary" in " ".join(found.notes)
+    assert {w.name: w.verdict for w in found.weights}["lm_head"] == "fixed"
+
+
 def test_a_head_dim_that_is_padded_is_a_finding(llama: Make, run: Run) -> None:
     model = llama(hidden=848, heads=8, width=1368)
     code, out, _ = run("diagnose", model, "--gpu", "h100")
