@@ -15,6 +15,8 @@ from gacprof.devices.memory import Arenas
 from gacprof.devices.nvml import Telemetry
 from gacprof.devices.worker import SLOTS_IN_TIME, IsolatedDevice
 from gacprof.operators.base import Prepared
+from gacprof.sweeping import run_sweep
+from gacprof.sweeping.suite import parse_suite
 
 
 @pytest.fixture
@@ -104,6 +106,22 @@ def test_n4_a_session_takes_over_what_an_earlier_one_captured(gpu):
         session.close()
     assert gpu.captures - captured == 12
     assert gpu.traces - traced == 12 and len(session.kernels()) == 14
+
+
+def test_n4_a_refined_axis_captures_each_dim_once(gpu, tmp_path):
+    """An axis of 1025 dims: each was captured in every round, 37 times on average."""
+    gpu.page, gpu.remembers = 1 << 16, False
+    gpu.cost = lambda name, operands: 26_000 if operands[0].shape[-1] % 8 else 20_000
+    axis = {"operator": "linear", "axis": "K", "values": [{"from": 3584, "to": 4608}]}
+    sweep = axis | {"dims": {"M": 64, "N": 64}, "dtype": "float16", "strategy": "adaptive"}
+    timing = {"processes": 1, "most_blocks": 24}
+    device = opened()
+    device.burn_in = lambda: None
+    run = run_sweep(
+        parse_suite({"name": "t", "timing": timing, "sweep": [sweep]}, "t"), device, tmp_path / "r"
+    )
+    assert run.points > 64 and run.failed == 0
+    assert run.points < len(device.captured) <= gpu.captures < 1.15 * len(device.captured)
 
 
 def test_n4_what_lies_in_memory_that_an_arena_left_is_captured_anew(gpu):
