@@ -18,7 +18,7 @@ from gacprof.checkpoint.config import passed
 from gacprof.checkpoint.folder import LocalFolder, parse_json
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import write_json
+from gacprof.core.files import read_bytes, write_json
 
 
 def carried_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
 def json_object(path: Path) -> dict[str, Any]:
     """Raises :class:`CheckpointError` for a file that is no JSON object."""
     try:
-        found: Any = parse_json(path.read_bytes(), str(path))
+        found: Any = parse_json(read_bytes(path), str(path))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
     return found

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.core.errors import LintError, why_unreadable
+from gacprof.core.files import read_text
 from gacprof.demands.quantisation import GGUF_BITS, KINDS
 from gacprof.demands.targets import Range, Version, version
 
@@ -280,6 +281,6 @@ def engine(name: str, own: Sequence[Path] = ()) -> Engine:
 
 def _read(path: Path) -> Engine:
     try:
-        return parse_engine(path.read_text(encoding="utf-8"), str(path))
+        return parse_engine(read_text(path), str(path))
     except (OSError, ValueError) as error:
         raise LintError(f"{path}: cannot be read: {why_unreadable(error)}") from None

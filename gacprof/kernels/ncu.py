@@ -24,6 +24,9 @@ from gacprof.devices.environment import find_ncu
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import parse
 
+MOST_BYTES = 8 << 30
+"""Of a report: thousands of kernels with their source take a gigabyte and more."""
+
 NSIGHT = Path("/opt/nvidia/nsight-compute")
 """Where NVIDIA's packages install it; an ``ncu`` on the path may be a script that calls it."""
 MAGIC = b"NVR\x00"
@@ -175,7 +178,7 @@ def _reader() -> Any:
 def _check_file(path: Path) -> None:
     """Walk the file's blocks: each a length, a header of that length, a payload it names."""
     try:
-        data = read_bytes(path)
+        data = read_bytes(path, most=MOST_BYTES)
     except OSError as error:
         raise MeasurementError(f"{path}: cannot be read ({error.strerror})") from error
     if not data.startswith(MAGIC):
