@@ -30,6 +30,10 @@ _SIDE_FILES = (
 """What belongs to a checkpoint besides its weights."""
 
 
+IN_HALVES = "is_concatenated"
+"""What transformers' modules of experts say: gate and up one after the other, or alternating."""
+
+
 @no_collection()
 def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Inventory:
     """The inventory of the checkpoint at ``path``, from headers only.
@@ -117,7 +121,9 @@ def inventory_of_model(model: torch.nn.Module) -> Inventory:
         raise CheckpointError(f"the {type(model).__name__} holds no tensors")
     config: Any = getattr(model, "config", None)
     config = config.to_dict() if hasattr(config, "to_dict") else config
-    contents = Contents(tensors, dict(config) if isinstance(config, dict) else {})
+    own: Any = getattr(model, "named_modules", dict)()
+    said = {name: {IN_HALVES: getattr(m, IN_HALVES)} for name, m in own if hasattr(m, IN_HALVES)}
+    contents = Contents(tensors, dict(config) if isinstance(config, dict) else {}, attributes=said)
     return describe(f"{type(model).__name__} in memory", contents)
 
 

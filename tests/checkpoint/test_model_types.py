@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from model_types import EAGER, EXPERT, SHARED, UNMADE, WIDTH, tiny_of
 
-from gacprof.checkpoint import scan
+from gacprof.checkpoint import inventory_of_model, scan
 from gacprof.checkpoint.load import load_model
 from gacprof.core.errors import CheckpointError
 from gacprof.resizing import realign
@@ -88,6 +88,15 @@ def test_odd_and_padded_experts_run_in_our_loader(kind: str, tmp_path: Path) -> 
     realign(tmp_path / "model", "optimal", tmp_path / "padded")
     for folder in ("model", "padded"):
         assert close(load_model(tmp_path / folder), logits_of(model))
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v2", "gpt_oss", "mixtral", "qwen2_moe"])
+def test_experts_of_a_model_in_memory_are_padded(kind: str) -> None:
+    model = tiny_of(kind)
+    padded = realign(model, "minimal")
+    assert close(padded, logits_of(model))
+    dims = inventory_of_model(padded).dims
+    assert dims and all(dim.size % 8 == 0 for dim in dims)
 
 
 def test_adapters_of_an_mlps_width_keep_it_as_it_is(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ GraniteMoE, JetMoE   ``input_linear.weight`` [experts, 2·width, in], ``output_l
 DBRX                 ``experts.mlp.w1``, ``v1``, ``w2`` [experts·width, hidden]
 
 Their experts share one width. Gate and up lie one after the other, in gpt-oss they alternate; of a
-model type that is not known here they are left alone.
+model type that is not known here they are left alone. In memory transformers holds the experts of
+all families so, and its modules say how.
 """
 
 from __future__ import annotations
@@ -92,8 +93,11 @@ def _in_three(contents: Contents, layer: Mapping[str, TensorInfo]) -> list[Linea
     else:
         return []  # JetMoE's attention, whose experts are no MLPs
     kind = _model_type(contents)
-    stack = Stack(count, interleaved=kind in _INTERLEAVED)
-    frozen = "" if kind in _INTERLEAVED | _HALVES else _UNKNOWN
+    halves: Any = contents.attributes.get(parent_of(fused.name), {}).get("is_concatenated")
+    if halves is None and kind in _INTERLEAVED | _HALVES:
+        halves = kind in _HALVES
+    stack = Stack(count, interleaved=halves is False)
+    frozen = _UNKNOWN if halves is None else ""
     return [_linear(contents, info, axes, stack, frozen) for info in (fused, down)]
 
 

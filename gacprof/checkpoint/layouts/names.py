@@ -82,7 +82,7 @@ def may_be_conv1d(module: str) -> bool:
 
 def in_tower(module: str) -> bool:
     """Whether ``module`` belongs to the vision or audio part of a multimodal model."""
-    return any(word in module for word in ("vision", "visual", "image", "audio"))
+    return "vision" in module or "visual" in module or "image" in module or "audio" in module
 
 
 def parent_of(module: str) -> str:
