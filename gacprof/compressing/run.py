@@ -34,7 +34,7 @@ from gacprof.compressing.writing import PLAN, inventory_of_output, write_folder
 from gacprof.compressors import method_named
 from gacprof.compressors.llmpruner import TaylorPruning
 from gacprof.compressors.method import LowRank
-from gacprof.core.errors import CompressionError
+from gacprof.core.errors import CompressionError, MemoryExhaustedError, is_out_of_memory
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
 from gacprof.diagnosing.predict import Predictor, Tokens
@@ -293,9 +293,8 @@ def _memory_errors(device: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        text = str(error).lower()
-        if isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text:
-            raise CompressionError(
+        if is_out_of_memory(error) or "out of memory" in str(error).lower():
+            raise MemoryExhaustedError(
                 f"{device} is out of memory: shorter windows (--length) need less, and so does "
                 "--device cpu; the same command goes on where it stopped"
             ) from None
