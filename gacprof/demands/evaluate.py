@@ -53,6 +53,7 @@ class Finding:
     demand: Demand
     to: int | None = None
     shard: str = ""
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -390,19 +391,14 @@ def _finding(
         "side": "output_size of gate's and up's" if axis == "N" else "input_size of down's",
         "letter": axis[0].lower(),
     }
-    text = (demand.says or demand.kernel).format_map(told)
+    says, kernel = demand.says.format_map(told), demand.kernel.format_map(told)
     if demand.outcome == "pads":
-        text = (
-            demand.says.format_map(told) or f"{size} is no multiple of {multiple}: padded to {to}"
-        )
+        says = says or f"{size} is no multiple of {multiple}: padded to {to}"
     elif demand.outcome == "falls_back":
-        text = (
-            f"{size} is no multiple of {multiple}: {text}"
-            if demand.relation == "multiple"
-            else text
-        )
+        broken = f"{size} is no multiple of {multiple}: " if demand.relation == "multiple" else ""
+        says = f"{broken}{says or kernel}"
     shown = None if demand.relation in ("one_of", "never") else multiple
-    return Finding(demand.outcome, axis, size, shown, text, demand, to, shard)
+    return Finding(demand.outcome, axis, size, shown, says, demand, to, shard, kernel)
 
 
 def with_shards(judged: Judged) -> Iterator[Judged]:

@@ -7,6 +7,7 @@ the words. A new demand is one entry; a user's own file adds entries or a whole 
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -153,16 +154,32 @@ class Engine:
         return replace(self, demands=kept, at=at)
 
 
+WORDS = ("group", "block", "tp", "ep", "parts", "target")
+"""What a multiple may be, besides a number; ``64*tp`` and ``max(64,group)`` too."""
+_TERM = rf"(?:\d{{1,6}}|{'|'.join(WORDS)})"
+_WORD = re.compile(rf"{_TERM}(?:\*{_TERM})*|max\({_TERM}(?:,{_TERM})+\)")
+KNOWN = {
+    "quant": KINDS,
+    "kind": ("dense", "expert", "vocab", "count"),
+    "split": ("column", "row", "replicated", "none"),
+}
+
 _AXES = ("N", "K", "width", "hidden", "whole")
 _OWN = {"id", "outcome", "source", "relation", "shards", "values", "kernel", "says", "why", "sure"}
+
+
+TOLD = ("size", "multiple", "axis", "n", "k", "block", "gcd", "next", "side", "letter")
+"""What words of an engine may name in braces."""
 
 
 def _multiples(table: Any, where: str) -> tuple[tuple[str, int | str], ...]:
     if not isinstance(table, Mapping) or not table or not set(table) <= set(_AXES):
         raise LintError(f"{where}: multiples are a table of {', '.join(_AXES)}")
     for axis, value in table.items():
-        if not (isinstance(value, str) or (type(value) is int and 0 < value < 1 << 20)):
-            raise LintError(f"{where}: {axis} is {value!r}: give a positive number or a word")
+        number = type(value) is int and 0 < value < 1 << 20
+        if not number and not (isinstance(value, str) and _WORD.fullmatch(value)):
+            words = ", ".join(WORDS)
+            raise LintError(f"{where}: {axis} is {value!r}: give a positive number or {words}")
     return tuple(table.items())
 
 
@@ -181,8 +198,9 @@ def _conditions(table: Mapping[str, Any], where: str) -> Conditions:
             made[name] = value
         else:
             raise LintError(f"{where}: {name} = {value!r} is not understood")
-    if not set(made.get("quant", ())) <= set(KINDS):
-        raise LintError(f"{where}: quant is one of {', '.join(KINDS)}")
+    for name, known in KNOWN.items():
+        if not set(made.get(name, ())) <= set(known):
+            raise LintError(f"{where}: {name} is one of {', '.join(known)}")
     if isinstance(made.get("gguf"), tuple) and not set(made["gguf"]) <= GGUF_BITS.keys():
         raise LintError(f"{where}: gguf is one of {', '.join(GGUF_BITS)}")
     return Conditions(**made)
@@ -203,6 +221,14 @@ def _demand(entry: Any, file: str) -> Demand:
         raise LintError(
             f"{where}: outcomes are {', '.join(OUTCOMES)}; relations {', '.join(RELATIONS)}"
         )
+    try:
+        for key in ("says", "kernel", "why"):
+            str(entry.get(key, "")).format_map(dict.fromkeys(TOLD, 1))
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        raise LintError(f"{where}: {key} may name {', '.join(TOLD)} in braces: {error}") from None
+    values = entry.get("values", [])
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise LintError(f"{where}: values are a list of whole numbers")
     asks = {axis: entry[axis] for axis in _AXES if axis in entry}
     alternatives = entry.get("alternatives", [])
     if not asks and not alternatives:
@@ -210,7 +236,7 @@ def _demand(entry: Any, file: str) -> Demand:
     return Demand(
         **{key: entry[key] for key in _OWN & entry.keys() if key != "values"},
         version=entry["version"],
-        values=tuple(entry.get("values", ())),
+        values=tuple(values),
         where=_conditions({k: v for k, v in entry.items() if k in names}, where),
         but=_conditions(entry["except"], where) if "except" in entry else None,
         asks=_multiples(asks, where) if asks else (),

@@ -156,7 +156,7 @@ def row_of(judged: Judged, tier: int | None) -> Row:
         demand.since if demand else "",
         demand.sure if demand else "",
         demand.id if demand else "",
-        demand.kernel if demand else "",
+        worst.kernel if worst else "",
         judged.scheme.kind,
         product.layers,
         product.fields,

@@ -65,9 +65,13 @@ def test_a_file_may_hold_an_engine_of_its_own(tmp_path, llama):
         (('"falls_back"', '"explodes"'), "outcomes are"),
         (("K = 4096", "Q = 4096"), "nothing is called Q"),
         (("K = 4096", "K = -1"), "K is -1"),
+        (("K = 4096", 'K = "grup"'), "give a positive number or group"),
+        (("K = 4096", "K = 8\nvalues = 3"), "values are a list"),
+        (('role = ["down"]', 'kind = ["dens"]'), "kind is one of"),
         (('"all"', '"~0.3"'), "is no range"),
         (('["none"]', '["int3"]'), "quant is one of"),
         (("[[demand]]", "[[demand"), "not valid TOML"),
+        (("the slow one", "{who}"), "in braces"),
     ],
 )
 def test_an_entry_that_is_not_understood_is_refused_by_name(changed, named):
