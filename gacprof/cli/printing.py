@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typer import Option
 
 from gacprof.core import Progress
 from gacprof.core.files import json_text
-from gacprof.core.formatting import visible
+from gacprof.core.formatting import duration, percent, visible
 
 WIDTH_UNSEEN = 2000
 """Columns where the output is no terminal and COLUMNS is not set: no cell is ever folded."""
@@ -36,6 +37,9 @@ LONGEST_NAME = 16
 
 MOST_ROWS = 20
 """Rows of a table before the rest is summed up: with the lines below them they fill a screen."""
+
+SILENCE_S = 30.0
+"""Seconds after which a long verb says how far it is, where no bar can be shown."""
 
 _seen = sys.stdout.isatty() or "COLUMNS" in os.environ
 out = Console(width=None if _seen else WIDTH_UNSEEN)
@@ -142,8 +146,9 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Progress]:
-    """A bar on stderr with its share and the time left."""
+def progress(title: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
+    """A bar on stderr with its share and the time left; where stderr is no terminal, a line of the
+    same every :data:`SILENCE_S`."""
     from rich import progress as bar
 
     columns = (
@@ -154,11 +159,19 @@ def progress(title: str) -> Iterator[Progress]:
         bar.TimeRemainingColumn(),
     )
     bars = bar.Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    began = said = clock()
     with interruptible(), bars:
         task = bars.add_task(title, total=None)
 
         def advance(done: float, total: float, what: object = "") -> None:
+            nonlocal said
             bars.update(task, completed=done, total=total)
+            now = clock()
+            if err.is_terminal or now - said < SILENCE_S or not 0 < done < total:
+                return
+            said, left = now, (now - began) * (total - done) / done
+            share = percent(done / total, decimals=0)
+            complain(f"{title}: {share}, about {duration(left)} left {what}".rstrip())
 
         yield advance
 

@@ -136,6 +136,19 @@ def test_plan_shows_what_changes_and_all_on_demand(run, model, tmp_path):
     assert "keep" not in few and every.count("[") >= len(choices)
 
 
+def test_a_piped_verb_says_every_half_minute_how_far_it_is(capsys):
+    from gacprof.cli.printing import progress
+
+    times = iter([0.0, 10.0, 31.0, 40.0, 62.0, 70.0])
+    with progress("compress", lambda: next(times)) as advance:
+        for done in range(1, 6):
+            advance(done, 10)
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "gacprof: compress: 20 %, about 2 min left", "gacprof: compress: 40 %, about 93 s left",
+    ]  # fmt: skip
+
+
 def test_the_version(run):
     shown = run("--version")
     assert shown.code == 0 and shown.out.startswith("gacprof ")
