@@ -15,6 +15,8 @@ LONGEST_TEXT = 100_000
 """Characters of a mangled name as text."""
 MOST_SUBSTITUTIONS = 1000
 """Parts of a mangled name that it may refer to again; those of CUTLASS 3 have some 200."""
+_MANGLED = re.compile(r"(?:_Z|NK?\d|(?:[4-9]|[1-9]\d+)[A-Za-z_])[\w.$]+")
+"""As symbols are, and names of types; ``3x3_conv`` is neither."""
 _CAST = re.compile(r"\((?:unsigned )?(?:int|long|short|char|bool)(?: long)?\)(-?\d+)")
 _BOOL_CAST = re.compile(r"\(bool\)([01])")
 _CARRIER = re.compile(
@@ -27,7 +29,7 @@ _CARRIER = re.compile(
 def readable(name: str) -> str:
     """The name demangled if it is mangled, with constants as C++ writes them."""
     text = " ".join(name.split())
-    if re.fullmatch(r"(?:_Z|[NK]*\d)[\w.$]+", text):
+    if _MANGLED.fullmatch(text):
         text = demangle(text) or "::".join(identifiers(text)) or text
     text = _BOOL_CAST.sub(lambda m: "true" if m[1] == "1" else "false", text)
     text = _CAST.sub(r"\1", text)

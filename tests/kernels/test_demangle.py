@@ -51,6 +51,11 @@ def test_what_is_not_understood_is_none(name: str) -> None:
     assert demangle(name) is None
 
 
+@pytest.mark.parametrize("name", ["3x3_conv_kernel", "2d_copy", "Kernel2", "N_kernel", "0d1d"])
+def test_what_is_no_mangled_name_stays_as_it_is(name: str) -> None:
+    assert readable(name) == name
+
+
 @given(st.text("_ZNISTLEJXPKRvifdb0123456789abcxyz", max_size=60))
 def test_never_fails(tail: str) -> None:
     demangle("_Z" + tail)
