@@ -301,8 +301,8 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
     if not (why or every):
         if dims["misaligned"]:
             _print_section("", dims["misaligned"], every, found.basis, FEW_ROWS)
-        if not totals["judged"]:
-            say_notes(found.notes)  # which say how to have it judged
+        if not totals["misaligned"]:
+            say_notes(found.notes)  # how to have it judged, or why this may not hold elsewhere
         say("--why prints the other dims too, how sizes were judged, and notes")
         return
     for verdict, members in dims.items():

@@ -52,8 +52,10 @@ class _Name(NamedTuple):
     ends: tuple[str, ...]
 
     def __str__(self) -> str:
-        experts = f"{self.between}.{ranges(self.experts)}." if self.experts else ""
-        end = experts + _braced(self.ends)
+        end = _braced(self.ends)
+        if self.experts:
+            dot = "." if end and not end.startswith(":") else ""
+            end = f"{self.between}.{ranges(self.experts)}{dot}{end}"
         if not self.layers:
             return end
         # "model.layers" and "model.decoder.layers" go without saying, an encoder's do not.
@@ -90,13 +92,15 @@ def ranges(numbers: Sequence[int]) -> str:
 def _parts(name: str) -> _Name:
     """``model.layers.3.mlp:width`` → ("model.layers", (3,), "", (), ("mlp:width",)): the first
     number is a layer's, the second an expert's."""
-    parts = name.split(".")
-    numbers = [i for i, part in enumerate(parts[:-1]) if part.isascii() and part.isdigit()][:2]
+    path, colon, kind = name.partition(":")
+    parts = path.split(".")
+    digits = [i for i, part in enumerate(parts) if part.isascii() and part.isdigit()][:2]
+    numbers = digits if digits and digits[0] < len(parts) - 1 else []
     cuts = [-1, *numbers, len(parts)]
     *texts, end = [".".join(parts[a + 1 : b]) for a, b in pairwise(cuts)]
     before, between = (*texts, "", "")[:2]
     layers, experts = ((*((int(parts[i]),) for i in numbers), (), ()))[:2]
-    return _Name(before, layers, between, experts, (end,))
+    return _Name(before, layers, between, experts, (end + colon + kind,))
 
 
 def _braced(ends: Sequence[str]) -> str:

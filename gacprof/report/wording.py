@@ -168,7 +168,7 @@ def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
         return f"No weight is known to lose time on {device}{how}, of {totals['judged']} judged."
     if basis:
         served = f"{lost} have sizes that {device} serves worse, {basis}"
-        return f"{served}; what that costs is not measured."
+        return f"{served}; the time it costs is not known."
     recovers = _of(totals["recoverable_us"], totals["predicted_us"])
     return f"{lost} lose time on {device}: padding recovers {recovers} in matrix products."
 
@@ -194,6 +194,8 @@ def _of(part: float | None, whole: float | None) -> str:
 
 def planned(plan: Mapping[str, Any]) -> str:
     changed = sum(choice["after"] != choice["before"] for choice in plan["choices"])
+    if not changed:
+        return f"The plan changes none of {len(plan['choices'])} dims."
     before, after = plan["predicted_before_us"], plan["predicted_after_us"]
     time = (
         f"their products should take {microseconds(after)} instead of {microseconds(before)} "

@@ -57,6 +57,12 @@ def test_ranges(numbers, text):
     assert ranges(numbers) == text
 
 
+@pytest.mark.parametrize("kind", ["", ":width"])
+def test_experts_at_the_end_of_a_name_are_ranges_too(kind):
+    dims = [(f"model.layers.{n}.mlp.experts.{e}{kind}", 9) for n in range(2) for e in range(16)]
+    assert names(dims) == [f"layers 0–1 mlp.experts.0–15{kind}"]
+
+
 def expand(name: str) -> set[str]:
     """Every name that a row stands for."""
     layers, end = re.fullmatch(r"layers? ([0-9–, ]+?) ((?!\d).+)", name).groups()
