@@ -15,8 +15,7 @@ from gacprof.cliffmap.judge import LOOKS
 from gacprof.core.fit import BlockRow, Fit, block_row, fit_blocks, log_matrix
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
-from gacprof.sweeping.estimate import GUESSED, Width
-from gacprof.sweeping.refine import Refinement, Seen, refine
+from gacprof.sweeping.refine import Seen, next_dims
 from gacprof.sweeping.suite import CurvePlan, Schedule
 
 T = TypeVar("T")
@@ -54,10 +53,9 @@ class CurveState:
     def __init__(self, plan: CurvePlan, timing: Schedule, salt: str = "") -> None:
         self.plan, self._timing = plan, timing
         first = [d for d in plan.dims if d not in plan.refined]
-        self._rounds: Refinement | None = None
+        self._refining = bool(plan.refined)
         if plan.refined:
-            self._rounds = refine(sorted(plan.refined), SMALLEST_CLIFF, timing.seed)
-            first += next(self._rounds)
+            first += next_dims(sorted(plan.refined), {}, SMALLEST_CLIFF)
         self._draw = random.Random(f"{timing.seed}:{plan.key}")
         self.slots: list[Slot] = []
         self._place: dict[Slot, int] = {}
@@ -162,19 +160,13 @@ class CurveState:
 
     def refined(self) -> bool:
         """Ask a refined axis for more dims, once all have calls enough; whether it gave any."""
-        while self._rounds is not None:
-            if not self._rows or any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots):
-                return False
-            try:
-                wanted = self._rounds.send(self._seen())
-            except StopIteration:
-                self._rounds = None
-                return False
-            new = [d for d in wanted if Slot(self.plan.points[d]) not in self._place]
-            if new:
-                self._add(new)
-                return True
-        return False
+        waiting = any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots)
+        if not self._refining or not self._rows or waiting:
+            return False
+        wanted = next_dims(sorted(self.plan.refined), self._seen(), SMALLEST_CLIFF)
+        self._add(wanted)
+        self._refining = bool(wanted)
+        return self._refining
 
     def _seen(self) -> dict[int, Seen]:
         found = self.fit()
@@ -212,7 +204,7 @@ class CurveState:
     @property
     def decided(self) -> bool:
         """Whether no dim was open at the last look, or its penalties were known finely enough."""
-        if self._rounds is not None:
+        if self._refining:
             return False
         return not self.decision.open_share or self.decision.half_width <= self._timing.finest
 
@@ -239,9 +231,11 @@ class CurveState:
             return 0.0
         if self.decided:  # what later processes add
             return max(1.0, self.share * self._timing.processes - self.blocks)
-        likely = Width(self.decision.half_width, self.blocks) if self.looked_at else GUESSED
+        likely = self._timing.usual_blocks
+        if self.looked_at:
+            likely = self._timing.blocks_until(self.decision.half_width, self.blocks)
         next_look = min(self._timing.blocks << self.looked_at, self._timing.most_blocks)
-        return max(1.0, max(likely.blocks(self._timing), next_look) - self.blocks)
+        return max(1.0, max(likely, next_look) - self.blocks)
 
     @property
     def share(self) -> float:
@@ -280,8 +274,8 @@ class PartSession:
         self.failed = self._by_place(session.failed)
 
     def order(self, places: Sequence[int]) -> list[int]:
-        """These places as the session's own slots."""
-        return [self._at[place] for place in places]
+        """These places as the session's own slots, without those that it does not hold."""
+        return [self._at[place] for place in places if place in self._at]
 
     def by_place(self, times: BlockTimes) -> BlockTimes:
         """A block of the session's as one of the curve's places."""
@@ -305,6 +299,16 @@ def calls_of(slots: Sequence[Slot], times: BlockTimes) -> tuple[Call, ...]:
     """A block's calls as they are stored."""
     return tuple(
         Call(slots[t.slot].point, slots[t.slot].replicate, t.us, t.disturbed) for t in times.calls
+    )
+
+
+def together(pieces: Sequence[BlockTimes]) -> BlockTimes:
+    """One block of what was called one right after the other; the device's state is the last's."""
+    return replace(
+        pieces[-1],
+        calls=tuple(call for piece in pieces for call in piece.calls),
+        failed={i: why for piece in pieces for i, why in piece.failed.items()},
+        throttled=next((piece.throttled for piece in pieces if piece.throttled), ""),
     )
 
 

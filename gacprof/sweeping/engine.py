@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ from gacprof.sweeping.curve import (
     batches,
     calls_of,
     shares,
+    together,
 )
 from gacprof.sweeping.suite import CurvePlan, Schedule
 
@@ -88,7 +90,7 @@ class Engine:
         self._states = [CurveState(plan, timing, salt) for plan in curves]
         self._started = time.monotonic()
         self._draw = random.Random(timing.seed)
-        self._sessions: dict[str, PartSession] = {}
+        self._sessions: dict[str, list[PartSession]] = {}
         self._noted: dict[Point, PointNote] = dict(notes or {})
         self._calls = self._blocks = self._next = self._process = 0
         self._levelling_s, self._levelled = 0.0, 0
@@ -178,16 +180,17 @@ class Engine:
                 return
             self._find_culprit(states[0], str(lost))
         for state in states:
-            if state.refined():
-                self._close(state)
+            state.refined()
 
     def _measure(self, states: Sequence[CurveState]) -> None:
-        sessions = [(state, self._session(state), state.order()) for state in states]
-        wanted = [(state, session, order) for state, session, order in sessions if order]
-        times = self._device.blocks([(s.session, s.order(order)) for _, s, order in wanted])
+        wanted = [(state, part, own) for state in states for part, own in self._pieces(state)]
+        times = self._device.blocks([(part.session, own) for _, part, own in wanted])
+        pieces: dict[str, list[BlockTimes]] = {}
+        for (state, part, _), taken in zip(wanted, times, strict=True):
+            pieces.setdefault(state.plan.key, []).append(part.by_place(taken))
         blocks = []
-        for (state, session, _), taken in zip(wanted, times, strict=True):
-            found = session.by_place(taken)
+        for state in (state for state in states if state.plan.key in pieces):
+            found = together(pieces[state.plan.key])
             state.record(self._process, found)
             self._note_failures(state, found.failed)
             if found.calls:
@@ -195,6 +198,13 @@ class Engine:
                 blocks.append(self._block(state.plan.axis, found, calls))
         if blocks:
             self._sink.append(*blocks)
+
+    def _pieces(self, state: CurveState) -> list[tuple[PartSession, list[int]]]:
+        """The next block's slots by the sessions that hold them, in random order: dims that were
+        added later are in sessions of their own, so that what is prepared stays so."""
+        parts, order = self._open(state), state.order()
+        pieces = [(part, own) for part in parts if (own := part.order(order))]
+        return self._draw.sample(pieces, len(pieces))
 
     def _level(self) -> None:
         """A level block: one dim of each curve at one number of tokens, in random order, up to
@@ -206,8 +216,12 @@ class Engine:
         chosen = self._drawn([s for s in self._states if s.plan.key in self._sessions])
         if len(chosen) < 2:
             return
-        sessions = [(self._sessions[state.plan.key], place) for state, place in chosen]
-        wanted = [(session.session, session.order([place])[0]) for session, place in sessions]
+        wanted = [
+            (part.session, part.order([place])[0])
+            for state, place in chosen
+            for part in self._sessions[state.plan.key]
+            if part.order([place])
+        ]
         try:
             times = self._device.mixed(wanted)
         except WorkerLostError:  # a curve's own block will tell which slot it was
@@ -267,16 +281,17 @@ class Engine:
         self._calls += len(calls)
         return block
 
-    def _session(self, state: CurveState) -> PartSession:
-        """The curve's session, opened now if it is not. Slots that were given up are left out:
-        they may have cost a process."""
-        key = state.plan.key
-        if key not in self._sessions:
-            self._note([PointNote(slot.point) for slot in state.slots])
-            live = state.callable_slots
+    def _open(self, state: CurveState) -> list[PartSession]:
+        """The curve's sessions, with one opened now for slots that are in none. Slots that were
+        given up are left out: they may have cost a process."""
+        parts = self._sessions.setdefault(state.plan.key, [])
+        fresh = [i for i in state.callable_slots if not any(part.order([i]) for part in parts)]
+        if fresh:
+            self._note([PointNote(state.slots[i].point) for i in fresh])
             reuse = self._timing.reuse_mib << 20
-            opened = self._device.session([state.slots[place] for place in live], reuse)
-            session = self._sessions[key] = PartSession(opened, live)
+            opened = self._device.session([state.slots[place] for place in fresh], reuse)
+            session = PartSession(opened, fresh)
+            parts.append(session)
             for place in session.failed:
                 state.fail(place, for_good=True)
             self._note_failures(state, session.failed)
@@ -287,7 +302,7 @@ class Engine:
                 PointNote(p, named.get(p, ()), remark=remarks.get(p, ""))
                 for p in {**named, **remarks}
             )
-        return self._sessions[key]
+        return parts
 
     def _find_culprit(self, state: CurveState, why: str) -> None:
         """A block killed the worker: call its slots one by one, and leave out one that does so
@@ -327,16 +342,11 @@ class Engine:
         self._sink.note(fresh)
 
     def _renew(self) -> None:
-        for session in self._sessions.values():
-            session.close()
+        for part in chain.from_iterable(self._sessions.values()):
+            part.close()
         self._sessions.clear()
         self._levelled = 0
         self._device.renew()
-
-    def _close(self, state: CurveState) -> None:
-        session = self._sessions.pop(state.plan.key, None)
-        if session:
-            session.close()
 
     def progress(self) -> tuple[float, float]:
         """Blocks, or seconds where there is a budget: done, and as many as are likely in all."""

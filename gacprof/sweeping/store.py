@@ -56,6 +56,9 @@ MOST_BLOCKS = 1 << 31
 """Of a run, and of processes: a number beyond is no count."""
 MOST_STATE = 1_000_000
 """No clock in MHz, temperature or power reaches it."""
+MOST_ROWS, MOST_UNFOLDED = 200_000, 64 << 20
+"""Of ``samples.parquet``, beyond what its size allows: a call takes 11 bytes there, one byte at
+least, and unfolds by less than 20."""
 LONGEST_US = 1e10
 """No call takes three hours: a worker is stopped long before."""
 
@@ -253,8 +256,10 @@ def _parquet_blocks(file: Path) -> Iterator[Block]:
     with ctrl_c_held_back():
         import pandas as pd
         import pyarrow as pa
+        import pyarrow.parquet as pq
     try:
         with open_regular(file) as opened:
+            _check_size(pq.read_metadata(opened), file.stat().st_size)
             yield from blocks_of_frame(pd.read_parquet(opened, page_checksum_verification=True))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError,
             OverflowError) as error:  # fmt: skip
@@ -262,6 +267,18 @@ def _parquet_blocks(file: Path) -> Iterator[Block]:
             f"{file} is not readable as samples ({first_line(error)}): "
             "restore it, or delete it to keep only what the journal holds"
         ) from None
+
+
+def _check_size(metadata: Any, size: int) -> None:
+    """Before anything is unfolded: a few kilobytes of a foreign file may stand for gigabytes.
+
+    Raises ``ValueError``.
+    """
+    unfolded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if metadata.num_rows > MOST_ROWS + size or unfolded > MOST_UNFOLDED + 20 * size:
+        raise ValueError(
+            f"its {size:,} bytes would unfold to {metadata.num_rows:,} rows of {unfolded:,} bytes"
+        )
 
 
 def _journal_entries(file: Path) -> Iterator[dict[str, Any]]:

@@ -41,12 +41,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gacprof import operators
+from gacprof.cliffmap.judge import LOOKS
 from gacprof.core.dtypes import dtype_named
 from gacprof.core.errors import SuiteError, why_unreadable
 from gacprof.core.files import read_text
 from gacprof.core.points import MAX_DIM, Flag, Point, curve_key
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
+USUAL_HALF_WIDTH = 0.018
+"""Of penalties after six blocks on a quiet machine (reports/cpu-example)."""
 MAX_POINTS = 1_000_000
 MAX_TEXT = 4_000_000
 """Characters of a suite's file: a list of a million dims at most."""
@@ -91,6 +94,25 @@ class Schedule(_Strict):
     reuse_mib: Annotated[int, Field(ge=0)] = 64
     seed: int = 0
     budget_s: Annotated[float | None, Field(gt=0)] = None
+
+    def blocks_until(self, half_width: float, after: int) -> int:
+        """Blocks until a curve is decided and each process has added its share, where penalties are
+        known to ± ``half_width`` after so many.
+
+        Where all dims are alike it is decided when that is about the tolerance, where some lie
+        near it when it is ``finest``: the geometric mean is at most off by the same factor either
+        way.
+        """
+        wanted = after * half_width**2 / (self.finest * self.tolerance / 2)
+        looks = (self.blocks << n for n in range(LOOKS))
+        decided = next((n for n in looks if n >= wanted), self.most_blocks)
+        added = (self.processes - 1) * self.blocks // self.processes
+        return min(self.most_blocks, decided + added)
+
+    @property
+    def usual_blocks(self) -> int:
+        """Of a curve that was not looked at yet."""
+        return self.blocks_until(USUAL_HALF_WIDTH, 6)
 
     @model_validator(mode="after")
     def _bounds_agree(self) -> Schedule:

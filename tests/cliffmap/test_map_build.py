@@ -15,6 +15,7 @@ from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import build_map
 from gacprof.core.errors import MapError
 from gacprof.core.points import Block, Call, Environment, Point, PointNote
+from gacprof.sweeping.for_checkpoint import sizes_near
 
 DEVICE = Environment("recorded", "planted", "none", {"sm_count": 108}, {"torch": "2.13.0"})
 
@@ -177,6 +178,48 @@ def test_throttled_blocks_are_left_out_and_said_so():
     built = map_of(numbered(good, hot))
     assert built.curves[0].points.median_us == [1.0, 1.0]
     assert any("2 blocks ran throttled" in note for note in built.file.provenance.notes)
+
+
+def test_a_curve_that_always_ran_throttled_is_kept_and_says_so():
+    """A light decode beside a prefill at the power limit: the second is no less measured."""
+    light = over_k([8, 16, 24], lambda d: 1.0)
+    heavy = [
+        replace(b, throttled="power")
+        for b in planted(linear("N", [256, 512]), "N", lambda d: float(d), count=8)
+    ]
+    built = map_of(numbered(light, heavy))
+    throttled = {curve.axis: curve.throttled for curve in built.curves}
+    assert throttled == {"K": "", "N": "power"}
+    (note,) = built.file.provenance.notes
+    assert "1 curves are of a throttled device" in note
+
+
+def test_a_curve_of_another_timer_only_is_named_as_unmeasured():
+    over_n = planted(linear("N", [256, 512]), "N", lambda d: 1.0, count=2, timer="events")
+    built = map_of(numbered(over_k([8, 16, 24], lambda d: 2.0, count=6), over_n))
+    assert [curve.axis for curve in built.curves] == ["K"]
+    (name,) = built.file.unmeasured
+    assert name.startswith("linear N K=512 M=64")
+
+
+@given(
+    step=st.sampled_from([8, 16, 24, 32, 48]),
+    slow=st.floats(1.02, 1.8),
+    monotone=st.booleans(),
+    sizes=st.lists(st.integers(20, 900), min_size=1, max_size=3),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_staircase_makes_a_map_however_it_is_swept(step, slow, monotone, sizes):
+    """Whole tiles or alignment, of any step, around any sizes, as ``sweep --for`` visits them. No
+    size is called safe that a measured larger one undercuts."""
+
+    def latency(d):
+        return 50.0 + 5 * -(-d // step) if monotone else (50.0 + d) * (slow if d % step else 1.0)
+
+    dims = sorted({near for size in sizes for near in sizes_near(size, 0.25)})
+    curve = only_curve(over_k(dims, latency, count=4))
+    for d in curve.safe:
+        assert latency(d) <= 1.0201 * min(latency(larger) for larger in dims if larger >= d)
 
 
 def test_a_point_on_two_axes_is_on_both_curves():

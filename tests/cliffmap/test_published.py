@@ -11,6 +11,7 @@ from published_map import H100, main, published_map
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import MapError
+from gacprof.sweeping import build_map_of
 
 
 def jumps(curve, remainders=None):
@@ -178,3 +179,12 @@ def test_a_damaged_row_is_refused_with_its_line(fixtures, tmp_path):
     (tmp_path / "fig2_sdpa_latency.csv").write_text("\n".join(good))
     with pytest.raises(MapError, match=r"fig2_sdpa_latency.csv, line 8"):
         published_map(Path(tmp_path))
+
+
+def test_the_shipped_cpu_map_is_what_its_samples_make(pytestconfig):
+    """From every call of a real sweep to the map: fits, errors, verdicts and cliffs."""
+    folder = Path(pytestconfig.rootpath) / "reports" / "cpu-example"
+    made, shipped = build_map_of(folder, "cpu-example").file, CliffMap.load("cpu-example").file
+    assert made.noise == shipped.noise and len(made.curves) == 33
+    for one, other in zip(made.curves, shipped.curves, strict=True):
+        assert one == other, one.identity

@@ -367,6 +367,29 @@ def test_a_lock_is_not_written_through_a_link(tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+def test_a_small_parquet_of_endless_rows_is_refused_before_it_is_unfolded(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    run_sweep(suite(), device(), tmp_path / "run")
+    file = tmp_path / "run" / PARQUET
+    table = pq.read_table(file)
+    many = table.slice(0, 1).take(pa.array([0] * 3_000_000, pa.int32()))
+    pq.write_table(many, file, compression="zstd")
+    assert file.stat().st_size < 300_000
+    with pytest.raises(MeasurementError, match="would unfold to 3,000,000 rows"):
+        read_blocks(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["run.json", "points.json", JOURNAL, PARQUET])
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path, name):
+    run_sweep(suite(), device(), tmp_path / "run")
+    (tmp_path / "run" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "run" / name)
+    with pytest.raises(MeasurementError):
+        build_map_of(tmp_path / "run")
+
+
 def test_a_folder_with_a_sweep_is_not_overwritten(tmp_path):
     run_sweep(suite(), device(), tmp_path / "run")
     with pytest.raises(MeasurementError, match="--resume"):

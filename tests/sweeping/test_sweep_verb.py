@@ -135,9 +135,9 @@ class Slow(RecordedDevice):
         return us
 
 
-@pytest.mark.parametrize(("us", "spread"), [(300.0, 0.0), (1000.0, 0.0), (300.0, 0.01)])
+@pytest.mark.parametrize(("us", "spread"), [(300.0, 0.01), (300.0, 0.02)])
 def test_an_estimate_comes_true_within_a_factor_of_two(tmp_path, us, spread):
-    """A quiet device is decided at the first look, a noisier one takes as many more blocks."""
+    """Where noise is as usual: how noisy the device is shows only in the sweep."""
     asked = suite_of(range(1, 41), most_blocks=100)
     told = estimate(asked, "recorded", device=Slow(us, spread))
     device = Slow(us, spread)
