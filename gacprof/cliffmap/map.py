@@ -99,6 +99,10 @@ class CliffMap(Framed):
         """What answers have to say of where they come from: nothing, the device was measured."""
         return ""
 
+    @property
+    def timed(self) -> bool:
+        return True
+
     def view(self, asked: Asked) -> MeasuredView:
         """What the map says of one model's products."""
         return MeasuredView(self, asked)

@@ -225,6 +225,10 @@ class SizeSource(Protocol):
     def basis(self) -> str: ...
 
     @property
+    def timed(self) -> bool:
+        """Whether it knows what products take; one that does not has verdicts alone."""
+
+    @property
     def environment(self) -> Environment: ...
 
     @property

@@ -112,7 +112,7 @@ def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable
     view = Predictor(cliff_map, inventory, dict.fromkeys(counts, 1.0)).view
     if view.noisy:
         return next(note for note in view.notes if "noisy" in note)
-    if not cliff_map.basis and (instead := rules_instead(cliff_map.environment)):
+    if cliff_map.timed and (instead := rules_instead(cliff_map.environment)):
         return instead
     sizes = [dim.size for dim in inventory.dims]
     tokens = ",".join(str(count) for count in counts)

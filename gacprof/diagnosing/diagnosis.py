@@ -285,7 +285,7 @@ def _remarks(
     judged = [d for d in dims if d.verdict != "unknown"]
     remarks = []
     if judged and all(d.verdict == "safe" for d in judged):
-        remarks.append(_all_safe(judged, len(judged) == len(dims), source.basis))
+        remarks.append(_all_safe(judged, len(judged) == len(dims), source))
     undecided = [d for d in judged if d.verdict == "undecided" and d.tolerance]
     if undecided:
         bound = highest_penalty(undecided)
@@ -308,14 +308,15 @@ def _remarks(
 
 def _what_knows(source: SizeSource) -> str:
     sweep = "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
-    instead = "" if source.basis else rules_instead(source.environment)
+    instead = "" if not source.timed else rules_instead(source.environment)
     return f"{instead}; on the GPU itself, {sweep}" if instead else sweep
 
 
-def _all_safe(judged: Sequence[DimFinding], everything: bool, basis: str) -> str:
+def _all_safe(judged: Sequence[DimFinding], everything: bool, source: SizeSource) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
-    if basis:  # no time is known
-        return f"every dim that can be changed and that is known is of the best tier, {basis}"
+    if not source.timed:
+        best = "every dim that can be changed and that is known is of the best tier"
+        return f"{best}, {source.basis}"
     most = max(d.tolerance for d in judged)
     safe = (
         "every dim that can be changed and that the map knows is safe, none loses more than "

@@ -150,7 +150,7 @@ class Diagnosis(Framed, Record):
 
     @property
     def _timed(self) -> bool:
-        return bool(self.judged) and not self.basis
+        return any(dim.latency_us is not None for dim in self.judged)
 
     @property
     def recoverable_us(self) -> float | None:

@@ -135,7 +135,7 @@ def _dtype(asked: Any, layers: Any, source: SizeSource) -> str:
     own = full_name(str(getattr(weight, "dtype", "")))
     if own in source.dtypes:
         return own
-    if len(source.dtypes) > 1 and not source.basis:
+    if len(source.dtypes) > 1 and source.timed:
         raise MapError(
             f"the map '{source.name}' holds {', '.join(source.dtypes)}: name one as dtype"
         )
@@ -160,7 +160,7 @@ def _check_held(
         if not held:
             why = f"has no curve of {of}"
         elif within is not None and not (held[0] <= within[0] and held[-1] >= within[1]):
-            if source.basis:
+            if not source.timed:
                 continue  # rules answer any rank
             why = (
                 f"holds ranks from {held[0]} to {held[-1]} of {of}, not {within[0]} to {within[1]}"

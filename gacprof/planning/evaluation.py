@@ -45,7 +45,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(problem, limits, changes)
     warnings = [*_warnings(problem, outcome), *problem.required.unmet, *problem.request.notes]
-    if after.latency_us is None and not predictor.source.basis:
+    if after.latency_us is None and predictor.source.timed:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
     return Plan(
         checkpoint=inventory.path,
@@ -138,7 +138,7 @@ def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
         first = "" if len(stuck) == 1 else "the first is "
         warnings.append(f"{count}, {first}{stuck[0].name}: {_why_stuck(problem, stuck[0])}")
     pairs = [(group, option) for group, option in outcome.pairs if option is not None]
-    timed = not predictor.source.basis
+    timed = predictor.source.timed
     blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None and timed]
     blind = [(g, o) for g, o in blind if o.size != g.untouched.size]
     if blind:

@@ -91,7 +91,7 @@ def pareto(
         raise PlanError("ask for at least one budget, and for a grid of at least 2 by 2, or none")
     if request.has_budget:
         raise PlanError("a pareto goes over budgets of its own: give none")
-    if source.basis:
+    if not source.timed:
         raise PlanError(
             f"'{source.name}' is {source.basis} and knows no latency, so there is no front: "
             "'gacprof plan' makes a plan for one budget"

@@ -103,7 +103,7 @@ def pose(
     if not dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
     goal = objective(request.objective, request.scores)
-    if source.basis and (goal.name == "latency" or request.latency_limit_us is not None):
+    if not source.timed and (goal.name == "latency" or request.latency_limit_us is not None):
         raise PlanError(
             f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
             "energy or gac, without a limit on latency"

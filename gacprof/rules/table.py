@@ -72,6 +72,7 @@ class RuleTable(Framed):
     """
 
     basis = BASIS
+    timed = False
 
     def __init__(
         self, about: Target, dtypes: Sequence[str] = (), name: str = "", created: str = ""
