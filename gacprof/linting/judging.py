@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config, whole_number
 from gacprof.demands.evaluate import Judged, judge
-from gacprof.demands.model import products
+from gacprof.demands.model import counts, products
 from gacprof.demands.products import Product, Ranks, Size
+from gacprof.demands.sizes import Sizes
 from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.linting.reading import config_named
 from gacprof.linting.request import LintRequest, Target
@@ -31,6 +32,15 @@ def judge_all(
     setting = target.setting(ranks, config.model_type.removesuffix("_text"))
     made = [*_model(target, ranks), *products(config, ranks), *extra]
     return [judge(product, setting) for product in made]
+
+
+def judge_counts(
+    config: Config, request: LintRequest, target: Target, tp: int, ep: bool
+) -> list[Judged]:
+    """What ranks share out whole: enough to see that most degrees do not start."""
+    ranks = target.ranks(request, tp, ep)
+    setting = target.setting(ranks, config.model_type.removesuffix("_text"))
+    return [judge(product, setting) for product in counts(Sizes(config, ranks))]
 
 
 def _model(target: Target, ranks: Ranks) -> Iterable[Product]:
@@ -111,7 +121,10 @@ def degrees(
     has_experts = bool(config.get("experts")) and target.engine.experts != "whole"
     for tp in range(1, last + 1):
         for ep in (False, True) if has_experts and tp > 1 else (request.ep,):
-            yield degree(tp, ep, judge_all(config, request, target, tp, ep, extra), tier)
+            judged = judge_counts(config, request, target, tp, ep)
+            if overall(judged) != "refused" or tp == request.tp:
+                judged = judge_all(config, request, target, tp, ep, extra)
+            yield degree(tp, ep, judged, tier)
 
 
 def degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
