@@ -62,6 +62,8 @@ class CudaDevice(Device):
         self.falls_back = timer == AUTO
         self.traced: dict[Point, Sequence[Traced]] = {}
         """What one call of a point does, of points traced so far."""
+        self.names: dict[Point, tuple[str, ...]] = {}
+        """Of the kernels of points, traced here or by another process."""
         self.captured: dict[Key, Captured] = {}
         """What sessions have captured, closed ones too."""
         self.graphs: list[torch.cuda.CUDAGraph] = []
@@ -122,6 +124,9 @@ class CudaDevice(Device):
 
     def session(self, slots: Sequence[Slot], reuse_bytes: int = 0) -> Session:
         return CudaSession(self, slots, reuse_bytes)
+
+    def learn(self, kernels: Mapping[Point, tuple[str, ...]]) -> None:
+        self.names.update(kernels)
 
     def open_with(self, keys: Mapping[int, Key]) -> dict[int, Captured]:
         """What is captured already of a new session's slots. With none of it, and no other session

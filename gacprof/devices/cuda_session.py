@@ -135,8 +135,8 @@ class CudaSession(Session):
             ready.placement.reserve(reuse)
 
     def _trace(self, ready: Mapping[int, Ready]) -> None:
-        """Names of kernels, of points that no earlier session has traced; without them a curve
-        is measured all the same."""
+        """Names of kernels, of points that no session has traced, here or in an earlier process;
+        without them a curve is measured all the same."""
 
         def once(one: Ready) -> Callable[[], object]:
             call = one.placement.bind()
@@ -147,14 +147,18 @@ class CudaSession(Session):
 
             return run
 
-        known = self._device.traced
+        device = self._device
         points = {one.slot.point: one for one in ready.values()}
-        unknown = {point: one for point, one in points.items() if point not in known}
-        found = self._device.tracer.typical_calls([once(one) for one in unknown.values()])
-        known.update((p, t) for p, t in zip(unknown, found, strict=False) if t is not None)
+        unknown = {point: one for point, one in points.items() if point not in device.names}
+        found = device.tracer.typical_calls([once(one) for one in unknown.values()])
+        for point, traced in zip(unknown, found, strict=False):
+            if traced is not None:
+                device.traced[point] = traced
+                device.names[point] = tuple(event.name for event in traced)
         for place, slot in enumerate(self._slots):
-            if traced := known.get(slot.point):
-                self._names[place] = tuple(event.name for event in traced)
+            if names := device.names.get(slot.point):
+                self._names[place] = names
+            if traced := device.traced.get(slot.point):
                 self.traced_us[place] = span_us(traced)
 
     def _kernels(self, place: int) -> int:

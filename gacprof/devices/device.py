@@ -110,6 +110,9 @@ class Device(ABC):
         """
         return None
 
+    def learn(self, kernels: Mapping[Point, tuple[str, ...]]) -> None:  # noqa: B027 - none asks
+        """Names of the kernels of points, as another process found them: these need no trace."""
+
     def burn_in(self) -> None:  # noqa: B027 - a recording has no clock to settle
         """Keep the device busy once, until its clock has settled."""
 

@@ -25,6 +25,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from gacprof.core.errors import MeasurementError, first_line
+from gacprof.core.points import Point
 from gacprof.devices.device import BlockTimes, Device, Session, Slot, device_name, open_device
 from gacprof.devices.threads import short_waits
 from gacprof.operators.own import own_operators, take_over
@@ -74,6 +75,8 @@ class IsolatedDevice(Device):
         self._spares = [self._spawn() for _ in range(spares + 1)]
         self._burnt_in, self._cold = False, True
         self._sessions = 0
+        self._kernels: dict[Point, tuple[str, ...]] = {}
+        """Of points, as any worker named them: the next ones need not trace them again."""
         self.generation = -1
         """How many workers there were before the present one."""
         self._start()
@@ -91,6 +94,7 @@ class IsolatedDevice(Device):
         limit_s = self._timeout_s * max(1.0, len(slots) / SLOTS_IN_TIME)
         message = ("session", self._sessions, tuple(slots), reuse_bytes)
         opened = self._ask_for_slots(message, limit_s)
+        self._kernels |= {slots[place].point: names for place, names in opened.kernels.items()}
         return _RemoteSession(self, self._sessions, self.generation, opened)
 
     def blocks(self, wanted: Sequence[tuple[Session, Sequence[int]]]) -> list[BlockTimes]:
@@ -192,7 +196,7 @@ class IsolatedDevice(Device):
         self.generation += 1
         try:
             self._hear(START_TIMEOUT_S)  # that it is ready
-            opened = self._hear(START_TIMEOUT_S, ("open",))
+            opened = self._hear(START_TIMEOUT_S, ("open", self._kernels))
         except WorkerLostError as lost:
             raise MeasurementError(f"the device cannot be opened in a worker: {lost}") from None
         except MeasurementError:
@@ -332,9 +336,10 @@ def _serve(pipe: Connection, opener: Opener, parent: int) -> None:
     sessions: dict[int, Session] = {}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         pipe.send(("ready", False))
-        pipe.recv()
+        _, kernels = pipe.recv()
         try:
             device = opener()
+            device.learn(kernels)
             hello: Any = device.environment, device.timer
         except Exception as error:
             hello = MeasurementError(first_line(error))

@@ -4,6 +4,8 @@ Numbered as in the review that found them; N2 (curves that vanish from a map) is
 (the script of the first hour) has tests of its own.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from simulated_gpu import EVENT_NS, SimulatedGpu, installed, opened
@@ -246,9 +248,12 @@ def test_n11_making_a_curve_ready_may_take_longer_the_more_slots_it_has(monkeypa
     """Each new shape of attention costs cuDNN 0.4 s."""
     asked = []
     device = object.__new__(IsolatedDevice)
-    device._timeout_s, device._sessions, device.generation = 60.0, 0, 0
+    device._timeout_s, device._sessions, device.generation, device._kernels = 60.0, 0, 0, {}
+    opened = SimpleNamespace(kernels={})
     monkeypatch.setattr(device, "_running", lambda: None)
-    monkeypatch.setattr(device, "_ask_for_slots", lambda message, limit_s: asked.append(limit_s))
+    monkeypatch.setattr(
+        device, "_ask_for_slots", lambda message, limit_s: asked.append(limit_s) or opened
+    )
     monkeypatch.setattr("gacprof.devices.worker._RemoteSession", lambda *_: None)
     for count in (1, SLOTS_IN_TIME, 4 * SLOTS_IN_TIME):
         device.session(slots(*range(64, 64 + count)))
@@ -260,3 +265,12 @@ def test_n11_plans_are_made_before_anything_is_timed(gpu):
     point = operators.point("attention", {"heads": 4, "q_len": 64, "head_dim": 64}, "float16")
     session = opened().session([Slot(point)])
     assert gpu.plans == 1 and times(session, 0)[0] < 50
+
+
+def test_n12_a_process_traces_no_point_that_an_earlier_one_has_named(gpu):
+    first = opened()
+    told = first.session(slots(64, 80)).kernels()
+    later = opened()
+    later.learn({linear(k): told[place] for place, k in enumerate((64, 80))})
+    assert later.session(slots(64, 80)).kernels() == told and gpu.traces == 1
+    assert set(later.session(slots(64, 96)).kernels()) == {0, 1} and gpu.traces == 2

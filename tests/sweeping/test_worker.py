@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gacprof.core.errors import MeasurementError
-from gacprof.devices.device import local_gpus, open_device
+from gacprof.devices.device import Slot, local_gpus, open_device
 from gacprof.devices.worker import IsolatedDevice, sweeper
 from gacprof.sweeping import read_blocks
 from gacprof.sweeping.results import read_samples
@@ -120,6 +120,14 @@ def test_n12_spare_workers_wait_for_their_turn_before_they_open_the_device(tmp_p
         first, (spare, _) = device.pid, device._spares[0]
         device.renew()
         assert noted.read_text().split() == [str(first), str(spare.pid)] and device.pid == spare.pid
+
+
+def test_n12_a_worker_is_told_what_earlier_ones_named():
+    slots = [Slot(point) for point in suite([1, 2, 3]).points("cpu")]
+    with IsolatedDevice(faulty.open_learning) as device:
+        assert set(device.session(slots).kernels().values()) == {("after 0",)}
+        device.renew()
+        assert set(device.session(slots[:1]).kernels().values()) == {("after 3",)}
 
 
 def test_spare_workers_end_with_the_device():
