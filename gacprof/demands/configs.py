@@ -7,8 +7,9 @@ for what the family's own configuration class means by silence (``families.toml`
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any
@@ -183,14 +184,39 @@ def config_of(values: Mapping[str, Any]) -> Config:
     """A config read from JSON. The text part of a multimodal one is what is judged."""
     outer = values.get("thinker_config")
     whole = outer if isinstance(outer, Mapping) else values
-    for key in TEXT:
+    inner: dict[str, Any] = {}
+    for key in ("ffn_config", "attn_config"):  # DBRX, MPT
         part = whole.get(key)
         if isinstance(part, Mapping):
-            plain = {k: v for k, v in whole.items() if not isinstance(v, Mapping)}
-            return Config({**plain, **part}, whole)
-    ffn, attention = whole.get("ffn_config"), whole.get("attn_config")  # DBRX
-    inner: dict[str, Any] = {}
-    for part in (ffn, attention):
-        if isinstance(part, Mapping):
             inner |= {k: v for k, v in part.items() if not isinstance(v, Mapping | list)}
-    return Config({**inner, **whole} if inner else whole, whole)
+    text = next((whole[key] for key in TEXT if isinstance(whole.get(key), Mapping)), None)
+    if text is not None:
+        plain = {k: v for k, v in whole.items() if not isinstance(v, Mapping)}
+        return Config({**plain, **text}, whole)
+    found = Config({**inner, **whole} if inner else whole, whole)
+    return replace(found, widths=_widths(found))
+
+
+def _widths(config: Config) -> tuple[tuple[int, int], ...]:
+    """(width, layers) of MLPs that differ: Nemotron-NAS's ``block_configs``, whose ``ffn_mult`` is
+    a share of the hidden size rounded up to 256 (vLLM, models/nemotron_nas.py), and transformers'
+    ``per_layer_config``."""
+    hidden, widths = config.get("hidden_size"), Counter[int]()
+    blocks, sparse = config.values.get("block_configs"), config.values.get("per_layer_config")
+    for block in blocks[:MOST_LAYERS] if isinstance(blocks, list) else ():
+        ffn = block.get("ffn") if isinstance(block, Mapping) else None
+        if not isinstance(ffn, Mapping) or ffn.get("no_op") is True:
+            continue
+        width, times = whole_number(ffn, "intermediate_size"), ffn.get("ffn_mult")
+        if width is None and hidden and isinstance(times, int | float) and 0 < times < 1000:
+            width = -(-int(2 * times * hidden / 3) // 256) * 256
+        if width:
+            widths[width] += 1
+    if isinstance(sparse, Mapping):
+        own = [whole_number(layer, "intermediate_size") for layer in sparse.values()
+               if isinstance(layer, Mapping)]  # fmt: skip
+        widths.update(width for width in own if width)
+        rest, common = (config.get("layers") or 0) - len(own), config.get("intermediate_size")
+        if common and rest > 0:
+            widths[common] += rest
+    return tuple(sorted(widths.items()))

@@ -105,5 +105,5 @@ def with_shapes(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config
     if len(widths) == 1:
         found["intermediate_size"] = next(iter(widths))
     new = {key: value for key, value in found.items() if config.get(key) is None}
-    ragged = tuple(sorted(widths.items())) if len(widths) > 1 else ()
+    ragged = tuple(sorted(widths.items())) if len(widths) > 1 else config.widths
     return replace(config, values={**config.values, **new}, widths=ragged)

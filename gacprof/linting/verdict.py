@@ -202,6 +202,8 @@ def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable
     older = any(key.startswith(("mamba_d_", "ssm_")) for key in config.values)
     if older and not config.get("mamba_heads"):
         yield "layers of Mamba-1 are not judged"
+    if config.values.get("linear_attn_config"):
+        yield "layers of linear attention as linear_attn_config describes them are not judged"
     engine = target.engine
     if engine.at is not None and engine.at > (version(engine.read) or ()):
         yield f"{engine.name}'s demands were read at {engine.read}: a newer version may differ"

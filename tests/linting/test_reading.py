@@ -208,3 +208,22 @@ def test_ignored_modules_are_judged_as_bf16(llama, ignored):
 def test_a_pattern_that_would_run_for_ever_matches_nothing(llama):
     told = {"quant_method": "fp8", "ignore": ["re:(.*.*)+x", "re:" + ".*" * 50 + "x", "re:(((("]}
     assert lint(llama | {"quantization_config": told}, gpu="h100").outcome == "ok"
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        {"block_configs": [{"ffn": {"intermediate_size": 1440}}, {"ffn": {"ffn_mult": 2.625}},
+                           {"ffn": {"no_op": True}}, {"ffn": {"intermediate_size": 1440}}]},
+        {"per_layer_config": {"1": {"intermediate_size": 1792}}, "num_hidden_layers": 3,
+         "intermediate_size": 1440},
+    ],
+)  # fmt: skip
+def test_widths_of_each_layer_in_a_config_are_judged_each(layers):
+    """2 · 2.625 · 1024 / 3 is 1792, seven times 256."""
+    config = {"model_type": "nemotron-nas", "hidden_size": 1024, "num_attention_heads": 16}
+    found = lint(config | layers, tp=4, gpu="h100", quant="fp8_per_channel")
+    rows = {row.name: (row.outcome, row.local["K"], row.layers) for row in found.products}
+    assert rows["down (1440)"] == ("pads", 360, 2)
+    assert rows["down (1792)"] == ("ok", 448, 1)
+    assert "down" not in rows
