@@ -184,6 +184,8 @@ def _realign(here: Path, cliff_map: gacprof.CliffMap) -> tuple[gacprof.Plan, dic
 
 
 def _refuse_unusable(model: Path) -> None:
+    if not model.is_dir():  # scan would ask a hub for org/name
+        raise GacprofError(f"{model}: there is no such folder; the demo takes a model's folder")
     inventory = gacprof.scan(model)
     if any(module.kind not in ("dense", "embedding") for module in inventory.modules):
         raise GacprofError(f"{model} is compressed already: the demo compresses a dense model")

@@ -84,7 +84,7 @@ def bench(
     Raises :class:`MeasurementError` for a device that is not there or too small,
     :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.
     """
-    workloads = _workloads(tokens, decode_steps, batch)
+    workloads = workloads_of(tokens, decode_steps, batch)
     if not models or rounds < FIRST_LOOK:
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
     refuse_other_than_models(models)
@@ -162,7 +162,8 @@ def _movable(loaded: LoadedModels, held: int) -> list[list[torch.Tensor]]:
     return movable((*loaded.models, loaded.replicate))
 
 
-def _workloads(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[BenchWorkload, ...]:
+def workloads_of(tokens: Sequence[int], decode_steps: int, batch: int) -> tuple[BenchWorkload, ...]:
+    """A prefill of each length, and after the shortest ``decode_steps`` calls of a decode step."""
     if not isinstance(tokens, Sequence) or not all(isinstance(count, int) for count in tokens):
         raise MeasurementError("bench needs token counts in a list: tokens=(128, 512)")
     if not tokens or min(tokens) < 1 or batch < 1 or decode_steps < 0:

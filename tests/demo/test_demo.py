@@ -51,6 +51,8 @@ def test_a_model_that_cannot_be_used_is_refused_and_nothing_is_removed(tmp_path,
     old = _fresh(tmp_path / "demo") / "old"
     old.write_text("x")
     shutil.copytree(fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "asvd")
+    with pytest.raises(GacprofError, match="no such folder"):  # no hub is asked
+        run_demo(tmp_path / "demo", device="cpu", model="org/typo")
     for name, reason in (("typo", "no such folder"), ("asvd", "compressed already")):
         with pytest.raises(GacprofError, match=reason):
             run_demo(tmp_path / "demo", device="cpu", model=tmp_path / name)

@@ -29,7 +29,7 @@ from gacprof.core.files import read_bytes
 from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
 from gacprof.devices.environment import free_bytes
-from gacprof.evaluation.benchmark import ROUNDS, SEED
+from gacprof.evaluation.benchmark import ROUNDS, SEED, workloads_of
 from gacprof.evaluation.comparison import FIRST_LOOK
 from gacprof.evaluation.engines.engine import (
     SPARE_POSITIONS,
@@ -104,7 +104,7 @@ def bench_engine(
     :class:`CheckpointError` for a model in another format than the engine's.
     """
     setting, paths = _setting(models, engine, python, threads, dtype, trust_remote_code)
-    found, workloads = setting.engine, _workloads(tokens, decode_steps)
+    found, workloads = setting.engine, workloads_of(tokens, min(decode_steps, 1), 1)
     if not models or rounds < FIRST_LOOK:
         raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
     names = distinct_names(list(map(str, models)))
@@ -221,15 +221,6 @@ def greedy(
         process = setting.one(stack, path, len(ids) + count)
         tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
     return tokens
-
-
-def _workloads(tokens: Sequence[int], decode_steps: int) -> tuple[BenchWorkload, ...]:
-    if not tokens or min(tokens) < 1 or decode_steps < 0:
-        raise MeasurementError("bench needs positive token counts, and 0 or more steps")
-    lengths = sorted(set(tokens))
-    prefill = [BenchWorkload("prefill", length, 1) for length in lengths]
-    decode = [BenchWorkload("decode", lengths[0], 1)] if decode_steps else []
-    return (*prefill, *decode)
 
 
 def _no_room(process: EngineProcess) -> bool:
