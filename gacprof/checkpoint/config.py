@@ -109,10 +109,22 @@ def refuse_oversized(config: Mapping[str, Any], tensors: int, path: str) -> None
             )
 
 
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Where multimodal configs describe their text model: transformers', InternVL's, DeepSeek-VL's."""
+
+
+def part_of(config: Mapping[str, Any], name: str = "") -> tuple[str, ...]:
+    """The key of the part of a multimodal config that describes the module ``name``; () of a plain
+    one."""
+    tower = "audio_config" if "audio" in name else "vision_config"
+    keys = (tower,) if in_tower(name) else TEXT_PARTS
+    return next(((key,) for key in keys if isinstance(config.get(key), Mapping)), ())
+
+
 def config_of_part(config: Mapping[str, Any], name: str = "") -> Mapping[str, Any]:
     """The part of a multimodal config that describes the module ``name``; all of a plain one."""
-    inner = config.get("vision_config" if in_tower(name) else "text_config")
-    return inner if isinstance(inner, Mapping) else config
+    inner = [config[key] for key in part_of(config, name)]
+    return inner[0] if inner else config
 
 
 def count(config: Mapping[str, Any], *keys: str) -> int | None:

@@ -74,11 +74,12 @@ def test_the_width_is_written_where_it_becomes_uniform(inventory_of: Any) -> Non
     assert mirrored_files(inventory, first)["config.json"]["intermediate_size"] == 688
 
 
-def test_a_multimodal_config_keeps_its_width_inside(tmp_path: Path) -> None:
-    config = {"text_config": {"intermediate_size": 20, "a": 1}, "b": 2}
+@pytest.mark.parametrize("part", ["text_config", "llm_config", "language_config"])
+def test_a_multimodal_config_keeps_its_width_inside(tmp_path: Path, part: str) -> None:
+    config = {part: {"intermediate_size": 20, "a": 1}, "b": 2}
     inventory = scan(checkpoint(tmp_path, gated("model.layers.0.mlp", 20), config))
     new = mirrored_files(inventory, {"model.layers.0.mlp:width": 24})["config.json"]
-    assert new == {"text_config": {"intermediate_size": 24, "a": 1}, "b": 2}
+    assert new == {part: {"intermediate_size": 24, "a": 1}, "b": 2}
     assert inventory.config == config
 
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from gacprof.checkpoint.config import part_of
 from gacprof.checkpoint.inventory import Dim, NewSizes
 from gacprof.checkpoint.layouts.names import in_tower
 
@@ -95,8 +96,8 @@ class WidthKey:
 def width_keys(config: Mapping[str, Any], dims: Iterable[Dim]) -> list[WidthKey]:
     """The numbers of ``config`` that say widths of these ``dims``."""
     keys: dict[tuple[str, ...], dict[Fraction, list[Dim]]] = {}
-    for (kind, section), own in _alike(dims).items():
-        found = _find(config, kind, section, {dim.size for dim in own})
+    for (kind, tower), own in _alike(dims).items():
+        found = _find(config, kind, tower, {dim.size for dim in own})
         if found is not None:
             path, times = found
             keys.setdefault(path, {}).setdefault(times, []).extend(own)
@@ -121,9 +122,9 @@ def without_key(config: Mapping[str, Any], dims: Iterable[Dim]) -> dict[str, str
     if not config.get("model_type"):
         return {}
     found: dict[str, str] = {}
-    for (kind, section), own in _alike(dims).items():
+    for (kind, tower), own in _alike(dims).items():
         uniform = len({dim.size for dim in own}) == 1 or kind == "tower"
-        if uniform and _find(config, kind, section, {own[0].size}) is None:
+        if uniform and _find(config, kind, tower, {own[0].size}) is None:
             why = f"the config of a {str(config['model_type'])[:40]} has no number for this width"
             found |= {dim.name: why for dim in own}
     return found
@@ -150,7 +151,7 @@ def _with(config: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[
 
 
 def _alike(dims: Iterable[Dim]) -> dict[tuple[str, str], list[Dim]]:
-    """Widths by kind, and by the part of the config that describes them."""
+    """Widths by kind and tower."""
     found: dict[tuple[str, str], list[Dim]] = {}
     for dim in dims:
         if dim.kind == "width":
@@ -159,23 +160,23 @@ def _alike(dims: Iterable[Dim]) -> dict[tuple[str, str], list[Dim]]:
 
 
 def kind_of(role: str, mlp: str) -> tuple[str, str]:
-    """The kind of an MLP and the part of a multimodal config that is its own."""
+    """The kind of an MLP, and the tower that it belongs to (empty in the text model)."""
     if in_tower(mlp):
-        return "tower", "audio_config" if "audio" in mlp else "vision_config"
-    section = next((part for part in ("decoder", "encoder") if f".{part}." in f".{mlp}"), role)
-    return section if role == "mlp" else role, "text_config"
+        return "tower", "audio" if "audio" in mlp else "vision"
+    side = next((part for part in ("decoder", "encoder") if f".{part}." in f".{mlp}"), role)
+    return side if role == "mlp" else role, ""
 
 
 def _find(
-    config: Mapping[str, Any], kind: str, section: str, sizes: set[int]
+    config: Mapping[str, Any], kind: str, tower: str, sizes: set[int]
 ) -> tuple[tuple[str, ...], Fraction] | None:
     """Path and factor of the number that says the widths ``sizes``: among several the one that is
     true, else the first.
 
     GPT-2's may leave its ``n_inner`` out (4 · n_embd then).
     """
-    path = (section,) if isinstance(config.get(section), Mapping) else ()
-    if kind == "tower" and not path:
+    path = part_of(config, tower)
+    if tower and not path:
         return None
     part = _part(config, path)
     found = []
