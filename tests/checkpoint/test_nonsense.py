@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import struct
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_making import MemoryFolder, header_of
+from checkpoint_making import MemoryFolder, contents, header_of
 
 from gacprof.checkpoint import mirrored_files
-from gacprof.checkpoint.scanning import inventory_of
-from gacprof.core.errors import CheckpointError
+from gacprof.checkpoint.scanning import describe, inventory_of
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.resizing.changes import changes_of
+from gacprof.resizing.sizes import padded
 
 ODD_NAMES = (
     "model.layers.0.attn_shortcut_Q", "a.VT.weight", ".VT.weight", "a.U.0.weight", ".U.0.weight",
@@ -83,3 +86,50 @@ def test_senseless_models(fixtures: Path, tool: str) -> None:
                 whole = inventory.tensors[place.tensor].shape
                 assert dim.padding == "refused" or place.start + dim.size <= whole[place.axis]
     assert understood > 25
+
+
+MIXTURES: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any]]] = {
+    "gpt_oss": (
+        {"gate_up_proj": (4, 8, 24), "gate_up_proj_bias": (4, 24), "down_proj": (4, 12, 8)},
+        {"intermediate_size": 12, "hidden_size": 8},
+    ),
+    "llama4": (
+        {"gate_up_proj": (4, 8, 24), "down_proj": (4, 12, 8), "0.w1.weight": (12, 8)},
+        {"text_config": {"intermediate_size": 12, "model_type": "llama4_text"}},
+    ),
+    "dbrx": (
+        {"mlp.w1": (48, 8), "mlp.v1": (48, 8), "mlp.w2": (48, 8)},
+        {"ffn_config": {"moe_num_experts": 4, "ffn_hidden_size": 12}},
+    ),
+    "deepseek_v2": (
+        {f"{e}.{part}_proj.weight": s for e in (0, 1)
+         for part, s in (("gate", (12, 8)), ("up", (12, 8)), ("down", (8, 12)))},
+        {"moe_intermediate_size": 12, "n_shared_experts": 2, "intermediate_size": 20},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("nothing_happens")
+@pytest.mark.parametrize("kind", MIXTURES)
+def test_senseless_mixtures_of_experts_are_described_and_padded_or_refused(kind: str) -> None:
+    tensors, config = MIXTURES[kind]
+    experts = "model.layers.0.mlp.experts"
+    sound: dict[str, tuple[int, ...]] = {f"model.layers.{i}.norm.weight": (8,) for i in range(5)}
+    sound |= {f"{experts}.{name}": shape for name, shape in tensors.items()}
+    rng, padding = random.Random(kind), 0
+    for number in range(300):
+        shapes = odd_shapes(rng, sound) if number else sound
+        said = odd_json(rng, {**config, "model_type": kind}) if number % 2 else config
+        said = {**said, "model_type": kind} if isinstance(said, dict) else {}
+        try:
+            inventory = describe("x", contents(shapes, said))
+        except CheckpointError as error:
+            assert "\n" not in str(error)
+            continue
+        sizes, _ = padded(inventory, 8)
+        padding += bool(sizes)
+        assert all(size % 8 == 0 for size in sizes.values())
+        mirrored_files(inventory, sizes)
+        with contextlib.suppress(CheckpointError, PlanError):
+            changes_of(inventory, sizes)
+    assert padding > 15

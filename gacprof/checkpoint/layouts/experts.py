@@ -94,8 +94,8 @@ def _in_three(contents: Contents, layer: Mapping[str, TensorInfo]) -> list[Linea
         return []  # JetMoE's attention, whose experts are no MLPs
     kind = _model_type(contents)
     halves: Any = contents.attributes.get(parent_of(fused.name), {}).get("is_concatenated")
-    if halves is None and kind in _INTERLEAVED | _HALVES:
-        halves = kind in _HALVES
+    if type(halves) is not bool:
+        halves = kind in _HALVES if kind in _INTERLEAVED | _HALVES else None
     stack = Stack(count, interleaved=halves is False)
     frozen = _UNKNOWN if halves is None else ""
     return [_linear(contents, info, axes, stack, frozen) for info in (fused, down)]
