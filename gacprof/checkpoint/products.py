@@ -106,17 +106,19 @@ def _computed(stored: str, scheme: Mapping[str, Any], plain: str) -> str:
     ``plain`` first.
     """
     if stored in EIGHT_BIT:
-        return EIGHT_BIT[stored] if _activations_too(scheme) or stored != "int8" else plain
+        too = _activations_too(scheme)
+        return plain if too is False or (too is None and stored == "int8") else EIGHT_BIT[stored]
     return stored if stored in DTYPES else plain
 
 
-def _activations_too(scheme: Mapping[str, Any]) -> bool:
+def _activations_too(scheme: Mapping[str, Any]) -> bool | None:
+    """Whether activations are quantised with the weights; None where the scheme does not say."""
     groups = scheme.get("config_groups")
     if isinstance(groups, Mapping):
         found = [group for group in groups.values() if isinstance(group, Mapping)]
         return any(group.get("input_activations") for group in found)
     method = str(scheme.get("quant_method", "")).lower()
-    return method in ("fp8", "fbgemm_fp8", "bitsandbytes", "int8")
+    return True if method in ("fp8", "fbgemm_fp8", "bitsandbytes", "int8") else None
 
 
 def _scheme(config: Mapping[str, Any]) -> Mapping[str, Any]:

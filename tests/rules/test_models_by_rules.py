@@ -106,8 +106,12 @@ def test_weights_that_are_unpacked_first_are_judged_in_what_they_are_computed_in
     llama: Make,
 ) -> None:
     scheme = {"quant_method": "compressed-tensors", "config_groups": {"0": {"weights": {}}}}
-    found = gacprof.diagnose(llama(width=1368, dtype="int8", scheme=scheme), h100())
-    assert found.dtype == "bfloat16" and not found.findings
+    for dtype in ("int8", "float8_e4m3fn"):
+        found = gacprof.diagnose(llama(width=1368, dtype=dtype, scheme=scheme), h100())
+        assert found.dtype == "bfloat16" and not found.findings
+    scheme["config_groups"]["0"]["input_activations"] = {"num_bits": 8}
+    found = gacprof.diagnose(llama(width=1368, dtype="float8_e4m3fn", scheme=scheme), h100())
+    assert found.dtype == "float8_e4m3" and found.misaligned == 6
 
 
 def test_a_vocabulary_that_no_plan_changes_is_a_finding(llama: Make, run: Run) -> None:
