@@ -107,25 +107,26 @@ def choose(
 
 
 def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable[int]) -> str:
-    """What answers for these sizes at these token counts: the rules of the same GPU, or the sweep
-    that fills the map; or why none would."""
+    """The sweep that fills the map for these sizes at these token counts, and the rules of the same
+    GPU, which need none; or why none would."""
     view = Predictor(cliff_map, inventory, dict.fromkeys(counts, 1.0)).view
     if view.noisy:
         return next(note for note in view.notes if "noisy" in note)
-    if cliff_map.timed and (instead := rules_instead(cliff_map.environment)):
-        return instead
     sizes = [dim.size for dim in inventory.dims]
     tokens = ",".join(str(count) for count in counts)
     if all(dim.kind == "rank" for dim in inventory.dims):
         low, high = max(1, min(sizes) * 3 // 4), max(sizes) * 5 // 4
-        return (
+        how = (
             f"measure them with 'gacprof sweep --ranks DENSE --range {low}:{high} --tokens "
             f"{tokens} --out runs/ranks', or widen --window"
         )
-    return (
-        "compress without --map first, and measure what comes out with 'gacprof sweep --for OUT "
-        f"--tokens {tokens} --out runs/own'"
-    )
+    else:
+        how = (
+            "compress without --map first, and measure what comes out with 'gacprof sweep --for "
+            f"OUT --tokens {tokens} --out runs/own'"
+        )
+    instead = rules_instead(cliff_map.environment) if cliff_map.timed else ""
+    return f"{how}; {instead}" if instead else how
 
 
 Shape = tuple[int, int]

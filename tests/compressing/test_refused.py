@@ -109,6 +109,7 @@ def test_a_map_that_does_not_hold_the_shapes_names_the_sweep(dense, ids, tmp_pat
     common = {"ratio": 0.3, "calib": ids, "cliff_map": "a100-published", "tokens": [7]}
     sweep = "gacprof sweep --ranks DENSE --range 12:52 --tokens 7 "
     refused(sweep, dense, tmp_path / "o", method="svd", **common)
+    refused("--gpu a100", dense, tmp_path / "o", method="svd", **common)
     refused("--for OUT --tokens 7", dense, tmp_path / "o", method="llm-pruner", **common)
     assert not (tmp_path / "o").exists()
 
