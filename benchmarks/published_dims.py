@@ -66,7 +66,7 @@ def paper(weights: list[Weight], budget: int) -> list[int]:
 def ours(weights: list[Weight], budget: int) -> list[int]:
     costs = [[d * w.unit for d in w.candidates] for w in weights]
     values = [[-TAIL[d] for d in w.candidates] for w in weights]
-    solution = solve(costs, values, budget)
+    solution = solve(values, [(costs, budget)])
     assert solution.proved
     return [w.candidates[j] for w, j in zip(weights, solution.choice, strict=True)]
 

@@ -80,15 +80,16 @@ class Instance:
 
     def limited(self) -> Instance:
         """With a latency limit a little under what the best choice for the budget alone takes."""
-        free = solve(self.costs, self.values, self.budget)
+        free = solve(self.values, [(self.costs, self.budget)])
         taken = math.fsum(self.latency[i][j] for i, j in enumerate(free.choice))
         fastest = math.fsum(row.min() for row in self.latency)
         self.limit = taken - 0.02 * (taken - fastest)
         return self
 
     @property
-    def extra(self) -> tuple[Any, ...]:
-        return () if self.limit is None else (self.latency, self.limit)
+    def limits(self) -> list[tuple[Any, float]]:
+        time = [] if self.limit is None else [(self.latency, self.limit)]
+        return [(self.costs, self.budget), *time]
 
 
 def _tiles(ranks: Any, latency: str, rng: np.random.Generator) -> Any:
@@ -124,10 +125,10 @@ def ours(instance: Instance, rounds: int) -> Result:
     best, solution = math.inf, None
     for _ in range(rounds):
         started = time.perf_counter()
-        solution = solve(instance.costs, instance.values, instance.budget, *instance.extra)
+        solution = solve(instance.values, instance.limits)
         best = min(best, time.perf_counter() - started)
     tracemalloc.start()
-    solve(instance.costs, instance.values, instance.budget, *instance.extra)
+    solve(instance.values, instance.limits)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert solution is not None
@@ -294,7 +295,7 @@ def more() -> None:
     best = math.inf
     for _ in range(3):
         started = time.perf_counter()
-        proved = [solve(instance.costs, instance.values, int(b)).proved for b in budgets]
+        proved = [solve(instance.values, [(instance.costs, int(b))]).proved for b in budgets]
         best = min(best, time.perf_counter() - started)
     print(f"| exact budgets, 8B w64 b | {sum(proved)} of 200 proved | {_seconds(best)} |")
 

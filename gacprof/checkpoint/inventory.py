@@ -276,6 +276,18 @@ class Inventory(Contents):
         """The dims that feed an axis of the product of ``weight``."""
         return self._fed_by.get(weight, ())
 
+    def modules_of(self, dim: str) -> Sequence[Module]:
+        """The modules that a dim takes part in."""
+        return self._modules_of.get(dim, ())
+
+    @cached_property
+    def _modules_of(self) -> dict[str, list[Module]]:
+        found: dict[str, list[Module]] = {}
+        for module in self.modules:
+            for name in module.dims:
+                found.setdefault(name, []).append(module)
+        return found
+
     @cached_property
     def _fed_by(self) -> dict[str, list[Dim]]:
         return dims_by_weight(self.dims)

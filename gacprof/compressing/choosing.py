@@ -95,7 +95,7 @@ def choose(
             f"the map '{cliff_map.name}' knows no safe size for any of {len(inventory.dims)} dims: "
             f"{how_to_measure(cliff_map, inventory, tokens)}"
         ) from None
-    unknown = [choice for choice in plan.choices if choice.safe is None]
+    unknown = [c for c in plan.choices if c.safe is None or not (c.candidates or c.fusable)]
     if unknown:
         first = inventory.dim(unknown[0].dim)
         raise CompressionError(
@@ -187,7 +187,7 @@ def align(
         [_value(scores[i], units[i], dims[i], d) for d in row] for i, row in enumerate(offered)
     ]
     try:
-        chosen = solve(weights, values, room).choice
+        chosen = solve(values, [(weights, room)]).choice
     except InfeasibleBudget as error:
         raise InfeasibleBudget(
             f"no aligned dims fit {room:,} parameters (the wishes take {wished:,}); the nearest "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module
@@ -85,11 +86,18 @@ class Predictor:
             return Estimate(None, f"{self.ranks.tp} shards cannot divide {gemm.N}×{gemm.K}")
         return self.view.latency(*local, gemm.bias, self.ranks.dtype_of(gemm.weight))
 
-    def beside(self, sizes: Mapping[str, int]) -> Predictor:
-        """The same, with these dims at other sizes to begin with."""
+    def beside(self, sizes: Mapping[str, int | None]) -> Predictor:
+        """The same, with these dims at other sizes to begin with. A rank that becomes None is
+        multiplied out: the other dims of its module feed one dense product."""
         other = copy.copy(self)
         other._gemms = ChainMap({}, self._gemms)
         for name, size in sizes.items():
+            if size is None:
+                for module in self.inventory.modules_of(name):
+                    first, last = (other._gemms[module.gemms[i].weight] for i in (0, -1))
+                    other._gemms[first.weight] = replace(first, N=module.out_features)
+                    other._gemms[last.weight] = replace(last, K=module.in_features)
+                continue
             for gemm in other.resized(self.inventory.dim(name), size):
                 other._gemms[gemm.weight] = gemm
         return other

@@ -1,164 +1,200 @@
-"""From dims to knapsack classes: what each dim may become, what it costs, what it would take.
+"""What a plan chooses from: which sizes each dim may have, and which joint sizes of coupled dims.
 
-Dims that must share one size (a common width for a plain config, say) form one class, whose
-cost, latency and loss are the sums over its members.
+A class is one choice of the plan. Its options are joint sizes of all its axes
+(:mod:`gacprof.planning.coupled`), each with what it costs, takes and keeps. An objective that asks
+for safe sizes gets only options in which
+
+- every dim is of a size that the map calls safe beside the others' sizes (or that seems so),
+- no larger joint sizes are surely faster: a rank and a width that are both odd hide each other's
+  cliffs, and each looks as good as it can be,
+- nothing takes longer than as it is, where that may stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.inventory import Dim
-from gacprof.cliffmap.judge import Verdict, judge
+import numpy as np
+from numpy.typing import NDArray
+
+from gacprof.checkpoint.inventory import BESIDE, Dim, Gemm, Module, NewSizes
+from gacprof.cliffmap.judge import judge
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.companions import Sizes, beside, time_together
-from gacprof.diagnosing.latency_profile import (
-    LEAST_REACH,
-    LatencyProfile,
-    around,
-    latency_profile,
+from gacprof.diagnosing.latency_profile import LEAST_REACH, around
+from gacprof.diagnosing.predict import Estimate
+from gacprof.planning.coupled import (
+    Axis,
+    Component,
+    Dims,
+    Floats,
+    Grown,
+    Kept,
+    Size,
+    Tables,
+    components,
+    share_kept,
 )
-from gacprof.diagnosing.predict import Estimate, Predictor
-from gacprof.planning.memory import bytes_per_unit, dense_bytes
-from gacprof.planning.objectives import candidates, share_kept
-from gacprof.planning.presets import Requirements
 from gacprof.planning.request import Bounds
 
 if TYPE_CHECKING:
     from gacprof.planning.problem import Problem
 
-Dims = tuple[Dim, ...]
-Kept = Mapping[str, Sequence[float]]
-"""By dim name: the share of energy kept at each size from 0 to the dim's own, or to the original
-weight's where that is at hand."""
+CELLS = 1 << 17
+"""Joint sizes that are looked at; of more coupled dims than that fewer sizes each are on offer."""
+LEAST_SIZES = 4
+"""On offer for each of many coupled dims. Where even these are too many, some are decided first."""
+FEW = 64
+"""Sizes of neighbours, for which all sizes of a dim are judged beforehand."""
+SURELY = 3.0
+"""Standard errors on either side, beyond which one time is longer than another for certain."""
+ROUNDING = 1e-12
+"""Sums of doubles in another order differ by less than this share."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One size for a class of dims. Costs are parameters, latency µs, over all members.
+    """Joint sizes of a class, one an axis, and what all its weights take: parameters, bytes as
+    stored, µs of all their products (None where the map lacks one). ``kept`` is the share of energy
+    summed over dims, None where one is not known; ``value`` what the objective makes of it."""
 
-    ``nbytes`` are the cost as stored, at the dtypes of the weights. ``kept`` is the share of
-    the members' energy (squared singular values) that the size keeps, summed over members and
-    None where it is not known; ``verdict`` is the map's word on the worst member, whose penalty is
-    at most ``penalty_high``; ``offered`` is whether a plan may choose the size by it
-    (:meth:`LatencyProfile.offers`). ``fused`` means that the factor pair is multiplied out to one
-    dense weight instead; ``size`` is then the rank that such a weight can have.
-    """
-
-    size: int
+    sizes: tuple[Size, ...]
     cost: int
     nbytes: int
     latency_us: float | None
-    verdict: Verdict | None
-    kept: float | None = None
-    fused: bool = False
-    offered: bool = False
-    penalty_high: float | None = None
-
-    @property
-    def safe(self) -> bool:
-        return self.verdict == "safe"
+    kept: float | None
+    value: float
 
 
 @dataclass(frozen=True)
 class DimClass:
-    """Dims that take one common size, and the options they have, ascending by size.
+    """One choice of the plan. ``untouched`` is all of it as it is now; ``narrowed`` says what keeps
+    the options from being of all joint sizes."""
 
-    A class that is pinned has that one option. ``untouched`` stands for all members as they
-    are, its size being the largest of theirs. ``candidates`` are the options that suit the
-    objective; where there are none, the class stays as it is.
-    """
-
-    members: Dims
+    axes: tuple[Axis, ...]
     options: tuple[Option, ...]
     untouched: Option
-    bounds: Bounds
-    missing: str = ""
-    candidates: tuple[Option, ...] = ()
+    narrowed: str = ""
 
     @property
-    def name(self) -> str:
-        first = self.members[0].name
-        return first if len(self.members) == 1 else f"{first} and {len(self.members) - 1} more"
+    def members(self) -> Iterator[Dim]:
+        return (dim for axis in self.axes for dim in axis.members)
 
-    @property
-    def before(self) -> int:
-        """Parameters of the members as they are."""
-        return self.untouched.cost
-
-    @property
-    def as_it_is(self) -> Option | None:
-        """The option of its own size, with the map's word on it, where there is one."""
-        own = (o for o in self.options if o.size == self.untouched.size and not o.fused)
-        return next(own, None)
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether the size of ``untouched`` is that of every member."""
-        return all(dim.size == self.untouched.size for dim in self.members)
+    def sizes(self, option: Option) -> dict[str, Size]:
+        """By dim name."""
+        pairs = zip(self.axes, option.sizes, strict=True)
+        return {dim.name: size for axis, size in pairs for dim in axis.members}
 
 
-def build_class(problem: Problem, members: Dims, bounds: Bounds, sizes: Sizes) -> DimClass:
-    """What dims that share one size may become, each judged beside the others at ``sizes``.
+# --- one axis: the sizes on offer
 
-    Raises :class:`PlanError` for a size that a dim cannot have.
-    """
-    predictor, request = problem.predictor, problem.request
-    near = beside(predictor, members, members, sizes)
-    untouched = _untouched(near, members)
+
+def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
+    """The sizes that dims of one size may be offered, beside any sizes of the others that the map
+    holds. Raises :class:`PlanError` for a size that a dim cannot have."""
     if bounds.pin is not None:
-        option = _pinned(near, members, bounds.pin, problem.kept)
-        return DimClass(members, (option,), untouched, bounds, candidates=(option,))
-    like = _likeness(problem, near, members, bounds)
-    found = predictor.memo.get(like) if like else None
-    options, missing = found or _options(problem, near, members, bounds, sizes)
-    if like:
-        predictor.memo[like] = options, missing
-    if len(members) == 1 and request.constraints.fuse:
-        dense = _fused(near, members[0], untouched, problem.required)
-        options += tuple(option for option in dense if bounds.within(option.size))
-    group = DimClass(members, options, untouched, bounds, missing)
-    return replace(group, candidates=candidates(problem.goal, group, request.constraints.untouched))
+        refused = _refusal(members, bounds.pin, pinned=True)
+        if refused:
+            raise PlanError(f"{members[0].name} cannot be pinned to {bounds.pin}: {refused}")
+        return Axis(members, bounds, (bounds.pin,))
+    like = _likeness(problem, members, bounds)
+    if like is None:
+        return _axis(problem, members, bounds)
+    found: Axis = problem.predictor.once(like, lambda: _axis(problem, members, bounds))
+    return replace(found, members=members)
 
 
-def _likeness(
-    problem: Problem, near: Predictor, members: Dims, bounds: Bounds
-) -> tuple[object, ...] | None:
-    """What a dim's options follow from, the same for equal experts; None for several dims and for
-    one with a spectrum of its own."""
+def _likeness(problem: Problem, members: Dims, bounds: Bounds) -> object:
+    """What the sizes on offer follow from: the same for equal experts. None where others meet."""
     dim = members[0]
-    if len(members) > 1 or dim.name in problem.kept:
+    if len(members) > 1 or dim.name in problem.kept or problem.neighbours.of(dim):
         return None
-    of_dim = (dim.kind, dim.ordered, dim.padding, dim.why, dim.dense_size, dim.params_per_unit)
-    stored = bytes_per_unit(problem.inventory, dim)
-    return "options", near.shape_of(dim), of_dim, stored, bounds
+    described = dim.kind, dim.ordered, dim.padding, dim.why, dim.dense_size
+    dense = [
+        (m.out_features, m.in_features, len(m.gemms), problem.required.allows_dense(m.name))
+        for m in problem.inventory.modules_of(dim.name)
+    ]
+    return (
+        "axis",
+        problem.goal.name,
+        problem.predictor.shape_of(dim),
+        described,
+        tuple(dense),
+        bounds,
+    )
 
 
-def _options(
-    problem: Problem, near: Predictor, members: Dims, bounds: Bounds, sizes: Sizes
-) -> tuple[tuple[Option, ...], str]:
-    """The sizes that the map and the bounds allow, and which product the map lacks, if any."""
-    reach = _reach(members, problem.request.window, bounds)
-    profiles = _profiles(problem.predictor, members, reach, sizes)
-    common = set.intersection(*(set(profile.costs) for profile in profiles))
-    allowed = [s for s in sorted(common) if bounds.allow(s) and not _refusal(members, s)]
-    options = tuple(_option(near, members, profiles, size, problem.kept) for size in allowed)
-    return options, next((profile.missing for profile in profiles if profile.missing), "")
+def _axis(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
+    goal = problem.goal
+    now = max(dim.size for dim in members)
+    found = _known_sizes(problem, members, bounds)
+    request = problem.request
+    whole = request.least_kept == 1.0 and not request.has_budget  # nothing may be lost of any dim
+    offered = sorted(
+        size
+        for size, verdicts in found.items()
+        if (True in verdicts.values() or not goal.safe)
+        and (size >= now or not goal.pads)
+        and (not goal.weighs or all(_keeps(d, size, problem.kept, whole) for d in members))
+    )
+    if goal.nearest is not None:
+        below, above = ([s for s in offered if (s < now) == less] for less in (True, False))
+        offered = below[-goal.nearest :] + above[: goal.nearest]
+    axis = Axis(members, bounds)
+    dense: tuple[None, ...] = ()
+    if len(members) == 1 and problem.request.constraints.fuse and goal.nearest is None:
+        noisy = problem.predictor.noisy
+        dense = (None,) if not noisy and _may_be_dense(problem, members[0], bounds) else ()
+    held = "" if offered or dense else _why_held(problem, members, found)
+    if not axis.may_stay and held:
+        which = (
+            "have no common size" if not axis.alike and bounds == Bounds() else f"must be {bounds}"
+        )
+        raise PlanError(f"{axis.name} {which}: {_nothing_safe(problem, axis)}")
+    meets = any(problem.neighbours.of(dim) for dim in members)  # others may have to decide
+    stays = axis.may_stay and (meets or held or problem.request.constraints.untouched)
+    sizes = sorted({*offered, now} if stays else {*offered})
+    return replace(axis, sizes=(*sizes, *dense), held=held)
 
 
-def _profiles(
-    predictor: Predictor, members: Dims, reach: tuple[int, int], sizes: Sizes
-) -> list[LatencyProfile]:
-    """One of each member, beside its companions."""
-    nears = [(beside(predictor, members, [dim], sizes), dim) for dim in members]
-    found = [latency_profile(near, dim, *reach) for near, dim in nears]
-    if len(members) == 1:
-        return found
-    # A size that was measured of one member may be looked up for another.
-    tried = set[int]().union(*(profile.costs for profile in found))
-    return [latency_profile(near, dim, *reach, also=tried) for near, dim in nears]
+def _keeps(dim: Dim, size: int, kept: Kept, whole: bool) -> bool:
+    """Whether what the size keeps of a dim's energy is known, or is all of it."""
+    share = share_kept(dim, size, kept)
+    return share == 1.0 if whole else share is not None
+
+
+def _known_sizes(
+    problem: Problem, members: Dims, bounds: Bounds
+) -> Mapping[int, Mapping[str, bool | str]]:
+    """The sizes within reach that the map knows of all members, beside the others as they are or at
+    multiples: by verdict, whether the size may be chosen by it."""
+    low, high = _reach(members, problem.request.window, bounds)
+    beside, now = problem.neighbours, max(dim.size for dim in members)
+    found: dict[int, dict[str, bool]] = {}
+    for multiple in (1, *BESIDE):
+        others = [beside.rounded(dim, multiple) for dim in members]
+        pairs = list(zip(members, others, strict=True))
+        nears = [beside.beside(dim, at, (), (low, high)) for dim, at in pairs]
+        tried = set[int]().union(*(near.on_offer for near in nears)) | {now}
+        if len(members) > 1:  # a size that was measured of one may be looked up for another
+            also = tuple(sorted(tried))
+            nears = [beside.beside(dim, at, also, (low, high)) for dim, at in pairs]
+        for size in tried if all(near.on_offer for near in nears) else ():
+            costs = [near.profile.costs.get(size) for near in nears]
+            if low <= size <= high and bounds.allow(size) and not _refusal(members, size):
+                known = [cost.verdict for cost in costs if cost is not None]
+                if len(known) == len(costs):
+                    offers = all(near.profile.offers(size, near.dim.size) for near in nears)
+                    worst = min(known, key=("misaligned", "undecided", "safe").index)
+                    verdicts = found.setdefault(size, {})
+                    verdicts[worst] = verdicts.get(worst, False) or offers
+        if not any(beside.of(dim) for dim in members):
+            break
+    return {} if problem.predictor.noisy else found
 
 
 def _reach(members: Dims, window: float, bounds: Bounds) -> tuple[int, int]:
@@ -178,62 +214,6 @@ def _reach(members: Dims, window: float, bounds: Bounds) -> tuple[int, int]:
     return low, high
 
 
-def _untouched(predictor: Predictor, members: Dims) -> Option:
-    return Option(
-        max(dim.size for dim in members),
-        sum(dim.size * dim.params_per_unit for dim in members),
-        sum(dim.size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        time_together(predictor, members, {}),
-        None,
-        float(len(members)),
-    )
-
-
-def _option(
-    predictor: Predictor,
-    members: Dims,
-    profiles: Sequence[LatencyProfile],
-    size: int,
-    kept: Kept,
-) -> Option:
-    verdict, high = _worst(profiles, size)
-    shares = [share_kept(dim, size, kept) for dim in members]
-    known = [share for share in shares if share is not None]
-    only = profiles[0].costs.get(size) if len(members) == 1 else None
-    sizes = {dim.name: size for dim in members}
-    latency = only.latency_us if only else time_together(predictor, members, sizes)
-    return Option(
-        size,
-        sum(size * dim.params_per_unit for dim in members),
-        sum(size * bytes_per_unit(predictor.inventory, dim) for dim in members),
-        latency,
-        verdict,
-        sum(known) if len(known) == len(shares) else None,
-        penalty_high=high,
-        offered=all(p.offers(size, dim.size) for p, dim in zip(profiles, members, strict=True)),
-    )
-
-
-def _worst(profiles: Sequence[LatencyProfile], size: int) -> tuple[Verdict | None, float | None]:
-    """The verdict on the size over all members, and the bound of its penalty."""
-    known = [profile.costs[size] for profile in profiles if size in profile.costs]
-    if len(known) < len(profiles):
-        return None, None
-    order: tuple[Verdict, ...] = ("misaligned", "undecided", "safe")
-    worst = min((cost.verdict for cost in known), key=order.index)
-    bounds = [cost.penalty_high for cost in known if cost.penalty_high is not None]
-    return worst, max(bounds) if len(bounds) == len(known) else None
-
-
-def _pinned(predictor: Predictor, members: Dims, size: int, kept: Kept) -> Option:
-    """The one option of a pinned class. Raises :class:`PlanError` where it cannot be made."""
-    refused = _refusal(members, size, pinned=True)
-    if refused:
-        raise PlanError(f"{members[0].name} cannot be pinned to {size}: {refused}")
-    profiles = [latency_profile(predictor, dim, size, size) for dim in members]
-    return _option(predictor, members, profiles, size, kept)
-
-
 def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
     """Why the dims cannot have the size; empty where they can.
 
@@ -251,44 +231,32 @@ def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
     return ""
 
 
-def _fused(
-    predictor: Predictor, dim: Dim, untouched: Option, required: Requirements
-) -> list[Option]:
-    """The dense weight in place of the pair, where the rank is a module's only one. It suits an
-    objective that asks for safe sizes only where it is surely no slower than the pair as it is."""
-    inventory = predictor.inventory
+def _may_be_dense(problem: Problem, dim: Dim, bounds: Bounds) -> bool:
+    """Whether the dense weight in place of the pair is on offer: where the rank is its module's
+    only one, and, for an objective that asks for safe sizes, where it is surely no slower than the
+    pair as it is."""
     if dim.kind != "rank" or dim.padding == "refused":
-        return []
-    for module in inventory.modules:
-        if dim.name not in module.dims:
-            continue
-        ranks = [name for name in module.dims if inventory.dim(name).kind == "rank"]
-        bias = any(gemm.bias for gemm in module.gemms)
-        dense = predictor.gemm(module.out_features, module.in_features, bias)
-        timed = dense.latency_us is not None
-        if len(ranks) > 1 or not required.allows_dense(module.name):
-            return []
-        if not timed and not predictor.served_well(module):
-            return []
-        rank = dim.dense_size or min(module.out_features, module.in_features)
-        if timed:
-            offered = _no_slower(dense, predictor.dim(dim, dim.size), predictor.tolerance)
-        else:  # of times nothing is known: only what is less work is offered
-            offered = module.out_features * module.in_features <= untouched.cost
-        return [
-            Option(
-                max(rank, dim.size),
-                module.out_features * module.in_features,
-                dense_bytes(inventory, module),
-                dense.latency_us,
-                "safe",
-                1.0,
-                fused=True,
-                offered=offered,
-                penalty_high=0.0,
-            )
-        ]
-    return []
+        return False
+    for module in problem.inventory.modules_of(dim.name):
+        ranks = [n for n in module.dims if problem.inventory.dim(n).kind == "rank"]
+        dense = dense_of(problem, module)
+        full = dim.dense_size or min(module.out_features, module.in_features)
+        within = bounds.within(max(full, dim.size)) or problem.request.constraints.dense
+        if not within or len(ranks) > 1 or not problem.required.allows_dense(module.name):
+            return False
+        if dense.latency_us is None:  # of times nothing is known: only what is less work
+            smaller = module.out_features * module.in_features <= dim.size * dim.params_per_unit
+            return smaller and problem.predictor.served_well(module)
+        pair = problem.predictor.dim(dim, dim.size)
+        return not problem.goal.safe or _no_slower(dense, pair, problem.predictor.tolerance)
+    return False
+
+
+def dense_of(problem: Problem, module: Module) -> Estimate:
+    """The time of the module's factors multiplied out."""
+    bias = any(gemm.bias for gemm in module.gemms)
+    dense = Gemm(module.name, module.out_features, module.in_features, bias)
+    return problem.predictor.gemms([dense])
 
 
 def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:
@@ -297,3 +265,312 @@ def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:
         return True
     known = None if dense.error is None or pair.error is None else [dense.error, pair.error]
     return judge([dense.latency_us, pair.latency_us], known, tolerance).verdict[0] == "safe"
+
+
+def _why_held(
+    problem: Problem, members: Dims, found: Mapping[int, Mapping[str, bool | str]]
+) -> str:
+    """What leaves dims without a size to choose."""
+    if problem.predictor.noisy:
+        return next(note for note in problem.predictor.view.notes if "noisy" in note)
+    missing = _missing(problem, members)
+    if missing:
+        return missing
+    if not found:
+        return "the map knows no size near it"
+    order = ("safe", "undecided", "misaligned")
+    best = Counter(next(v for v in order if v in verdicts) for verdicts in found.values())
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in best.items())
+    none = f"none suits the objective '{problem.goal.name}'" if best["safe"] else "none is safe"
+    return f"of the sizes near it that the map knows {none} ({counted})"
+
+
+def _missing(problem: Problem, members: Dims) -> str:
+    """Which product of theirs the map lacks, where it lacks one."""
+    profiles = (problem.neighbours.beside(dim, {}).profile for dim in members)
+    return next((profile.missing for profile in profiles if profile.missing), "")
+
+
+def _nothing_safe(problem: Problem, axis: Axis) -> str:
+    bounds = axis.bounds
+    for dim in axis.members:
+        if dim.most is not None and max(bounds.least, bounds.multiple) > dim.most:
+            return f"the dense weight's rank is {dim.dense_size}"
+    why = _missing(problem, axis.members) or "a wider --window offers more sizes"
+    if bounds.multiple > 1:
+        engine = bounds.demanded.partition(":")[0]
+        why = f"'gacprof sweep --for CHECKPOINT --preset {engine}' measures such sizes"
+    return f"the map knows no such size that suits the objective ({why})"
+
+
+# --- all axes of a class: the joint sizes
+
+
+def build_classes(problem: Problem, active: Sequence[str]) -> list[DimClass]:
+    """All choices of the plan. ``active`` are the limits that the options are kept apart for:
+    parameters, memory, latency, energy.
+
+    Raises :class:`PlanError` for dims that may not stay as they are and have nothing else.
+    """
+    axes, narrowed = [axis_of(problem, *group) for group in problem.groups], dict[str, str]()
+    found = components(problem.inventory, axes)
+    while large := [c for c in found if prod(len(axis.sizes) for axis in c.axes) > CELLS]:
+        for component in large:
+            axes = _narrowed(problem, axes, component, narrowed)
+        found = components(problem.inventory, axes)
+    fixed = {d.name: axis.sizes[0] for axis in axes if not axis.free for d in axis.members}
+    grown = Grown(axes)
+    return [build_class(problem, c, fixed, grown, active, narrowed) for c in found]
+
+
+def _narrowed(
+    problem: Problem, axes: Sequence[Axis], component: Component, notes: dict[str, str]
+) -> list[Axis]:
+    """The axes with fewer sizes on some of a component's, ``notes`` saying so by their names."""
+    free = [axis for axis in component.axes if axis.free]
+    count = int(CELLS ** (1 / len(free)))
+    if count >= LEAST_SIZES:
+        changed = {axis.name: _thinned(axis, count) for axis in free}
+        why = f"of {len(free)} dims that meet, {count} sizes each were looked at"
+    else:
+        hub = max(free, key=lambda axis: sum(len(problem.neighbours.of(d)) for d in axis.members))
+        changed = {hub.name: replace(hub, sizes=(_alone(problem, hub),))}
+        why = f"{len(free)} dims meet each other: some of them were decided before the others"
+    notes |= dict.fromkeys((axis.name for axis in free), why)
+    return [changed.get(axis.name, axis) for axis in axes]
+
+
+def _thinned(axis: Axis, count: int) -> Axis:
+    """As many sizes, from all over the window, and with them the nearest ones from ``now`` on."""
+    sizes = [size for size in axis.sizes if size is not None]
+    dense = axis.sizes[len(sizes) :]
+    near = [size for size in sizes if size >= axis.now][:2]
+    some = [sizes[round(i)] for i in np.linspace(0, len(sizes) - 1, count - len(near))]
+    return replace(axis, sizes=(*sorted({*near, *some}), *dense)[-count:])
+
+
+def _alone(problem: Problem, axis: Axis) -> Size:
+    """The least size on offer that nothing is cut by, beside the others at their next multiples."""
+    near, others = problem.neighbours, dict[str, Size]()
+    for dim in axis.members:
+        others |= near.rounded(dim, max(BESIDE))
+    for size in axis.sizes:
+        if size is not None and size >= axis.now:
+            beside = others | {dim.name: size for dim in axis.members}
+            words = (near.word(dim, size, beside, also_of(axis)) for dim in axis.members)
+            if all(word.offered for word in words):
+                return size
+    return axis.now if axis.may_stay else axis.sizes[-1]
+
+
+def also_of(axis: Axis) -> tuple[int, ...]:
+    """Sizes that were measured of one of several dims, and may be looked up for another."""
+    return tuple(size for size in axis.sizes if size is not None) if len(axis.members) > 1 else ()
+
+
+class Joint:
+    """The joint sizes of one component, and which of them may be chosen."""
+
+    def __init__(self, problem: Problem, tables: Tables, fixed: NewSizes) -> None:
+        self.problem, self.axes, self.tables, self.fixed = problem, tables.axes, tables, fixed
+        self.own = tables.unchanged()
+        self._place = {dim.name: i for i, axis in enumerate(self.axes) for dim in axis.members}
+
+    def sizes(self, cell: Sequence[int]) -> dict[str, Size]:
+        """By dim name."""
+        return {
+            dim.name: axis.sizes[j]
+            for axis, j in zip(self.axes, cell, strict=True)
+            for dim in axis.members
+        }
+
+    def offers(self, i: int, cell: Sequence[int]) -> bool:
+        """Whether the size of one axis may be chosen beside those of the others."""
+        axis, size = self.axes[i], self.axes[i].sizes[cell[i]]
+        if size is None or not axis.free:
+            return True
+        sizes, also = {**self.fixed, **self.sizes(cell)}, also_of(axis)
+        word = self.problem.neighbours.word
+        return all(word(dim, size, sizes, also).offered for dim in axis.members)
+
+    def meets(self, i: int) -> list[int]:
+        """The other axes that have a say in that."""
+        near = {d.name for dim in self.axes[i].members for d in self.problem.neighbours.of(dim)}
+        return sorted({self._place[name] for name in near if name in self._place} - {i})
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Where nothing larger is surely faster, nor all of it as it is at no less value."""
+        latency, variance = self.tables.times
+        allowed = np.ones(latency.shape, np.bool_)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = SURELY * np.sqrt(variance) / np.where(latency > 0, latency, 1.0)
+            least = np.log(latency) - error
+            most = np.nan_to_num(np.log(latency) + error, nan=np.inf)
+            for i, axis in enumerate(self.axes):
+                part = [slice(None)] * latency.ndim
+                part[i] = slice(0, len(axis.sizes) - (None in axis.sizes))
+                where = tuple(part)
+                flipped = np.flip(most[where], i)
+                most[where] = np.flip(np.minimum.accumulate(flipped, i), i)
+            allowed &= ~(least - most > np.log1p(self.problem.predictor.tolerance))
+            if self.own is not None:
+                grown = np.ones(latency.shape, np.bool_)
+                for i, axis in enumerate(self.axes):
+                    larger = [size is None or size >= axis.now for size in axis.sizes]
+                    grown &= self.tables.along(i, larger) > 0
+                values = self.problem.goal.values(self.tables)
+                slower = latency > latency[self.own] * (1 + ROUNDING)
+                allowed &= ~(grown & slower & (values <= values[self.own]))
+        return allowed
+
+    def judged(self, allowed: NDArray[np.bool_], stay: bool) -> tuple[NDArray[np.bool_], list[int]]:
+        """Without the sizes of dims that few others meet, where they may not be chosen; and the
+        axes that are left to be judged one by one. ``stay``: any dim may stay as it is."""
+        left = []
+        for i, axis in enumerate(self.axes):
+            meets = self.meets(i)
+            shape = [len(self.axes[j].sizes) for j in meets]
+            if np.prod(shape, dtype=np.int64) > FEW:
+                left.append(i)
+                continue
+            cell = [0] * len(self.axes)
+            for others in product(*(range(count) for count in shape)):
+                for j, at in zip(meets, others, strict=True):
+                    cell[j] = at
+                for k, size in enumerate(axis.sizes):
+                    cell[i] = k
+                    if not (stay and size == axis.now) and not self.offers(i, cell):
+                        here = [slice(None)] * len(self.axes)
+                        for j in (*meets, i):
+                            here[j] = slice(cell[j], cell[j] + 1)
+                        allowed[tuple(here)] = False
+        return allowed, left
+
+    def chosen(self, active: Sequence[str]) -> list[tuple[int, ...]]:
+        """The joint sizes worth offering to the solver: of those that may be chosen, the ones that
+        no other equals in value and undercuts in all that is limited (``active``)."""
+        goal = self.problem.goal
+        stay = self.problem.request.constraints.untouched
+        for may_stay in (stay,) if stay or not goal.safe else (False, True):
+            allowed, left = np.ones(self.tables.shape, np.bool_), list[int]()
+            known = ~np.isnan(self.tables.latency_us)
+            if known.any():  # no plan rests on products that were not measured, if others were
+                allowed = known
+            if goal.safe:
+                allowed, left = self.judged(allowed & self.allowed(), may_stay)
+            if stay and self.own is not None:
+                allowed[self.own] = True
+            found = self._undominated(allowed, left, may_stay, active)
+            if found:
+                return found
+        return []
+
+    def _undominated(
+        self, allowed: NDArray[np.bool_], left: Sequence[int], stay: bool, active: Sequence[str]
+    ) -> list[tuple[int, ...]]:
+        parameters, nbytes = self.tables.costs
+        for name, known in (("latency", self.tables.latency_us), ("energy", self.tables.kept())):
+            if name in active and not np.isnan(known[allowed]).all():
+                allowed = allowed & ~np.isnan(known)
+        cells = np.argwhere(allowed)
+        worth = self.problem.goal.values(self.tables)[allowed]
+        tables: dict[str, NDArray[np.float64] | NDArray[np.int64]] = {
+            "parameters": parameters, "memory": nbytes,
+            "latency": np.nan_to_num(self.tables.latency_us), "energy": -self.tables.kept(0.0),
+        }  # fmt: skip
+        names = dict.fromkeys(("parameters", *active)) if active else ()  # the smaller of equals
+        limited = np.stack([np.zeros(worth.shape), *(tables[name][allowed] for name in names)])
+        changed = np.ones(self.tables.shape)
+        if self.own is not None:
+            changed[self.own] = 0
+        ties = [tables["latency"][allowed], changed[allowed], nbytes[allowed], parameters[allowed]]
+        order = np.lexsort((np.arange(worth.size), *ties, *limited[::-1], -worth))
+        taken: list[int] = []
+        while order.size:
+            first, order = int(order[0]), order[1:]
+            cell = tuple(cells[first].tolist())
+            if all(
+                (stay and self.axes[i].sizes[cell[i]] == self.axes[i].now) or self.offers(i, cell)
+                for i in left
+            ):
+                taken.append(first)
+                undercut = (limited[:, order] < limited[:, [first]]).any(axis=0)
+                order = order[undercut]
+        return [tuple(cells[i].tolist()) for i in taken]
+
+
+def build_class(
+    problem: Problem,
+    component: Component,
+    fixed: NewSizes,
+    grown: Grown,
+    active: Sequence[str],
+    notes: Mapping[str, str],
+) -> DimClass:
+    """The class of coupled dims, beside those that are ``fixed``.
+
+    Raises :class:`PlanError` where the dims cannot stay as they are and nothing else is safe.
+    """
+
+    def make() -> tuple[Option, ...]:
+        return _options(problem, component, fixed, grown, active)
+
+    like = _equal(problem, component, grown)
+    options = problem.predictor.once((*like, *active), make) if like else make()
+    before = Tables(problem.predictor, replace(component, axes=()), Grown(), {})
+    untouched = replace(
+        _option(before, np.zeros(()), ()),
+        kept=float(sum(1 for a in component.axes for _ in a.members)),
+    )
+    narrowed = next((notes[axis.name] for axis in component.axes if axis.name in notes), "")
+    return DimClass(component.axes, options, untouched, narrowed)
+
+
+def _equal(problem: Problem, component: Component, grown: Grown) -> tuple[object, ...]:
+    """What a class's options follow from, the same for equal experts; empty for one of its own."""
+    if len(component.axes) > 1 or problem.goal.scores:
+        return ()
+    axis, (dim, *others) = component.axes[0], component.axes[0].members
+    if others or dim.name in problem.kept or problem.neighbours.of(dim) or grown.by:
+        return ()
+    shapes = tuple((t.shape, t.nbytes) for t in component.tensors)
+    places = tuple((place.axis, place.start) for place in dim.places)
+    products = problem.predictor.shape_of(dim)
+    return (
+        "options",
+        problem.goal.name,
+        axis.sizes,
+        axis.bounds,
+        products,
+        dim.params_per_unit,
+        shapes,
+        places,
+    )
+
+
+def _options(
+    problem: Problem, component: Component, fixed: NewSizes, grown: Grown, active: Sequence[str]
+) -> tuple[Option, ...]:
+    tables = Tables(problem.predictor, component, grown, problem.kept)
+    joint = Joint(problem, tables, fixed)
+    cells = joint.chosen(active)
+    if not cells and joint.own is None:
+        first = component.axes[0]
+        raise PlanError(
+            f"{first.name} has no size together with what it meets: {_nothing_safe(problem, first)}"
+        )
+    values = problem.goal.values(tables)
+    return tuple(_option(tables, values, cell) for cell in cells or [joint.own or ()])
+
+
+def _option(tables: Tables, values: Floats, cell: tuple[int, ...]) -> Option:
+    parameters, nbytes = tables.costs
+    latency, kept = float(tables.latency_us[cell]), float(tables.kept()[cell])
+    return Option(
+        tuple(axis.sizes[j] for axis, j in zip(tables.axes, cell, strict=True)),
+        int(parameters[cell]),
+        int(nbytes[cell]),
+        None if np.isnan(latency) else latency,
+        None if np.isnan(kept) else kept,
+        float(values[cell]),
+    )

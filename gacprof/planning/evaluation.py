@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gacprof.checkpoint.inventory import Dim, NewSizes
+from gacprof.checkpoint.inventory import ALIGNED, Dim, NewSizes
+from gacprof.cliffmap.judge import Verdict
 from gacprof.core.dtypes import of_merging
-from gacprof.diagnosing.companions import companions
-from gacprof.diagnosing.latency_profile import latency_profile
-from gacprof.planning.classes import DimClass, Option
+from gacprof.planning.coupled import Axis, share_kept
 from gacprof.planning.memory import footprint, planned
-from gacprof.planning.objectives import share_kept
 from gacprof.planning.problem import Limits, Problem
 from gacprof.planning.schema import (
     Budget,
@@ -34,17 +32,30 @@ CUT = "cut: the model's function changes"
 
 
 def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
-    """The plan of an outcome, with all of its dims resized together."""
+    """The plan of an outcome, every dim judged beside the sizes chosen for the others."""
     inventory, predictor = problem.inventory, problem.predictor
+    sizes, inexact = outcome.sizes, list[str]()
     choices = [
-        _choice(problem, group, dim, option)
-        for group, option in outcome.pairs
-        for dim in group.members
+        _choice(problem, axis, dim, sizes, inexact)
+        for group in outcome.classes
+        for axis in group.axes
+        for dim in axis.members
     ]
+    order = {dim.name: place for place, dim in enumerate(inventory.dims)}
+    choices.sort(key=lambda choice: order[choice.dim])
     changes = {c.dim: c.after for c in choices if c.after != c.before}
     now, after = predictor.weights({}), predictor.weights(changes)
     budget, memory = _costs(problem, limits, changes)
-    warnings = [*_warnings(problem, outcome), *problem.required.unmet, *problem.request.notes]
+    proof = outcome.certificate
+    if inexact:
+        note = (
+            f"the map does not hold {len(inexact)} dims beside the new sizes of those that they "
+            f"meet, the first is {inexact[0]}: they were judged beside others. After realigning, "
+            "'gacprof sweep --for OUT' measures them"
+        )
+        proof = proof.model_copy(update={"notes": [*proof.notes, note], "proved": False})
+    warnings = [*_warnings(problem, outcome, choices), *problem.required.unmet]
+    warnings += problem.request.notes
     if after.latency_us is None and predictor.source.timed:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
     return Plan(
@@ -60,7 +71,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         budget=budget,
         memory=memory,
         choices=choices,
-        certificate=outcome.certificate,
+        certificate=proof,
         preset=_preset(problem),
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
@@ -88,109 +99,108 @@ def _costs(problem: Problem, limits: Limits, changes: NewSizes) -> tuple[Budget,
     weights = planned(inventory, [dim for dim in inventory.dims if dim.adjustable])
     rest = now.nbytes - weights.nbytes
     return Budget(
-        limit=None if limit is None else limit.limit,
+        limit=None if limit is None else limit.most,
         used=weights.parameters + then.parameters - now.parameters,
         before=weights.parameters,
         basis="no limit on parameters was given" if limit is None else limit.basis,
         checkpoint_before=now.parameters,
         checkpoint_after=then.parameters,
     ), Memory(
-        limit=None if memory is None else memory.limit + rest, before=now.nbytes, after=then.nbytes
+        limit=None if memory is None else memory.most + rest, before=now.nbytes, after=then.nbytes
     )
 
 
-def _choice(problem: Problem, group: DimClass, dim: Dim, chosen: Option | None) -> Choice:
-    predictor = problem.predictor
-    sizes = [option.size for option in group.candidates if not option.fused]
-    if chosen is not None and chosen.fused:
-        after, cost, latency = None, chosen.cost, chosen.latency_us
-    else:
-        after = dim.size if chosen is None else chosen.size
-        cost, latency = after * dim.params_per_unit, predictor.dim(dim, after).latency_us
+def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: list[str]) -> Choice:
+    """What becomes of a dim; its name goes to ``inexact`` where it was judged beside other sizes
+    than those chosen."""
+    predictor, after = problem.predictor, chosen[dim.name]
+    on_offer = () if axis.held else axis.sizes
+    sizes = [size for size in on_offer if size is not None]
+    dense = sum(m.in_features * m.out_features for m in problem.inventory.modules_of(dim.name))
+    verdict: Verdict | None = None
+    high: float | None = None
+    if after is None:
+        verdict, high = "safe", 0.0
+    elif not axis.held or predictor.noisy:
+        word = problem.word(axis, dim, chosen)
+        if word.cost is not None:
+            verdict, high = word.cost.verdict, word.cost.penalty_high
+            unchanged = after == dim.size and dim.size % ALIGNED == 0
+            if not word.exact and not unchanged:  # beside odd ones too it shows what it costs
+                inexact.append(dim.name)
     return Choice(
         dim=dim.name,
         kind=dim.kind,
         before=dim.size,
         after=after,
         action=action(dim.size, after),
-        fusable=any(option.fused for option in group.candidates),
-        cost=cost,
+        fusable=None in on_offer,
+        cost=dense if after is None else after * dim.params_per_unit,
         latency_before_us=predictor.dim(dim, dim.size).latency_us,
-        latency_after_us=latency,
+        latency_after_us=predictor.dim(dim, after).latency_us if after else problem.dense_us(dim),
         window=(sizes[0], sizes[-1]) if sizes else None,
         candidates=sizes,
         energy_kept=share_kept(dim, after, problem.kept),
-        safe=None if chosen is None else chosen.safe,
-        verdict=None if chosen is None else chosen.verdict,
-        penalty_high=None if chosen is None else chosen.penalty_high,
+        safe=None if verdict is None else verdict == "safe",
+        verdict=verdict,
+        penalty_high=high,
     )
 
 
-def _warnings(problem: Problem, outcome: Outcome) -> list[str]:
+def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> list[str]:
     predictor = problem.predictor
     warnings = list(predictor.view.notes)
     refused = [d for d in problem.inventory.dims if not d.adjustable]
     if refused:
         warnings.append(f"{len(refused)} dims cannot be changed: {refused[0].why}")
-    stuck = [group for group in outcome.classes if not group.candidates]
-    if stuck:
-        count = "1 dim stays as it is" if len(stuck) == 1 else f"{len(stuck)} dims stay as they are"
-        first = "" if len(stuck) == 1 else "the first is "
-        warnings.append(f"{count}, {first}{stuck[0].name}: {_why_stuck(problem, stuck[0])}")
-    pairs = [(group, option) for group, option in outcome.pairs if option is not None]
-    timed = predictor.source.timed
-    blind = [(g, o) for g, o in pairs if g.untouched.latency_us is None and timed]
-    blind = [(g, o) for g, o in blind if o.size != g.untouched.size]
-    if blind:
-        group, option = blind[0]
+    axes = [axis for group in outcome.classes for axis in group.axes]
+    held = [axis for axis in axes if axis.held]
+    if held:
+        count = "1 dim stays as it is" if len(held) == 1 else f"{len(held)} dims stay as they are"
+        first = "" if len(held) == 1 else "the first is "
+        warnings.append(f"{count}, {first}{held[0].name}: {held[0].held}")
+    unmeasured = [c for c in choices if c.latency_before_us is None and c.after != c.before]
+    if unmeasured and predictor.source.timed:
+        one = unmeasured[0]
         warnings.append(
-            f"{len(blind)} dims have sizes that the map has not measured, the first is "
-            f"{group.name} with {group.untouched.size}: they move to safe sizes "
-            f"({option.size}), but what that gains is not known"
+            f"{len(unmeasured)} dims have sizes that the map has not measured, the first is "
+            f"{one.dim} with {one.before}: they move to safe sizes ({one.after}), but what "
+            "that gains is not known"
         )
     if problem.goal.name == "gac":
-        warnings += _degenerate(outcome, pairs)
-    fused = [(g, o) for g, o in pairs if o.fused]
+        warnings += _degenerate(axes, outcome.sizes)
+    fused = [c for c in choices if c.after is None]
     if fused:
-        faster = sum((g.untouched.latency_us or 0) - (o.latency_us or 0) for g, o in fused)
+        times = [(c.latency_before_us or 0) - (c.latency_after_us or 0) for c in fused]
+        faster = sum(times)
         gain = f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower"
         warnings.append(
             f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
-            + (gain if timed else "no larger")
-            + f"; rounding them may move a logit by {_rounding(problem, fused):.1e} of the largest"
+            + (gain if predictor.source.timed else "no larger")
+            + "; rounding them may move a logit by "
+            f"{_rounding(problem, [c.dim for c in fused]):.1e} of the largest"
         )
-    unsafe = [g for g, o in pairs if not o.safe and g.bounds.pin is not None]
+    pinned = {d.name for axis in axes if axis.bounds.pin is not None for d in axis.members}
+    unsafe = [c for c in choices if c.dim in pinned and not c.safe]
     if unsafe:
         warnings.append(
-            f"{len(unsafe)} pinned sizes are not known to be safe, the first is {unsafe[0].name}"
+            f"{len(unsafe)} pinned sizes are not known to be safe, the first is {unsafe[0].dim}"
         )
-    warnings += _undecided([o for _, o in pairs], predictor.tolerance)
-    cut = sum(o.size < dim.size for g, o in pairs if not o.fused for dim in g.members)
+    warnings += _undecided(choices, predictor.tolerance)
+    cut = sum(c.action == "truncate" for c in choices)
     if cut:
         dims = "1 dim is" if cut == 1 else f"{cut} dims are"
         warnings.append(f"{dims} {CUT}")
     return warnings
 
 
-def _why_stuck(problem: Problem, group: DimClass) -> str:
-    """What leaves a class without a size to choose."""
-    if group.missing:
-        return group.missing
-    verdicts = Counter(option.verdict for option in group.options if not option.fused)
-    if not verdicts:
-        return "the map knows no size near it"
-    counted = ", ".join(f"{count} {verdict or 'unknown'}" for verdict, count in verdicts.items())
-    none = f"none suits the objective '{problem.goal.name}'" if verdicts["safe"] else "none is safe"
-    return f"of the sizes near it that the map knows {none} ({counted})"
+def _rounding(problem: Problem, names: Sequence[str]) -> float:
+    modules = (m for m in problem.inventory.modules if set(names).intersection(m.dims))
+    return of_merging(m.dtype for m in modules)
 
 
-def _rounding(problem: Problem, merged: Sequence[tuple[DimClass, Option]]) -> float:
-    names = {dim.name for group, _ in merged for dim in group.members}
-    return of_merging(m.dtype for m in problem.inventory.modules if names.intersection(m.dims))
-
-
-def _undecided(chosen: Sequence[Option], tolerance: float) -> list[str]:
-    bounds = [option.penalty_high for option in chosen if option.verdict == "undecided"]
+def _undecided(choices: Sequence[Choice], tolerance: float) -> list[str]:
+    bounds = [choice.penalty_high for choice in choices if choice.verdict == "undecided"]
     if not bounds:
         return []
     known = [bound for bound in bounds if bound is not None]
@@ -204,15 +214,15 @@ def _undecided(chosen: Sequence[Option], tolerance: float) -> list[str]:
     ]
 
 
-def _degenerate(outcome: Outcome, pairs: Sequence[tuple[DimClass, Option]]) -> list[str]:
+def _degenerate(axes: Sequence[Axis], chosen: NewSizes) -> list[str]:
     at_end = sum(
-        len(group.candidates) > 1 and option in (group.candidates[0], group.candidates[-1])
-        for group, option in pairs
+        len(axis.sizes) > 1 and chosen[axis.members[0].name] in (axis.sizes[0], axis.sizes[-1])
+        for axis in axes
     )
-    if at_end <= len(outcome.classes) / 2:
+    if at_end <= len(axes) / 2:
         return []
     return [
-        f"{at_end} of {len(outcome.classes)} dims sit at an end of their window: Eq. 4 is linear "
+        f"{at_end} of {len(axes)} dims sit at an end of their window: Eq. 4 is linear "
         "in cost and says nothing about quality; prefer the objective 'energy'"
     ]
 
@@ -242,16 +252,8 @@ class Evaluator:
 
     def __init__(self, problem: Problem) -> None:
         self.dims = [dim for members, _ in problem.groups for dim in members]
-        self._predictor = problem.predictor
+        self._problem, self._predictor = problem, problem.predictor
         self._kept: Mapping[str, Sequence[float]] = problem.kept
-        self._known: dict[tuple[object, ...], bool | None] = {}
-        self._companions = {
-            dim.name: [
-                companions(problem.inventory, [dim], [dim], crossing=crossing)
-                for crossing in (True, False)
-            ]
-            for dim in self.dims
-        }
 
     def variant(
         self, method: str, sizes: NewSizes, note: str = "", proved: bool | None = None
@@ -270,20 +272,9 @@ class Evaluator:
         )
 
     def _is_safe(self, dim: Dim, size: int, sizes: NewSizes) -> bool | None:
-        """The map's word on the size, beside the new sizes of dims that share its products; of
-        those on its axis alone where the map does not hold all of them together."""
-        across, along = self._companions[dim.name]
-        for dims in ([*along, *across], along):
-            others = {d.name: sizes.get(d.name, d.size) or d.size for d in dims}
-            key = dim.name, size, *others.items()
-            if key not in self._known:
-                profile = latency_profile(self._predictor.beside(others), dim, size, size)
-                cost = profile.costs.get(size)
-                judged = cost is not None and cost.penalty_high is not None
-                self._known[key] = cost.verdict == "safe" if cost and judged else None
-            if self._known[key] is not None:
-                return self._known[key]
-        return None
+        """The map's word on the size beside the new sizes of the dims that it meets."""
+        cost = self._problem.neighbours.word(dim, size, sizes).cost
+        return None if cost is None or cost.penalty_high is None else cost.verdict == "safe"
 
 
 def _mean(shares: Sequence[float | None]) -> float | None:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, prod
-from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
 from gacprof.core.errors import PlanError
 from gacprof.core.points import BYTES_PER_ELEMENT
 from gacprof.planning.request import PlanRequest
-
-if TYPE_CHECKING:
-    from gacprof.planning.classes import Option
 
 
 @dataclass(frozen=True)
@@ -44,12 +40,12 @@ def footprint(inventory: Inventory, changes: NewSizes) -> Footprint:
             dropped |= {gemm.weight for gemm in module.gemms}
             dense = _dense(module, grown)
             parameters += dense
-            nbytes += dense * _bytes_per_parameter(inventory, module)
+            nbytes += dense * bytes_per_parameter(inventory, module)
     seen: set[object] = set()
     for tensor in inventory.tensors.values():
-        if tensor.name in dropped or _stored_at(tensor) in seen:
+        if tensor.name in dropped or stored_at(tensor) in seen:
             continue
-        seen.add(_stored_at(tensor))
+        seen.add(stored_at(tensor))
         numel = prod(n + grown.get((tensor.name, axis), 0) for axis, n in enumerate(tensor.shape))
         nbytes += numel * (tensor.nbytes // max(tensor.numel, 1))
         if not tensor.name.endswith("rotary_emb.inv_freq"):
@@ -65,14 +61,14 @@ def planned(inventory: Inventory, dims: Iterable[Dim], without: Collection[str] 
     """
     names = {place.tensor for dim in dims for place in dim.places}.difference(without)
     tensors = [inventory.tensors[name] for name in sorted(names)]
-    stored = {_stored_at(tensor): tensor for tensor in tensors}
+    stored = {stored_at(tensor): tensor for tensor in tensors}
     return Footprint(
         sum(tensor.numel for tensor in stored.values()),
         sum(tensor.nbytes for tensor in stored.values()),
     )
 
 
-def _stored_at(tensor: TensorInfo) -> object:
+def stored_at(tensor: TensorInfo) -> object:
     """The same for tensors that share their bytes."""
     if tensor.offset is None:
         return tensor.name
@@ -96,21 +92,7 @@ def _dense(module: Module, grown: Mapping[tuple[str, int], int]) -> int:
     return rows * (module.in_features + grown.get((first, 1), 0))
 
 
-def bytes_per_unit(inventory: Inventory, dim: Dim) -> int:
-    """What one more unit of ``dim`` takes over all of its places, each at its own dtype."""
-    total = 0
-    for place in dim.places:
-        info = inventory.tensors[place.tensor]
-        total += info.nbytes // max(info.shape[place.axis], 1) * place.per
-    return total
-
-
-def dense_bytes(inventory: Inventory, module: Module) -> int:
-    """What the module takes once its factors are multiplied out."""
-    return module.out_features * module.in_features * _bytes_per_parameter(inventory, module)
-
-
-def _bytes_per_parameter(inventory: Inventory, module: Module) -> int:
+def bytes_per_parameter(inventory: Inventory, module: Module) -> int:
     """The product is stored in the dtype of the factor that gives its rows."""
     last = inventory.tensors.get(module.gemms[-1].weight)
     if last is None or not last.numel:
@@ -120,74 +102,52 @@ def _bytes_per_parameter(inventory: Inventory, module: Module) -> int:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The most that the planned dims may cost, summed over them, and how it was arrived at.
-
-    ``unit`` is ``parameters`` or ``bytes``. ``as_given`` says such a sum in the terms that
-    the user set the ceiling in. ``shared`` is what the sum counts more than once as the
-    checkpoint is, for weights that several dims are written in.
-    """
+    """The most that the planned weights may take, ``unit`` ``parameters`` or ``bytes``, and how it
+    was arrived at. ``as_given`` says such a sum in the terms that the user set the ceiling in."""
 
     most: int
     unit: str
     basis: str
     as_given: Callable[[int], str]
-    shared: int = 0
-
-    @property
-    def limit(self) -> int:
-        """The most that the planned weights may hold, each counted once."""
-        return self.most - self.shared
-
-    def lowered(self, by: int) -> Ceiling:
-        return replace(self, most=self.most - by)
-
-    def spent(self, options: Iterable[Option]) -> int:
-        """What these options take of it."""
-        return sum(o.nbytes if self.unit == "bytes" else o.cost for o in options)
 
 
 def ceilings(inventory: Inventory, request: PlanRequest) -> tuple[Ceiling | None, Ceiling | None]:
-    """The request's limits on parameters and on bytes, as the solver counts them: over the
-    adjustable dims. Raises :class:`PlanError` for one that the rest alone exceeds."""
-    dims = [dim for dim in inventory.dims if dim.adjustable]
-    now, weights = footprint(inventory, {}), planned(inventory, dims)
-    summed = sum(dim.size * dim.params_per_unit for dim in dims)
+    """The request's limits on parameters and on bytes, of the weights that adjustable dims are
+    written in. Raises :class:`PlanError` for one that the rest alone exceeds."""
+    now = footprint(inventory, {})
+    weights = planned(inventory, [dim for dim in inventory.dims if dim.adjustable])
     parameters = memory = None
     if request.budget_parameters is not None:
         wanted = int(request.budget_parameters)
-        parameters = _of_all(wanted, now.parameters, weights.parameters, summed, "parameters")
+        parameters = _of_all(wanted, now.parameters, weights.parameters, "parameters")
     elif request.budget is not None:
-        dense, shared = dense_parameters(inventory), summed - weights.parameters
+        dense = dense_parameters(inventory)
         parameters = Ceiling(
-            int(min(request.budget * dense, 2.0**100)) + shared,
+            int(min(request.budget * dense, 2.0**100)),
             "parameters",
             f"{request.budget:g} of {dense:,} dense parameters",
-            lambda cost: f"{ceil((cost - shared) / dense * 1e4) / 1e4:g} of the dense size",
-            shared,
+            lambda cost: f"{ceil(cost / dense * 1e4) / 1e4:g} of the dense size",
         )
     if request.memory is not None:
-        summed = sum(dim.size * bytes_per_unit(inventory, dim) for dim in dims)
-        memory = _of_all(int(request.memory), now.nbytes, weights.nbytes, summed, "bytes")
+        memory = _of_all(int(request.memory), now.nbytes, weights.nbytes, "bytes")
     return parameters, memory
 
 
-def _of_all(limit: int, now: int, weights: int, summed: int, unit: str) -> Ceiling:
-    """A limit on the whole checkpoint, which holds ``now``, ``weights`` of it in planned weights;
-    ``summed`` is what the solver counts for these."""
+def _of_all(limit: int, now: int, weights: int, unit: str) -> Ceiling:
+    """A limit on the whole checkpoint: it holds ``now``, ``weights`` of it in planned weights."""
     amount = "{:,}".format if unit == "parameters" else human_bytes
     noun, less = ("parameters", "fewer") if unit == "parameters" else ("of weights", "less")
-    shared, rest = summed - weights, now - weights
+    rest = now - weights
     if limit <= rest:
         raise PlanError(
             f"{amount(limit)} {noun} are {less} than the {amount(rest)} that no plan can change; "
             f"as it is the checkpoint has {amount(now)}"
         )
     return Ceiling(
-        limit - rest + shared,
+        limit - rest,
         unit,
         f"{amount(limit)} {noun} in all ({amount(now)} as it is)",
-        lambda cost: f"{amount(cost - shared + rest)} {noun} in all",
-        shared,
+        lambda cost: f"{amount(cost + rest)} {noun} in all",
     )
 
 

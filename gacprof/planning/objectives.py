@@ -17,7 +17,7 @@ where the user allows it every class may stay as it is, safe or not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,9 +26,7 @@ from gacprof.checkpoint.tensors import TensorReader, open_tensors
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.factors import Stored, norms
 from gacprof.diagnosing.predict import is_number
-
-if TYPE_CHECKING:
-    from gacprof.planning.classes import DimClass, Option
+from gacprof.planning.coupled import Floats, Tables
 
 GAC_NEIGHBOURS = 2
 """Eq. 4 is linear in cost, so its optimum puts all but one class at an end of its window
@@ -39,109 +37,56 @@ MAX_SCORE = 1e200
 """Scores times parameters stay within a double's range."""
 
 
-class Objective(Protocol):
+@dataclass(frozen=True)
+class Objective:
+    """``measures`` says what its value counts. It offers ``safe`` sizes only; none below the dim
+    where it ``pads``; none of which the loss is unknown where it ``weighs`` losses; and as many
+    ``nearest`` ones on either side. ``scores`` are importances by dim name."""
+
     name: str
     measures: str
+    safe: bool = True
+    pads: bool = False
+    weighs: bool = False
+    nearest: int | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
 
-    def eligible(self, group: DimClass) -> list[Option]: ...
-    def value(self, group: DimClass, option: Option) -> float: ...
-
-
-class Pad:
-    """Grow every dim to a safe size at the least cost in memory; nothing is cut."""
-
-    name = "pad"
-    measures = "parameters, negated"
-
-    def eligible(self, group: DimClass) -> list[Option]:
-        largest = max(dim.size for dim in group.members)
-        return [o for o in group.options if o.offered and o.size >= largest]
-
-    def value(self, group: DimClass, option: Option) -> float:
-        return -float(option.cost)
-
-
-class Energy:
-    """Keep the most energy. Zero padding keeps all and adds none, so it is worth no more."""
-
-    name = "energy"
-    measures = "shares of energy kept, summed over dims"
-
-    def eligible(self, group: DimClass) -> list[Option]:
-        return [o for o in group.options if o.offered and o.kept is not None]
-
-    def value(self, group: DimClass, option: Option) -> float:
-        return option.kept or 0.0  # unknown only for a width that is pinned below its size
-
-
-class Gac:
-    """The paper's Eq. 4 with its importance scores, within its window rule."""
-
-    name = "gac"
-    measures = "importance × parameters gained (Eq. 4)"
-
-    def __init__(self, scores: Mapping[str, float] | None = None) -> None:
-        self._scores = dict(scores or {})
-
-    def eligible(self, group: DimClass) -> list[Option]:
-        offered = [o for o in group.options if o.offered and not o.fused]  # the paper fuses none
-        below = [o for o in offered if o.cost < group.before]
-        above = [o for o in offered if o.cost >= group.before]
-        return below[-GAC_NEIGHBOURS:] + above[:GAC_NEIGHBOURS]
-
-    def value(self, group: DimClass, option: Option) -> float:
-        score = sum(self._scores.get(dim.name, 1.0) for dim in group.members) / len(group.members)
-        return score * (option.cost - group.before)
-
-
-class Latency:
-    """The fastest by prediction. Sizes need not be safe: what they cost is in the number."""
-
-    name = "latency"
-    measures = "predicted µs over dims, negated"
-
-    def eligible(self, group: DimClass) -> list[Option]:
-        return [o for o in group.options if o.latency_us is not None and o.kept is not None]
-
-    def value(self, group: DimClass, option: Option) -> float:
-        return -(option.latency_us or 0.0)  # unknown only where a pin leaves no choice
+    def values(self, tables: Tables) -> Floats:
+        """What every joint choice is worth."""
+        if self.name == "pad":
+            return -tables.costs[0].astype(np.float64)
+        if self.name == "energy":
+            return tables.kept(0.0)  # unknown only for a width that is pinned below its size
+        if self.name == "latency":
+            return -np.nan_to_num(tables.latency_us)  # unknown only where all of it is
+        total = np.zeros(tables.shape)
+        for i, axis in enumerate(tables.axes):
+            mean = sum(self.scores.get(dim.name, 1.0) for dim in axis.members) / len(axis.members)
+            gained = [
+                sum((size - dim.size) * dim.params_per_unit for dim in axis.members)
+                for size in tables.sizes[i].tolist()
+            ]
+            total = total + tables.along(i, (mean * each for each in gained))
+        return total
 
 
 def objective(name: str, scores: Mapping[str, float] | None = None) -> Objective:
     """The objective of that name. Raises :class:`PlanError` listing those there are."""
     if scores is not None and name != "gac":
         raise PlanError(f"scores are for the objective 'gac'; '{name}' does not use any")
-    made: dict[str, Objective] = {o.name: o for o in (Pad(), Energy(), Gac(scores), Latency())}
-    if name not in made:
-        raise PlanError(f"unknown objective '{name}' (there are {', '.join(made)})")
-    return made[name]
-
-
-def candidates(goal: Objective, group: DimClass, untouched: bool) -> tuple[Option, ...]:
-    """What the solver may choose from; empty where the class has to stay as it is.
-
-    Raises :class:`PlanError` where staying would break what the user asked of its sizes.
-    """
-    found = goal.eligible(group)
-    own = group.as_it_is
-    if untouched and group.is_untouched and own is not None and own not in found:
-        found.append(own)
-    if not found and not all(group.bounds.allow(dim.size) for dim in group.members):
-        raise PlanError(f"{group.name} must be {group.bounds}: {_nothing_safe(group)}")
-    if not found and not group.is_untouched:
-        raise PlanError(f"{group.name} have no common size: {_nothing_safe(group)}")
-    return tuple(sorted(found, key=lambda o: (o.fused, o.size)))
-
-
-def _nothing_safe(group: DimClass) -> str:
-    for dim in group.members:
-        if dim.most is not None and max(group.bounds.least, group.bounds.multiple) > dim.most:
-            return f"the dense weight's rank is {dim.dense_size}"
-    why = group.missing or "a wider --window offers more sizes"
-    if group.bounds.multiple > 1:
-        engine = group.bounds.demanded.partition(":")[0]
-        why = f"'gacprof sweep --for CHECKPOINT --preset {engine}' measures such sizes"
-    return f"the map knows no such size that suits the objective ({why})"
+    made = [
+        Objective("pad", "parameters of the planned weights, negated", pads=True),
+        Objective("energy", "shares of energy kept, summed over dims", weighs=True),
+        Objective(
+            "gac", "importance × parameters gained (Eq. 4)",
+            nearest=GAC_NEIGHBOURS, scores=dict(scores or {}),
+        ),
+        Objective("latency", "predicted µs of the planned weights, negated", False, weighs=True),
+    ]  # fmt: skip
+    found = {each.name: each for each in made}
+    if name not in found:
+        raise PlanError(f"unknown objective '{name}' (there are {', '.join(found)})")
+    return found[name]
 
 
 def check_scores(
@@ -213,14 +158,3 @@ def _kept(reader: TensorReader, dim: Dim) -> list[float]:
         return [1.0] * (dim.size + 1)
     kept = np.concatenate([[0.0], np.cumsum(energy)]) / total
     return [float(min(1.0, share)) for share in kept]
-
-
-def share_kept(dim: Dim, size: int | None, kept: Mapping[str, Sequence[float]]) -> float | None:
-    """The share of energy that a size keeps (None: multiplied out). Padding keeps everything; a
-    cut keeps what its spectrum says, None where there is none. A spectrum that reaches beyond the
-    dim's size is the original weight's: there a raised size keeps more, not all."""
-    shares = kept.get(dim.name)
-    known = dim.size if shares is None else max(dim.size, len(shares) - 1)
-    if size is None or size >= known:
-        return 1.0
-    return shares[size] if shares is not None else None

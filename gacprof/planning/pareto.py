@@ -17,15 +17,14 @@ from gacprof.core.errors import PlanError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
 from gacprof.core.points import MAX_DIM
-from gacprof.planning.classes import DimClass, Option
+from gacprof.planning.classes import ROUNDING, DimClass
 from gacprof.planning.evaluation import Evaluator, Variant
 from gacprof.planning.memory import Ceiling
-from gacprof.planning.objectives import Gac
-from gacprof.planning.problem import Limits, Problem, pose
+from gacprof.planning.objectives import objective
+from gacprof.planning.problem import Limits, Problem, problem_of
 from gacprof.planning.request import PlanRequest
-from gacprof.planning.solving import ROUNDING, Outcome, sizes_of, solve_jointly
-from gacprof.solver import InfeasibleBudget, Solution, solve_gac
-from gacprof.solver import pareto as solve_grid
+from gacprof.planning.solving import Outcome, solve_classes
+from gacprof.solver import InfeasibleBudget, solve_gac
 
 BUDGETS = 15
 MULTIPLES = (8, 64)
@@ -34,12 +33,8 @@ PAPER = "paper's DP, today's budget"
 
 @dataclass(frozen=True)
 class Grid:
-    """``cells[i][j]`` is the best within ``parameters[i]`` and ``latency_us[j]``, None where
-    there is none.
-
-    Both lines are over the whole checkpoint and the planned products as the solver counts
-    them, dim by dim; a cell tells what it takes with all its dims resized together.
-    """
+    """``cells[i][j]`` is the best within ``parameters[i]`` of the whole checkpoint and
+    ``latency_us[j]`` of the planned products, None where there is none."""
 
     parameters: tuple[int, ...]
     latency_us: tuple[float, ...]
@@ -96,12 +91,12 @@ def pareto(
             f"'{source.name}' is {source.basis} and knows no latency, so there is no front: "
             "'gacprof plan' makes a plan for one budget"
         )
-    problem = pose(inventory, source, request, all_spectra=True)
-    predictor, classes = problem.predictor, problem.classes()
-    limits = problem.limits(request.quality_floor)
+    problem = problem_of(inventory, source, request, all_spectra=True)
+    predictor, limits = problem.predictor, problem.limits(request.quality_floor)
+    classes = problem.classes(replace(limits, parameters=_ceiling(0)))
     evaluator = Evaluator(problem)
     variants = [evaluator.variant("as it is", {}), *_rounded(evaluator)]
-    variants += _papers(problem, classes, evaluator)
+    variants += _papers(problem, evaluator)
     ours = []
     for outcome, today in _ours(problem, classes, limits, budgets, progress):
         proof = outcome.certificate
@@ -119,7 +114,7 @@ def pareto(
         request.objective,
         predictor.tokens,
         (*variants, *ours),
-        _grid(problem, classes, limits, evaluator, grid, progress) if grid else None,
+        _grid(problem, limits, evaluator, grid, progress) if grid else None,
         tuple(predictor.view.notes),
     )
 
@@ -141,10 +136,10 @@ def _ours(
 ) -> Iterator[tuple[Outcome, bool]]:
     """The objective's choices from the tightest budget that can be met to one that never binds:
     each different choice once, cheapest first, and whether it is that of today's size."""
-    unbound = solve_jointly(problem, classes, limits)
-    least = sum(min((o.cost for o in g.candidates), default=g.before) for g in classes)
-    most = sum((option or group.untouched).cost for group, option in unbound.pairs)
-    today = sum(group.before for group in classes)
+    unbound = solve_classes(problem, classes, limits)
+    least = sum(min(option.cost for option in group.options) for group in classes)
+    most = sum(option.cost for option in unbound.chosen)
+    today = sum(group.untouched.cost for group in classes)
     steps = [least + (most - least) * k // max(1, budgets - 1) for k in range(budgets)]
     seen: set[tuple[int | None, ...]] = set()
     for number, room in enumerate(sorted({*steps, today})):
@@ -152,7 +147,7 @@ def _ours(
             progress(number, len(steps) + 1, "budget")
         within = replace(limits, parameters=_ceiling(room))
         try:
-            outcome = solve_jointly(problem, classes, within)
+            outcome = solve_classes(problem, classes, within)
         except InfeasibleBudget:
             continue
         if outcome.certificate.interrupted:
@@ -187,71 +182,73 @@ def _rounded(evaluator: Evaluator) -> Iterator[Variant]:
             yield evaluator.variant(f"{way} to {multiple}", sizes)
 
 
-def _papers(
-    problem: Problem, classes: Sequence[DimClass], evaluator: Evaluator
-) -> Iterator[Variant]:
+def _papers(problem: Problem, evaluator: Evaluator) -> Iterator[Variant]:
     """Algorithm 1 of arXiv 2604.09595: Eq. 4 by dynamic programming in units of 8·M_min, M_min
     the fewest rows of a weight. A cut whose loss is not known (of a width) is not offered to it,
     so that its choice can be evaluated."""
-    goal = Gac(problem.request.scores)
-    rows = [(g, [o for o in goal.eligible(g) if o.kept is not None]) for g in classes]
-    free = [(group, options) for group, options in rows if options]
+    goal = objective("gac", problem.request.scores)
+    try:
+        classes = replace(problem, goal=goal).classes(Limits(parameters=_ceiling(0)))
+    except PlanError:
+        return
+    options = [[option for option in g.options if option.kept is not None] for g in classes]
+    free = [(g, row) for g, row in zip(classes, options, strict=True) if row]
     if not free:
         return
-    planned = {dim.name for group, _ in free for dim in group.members}
-    modules = problem.inventory.modules
-    solution = solve_gac(
-        [[option.cost for option in options] for _, options in free],
-        [[goal.value(group, option) for option in options] for group, options in free],
-        sum(group.before for group, _ in free),
-        8 * min(m.out_features for m in modules if planned & set(m.dims)),
-    )
-    over = solution.overrun
-    note = f"{over:,} parameters over its own budget" if over else ""
-    yield evaluator.variant(PAPER, _picked(free, solution.choice), note)
-
-
-def _picked(
-    free: Sequence[tuple[DimClass, Sequence[Option]]], choice: Sequence[int]
-) -> dict[str, int | None]:
-    pairs = zip(free, choice, strict=True)
-    return sizes_of((group, options[j]) for (group, options), j in pairs)
+    written = {dim.name for group, _ in free for dim in group.members}
+    rows = [m.out_features for m in problem.inventory.modules if written & set(m.dims)]
+    today = sum(group.untouched.cost for group, _ in free)
+    try:
+        solution = solve_gac(
+            [[option.cost for option in row] for _, row in free],
+            [[option.value for option in row] for _, row in free],
+            today,
+            8 * min(rows),
+        )
+    except InfeasibleBudget:
+        return
+    pairs = zip(free, solution.choice, strict=True)
+    sizes = {name: s for (g, row), j in pairs for name, s in g.sizes(row[j]).items()}
+    note = f"{solution.overrun:,} parameters over its own budget" if solution.overrun else ""
+    yield evaluator.variant(PAPER, sizes, note)
 
 
 def _grid(
-    problem: Problem,
-    classes: Sequence[DimClass],
-    limits: Limits,
-    evaluator: Evaluator,
-    size: int,
-    progress: Progress | None,
+    problem: Problem, limits: Limits, evaluator: Evaluator, size: int, progress: Progress | None
 ) -> Grid:
     """``size`` budgets by ``size`` latency limits. Raises :class:`PlanError` where latencies are
     not known."""
-    rows = [(g, [o for o in g.candidates if o.latency_us is not None]) for g in classes]
-    free = [(group, options) for group, options in rows if options]
-    now, goal = limits.latency_now_us, problem.goal
-    if not free or now is None or any(g.untouched.latency_us is None for g, _ in free):
+    if limits.latency_now_us is None:
         raise PlanError("the map lacks some of the planned products: no grid over latency")
-    shift = now - sum(group.untouched.latency_us or 0.0 for group, _ in free)
-    rest = evaluator.variant("", {}).parameters - sum(group.before for group, _ in free)
-    found = solve_grid(
-        [[o.cost for o in options] for _, options in free],
-        [[goal.value(g, o) for o in options] for g, options in free],
-        [[o.latency_us for o in options] for _, options in free],
-        budgets=size,
-        limits=size,
-        progress=lambda *_: progress(0, size * size, "cell") if progress else None,
-    )
+    classes = problem.classes(replace(limits, parameters=_ceiling(0), latency_us=0.0))
+    best = solve_classes(problem, classes, replace(limits, latency_us=None)).chosen
+    times = [[o.latency_us for o in g.options if o.latency_us is not None] for g in classes]
+    if any(len(row) < len(g.options) for row, g in zip(times, classes, strict=True)):
+        raise PlanError("the map lacks some of the planned products: no grid over latency")
+    least = sum(min(option.cost for option in group.options) for group in classes)
+    most = sum(option.cost for option in best)
+    budgets = sorted({least + (most - least) * k // (size - 1) for k in range(size)})
+    fastest = sum(min(row) for row in times)
+    slowest = sum(option.latency_us or 0.0 for option in best)
+    steps = (k / (size - 1) for k in range(size - 1))
+    ceilings = [*(fastest + (slowest - fastest) * step for step in steps), slowest]
+    rest = evaluator.variant("", {}).parameters - sum(g.untouched.cost for g in classes)
 
-    def cell(solution: Solution | None) -> Variant | None:
-        if solution is None:
+    def cell(budget: int, most: float) -> Variant | None:
+        if progress:
+            progress(0, size * size, "cell")
+        within = replace(limits, parameters=_ceiling(budget), latency_us=most)
+        try:
+            outcome = solve_classes(problem, classes, within)
+        except InfeasibleBudget:
             return None
-        sizes = _picked(free, solution.choice)
-        return evaluator.variant(goal.name, sizes, proved=solution.proved)
+        proof = outcome.certificate
+        if proof.interrupted:
+            raise KeyboardInterrupt
+        return evaluator.variant(problem.goal.name, outcome.sizes, proved=proof.proved)
 
     return Grid(
-        tuple(budget + rest for budget in found.budgets),
-        tuple(limit + shift for limit in found.limits),
-        tuple(tuple(cell(solution) for solution in line) for line in found.cells),
+        tuple(budget + rest for budget in budgets),
+        tuple(ceilings),
+        tuple(tuple(cell(budget, most) for most in ceilings) for budget in budgets),
     )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.companions import Sizes
-from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.classes import DimClass, Dims, Kept, build_class
+from gacprof.diagnosing.neighbours import Neighbours, Word
+from gacprof.diagnosing.predict import NOTHING, Predictor
+from gacprof.planning.classes import DimClass, also_of, build_classes, dense_of
+from gacprof.planning.coupled import Axis, Dims, Kept
 from gacprof.planning.memory import Ceiling, ceilings
 from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
 from gacprof.planning.presets import Requirements, requirements
@@ -33,6 +35,15 @@ class Limits:
     latency_now_us: float | None = None
     energy_kept: float | None = None
 
+    @property
+    def active(self) -> tuple[str, ...]:
+        """What is limited."""
+        given = {
+            "parameters": self.parameters, "memory": self.memory,
+            "latency": self.latency_us, "energy": self.energy_kept,
+        }  # fmt: skip
+        return tuple(name for name, limit in given.items() if limit is not None)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -50,25 +61,35 @@ class Problem:
     def inventory(self) -> Inventory:
         return self.predictor.inventory
 
-    @property
-    def pinned(self) -> dict[str, int]:
-        """The sizes of all dims that are pinned, by name."""
-        return {
-            dim.name: bounds.pin
-            for members, bounds in self.groups
-            if bounds.pin is not None
-            for dim in members
-        }
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        return Neighbours(self.predictor, self.request.window)
 
-    def classes(self, sizes: Sizes | None = None) -> list[DimClass]:
-        """What each group may become, judged beside the others at ``sizes``.
+    def word(self, axis: Axis, dim: Dim, sizes: NewSizes) -> Word:
+        """What the map says of the dim's size beside the sizes of those that it meets."""
+        size = sizes[dim.name]
+        assert size is not None
+        return self.neighbours.word(dim, size, sizes, also_of(axis))
 
-        Raises :class:`PlanError` where nothing is on offer and the map knows other token counts.
+    def dense_us(self, dim: Dim) -> float | None:
+        """The time of the dim's modules multiplied out."""
+        modules = self.inventory.modules_of(dim.name)
+        return sum((dense_of(self, module) for module in modules), NOTHING).latency_us
+
+    def classes(self, limits: Limits | None = None) -> list[DimClass]:
+        """The choices of the plan, their options kept apart for what is limited.
+
+        Raises :class:`PlanError` where nothing is on offer at all.
         """
-        classes = [build_class(self, *group, sizes or Sizes()) for group in self.groups]
-        note = self.predictor.tokens_note
-        if note and not any(group.candidates for group in classes):
-            raise PlanError(f"the map knows no safe size for any dim: {note}")
+        classes = build_classes(self, limits.active if limits else ())
+        held = [axis for group in classes for axis in group.axes if axis.held]
+        if len(held) == len(self.groups) and not self.predictor.noisy:
+            why = self.predictor.tokens_note or f"({held[0].held})"
+            sweep = "'gacprof sweep --for CHECKPOINT' measures what a plan needs "
+            colon = ": " if self.predictor.tokens_note else f"; {sweep}"
+            raise PlanError(
+                f"the map knows no safe size for any dim of this checkpoint{colon}{why}"
+            )
         return classes
 
     def limits(self, least_kept: float | None) -> Limits:
@@ -84,7 +105,7 @@ class Problem:
         )
 
 
-def pose(
+def problem_of(
     inventory: Inventory,
     source: SizeSource,
     request: PlanRequest,

@@ -32,9 +32,10 @@ class Constraints:
     a dim has; a pin is obeyed whether or not the map calls the size safe. ``least`` and
     ``most`` bound sizes, of all patterns that match a dim; they reach beyond the window.
     ``untouched`` lets dims stay as they are, misaligned or not, where that is worth more;
-    ``fuse`` offers the dense weight in place of a factor pair. ``preset`` names an engine and how
-    it is to serve the model (``vllm,tp=4,marlin``, :mod:`gacprof.planning.presets`): only sizes
-    that it takes are offered.
+    ``fuse`` offers the dense weight in place of a factor pair, as far as ``most`` allows its rank,
+    or with ``dense`` whatever ``most`` says. ``preset`` names an engine and how it is to
+    serve the model (``vllm,tp=4,marlin``, :mod:`gacprof.planning.presets`): only sizes that it
+    takes are offered.
     """
 
     uniform: str | Sequence[str] = "none"
@@ -44,6 +45,7 @@ class Constraints:
     untouched: bool = False
     fuse: bool = True
     preset: str | None = None
+    dense: bool = False
 
 
 @dataclass(frozen=True)

@@ -46,21 +46,24 @@ def solve_gac(costs: Any, values: Any, budget: int, unit: int) -> GacSolution:
     budget, unit = int(budget), int(unit)
     if unit > np.iinfo(np.int64).max:
         raise SolverError("the budget unit is beyond 64 bits")
-    classes = read(costs, values)
-    units = classes.costs // unit
+    classes = read(values, [(costs, budget)])
+    resource = classes.resources[0]
+    if not resource.whole:
+        raise SolverError("costs must be integers")
+    units = resource.takes.astype(np.int64) // unit
     least = sum(np.minimum.reduceat(units, classes.starts).tolist())
     if least > budget // unit:
         raise InfeasibleBudget(
             f"budget {budget} is too small: the least of every class takes {least} units "
             f"of {unit}, {least * unit} in all",
-            "budget",
+            0,
             least * unit,
         )
     most = sum(np.maximum.reduceat(units, classes.starts).tolist())
     items = _table(classes, units, min(budget // unit, most))
-    cost = sum(classes.costs[items].tolist())
-    value = math.fsum(classes.values[items].tolist())
-    return GacSolution(classes.choice(items), value, cost, max(0, cost - budget))
+    cost = int(resource.of(items))
+    choice = tuple((items - classes.starts).tolist())
+    return GacSolution(choice, classes.value(items), cost, max(0, cost - budget))
 
 
 def _table(classes: Classes, units: Ints, room: int) -> Ints:

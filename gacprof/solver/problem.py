@@ -1,21 +1,14 @@
-"""The knapsack: candidates as a user gives them, checked; the integers that are solved; and what
-comes out.
-
-All resources are exact integers: weights are counted from each class's minimum and divided by
-their greatest common divisor, and ``room`` is what the budget or limit leaves above the minima. A
-*choice* is an array with one candidate per class: its place in the flat arrays.
-"""
+"""The knapsack as a user gives it, checked; and what comes out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from itertools import chain
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,16 +22,15 @@ LARGEST = 2.0**960
 """Sums of values stay below this, so that sums of products do not overflow."""
 
 HEADROOM = 2**61
-"""Sums of weights stay below this, so that no int64 sum or difference overflows."""
+"""Sums of weights above their minima stay below this, so that no int64 sum overflows."""
 
 
 class InfeasibleBudget(SolverError):  # noqa: N818 (it is a budget that is infeasible)
-    """No choice fits. ``resource``, ``"budget"`` or ``"limit"``, is what is short, ``nearest`` the
-    least that would do. Where each would do alone but not both together, it is ``"budget"``, and
-    ``nearest`` the least budget within the given limit.
-    """
+    """No choice fits. ``resource`` is the place of the one that is short, ``nearest`` the least
+    that would do. Where each would do alone but not all together, it is the first, and ``nearest``
+    the least of it within the other limits."""
 
-    def __init__(self, message: str, resource: str, nearest: int | float) -> None:
+    def __init__(self, message: str, resource: int, nearest: float) -> None:
         super().__init__(message)
         self.resource, self.nearest = resource, nearest
 
@@ -47,18 +39,17 @@ class InfeasibleBudget(SolverError):  # noqa: N818 (it is a budget that is infea
 class Solution:
     """One candidate per class, and what is certain about it.
 
-    ``choice[i]`` is the place of class i's candidate in its own list. ``cost`` is exact;
-    ``value`` and ``latency`` are correctly rounded sums (``math.fsum``). No choice within the
-    budget has a greater value than ``bound``. ``proved``: the search was exhaustive, so that no
-    choice is better than this one. ``interrupted``: Ctrl-C ended it early.
+    ``choice[i]`` is the place of class i's candidate in its own list; ``takes`` what it takes of
+    each resource. No choice within the limits has a value greater than ``bound``, but for the
+    rounding of doubles (some 1e-12 of it). ``proved``: no choice is better, to that rounding.
+    ``interrupted``: Ctrl-C ended the search early.
     """
 
     choice: tuple[int, ...]
     value: float
-    cost: int
+    takes: tuple[float, ...]
     bound: float
     proved: bool
-    latency: float | None = None
     notes: tuple[str, ...] = ()
     interrupted: bool = False
 
@@ -69,12 +60,30 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Classes:
-    """The candidates of n classes, class after class; ``lengths`` has one entry per class."""
+class Resource:
+    """What every candidate takes, as integers or doubles, and the most that a choice may take."""
 
-    costs: Ints
+    name: str
+    takes: Ints | Floats
+    most: float
+
+    @property
+    def whole(self) -> bool:
+        return self.takes.dtype.kind == "i"
+
+    def of(self, items: Ints) -> float:
+        """What a choice takes: exactly, or correctly rounded."""
+        taken = self.takes[items].tolist()
+        return sum(taken) if self.whole else math.fsum(taken)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The candidates of n classes, class after class; ``lengths`` has one entry per class. A choice
+    is an array with one candidate per class: its place in the flat arrays."""
+
     values: Floats
-    latency: Floats | None
+    resources: tuple[Resource, ...]
     lengths: Ints
 
     @cached_property
@@ -82,28 +91,67 @@ class Classes:
         return np.cumsum(self.lengths) - self.lengths
 
     @cached_property
-    def owner(self) -> NDArray[np.int32]:
-        return np.repeat(np.arange(len(self.lengths), dtype=np.int32), self.lengths)
+    def owner(self) -> Ints:
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
-    def choice(self, items: Ints) -> tuple[int, ...]:
-        return tuple((items - self.starts).tolist())
+    def least(self, amounts: NDArray[Any]) -> NDArray[Any]:
+        """Of each class, repeated for all of its candidates."""
+        return np.repeat(np.minimum.reduceat(amounts, self.starts), self.lengths)
+
+    def fits(self, items: Ints) -> bool:
+        return all(resource.of(items) <= resource.most for resource in self.resources)
+
+    def value(self, items: Ints) -> float:
+        return math.fsum(self.values[items].tolist())
+
+    def solution(self, items: Ints, bound: float, proved: bool, **more: Any) -> Solution:
+        """Of equal candidates each class takes the first that takes least."""
+        items = self._first_of_ties(items)
+        value = self.value(items)
+        return Solution(
+            choice=tuple((items - self.starts).tolist()),
+            value=value,
+            takes=tuple(resource.of(items) for resource in self.resources),
+            bound=value if proved else max(value, bound),
+            proved=proved,
+            **more,
+        )
+
+    def _first_of_ties(self, items: Ints) -> Ints:
+        """Each class at its first candidate of the best value that takes no more of anything."""
+        fits = np.ones(len(self.values), dtype=bool)
+        for each in self.resources:
+            fits &= each.takes <= np.repeat(each.takes[items], self.lengths)
+        value = np.where(fits, self.values, -np.inf)
+        best = np.flatnonzero(
+            value == np.repeat(np.maximum.reduceat(value, self.starts), self.lengths)
+        )
+        keys = [each.takes[best] for each in reversed(self.resources)]
+        best = best[np.lexsort([*keys, self.owner[best]])]
+        return best[np.searchsorted(self.owner[best], np.arange(len(items)))]
 
 
-def read(costs: Any, values: Any, latency: Any = None) -> Classes:
+def read(values: Any, resources: Sequence[tuple[Any, Any]], names: Sequence[str] = ()) -> Classes:
     """Check and flatten. Raises :class:`SolverError` naming the first thing wrong."""
-    flat, lengths = _flatten("costs", costs)
+    flat, lengths = _flatten("values", values)
     if not lengths.all():
         raise SolverError(f"class {int(np.argmin(lengths))} has no candidate: drop it or fill it")
-    times = None if latency is None else _reals("latency", latency, lengths)
-    classes = Classes(_integers(flat), _reals("values", values, lengths), times, lengths)
-    for name, numbers in (("latency", times), ("value", classes.values)):
-        if numbers is not None:
-            _refuse(classes, name, numbers, ~np.isfinite(numbers), "not a finite number")
-            if len(lengths) * float(np.abs(numbers).max()) > LARGEST:
-                raise SolverError(f"the {name}s' sum is near the end of a double's range")
-    if times is not None:
-        _refuse(classes, "latency", times, times < 0, "negative")
-    _refuse(classes, "cost", classes.costs, classes.costs < 0, "negative")
+    worth = _reals("values", flat, lengths, lengths)
+    found = []
+    for i, (rows, most) in enumerate(resources):
+        name = names[i] if names else f"resource {i}"
+        if not isinstance(most, Real) or math.isnan(most):
+            raise SolverError(f"the limit of {name} must be a number, not {most!r}")
+        taken, own = _flatten(name, rows)
+        takes = _numbers(name, taken, own, lengths)
+        found.append(Resource(name, takes, most if isinstance(most, int) else float(most)))
+    classes = Classes(worth, tuple(found), lengths)
+    for name, numbers in (*((r.name, r.takes) for r in found), ("values", worth)):
+        _refuse(classes, name, numbers, ~np.isfinite(numbers), "not a finite number")
+        if len(lengths) * float(np.abs(numbers.astype(np.float64)).max()) > LARGEST:
+            raise SolverError(f"the sum of the {name} is near the end of a double's range")
+        if name != "values":
+            _refuse(classes, name, numbers, numbers < 0, "negative")
     return classes
 
 
@@ -126,29 +174,19 @@ def _flatten(name: str, data: Any) -> tuple[NDArray[Any], Ints]:
     return flat, lengths
 
 
-def _integers(flat: NDArray[Any]) -> Ints:
-    kind = flat.dtype.kind
-    objects = kind == "O" and all(isinstance(one, (int, np.integer)) for one in flat.flat)
-    if flat.ndim != 1 or not (kind in "iuf" or objects):
-        raise SolverError("costs must be integers")
-    if kind == "f":
-        if not (np.isfinite(flat) & (flat == np.rint(flat))).all():
-            raise SolverError("costs must be integers: scale them to a whole unit")
-        if np.abs(flat).max() > 2.0**53:
-            raise SolverError("costs beyond 2^53 must be given as integers, not floats")
-    if kind in "uO" and max(map(abs, flat.tolist())) > np.iinfo(np.int64).max:
-        raise SolverError("a cost is beyond 64 bits: count in a larger unit")
+def _numbers(name: str, flat: NDArray[Any], own: Ints, lengths: Ints) -> Ints | Floats:
+    """Integers where all are, else doubles."""
+    objects = flat.dtype.kind == "O" and all(isinstance(x, (int, np.integer)) for x in flat.flat)
+    if flat.dtype.kind not in "iu" and not objects:
+        return _reals(name, flat, own, lengths)
+    _check_lengths(name, own, lengths)
+    if flat.dtype.kind in "uO" and max(map(abs, flat.tolist())) > np.iinfo(np.int64).max:
+        raise SolverError(f"one of the {name} is beyond 64 bits: count in a larger unit")
     return flat.astype(np.int64, copy=False)
 
 
-def _reals(name: str, data: Any, lengths: Ints) -> Floats:
-    """Doubles, as many in each class as there are costs."""
-    flat, own = _flatten(name, data)
-    if len(own) != len(lengths):
-        raise SolverError(f"{name} has {len(own)} classes, costs have {len(lengths)}")
-    if (own != lengths).any():
-        i = int(np.argmax(own != lengths))
-        raise SolverError(f"class {i} has {lengths[i]} costs but {own[i]} {name}: one each")
+def _reals(name: str, flat: NDArray[Any], own: Ints, lengths: Ints) -> Floats:
+    _check_lengths(name, own, lengths)
     kind = flat.dtype.kind
     real = kind in "iuf" or (kind == "O" and all(isinstance(one, Real) for one in flat))
     if flat.ndim != 1 or not real:
@@ -159,168 +197,17 @@ def _reals(name: str, data: Any, lengths: Ints) -> Floats:
         raise SolverError(f"{name} must be numbers within the range of a double") from None
 
 
+def _check_lengths(name: str, own: Ints, lengths: Ints) -> None:
+    if len(own) != len(lengths):
+        raise SolverError(f"{name} has {len(own)} classes, the values have {len(lengths)}")
+    if (own != lengths).any():
+        i = int(np.argmax(own != lengths))
+        raise SolverError(f"class {i} has {lengths[i]} values but {own[i]} {name}: one each")
+
+
 def _refuse(classes: Classes, name: str, flat: NDArray[Any], bad: NDArray[Any], why: str) -> None:
     if bad.any():
         item = int(np.argmax(bad))
         owner = classes.owner[item]
         place = f"class {owner}, candidate {item - classes.starts[owner]}"
-        raise SolverError(f"{place}: {name} {flat[item]} is {why}")
-
-
-class Resource(NamedTuple):
-    """Weights of all candidates, 0 for the least of each class, and the room for their sum."""
-
-    weight: Ints
-    room: int
-
-
-@dataclass(frozen=True)
-class Knapsack:
-    """Maximise Σ values, Σ weights[k] within room[k] for every resource k, one item per class."""
-
-    values: Floats
-    weights: tuple[Ints, ...]
-    room: tuple[int, ...]
-    owner: NDArray[np.int32]
-
-    def value(self, choice: Ints) -> float:
-        return math.fsum(self.values[choice].tolist())
-
-    def slack(self, choice: Ints) -> list[int]:
-        """Room left by a choice."""
-        return [r - int(w[choice].sum()) for w, r in zip(self.weights, self.room, strict=True)]
-
-    def gain(self, choice: Ints, base: Ints) -> float:
-        """value(choice) − value(base), summed where they differ, so that no digits cancel."""
-        here = np.flatnonzero(choice != base)
-        return float((self.values[choice[here]] - self.values[base[here]]).sum())
-
-    def exact_gain(self, choice: Ints, base: Ints) -> Fraction:
-        """value(choice) − value(base) without any rounding: what is left of the rounded sum is
-        summed again until nothing is."""
-        here = np.flatnonzero(choice != base)
-        terms = [*self.values[choice[here]].tolist(), *(-self.values[base[here]]).tolist()]
-        total = Fraction(0)
-        while part := math.fsum(terms):
-            total += Fraction(part)
-            terms.append(-part)
-        return total
-
-    def loss(self, multipliers: Floats, choice: Ints, reference: Ints) -> float:
-        """What a choice lacks of the dual bound of a ``reference`` that is best at these prices."""
-        here = np.flatnonzero(choice != reference)
-        new, old = choice[here], reference[here]
-        reduced = self.values[old] - self.values[new]
-        for price, weight in zip(multipliers, self.weights, strict=True):
-            reduced += price * (weight[new] - weight[old])
-        return float(reduced.sum() + multipliers @ self.slack(choice))
-
-
-class Subproblem:
-    """Some of the candidates of a knapsack, at least one in each class.
-
-    ``ids`` are their places in the knapsack, ascending. ``values`` (counted from the first of each
-    class) and ``weights`` are doubles: to find best choices and losses by, not to add up.
-    """
-
-    def __init__(self, knapsack: Knapsack, ids: Ints) -> None:
-        self.knapsack, self.ids, self.owner = knapsack, ids, knapsack.owner[ids]
-        self.starts = np.searchsorted(self.owner, np.arange(self.owner[-1] + 1))
-        self.classes = len(self.starts)
-        values = knapsack.values[ids]
-        self.values = values - values[self.starts][self.owner]
-        self.weights = [weight[ids].astype(np.float64) for weight in knapsack.weights]
-        self.widest = np.array([weight.max() for weight in self.weights])
-
-    def greatest(self, amounts: Floats) -> Ints:
-        """The choice of the first candidate of each class with the greatest amount."""
-        top = np.maximum.reduceat(amounts, self.starts)
-        at = np.flatnonzero(amounts == top[self.owner])
-        return self.ids[at[np.searchsorted(self.owner[at], np.arange(self.classes))]]
-
-    def priced(self, multipliers: Floats) -> Floats:
-        """value − multipliers·weight of each candidate."""
-        priced = self.values.copy()
-        for price, weight in zip(multipliers, self.weights, strict=True):
-            if price:
-                priced -= price * weight
-        return priced
-
-    def near_best(self, multipliers: Floats, share: float) -> Subproblem:
-        """Only the candidates that lose at most this share of the mean at these prices."""
-        priced = self.priced(multipliers)
-        loss = np.maximum.reduceat(priced, self.starts)[self.owner] - priced
-        return Subproblem(self.knapsack, self.ids[loss <= share * float(loss.mean())])
-
-    def best(self, multipliers: Floats) -> Ints:
-        """A choice that is best at these prices of the resources."""
-        return self.greatest(self.priced(multipliers))
-
-
-def root_problem(
-    values: Floats, resources: Sequence[Resource], classes: Classes
-) -> Subproblem | None:
-    """All candidates that fit beside the least of the other classes; None if a class has none."""
-    fits = np.ones(len(values), dtype=bool)
-    for one in resources:
-        fits &= one.weight <= one.room
-    ids = np.flatnonzero(fits)
-    starts = np.searchsorted(ids, classes.starts)
-    if (np.diff(np.append(starts, len(ids))) == 0).any():
-        return None
-    rooms = []
-    for one in resources:
-        most = sum(np.maximum.reduceat(one.weight[ids], starts).tolist())
-        if most >= HEADROOM:
-            raise SolverError("the costs' spread is beyond 64 bits: count in a larger unit")
-        rooms.append(min(one.room, most))
-    weights = tuple(one.weight for one in resources)
-    return Subproblem(Knapsack(values, weights, tuple(rooms), classes.owner), ids)
-
-
-def cost_resource(classes: Classes, budget: int) -> Resource:
-    """Raises :class:`InfeasibleBudget`."""
-    least = np.minimum.reduceat(classes.costs, classes.starts)
-    floor = sum(least.tolist())
-    if budget < floor:
-        raise InfeasibleBudget(
-            f"budget {budget} is {floor - budget} short: the least of every class costs {floor}",
-            "budget",
-            floor,
-        )
-    return _resource(classes.costs - np.repeat(least, classes.lengths), budget - floor)
-
-
-def latency_resource(classes: Classes, limit: float, bits: int, reserve: int = 0) -> Resource:
-    """Latencies rounded down to ``bits`` of their sum, so that no choice that fits is lost.
-
-    ``reserve``: so many units are left unused; as many as there are classes, and whatever is
-    within the room is within the limit. Raises :class:`InfeasibleBudget`.
-    """
-    times = classes.latency
-    assert times is not None
-    floor = math.fsum(np.minimum.reduceat(times, classes.starts).tolist())
-    if limit < floor:
-        raise InfeasibleBudget(
-            f"limit {limit!r} is short: the fastest of every class takes {floor!r}", "limit", floor
-        )
-    within = times <= limit
-    times = np.where(within, times, 0.0)
-    most = math.fsum(np.maximum.reduceat(times, classes.starts).tolist())
-    shift = bits - math.frexp(most)[1]
-    whole = np.floor(np.ldexp(times, shift)).astype(np.int64)
-    least = np.minimum.reduceat(np.where(within, whole, HEADROOM), classes.starts)
-    # A sum rounds to the limit if it is not beyond the middle between that and the next double.
-    ceiling = min(limit, 2 * most + 1)
-    middle = (Fraction(ceiling) + Fraction(math.nextafter(ceiling, math.inf))) / 2
-    room = math.floor(middle * Fraction(2) ** shift) - sum(least.tolist()) - reserve
-    weight = np.where(within, whole - np.repeat(least, classes.lengths), 0)
-    resource = _resource(weight, min(room, HEADROOM - 1))
-    resource.weight[~within] = HEADROOM
-    return resource
-
-
-def _resource(weight: Ints, room: int) -> Resource:
-    """Both divided by the common divisor of the weights."""
-    divisor = int(np.gcd.reduce(weight)) or 1
-    return Resource(weight // divisor, room // divisor)
+        raise SolverError(f"{place}: {flat[item]} of {name} is {why}")

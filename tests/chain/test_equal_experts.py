@@ -32,9 +32,9 @@ def test_equal_experts_are_weighed_once_and_others_by_themselves(tmp_path, monke
     weighed: list[str] = []
     real = classes._options
 
-    def counted(problem, near, members, bounds, sizes):
-        weighed.append(members[0].name)
-        return real(problem, near, members, bounds, sizes)
+    def counted(problem, component, *rest):
+        weighed.append(component.axes[0].name)
+        return real(problem, component, *rest)
 
     monkeypatch.setattr(classes, "_options", counted)
     inventory = scan(experts(tmp_path / "source", [WIDTH] * 4 + [WIDTH + 2]))

@@ -31,7 +31,7 @@ def planned(run, asvd, planted_map, tmp_path):
 @pytest.mark.parametrize(
     ("aim", "measures"),
     [
-        ("pad", "parameters, negated"),
+        ("pad", "parameters of the planned weights, negated"),
         ("energy", "shares of energy kept"),
         ("gac", "Eq. 4"),
         ("latency", "predicted µs"),

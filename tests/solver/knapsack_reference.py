@@ -6,7 +6,6 @@ Values are given as int64 ``whole`` in some unit, so that the references are exa
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -46,36 +45,45 @@ def table_best(costs, whole, budget, latency=None, limit=0):
     return None if best.max() == NOTHING else int(best.max())
 
 
+def limits(costs, budget, latency=None, limit=None):
+    return [(costs, budget)] + ([] if latency is None else [(latency, limit)])
+
+
+def solved(costs, values, budget, latency=None, limit=None, **caps):
+    return solve(values, limits(costs, budget, latency, limit), **caps)
+
+
 def certify(solution, costs, values, budget, latency=None, limit=None):
     """Everything a solution claims about itself, recomputed from the input alone."""
     assert len(solution.choice) == len(costs)
     assert all(0 <= j < len(costs[i]) for i, j in enumerate(solution.choice))
     taken = [int(costs[i][j]) for i, j in enumerate(solution.choice)]
     worth = [float(values[i][j]) for i, j in enumerate(solution.choice)]
-    assert solution.cost == sum(taken)
-    assert solution.cost <= budget
+    assert solution.takes[0] == sum(taken) <= budget
     assert solution.value == math.fsum(worth)
     assert solution.value <= solution.bound
     assert solution.gap == solution.bound - solution.value
     if latency is not None:
         times = [float(latency[i][j]) for i, j in enumerate(solution.choice)]
-        assert solution.latency == math.fsum(times)
-        assert solution.latency <= limit
-
-
-def exact_value(solution, values) -> Fraction:
-    return sum((Fraction(float(values[i][j])) for i, j in enumerate(solution.choice)), Fraction())
+        assert solution.takes[1] == math.fsum(times) <= limit
 
 
 def agrees(case, best, *, two: bool) -> None:
-    """The solver finds ``best``, proves it without a gap, or knows that nothing fits."""
-    extra = (case.latency, case.limit) if two else ()
+    """The solver finds ``best`` to the rounding of doubles and proves it, or knows that nothing
+    fits."""
+    asked = limits(case.costs, case.budget, *((case.latency, case.limit) if two else ()))
     if best is None:
         with pytest.raises(InfeasibleBudget):
-            solve(case.costs, case.values, case.budget, *extra)
+            solve(case.values, asked)
         return
-    solution = solve(case.costs, case.values, case.budget, *extra)
-    certify(solution, case.costs, case.values, case.budget, *extra)
+    solution = solve(case.values, asked)
+    certify(solution, case.costs, case.values, case.budget, *(asked[1] if two else ()))
     assert solution.proved, case
-    assert solution.gap == 0, case
-    assert exact_value(solution, case.values) == best * Fraction(case.unit), case
+    assert solution.value >= best * case.unit - near(case, two)
+    assert solution.bound >= best * case.unit - near(case, False)
+
+
+def near(case, two: bool) -> float:
+    """What rounding may cost: with one resource that of doubles, with two HiGHS's gap."""
+    size = sum(float(abs(row).max()) for row in case.whole) * case.unit
+    return (2e-9 if two else 1e-14) * size

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from knapsack_reference import solved
 
 from gacprof.core.errors import SolverError
-from gacprof.solver import InfeasibleBudget, solve, solve_gac
+from gacprof.solver import InfeasibleBudget, solve_gac
 
 
 def _textbook(costs, values, budget, unit):
@@ -44,7 +45,7 @@ def test_equals_the_papers_algorithm_where_the_unit_divides_all_costs():
         ours = solve_gac(costs, values, budget, unit)
         assert ours.choice == _textbook(costs, values, budget, unit)
         assert ours.overrun == 0
-        assert ours.value == pytest.approx(solve(costs, values, budget).value, rel=1e-12)
+        assert ours.value == pytest.approx(solved(costs, values, budget).value, rel=1e-12)
 
 
 def test_equals_the_papers_algorithm_also_where_it_does_not():
@@ -69,8 +70,8 @@ def test_never_better_than_the_exact_solution_within_its_true_cost():
     for _ in range(40):
         costs, values, budget = _random(rng, 3)
         ours = solve_gac(costs, values, budget, 5)
-        exact = solve(costs, values, max(budget, ours.cost))
-        assert ours.value <= exact.value
+        exact = solved(costs, values, max(budget, ours.cost))
+        assert ours.value <= exact.value * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(

