@@ -137,6 +137,18 @@ class CudaDevice(Device):
         self.open_sessions += 1
         return found
 
+    def calls_on_curve(self, slots: Sequence[Slot]) -> list[int]:
+        """How many calls the runs hold that were captured of these slots' curve: of points that
+        differ from the first and the last of them in the same dim alone."""
+        ends = {slots[0].point, slots[-1].point} if slots else set()
+        found: dict[str, list[int]] = {}
+        for (slot, *_), one in self.captured.items():
+            axes = {_only_difference(slot.point, end) for end in ends if end != slot.point}
+            if len(axes) == 1 and (axis := axes.pop()):
+                found.setdefault(axis, []).append(one.calls)
+        curves = [calls for calls in found.values() if len(calls) > 1]  # one is another curve's
+        return max(curves, key=len, default=[])
+
     def forget(self) -> None:
         """Give back all graphs at once: the first that goes away may take what the others use."""
         import torch
@@ -216,3 +228,13 @@ class CudaDevice(Device):
         for held in ("arenas", "tracer", "_other_memory"):
             self.__dict__.pop(held, None)
         self.forget()
+
+
+def _only_difference(one: Point, other: Point) -> str:
+    """The dim in which two points of one kind differ; empty where that is not a single one."""
+    if (one.operator, one.dtype, one.flags) != (other.operator, other.dtype, other.flags):
+        return ""
+    names = [
+        name for (name, size), (_, twin) in zip(one.dims, other.dims, strict=True) if size != twin
+    ]
+    return names[0] if len(names) == 1 else ""

@@ -4,7 +4,8 @@ The order is fixed by what each step needs. Calls are warmed up first, the large
 rough times decide how many go into a graph, and the arenas reach their final size. Kernel names
 come from one trace of all slots before any capture, since tracers and graphs get in each other's
 way. A block launches every slot once and waits once, at its end. What was captured stays the
-device's: a later session of the same slots, as of a curve that was refined, takes it over.
+device's: a later session of the same slots takes it over, and one of further slots of the same
+curve captures runs of as many calls.
 """
 
 from __future__ import annotations
@@ -108,13 +109,15 @@ class CudaSession(Session):
     def _capture_all(self, ready: dict[int, Ready]) -> None:
         """Trace what is new, then capture it, and anew what lies in memory that an arena left."""
         before = [one.calls for one in self._captured.values()]
+        before = before or self._device.calls_on_curve(self._slots)
         calls = median_low(before) if before else calls_of_runs(list(ready.values()))
         for one in ready.values():
             self._reserve(one, calls)
         stale = {i: one.ready for i, one in self._captured.items() if not one.current}
         self._trace({i: one.ready for i, one in self._captured.items()} | ready)
         ready = dict(sorted((ready | stale).items()))
-        if not before:
+        nodes = sum(self._kernels(place) * calls + NODES_BESIDE for place in ready)
+        if not before or self._device.nodes + nodes > DEVICE_NODES:
             calls = self._affordable(ready, calls)
         for place, one in ready.items():
             halves = sum(known.half is not None for known in self._captured.values())

@@ -100,13 +100,13 @@ def test_a_session_has_a_budget_of_graph_nodes(gpu, monkeypatch):
 def test_sessions_share_what_nodes_a_device_can_hold(gpu, monkeypatch):
     monkeypatch.setattr("gacprof.devices.cuda_session.DEVICE_NODES", 80)
     device = opened()
-    made = [device.session(slots(k)) for k in (64, 80, 96)]
+    made = [device.session(slots(k, m=k)) for k in (64, 80, 96)]  # of a curve each
     assert all(calls_of(session) == {14} for session in made) and device.nodes == 60
-    made.append(device.session(slots(112)))
+    made.append(device.session(slots(112, m=112)))
     assert calls_of(made[-1]) == {4}
     for session in made:
         session.close()
-    device.session(slots(128))
+    device.session(slots(128, m=128))
     assert device.nodes == 20
 
 

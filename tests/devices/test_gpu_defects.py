@@ -138,14 +138,16 @@ def test_n4_what_lies_in_memory_that_an_arena_left_is_captured_anew(gpu):
     assert len(weights) == 1 and len(times(session, 0, 1, 2)) == 3
 
 
-def test_n4_a_later_round_has_as_many_calls_a_run_as_the_first(gpu):
+@pytest.mark.parametrize("later", [(64, 80, 96, 112, 128, 144), (96, 112, 128), (144,)])
+def test_n4_a_later_round_has_as_many_calls_a_run_as_the_first(gpu, later):
+    """Whether it opens all dims of the curve anew or the new ones alone."""
     gpu.cost = lambda name, operands: 40_000 if operands[0].shape[-1] <= 80 else 110_000
     device = opened()
     first = device.session(slots(64, 80))
     calls = {one.run.calls for one in first._captured.values()}
-    first.close()
-    later = device.session(slots(64, 80, 96, 112, 128, 144))
-    assert {one.run.calls for one in later._captured.values()} == calls
+    assert {one.run.calls for one in device.session(slots(*later))._captured.values()} == calls
+    other = device.session(slots(112, 144, m=128))  # another curve, with runs of its own
+    assert {one.run.calls for one in other._captured.values()} != calls
 
 
 KINDS = [
