@@ -156,7 +156,7 @@ def _tied_together(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
     may not: only the machine's level would compare them."""
     ever = held.any(axis=0)
     if np.any(held[:, ever].all(axis=1)):
-        return ever
+        return np.asarray(ever)
     from scipy.sparse.csgraph import connected_components  # slow to import
 
     shared = held.astype(np.float32)
