@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from statistics import median
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError, first_line
@@ -59,17 +60,20 @@ class CpuDevice(Device):
         """These slots, called in this order; the result's slots are places in ``wanted``."""
         import torch
 
-        calls: list[TimedCall] = []
+        taken: list[tuple[int, float, float]] = []
         failed: dict[int, str] = {}
         with no_collection(), torch.inference_mode():
             self._wake(wanted)
             for place, (session, slot) in enumerate(wanted):
                 try:
-                    calls.append(session.one(slot)._replace(slot=place))
+                    taken.append((place, *session.one(slot)))
                 except Exception as error:  # an operator may raise anything
                     failed[place] = first_line(error)
         self._called_at = time.perf_counter()
-        return BlockTimes(tuple(calls), failed)
+        # One limit for all calls of the block: which of them count must not depend on their times.
+        limit = NEGLIGIBLE * median([us for _, us, _ in taken] or [0.0])
+        calls = tuple(TimedCall(place, us, waited > limit) for place, us, waited in taken)
+        return BlockTimes(calls, failed)
 
     def _wake(self, wanted: Sequence[tuple[CpuSession, int]]) -> None:
         """Unrecorded calls, one at least: what ran before may have filled the cache. From the last
@@ -149,8 +153,8 @@ class CpuSession(Session):
         calls = tuple(timed._replace(slot=order[timed.slot]) for timed in times.calls)
         return BlockTimes(calls, {order[place]: why for place, why in times.failed.items()})
 
-    def one(self, slot: int) -> TimedCall:
-        """A call of that slot, timed."""
+    def one(self, slot: int) -> tuple[float, float]:
+        """A call of that slot: how long it took, and how long it waited for a core (µs)."""
         bind, threads = self._bind[slot], self._device.threads
         assert bind is not None and threads is not None
         call, clock = bind(), time.perf_counter_ns
@@ -158,5 +162,4 @@ class CpuSession(Session):
         start = clock()
         call()
         taken = (clock() - start) / 1e3
-        waited = longest_wait_us(before, threads.waits_ns())
-        return TimedCall(slot, taken, waited > NEGLIGIBLE * taken)
+        return taken, longest_wait_us(before, threads.waits_ns())

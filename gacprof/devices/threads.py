@@ -36,7 +36,7 @@ PRIORITY = -10
 SLICE_NS = 3_000_000
 """For which Linux's scheduler gives a core to another thread (its base slice)."""
 NEGLIGIBLE = 0.02
-"""Of a call's time. A long call loses a core for a moment on any machine."""
+"""Of the usual time of a call: any loses a core for a moment now and then."""
 WATCHED = 8
 """So many threads' waits are read, at 2 µs each, before and after every call."""
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")

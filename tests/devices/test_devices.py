@@ -246,3 +246,17 @@ def test_what_the_user_set_stays(unset, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     threads.short_waits()
     assert "GOMP_SPINCOUNT" not in os.environ
+
+
+def test_which_calls_count_does_not_depend_on_how_long_they_took(monkeypatch):
+    """A wait of 5 µs disturbs a short call of a block as it does a long one."""
+    from gacprof.devices.cpu import CpuDevice, CpuSession
+
+    device = CpuDevice()
+    session = CpuSession(device, [lambda: lambda: None] * 3)
+    taken = {0: (10.0, 5.0), 1: (100.0, 5.0), 2: (1000.0, 5.0)}
+    monkeypatch.setattr(session, "one", taken.__getitem__)
+    monkeypatch.setattr(device, "_wake", lambda wanted: None)
+    times = session.block([2, 0, 1])
+    assert [(call.slot, call.us) for call in times.calls] == [(2, 1000.0), (0, 10.0), (1, 100.0)]
+    assert {call.disturbed for call in times.calls} == {True}
