@@ -44,6 +44,12 @@ class LintRequest:
     demands: tuple[str | Path, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        for name in ("engine", "version", "gpu", "quant"):
+            text = getattr(self, name)
+            if not isinstance(text, str) and (name != "quant" or text is not None):
+                raise LintError(f"{name} is {text!r:.40}: give a text")
+        if not isinstance(self.source, str | Path | Mapping):
+            raise LintError("lint takes the path of a config, a folder's, or a config's values")
         for name in ("tp", "dp", "ep_size", "lora_rank"):
             value = getattr(self, name)
             if value is not None and not (type(value) is int and 1 <= value <= MOST_RANKS):
