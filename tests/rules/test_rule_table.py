@@ -206,7 +206,7 @@ def test_compressing_with_it_aligns_every_size(tmp_path: Path) -> None:
     from compressing_models import make_model
 
     model = make_model(tmp_path / "dense")
-    made = gacprof.rule_table("h100", "2.11")
+    made = gacprof.rule_table("h100", "2.11", ("bfloat16",))  # what it will be served in
     found = gacprof.compress(model, tmp_path / "out", method="svd", ratio=0.3, cliff_map=made)
     assert found.plan is not None and found.aligned == len(found.plan.choices)
     assert all(size is None or size % 8 == 0 for size in found.sizes.values())
