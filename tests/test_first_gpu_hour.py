@@ -72,9 +72,10 @@ def test_n5_parts_end_within_ten_minutes_and_names_are_unlike():
 
 def test_n5_what_the_package_imports_is_in_the_image_or_carried():
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*table["dependencies"], *table["optional-dependencies"]["models"]]
+    extras = table["optional-dependencies"]
+    wanted = [*table["dependencies"], *extras["measure"], *extras["models"]]
     names = {canonicalize_name(Requirement(one).name) for one in wanted}
-    assert names <= {*hour.IMAGE, *hour.CARRIED}
+    assert names <= {"gacprof", *hour.IMAGE, *hour.CARRIED}
 
 
 def test_n5_full_is_swept_by_one_process_in_its_short_time(tmp_path):
