@@ -66,8 +66,9 @@ class JudgedCurve:
 
     @property
     def undecided(self) -> int:
-        """Dims that more blocks could decide and that are not decided."""
-        columns = zip(self.judged.verdict, self.comparable, strict=True)
+        """Dims that more blocks could decide and that are not decided: ones that are comparable
+        once all errors are known."""
+        columns = zip(self.judged.verdict, comparable_dims(self.d, self.period), strict=True)
         return sum(verdict == "undecided" and comparable for verdict, comparable in columns)
 
 

@@ -6,13 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeVar
 
 import numpy as np
 
 from gacprof.cliffmap.curves import judge_curve, pooled
 from gacprof.cliffmap.judge import LOOKS
-from gacprof.core.fit import BlockRow, Fit, block_row, fit_blocks, log_matrix
+from gacprof.core.fit import BlockRow, Fit, block_row, contended, fit_blocks, log_matrix
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
 from gacprof.sweeping.refine import Seen, next_dims
@@ -258,11 +259,12 @@ class CurveState:
         if len(known):
             self.noise = float(np.median(known)) * max(1, self.blocks) ** 0.5
         measured = pooled([slot.point.dim[self.plan.axis] for slot in self.slots], fit)
+        if contended([row for _, row in self._rows], len(self.slots)):
+            measured = [replace(m, error=inf) for m in measured]
         found = judge_curve(measured, self._timing.tolerance)
-        self.decision = Decision(
-            found.undecided / len(measured),
-            float(np.nanmedian(found.judged.high - found.judged.low)) / 2,
-        )
+        width = (found.judged.high - found.judged.low)[found.comparable]
+        half = float(np.median(width)) / 2 if len(width) else 0.0
+        self.decision = Decision(found.undecided / max(1, len(measured)), half)
 
 
 class PartSession:

@@ -5,6 +5,7 @@ and only ever slower, one call in twenty takes twice as long, and each process f
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,3 +117,25 @@ def test_the_blocks_still_to_come_are_told_within_a_factor_of_two(tmp_path):
     )
     looked = told[20:]
     assert 0.5 * done.blocks < min(looked) and max(looked) < 2 * done.blocks
+
+
+class Contended(RecordedDevice):
+    """Every call waits for the scheduler: all dims take 8 ms alike."""
+
+    def session(self, slots, reuse_bytes=0):
+        made = super().session(slots)
+        calm = made.block
+
+        def disturbed(order):
+            times = calm(order)
+            return replace(times, calls=tuple(c._replace(disturbed=True) for c in times.calls))
+
+        made.block = disturbed
+        return made
+
+
+def test_a_sweep_takes_no_dim_for_decided_that_its_map_leaves_open(tmp_path):
+    """The judge of the sweep is that of the map: a contended machine decides nothing."""
+    done = run_sweep(suite(), Contended(lambda point: 8000.0), tmp_path / "run")
+    assert done.undecided == 1 and done.blocks >= 96
+    assert build_map_of(tmp_path / "run").curves[0].safe == []
