@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,10 @@ def align(
     :class:`CompressionError` for arrays that do not fit each other or a wish without a safe dim,
     :class:`SolverError` naming the nearest budget where none fits.
     """
+    dims, scores, costs, most = (plain(given) for given in (dims, scores, costs, most))
+    window, budget = plain(window), plain(budget)
     _check(dims, scores, costs, uses, most)
+    _check_numbers(budget, window, tokens)
     loaded = open_source(cliff_map)
     units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
     known: dict[str, list[Candidate]] = {}
@@ -205,6 +209,24 @@ def _nothing_near(source: SizeSource, allowed: Sequence[Candidate]) -> str:
     return f"{nothing}: its safe dims are from {allowed[0].d} to {allowed[-1].d} (a wider window)"
 
 
+def plain(given: Any) -> Any:
+    """Python's own numbers and lists, where a compressor has NumPy's or torch's."""
+    if hasattr(given, "tolist"):
+        return given.tolist()
+    if isinstance(given, list | tuple):
+        return type(given)(plain(each) for each in given)
+    return given
+
+
+def _check_numbers(budget: Any, window: Any, tokens: Any) -> None:
+    if budget is not None and not (is_number(budget) and 0 < budget < float("inf")):
+        raise CompressionError(f"the budget is {budget!r}: it must be a number of parameters")
+    if not (is_number(window) and 0 <= window < float("inf")):
+        raise CompressionError(f"the window is {window!r}: it must be a share, such as 0.25")
+    if tokens is not None and not len(tokens):
+        raise CompressionError("no token counts were given: leave tokens out, or name some")
+
+
 def _check(
     dims: Sequence[int],
     scores: Sequence[Score],
@@ -222,9 +244,13 @@ def _check(
         if not is_number(wish, int) or wish < 1:
             raise CompressionError(f"dim {i} is {wish!r}: dims are positive whole numbers")
         values: Sequence[Any] = [score] if isinstance(score, int | float) else score
+        if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+            raise CompressionError(f"the score of dim {i} is {score!r}: no number and no curve")
         for value in values:
             if not is_number(value) or not 0 <= value <= MAX_SCORE:
                 raise CompressionError(f"the score of dim {i} is {value!r}: it must be 0 or more")
+        if any(a > b for a, b in pairwise(values)):
+            raise CompressionError(f"the curve of dim {i} falls: it is the share kept at 0, 1, 2 …")
         if is_number(cost, int):
             if uses is None:
                 raise CompressionError(

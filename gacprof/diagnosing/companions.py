@@ -79,12 +79,6 @@ def time_together(
     return total
 
 
-def any_crossing(inventory: Inventory) -> bool:
-    """Whether any two adjustable dims are N and K of one product."""
-    free = [dim for dim in inventory.dims if dim.adjustable]
-    return any(companions(inventory, [dim], [dim], crossing=True) for dim in free)
-
-
 def changed_across(
     inventory: Inventory, members: Sequence[Dim], judged: Sequence[Dim], sizes: Mapping[str, int]
 ) -> dict[str, int]:

@@ -12,10 +12,11 @@ from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.neighbours import Neighbours, Word
 from gacprof.diagnosing.predict import NOTHING, Predictor
-from gacprof.planning.classes import DimClass, also_of, build_classes, dense_of
+from gacprof.planning.classes import DimClass, build_classes
 from gacprof.planning.coupled import Axis, Dims, Kept
 from gacprof.planning.memory import Ceiling, ceilings
 from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
+from gacprof.planning.on_offer import also_of, dense_of
 from gacprof.planning.presets import Requirements, requirements
 from gacprof.planning.request import Bounds, PlanRequest, grouped
 

@@ -111,3 +111,36 @@ def test_a_shape_that_the_map_does_not_hold_names_the_sweep(cliff_map):
     with pytest.raises(GacprofError) as caught:
         gacprof.align([50], [1.0], [(333, 444)], cliff_map)
     assert "gacprof sweep --ranks 333x444" in getattr(caught.value, "command", str(caught.value))
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons():
+    import numpy as np
+
+    from gacprof.compressing.choosing import plain
+
+    given = [np.int64(3), np.array([0.5, 1.0]), (np.int32(4), 8), 2.0]
+    assert plain(given) == [3, [0.5, 1.0], (4, 8), 2.0]
+    assert plain(np.array([[4, 8]])) == [[4, 8]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"budget": float("nan")}, "the budget is nan"),
+        ({"budget": float("inf")}, "the budget is inf"),
+        ({"window": -0.1}, "the window is -0.1"),
+        ({"window": float("nan")}, "the window is nan"),
+        ({"tokens": []}, "no token counts"),
+        ({"scores": [[]]}, "no number and no curve"),
+        ({"scores": [[0.0, 1.0, 0.5]]}, "falls"),
+        ({"scores": [[0.0, "x"]]}, "score of dim 0"),
+        ({"scores": ["abc"]}, "no number and no curve"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_one_line(asked, told):
+    from gacprof.core.errors import CompressionError
+
+    given = {"dims": [40], "scores": [1.0], "costs": [(64, 64)], "cliff_map": "a100-published"}
+    with pytest.raises(CompressionError, match=told) as refusal:
+        gacprof.align(**(given | asked))
+    assert "\n" not in str(refusal.value)
