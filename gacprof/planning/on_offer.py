@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gacprof.checkpoint.inventory import BESIDE, Dim, Gemm, Module
 from gacprof.cliffmap.judge import judge
 from gacprof.core.errors import PlanError
+from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.latency_profile import LEAST_REACH, around
 from gacprof.diagnosing.predict import Estimate
 from gacprof.planning.coupled import Axis, Dims, Kept, share_kept
@@ -223,7 +224,11 @@ def nothing_safe(problem: Problem, axis: Axis) -> str:
     for dim in axis.members:
         if dim.most is not None and max(bounds.least, bounds.multiple) > dim.most:
             return f"the dense weight's rank is {dim.dense_size}"
-    why = _missing(problem, axis.members) or "a wider --window offers more sizes"
+    dim, wider = axis.members[0], "a wider --window offers more sizes"
+    known = problem.predictor.sizes(dim, 1, MAX_DIM)
+    if known and not known[0] <= dim.size <= known[-1]:
+        wider = f"its sizes of {dim.name} are from {known[0]} to {known[-1]}"
+    why = _missing(problem, axis.members) or wider
     if bounds.multiple > 1:
         engine = bounds.demanded.partition(":")[0]
         why = f"'gacprof sweep --for CHECKPOINT --preset {engine}' measures such sizes"
