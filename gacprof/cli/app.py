@@ -153,7 +153,9 @@ def _code_of(error: BaseException, name: object) -> int:
         case Exception() if hasattr(error, "format_message"):
             return _usage(error, name)
         case Exception():
-            _failed("Fault", _fault(error))
+            cause = error.__cause__  # typer makes an Abort of the end of a file
+            aborted = type(error).__name__ == "Abort" and isinstance(cause, Exception)
+            _failed("Fault", _fault(cause if aborted else error))  # type: ignore[arg-type]
             return FAULT
     raise error  # SystemExit and the like
 
