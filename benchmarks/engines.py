@@ -29,7 +29,7 @@ from exported_smollm2 import dense_model, ragged_model
 import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_json
-from gacprof.evaluation.engines import ENGINES, greedy
+from gacprof.extras.serve.engines import ENGINES, greedy
 
 MODELS = ("ragged", "realigned", "dense")
 """The first is the reference of every ratio."""

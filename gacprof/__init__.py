@@ -49,14 +49,15 @@ _NAMES = {
     "gacprof.checkpoint": ("scan",),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
-    "gacprof.compressing.choosing": ("align",),
-    "gacprof.compressing.run": ("compress",),
+    "gacprof.extras.compress.choosing": ("align",),
+    "gacprof.extras.compress.run": ("compress",),
     "gacprof.core.errors": ("GacprofError",),
     "gacprof.diagnosing": ("diagnose",),
     "gacprof.diagnosing.ranks": ("safe_ranks",),
     "gacprof.diagnosing.sources": ("open_source", "rule_table"),
-    "gacprof.evaluation": ("bench", "bench_engine", "evaluate", "verify"),
-    "gacprof.exporting": ("export",),
+    "gacprof.evaluation": ("bench", "evaluate", "verify"),
+    "gacprof.extras.serve.engines": ("bench_engine",),
+    "gacprof.extras.serve": ("export",),
     "gacprof.linting": ("LintRequest", "lint"),
     "gacprof.operators.own": ("operator",),
     "gacprof.planning": ("Plan", "plan"),
@@ -84,14 +85,15 @@ if TYPE_CHECKING:
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
-    from gacprof.compressing.choosing import align
-    from gacprof.compressing.run import compress
     from gacprof.core.errors import GacprofError
     from gacprof.diagnosing import diagnose
     from gacprof.diagnosing.ranks import safe_ranks
     from gacprof.diagnosing.sources import open_source, rule_table
-    from gacprof.evaluation import bench, bench_engine, evaluate, verify
-    from gacprof.exporting import export
+    from gacprof.evaluation import bench, evaluate, verify
+    from gacprof.extras.compress.choosing import align
+    from gacprof.extras.compress.run import compress
+    from gacprof.extras.serve import export
+    from gacprof.extras.serve.engines import bench_engine
     from gacprof.linting import LintRequest, lint
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan

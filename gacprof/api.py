@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from gacprof.devices.forecast import Forecast
     from gacprof.diagnosing.predict import Tokens
     from gacprof.explain.causes import Explanation
-    from gacprof.fleet.cluster import Cluster
-    from gacprof.fleet.driver import FleetRun, Watch
-    from gacprof.fleet.members import Member
+    from gacprof.extras.fleet.cluster import Cluster
+    from gacprof.extras.fleet.driver import FleetRun, Watch
+    from gacprof.extras.fleet.members import Member
     from gacprof.planning.pareto import Pareto
 
     Model = str | Path | Inventory | torch.nn.Module
@@ -183,7 +183,7 @@ def sweep_all_gpus(
     Each kind has its folder in ``out``. ``how`` is as for :func:`sweep_fleet`.
     """
     from gacprof.devices.device import local_gpus
-    from gacprof.fleet.cluster import Threads
+    from gacprof.extras.fleet.cluster import Threads
 
     cluster, folder = Threads(local_gpus()), Path(out or f"runs/{suite.name}-all")
     return _sweep_on(cluster, suite, folder, timer, _summed(progress), **how)
@@ -211,7 +211,7 @@ def sweep_fleet(
     Raises :class:`SuiteError`, and :class:`MeasurementError` where Ray, a cluster or a device is
     missing.
     """
-    from gacprof.fleet.on_ray import RayCluster, connected
+    from gacprof.extras.fleet.on_ray import RayCluster, connected
 
     chosen = make_suite(suite)
     folder = Path(out or f"runs/{chosen.name}-fleet")
@@ -223,8 +223,8 @@ def sweep_fleet(
 def _sweep_on(
     cluster: Cluster, suite: Suite, folder: Path, timer: str, watch: Watch, **how: Any
 ) -> FleetRun:
-    from gacprof.fleet.cluster import opener_on
-    from gacprof.fleet.driver import sweep_fleet
+    from gacprof.extras.fleet.cluster import opener_on
+    from gacprof.extras.fleet.driver import sweep_fleet
     from gacprof.operators.own import own_operators
 
     _check_resume(how.get("resume", False), folder)

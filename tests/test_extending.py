@@ -29,7 +29,7 @@ THEIRS = {
         """,
     "their_compressor": """
         from gacprof.checkpoint.layouts.linear import Linear
-        from gacprof.compressors import Compressor
+        from gacprof.extras.compress.methods import Compressor
 
         class TinyFactors(Compressor):
             name = "tiny-factors"

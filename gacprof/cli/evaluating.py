@@ -48,7 +48,7 @@ def evaluate(
     Exit code 1 if a model's perplexity is not finite.
     """
     import gacprof
-    from gacprof.fleet.on_ray import tasks_on
+    from gacprof.extras.fleet.on_ray import tasks_on
 
     if tasks is not None:
         if fleet is not None:

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
     from gacprof.devices.doctor import Component
     from gacprof.devices.forecast import Forecast
-    from gacprof.fleet.compare import Comparison
-    from gacprof.fleet.driver import FleetRun, Watch
-    from gacprof.fleet.members import Member
+    from gacprof.extras.fleet.compare import Comparison
+    from gacprof.extras.fleet.driver import FleetRun, Watch
+    from gacprof.extras.fleet.members import Member
     from gacprof.sweeping import RunSummary
 
 
@@ -275,7 +275,7 @@ def compare(
     as_json: bool = Json,
 ) -> None:
     """Print which sizes are safe on all kinds of device, and what each kind loses by that."""
-    from gacprof.fleet.compare import compare as compared
+    from gacprof.extras.fleet.compare import compare as compared
 
     found = compared(load_maps(*maps), _prices(price), operator, axis)
     emit(found, as_json, _print_compared)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gacprof.evaluation.benchmark import bench
 from gacprof.evaluation.comparison import Change
-from gacprof.evaluation.engines import bench_engine
 from gacprof.evaluation.evaluating import ModelQuality, Quality, evaluate
 from gacprof.evaluation.models import device_of, distinct_names
 from gacprof.evaluation.perplexity import Perplexity
@@ -21,7 +20,6 @@ __all__ = [
     "Replicate",
     "Verification",
     "bench",
-    "bench_engine",
     "device_of",
     "distinct_names",
     "evaluate",

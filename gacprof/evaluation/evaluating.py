@@ -118,7 +118,8 @@ def evaluate(
     for; ``stride`` how far windows are apart, by default half a window. ``limit_tokens`` cuts
     the text. ``batch`` windows run at once. ``tokenizer`` is a folder; by default the one that
     the models bring. ``dtype`` defaults to the stored one, the widest of all models. ``tasks``
-    score parts of it elsewhere, as :mod:`gacprof.fleet.on_ray` does; every number stays the same.
+    score parts of it elsewhere, as :mod:`gacprof.extras.fleet.on_ray` does; every number stays the
+    same.
 
     Raises :class:`CheckpointError` for a model or text that cannot be used,
     :class:`MeasurementError` for a device that is not there or too small.

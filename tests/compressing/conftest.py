@@ -13,7 +13,7 @@ from planted import planted_map_of
 
 import gacprof
 from gacprof.cliffmap import CliffMap
-from gacprof.compressing.outcome import CompressResult
+from gacprof.extras.compress.outcome import CompressResult
 
 MapOf = Callable[[Path], CliffMap]
 Compress = Callable[..., CompressResult]

@@ -116,7 +116,7 @@ def test_a_shape_that_the_map_does_not_hold_names_the_sweep(cliff_map):
 def test_numbers_of_numpy_are_as_good_as_pythons():
     import numpy as np
 
-    from gacprof.compressing.choosing import plain
+    from gacprof.extras.compress.choosing import plain
 
     given = [np.int64(3), np.array([0.5, 1.0]), (np.int32(4), 8), 2.0]
     assert plain(given) == [3, [0.5, 1.0], (4, 8), 2.0]

@@ -9,9 +9,9 @@ from compressing_models import logits_of, make_model
 
 import gacprof
 from gacprof.checkpoint import scan
-from gacprof.compressing.choosing import weighted
-from gacprof.compressing.outcome import PhaseTime
 from gacprof.core.errors import CheckpointError
+from gacprof.extras.compress.choosing import weighted
+from gacprof.extras.compress.outcome import PhaseTime
 
 ASVD = pytest.param("asvd", marks=pytest.mark.slow)  # its search takes long
 METHODS = ["svd", "svd-llm", ASVD, "palu", "llm-pruner"]

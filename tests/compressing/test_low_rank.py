@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gacprof.compressors.low_rank import cholesky, decompose
 from gacprof.core.errors import CompressionError
+from gacprof.extras.compress.methods.low_rank import cholesky, decompose
 
 SHAPES = [(40, 24), (24, 40), (32, 32)]
 

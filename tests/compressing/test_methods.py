@@ -8,11 +8,11 @@ from compressing_models import logits_of, make_model
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
-from gacprof.compressors import METHODS, method_named
-from gacprof.compressors.asvd import least_sensitive
-from gacprof.compressors.method import Evidence, Target, uniform_rank
-from gacprof.compressors.palu import in_proportion
 from gacprof.core.errors import CompressionError
+from gacprof.extras.compress.methods import METHODS, method_named
+from gacprof.extras.compress.methods.asvd import least_sensitive
+from gacprof.extras.compress.methods.method import Evidence, Target, uniform_rank
+from gacprof.extras.compress.methods.palu import in_proportion
 
 
 def target(name, out=256, into=256, groups=1):

@@ -6,8 +6,8 @@ from compressing_models import logits_of, make_model, make_phi3
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
-from gacprof.compressors.llmpruner import TaylorPruning, Units
 from gacprof.core.errors import CompressionError
+from gacprof.extras.compress.methods.llmpruner import TaylorPruning, Units
 
 WIDTH, GROUPS, HEAD = 160, 2, 16
 

@@ -9,9 +9,9 @@ from compressing_models import make_model, make_phi3
 from safetensors.torch import load_file, save_file
 
 import gacprof
-from gacprof.compressing import activations, decomposing, sensitivity
-from gacprof.compressing.layered import LayeredModel
 from gacprof.core.errors import CompressionError, GacprofError
+from gacprof.extras.compress import activations, decomposing, sensitivity
+from gacprof.extras.compress.layered import LayeredModel
 
 
 def refused(match, *args, **kwargs):

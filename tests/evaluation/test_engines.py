@@ -15,9 +15,9 @@ from gacprof.core.errors import CheckpointError, MeasurementError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from gacprof.evaluation.engines import bench_engine, engine, greedy  # noqa: E402
-from gacprof.evaluation.engines.engine import Engine, engine_of  # noqa: E402
-from gacprof.evaluation.engines.in_transformers import Served  # noqa: E402
+from gacprof.extras.serve.engines import bench_engine, engine, greedy  # noqa: E402
+from gacprof.extras.serve.engines.engine import Engine, engine_of  # noqa: E402
+from gacprof.extras.serve.engines.in_transformers import Served  # noqa: E402
 
 FAKE = Engine("fake", str(Path(__file__).parent / "fake_engine.py"), ("1.0",), "folder", "nowhere")
 
@@ -102,7 +102,7 @@ def test_the_settings_reach_the_engine(model, tmp_path):
 
 
 def test_a_second_copy_that_has_no_room_is_the_same_process(model, tmp_path, monkeypatch):
-    from gacprof.evaluation.engines import bench
+    from gacprof.extras.serve.engines import bench
 
     monkeypatch.setattr(bench, "free_bytes", lambda device: 0)
     found = bench_engine([model("a")], "fake", tokens=(4,), decode_steps=0, rounds=12)
@@ -238,8 +238,8 @@ def test_options_that_do_not_go_together_are_refused(tiny, monkeypatch, capsys, 
 def test_llama_cpp_serves_ragged_widths_and_reads_every_prompt_whole(tmp_path):
     pytest.importorskip("xllamacpp")
     import gacprof
-    from gacprof.evaluation.engines.in_llamacpp import Served as Llama
-    from gacprof.exporting.checking import reference
+    from gacprof.extras.serve.checking import reference
+    from gacprof.extras.serve.engines.in_llamacpp import Served as Llama
 
     folder = write_decoder(tmp_path / "model", widths=(70, 96), tokenizer="bytes")
     gacprof.export(folder, "gguf", tmp_path / "gguf", type="f32", check="tensors")

@@ -10,8 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 import gacprof
 from gacprof.core.errors import CheckpointError
-from gacprof.exporting import checking
-from gacprof.exporting.checking import Reference, _judged
+from gacprof.extras.serve import checking
+from gacprof.extras.serve.checking import Reference, _judged
 
 
 def test_the_uniform_folder_is_checked_by_transformers_and_foreign_code_is_not_run(
@@ -51,7 +51,7 @@ def test_a_version_that_was_not_tested_is_said(monkeypatch):
 
 
 def test_what_was_spoilt_on_the_way_is_noticed(make_decoder, tmp_path, monkeypatch):
-    from gacprof.exporting.folder import FolderExport
+    from gacprof.extras.serve.folder import FolderExport
 
     write = FolderExport.write
 

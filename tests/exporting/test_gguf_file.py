@@ -9,9 +9,9 @@ import pytest
 
 import gacprof
 from gacprof.core.errors import CheckpointError
-from gacprof.exporting.checking import ask_llama_cpp
-from gacprof.exporting.gguf import pairs_from_halves
-from gacprof.exporting.tokenizer import read_tokenizer
+from gacprof.extras.serve.checking import ask_llama_cpp
+from gacprof.extras.serve.gguf import pairs_from_halves
+from gacprof.extras.serve.tokenizer import read_tokenizer
 
 gguf = pytest.importorskip("gguf")
 

@@ -143,8 +143,3 @@ def test_a_bias_that_the_class_lacks_is_refused(make_decoder, tmp_path):
     with pytest.raises(CheckpointError, match="with a bias"):
         gacprof.export(folder, "transformers", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_template_is_short():
-    lines = (Path(gacprof.__file__).parent / "exporting" / "remote_llama.py").read_text()
-    assert len(lines.splitlines()) < 150

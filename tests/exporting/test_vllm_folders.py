@@ -10,7 +10,7 @@ import pytest
 
 import gacprof
 from gacprof.core.errors import CheckpointError
-from gacprof.exporting.vllm import _width
+from gacprof.extras.serve.vllm import _width
 
 transformers = pytest.importorskip("transformers")
 

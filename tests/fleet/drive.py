@@ -8,8 +8,8 @@ from pathlib import Path
 
 from simulated import opener_on, suite
 
-from gacprof.fleet.driver import sweep_fleet
-from gacprof.fleet.on_ray import RayCluster, connected
+from gacprof.extras.fleet.driver import sweep_fleet
+from gacprof.extras.fleet.on_ray import RayCluster, connected
 
 LONG = suite(8, 64, 80, blocks=24, most_blocks=60, processes=2)
 

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gacprof.core.errors import MeasurementError
-from gacprof.fleet.cluster import GoneError, Place
+from gacprof.extras.fleet.cluster import GoneError, Place
 
 
 @dataclass

@@ -7,7 +7,7 @@ from simulated import open_one, suite
 
 from gacprof.cliffmap import CliffMap
 from gacprof.core.errors import MapError
-from gacprof.fleet.compare import compare
+from gacprof.extras.fleet.compare import compare
 from gacprof.sweeping import build_map_of, run_sweep
 
 

@@ -13,9 +13,9 @@ from simulated import open_one, suite
 import gacprof
 from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.core.points import curve_key
-from gacprof.fleet import driver
-from gacprof.fleet.cluster import Threads
-from gacprof.fleet.driver import sweep_fleet
+from gacprof.extras.fleet import driver
+from gacprof.extras.fleet.cluster import Threads
+from gacprof.extras.fleet.driver import sweep_fleet
 from gacprof.sweeping import build_map_of, read_blocks, run_sweep
 from gacprof.sweeping.results import read_samples
 

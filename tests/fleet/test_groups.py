@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulated import suite
 
 from gacprof.core.points import Environment
-from gacprof.fleet.members import LINKED, kind_of, link_curves, split
+from gacprof.extras.fleet.members import LINKED, kind_of, link_curves, split
 from gacprof.sweeping.suite import parse_suite
 
 GPU = Environment(

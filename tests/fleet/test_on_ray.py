@@ -14,7 +14,7 @@ import pytest
 from simulated import open_one, opener_on, suite
 
 from gacprof.core.errors import MeasurementError
-from gacprof.fleet.driver import sweep_fleet
+from gacprof.extras.fleet.driver import sweep_fleet
 from gacprof.sweeping import build_map_of, read_blocks, run_sweep
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ def findings(folder):
 
 
 def sweep(cluster, out, chosen, **how):
-    from gacprof.fleet.on_ray import RayCluster, connected
+    from gacprof.extras.fleet.on_ray import RayCluster, connected
 
     with connected(cluster.address):
         return sweep_fleet(chosen, RayCluster("cpu"), partial(opener_on, **how), out)
@@ -49,7 +49,7 @@ def test_a_killed_worker_is_replaced(cluster, tmp_path):
             killed.append(workers()[0])
             os.kill(killed[0], signal.SIGKILL)
 
-    from gacprof.fleet.on_ray import RayCluster, connected
+    from gacprof.extras.fleet.on_ray import RayCluster, connected
 
     with connected(cluster.address):
         done = sweep_fleet(
@@ -114,7 +114,7 @@ def test_layers_and_windows_computed_as_tasks_give_the_same_bits(local, tmp_path
     from tiny_models import TEXT, write_tiny
 
     import gacprof
-    from gacprof.fleet.on_ray import tasks_on
+    from gacprof.extras.fleet.on_ray import tasks_on
 
     dense = make_model(tmp_path / "dense")
     ids = torch.randint(0, 128, (12, 32), generator=torch.Generator().manual_seed(3))
@@ -145,7 +145,7 @@ def test_layers_and_windows_computed_as_tasks_give_the_same_bits(local, tmp_path
 
 def test_an_error_in_a_task_is_the_users_own(local):
     from gacprof.core.errors import CompressionError
-    from gacprof.fleet.on_ray import RayTasks
+    from gacprof.extras.fleet.on_ray import RayTasks
 
     with pytest.raises(CompressionError, match="overflow"):
         RayTasks("cpu").submit(_failing)()
@@ -158,7 +158,7 @@ def _failing():
 
 
 def test_a_kind_of_device_that_there_is_not_is_refused(ray):
-    from gacprof.fleet.on_ray import RayCluster
+    from gacprof.extras.fleet.on_ray import RayCluster
 
     with pytest.raises(MeasurementError, match="is no kind of device"):
         RayCluster("tpu")
@@ -167,7 +167,7 @@ def test_a_kind_of_device_that_there_is_not_is_refused(ray):
 LISTENING = """
 import os, signal, sys
 from pathlib import Path
-from gacprof.fleet.on_ray import connected
+from gacprof.extras.fleet.on_ray import connected
 with connected("local"):
     import ray
     assert ray.get(ray.remote(lambda: 41).remote()) == 41

@@ -6,7 +6,7 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.tasks import Tasks
-from gacprof.fleet.on_ray import connected, tasks_on
+from gacprof.extras.fleet.on_ray import connected, tasks_on
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

@@ -1,6 +1,0 @@
-"""A checkpoint in the form that an engine serves: one file a format, each checked after writing."""
-
-from gacprof.exporting.format import Check
-from gacprof.exporting.run import FORMATS, Exported, export
-
-__all__ = ["FORMATS", "Check", "Exported", "export"]

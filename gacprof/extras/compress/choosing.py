@@ -1,0 +1,303 @@
+"""Which sizes factors and widths get: of a compression here, and of other people's compressors.
+
+A compressed model's inventory follows from its sizes alone. So the planner is given the model that
+the method would write by itself, the spectra of the *original* weights, and the parameters that the
+ratio allows; it moves every size to one that the map knows to be served well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.cliffmap import candidates
+from gacprof.cliffmap.candidates import Candidate, Use
+from gacprof.cliffmap.source import SizeSource, rules_instead
+from gacprof.core.errors import CompressionError, PlanError
+from gacprof.diagnosing.latency_profile import LEAST_REACH
+from gacprof.diagnosing.predict import Predictor, is_number
+from gacprof.diagnosing.sources import open_source
+from gacprof.planning import Constraints, Plan, PlanRequest
+from gacprof.planning.make import make_plan
+from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE
+from gacprof.planning.request import WINDOW
+from gacprof.solver import InfeasibleBudget, solve
+
+if TYPE_CHECKING:
+    from gacprof.extras.compress.outcome import CompressRequest
+
+NOTHING_KNOWN = "the map knows no safe size for any dim"
+"""How the planner says so; it cannot name a checkpoint that does not exist yet."""
+
+
+def only(inventory: Inventory, names: Sequence[str]) -> Inventory:
+    """The inventory with these dims alone; what a method does not change is no dim of its."""
+    wanted = set(names)
+    modules = tuple(
+        replace(module, dims=tuple(name for name in module.dims if name in wanted))
+        for module in inventory.modules
+    )
+    dims = tuple(dim for dim in inventory.dims if dim.name in wanted)
+    return replace(inventory, dims=dims, modules=modules)
+
+
+def weighted(
+    kept: Mapping[str, Sequence[float]], weights: Mapping[str, float] | None, names: Sequence[str]
+) -> Mapping[str, Sequence[float]]:
+    """The shares kept, a lost one counting by its dim's weight, 1 for the heaviest of ``names``."""
+    most = max((weights[name] for name in names), default=0.0) if weights else 0.0
+    if weights is None or not most > 0:
+        return kept
+    return {
+        name: [1 - weights[name] / most * (1 - share) for share in kept[name]] for name in names
+    }
+
+
+def choose(
+    inventory: Inventory,
+    cliff_map: SizeSource,
+    request: CompressRequest,
+    *,
+    budget_parameters: int,
+    kept: Mapping[str, Sequence[float]],
+    most: Mapping[str, int],
+    scores: Mapping[str, float] | None,
+    fuse: bool = True,
+) -> Plan:
+    """A safe size for every dim, within the budget, or within the request's limit on latency too.
+
+    ``inventory`` is that of the model as the method would write it; ``fuse`` says whether a dense
+    weight may take the place of a factor pair. Raises
+    :class:`CompressionError` where the map cannot align all of them, :class:`SolverError` where
+    nothing fits.
+    """
+    asked = PlanRequest(
+        objective=request.objective,
+        budget_parameters=budget_parameters,
+        tokens=request.tokens,
+        window=request.window,
+        latency_limit_us=request.latency_limit_us,
+        scores=scores,
+        constraints=Constraints(
+            most={d.name: most[d.name] for d in inventory.dims}, fuse=fuse, preset=request.preset
+        ),
+    )
+    try:
+        plan = make_plan(inventory, cliff_map, asked, kept=kept)
+    except PlanError as error:
+        if NOTHING_KNOWN not in str(error):
+            raise
+        tokens = Predictor(cliff_map, inventory, request.tokens).tokens
+        raise CompressionError(
+            f"the map '{cliff_map.name}' knows no safe size for any of {len(inventory.dims)} dims: "
+            f"{how_to_measure(cliff_map, inventory, tokens)}"
+        ) from None
+    unknown = [c for c in plan.choices if c.safe is None or not (c.candidates or c.fusable)]
+    if unknown:
+        first = inventory.dim(unknown[0].dim)
+        raise CompressionError(
+            f"the map '{plan.map}' knows no safe size for {len(unknown)} of {len(plan.choices)} "
+            f"dims, the first is {first.name}, wanted at {first.size}: "
+            f"{how_to_measure(cliff_map, inventory, plan.workload.tokens)}"
+        )
+    return plan
+
+
+def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable[int]) -> str:
+    """The sweep that fills the map for these sizes at these token counts, and the rules of the same
+    GPU, which need none; or why none would."""
+    view = Predictor(cliff_map, inventory, dict.fromkeys(counts, 1.0)).view
+    if view.noisy:
+        return next(note for note in view.notes if "noisy" in note)
+    sizes = [dim.size for dim in inventory.dims]
+    tokens = ",".join(str(count) for count in counts)
+    if all(dim.kind == "rank" for dim in inventory.dims):
+        low, high = max(1, min(sizes) * 3 // 4), max(sizes) * 5 // 4
+        how = (
+            f"measure them with 'gacprof sweep --ranks DENSE --range {low}:{high} --tokens "
+            f"{tokens} --out runs/ranks', or widen --window"
+        )
+    else:
+        how = (
+            "compress without --map first, and measure what comes out with 'gacprof sweep --for "
+            f"OUT --tokens {tokens} --out runs/own'"
+        )
+    instead = rules_instead(cliff_map.environment) if cliff_map.timed else ""
+    return f"{how}; {instead}" if instead else how
+
+
+Shape = tuple[int, int]
+Score = float | Sequence[float]
+Where = Shape | Sequence[Use]
+
+
+def align(
+    dims: Sequence[int],
+    scores: Sequence[Score],
+    costs: Sequence[int | Shape],
+    cliff_map: SizeSource | str | Path,
+    budget: int | None = None,
+    *,
+    uses: Sequence[Sequence[Use]] | None = None,
+    window: float = WINDOW,
+    tokens: Mapping[int, float] | Sequence[int] | None = None,
+    dtype: str | None = None,
+    most: Sequence[int] | None = None,
+) -> list[int]:
+    """One dim for each of a compressor's wishes that the device serves well, in its order.
+
+    ``dims`` are the wishes d*, of ranks or widths. ``costs`` are what they are dims of: the
+    weight's shape (out, in) for a rank, whose unit then costs in + out parameters; or the
+    parameters of one more unit, with ``uses`` to say which products the dim takes part in.
+    ``budget`` is the most parameters that all dims may take; by default what the wishes take.
+
+    ``scores`` say what a dim is worth. A number s is the importance in the paper's Eq. 4: the
+    choice maximises Σ s·cost·(d − d*) among the two safe dims on either side of each wish (it is
+    linear: a wider window would only send every dim to an end of it). A sequence is the share of
+    quality kept at the sizes 0, 1, 2 …, such as the cumulated squared singular values: the choice
+    then keeps the most, among all safe dims within ± ``window`` of the wish. ``most`` bounds the
+    dims.
+
+    Raises :class:`MapError` with the sweep to run where the map does not hold a product,
+    :class:`CompressionError` for arrays that do not fit each other or a wish without a safe dim,
+    :class:`SolverError` naming the nearest budget where none fits.
+    """
+    dims, scores, costs, most = (plain(given) for given in (dims, scores, costs, most))
+    window, budget = plain(window), plain(budget)
+    _check(dims, scores, costs, uses, most)
+    _check_numbers(budget, window, tokens)
+    loaded = open_source(cliff_map)
+    units = [cost if isinstance(cost, int) else sum(cost) for cost in costs]
+    known: dict[str, list[Candidate]] = {}
+    offered = []
+    for i, wish in enumerate(dims):
+        where: Any = uses[i] if uses is not None else costs[i]
+        key = repr(where)
+        if key not in known:
+            known[key] = _judged(where, loaded, tokens, dtype, _reach(dims, window))
+        allowed = [c for c in known[key] if most is None or c.d <= most[i]]
+        found = _offered(allowed, wish, scores[i], window)
+        if not found:
+            raise CompressionError(f"dim {i}, wanted at {wish}: {_nothing_near(loaded, allowed)}")
+        offered.append(found)
+    wished = sum(wish * unit for wish, unit in zip(dims, units, strict=True))
+    room = wished if budget is None else int(budget)
+    weights = [[d * unit for d in row] for row, unit in zip(offered, units, strict=True)]
+    values = [
+        [_value(scores[i], units[i], dims[i], d) for d in row] for i, row in enumerate(offered)
+    ]
+    try:
+        chosen = solve(values, [(weights, room)]).choice
+    except InfeasibleBudget as error:
+        raise InfeasibleBudget(
+            f"no aligned dims fit {room:,} parameters (the wishes take {wished:,}); the nearest "
+            f"budget is {int(error.nearest):,}",
+            error.resource,
+            error.nearest,
+        ) from None
+    return [row[j] for row, j in zip(offered, chosen, strict=True)]
+
+
+def _nothing_near(source: SizeSource, allowed: Sequence[Candidate]) -> str:
+    nothing = f"'{source.name}' knows no safe dim near it"
+    if not allowed:
+        return f"{nothing}, nor any other"
+    return f"{nothing}: its safe dims are from {allowed[0].d} to {allowed[-1].d} (a wider window)"
+
+
+def plain(given: Any) -> Any:
+    """Python's own numbers and lists, where a compressor has NumPy's or torch's."""
+    if hasattr(given, "tolist"):
+        return given.tolist()
+    if isinstance(given, list | tuple):
+        return type(given)(plain(each) for each in given)
+    return given
+
+
+def _check_numbers(budget: Any, window: Any, tokens: Any) -> None:
+    if budget is not None and not (is_number(budget) and 0 < budget < float("inf")):
+        raise CompressionError(f"the budget is {budget!r}: it must be a number of parameters")
+    if not (is_number(window) and 0 <= window < float("inf")):
+        raise CompressionError(f"the window is {window!r}: it must be a share, such as 0.25")
+    if tokens is not None and not len(tokens):
+        raise CompressionError("no token counts were given: leave tokens out, or name some")
+
+
+def _check(
+    dims: Sequence[int],
+    scores: Sequence[Score],
+    costs: Sequence[int | Shape],
+    uses: Sequence[Sequence[Use]] | None,
+    most: Sequence[int] | None,
+) -> None:
+    arrays: dict[str, Any] = {"scores": scores, "costs": costs, "uses": uses, "most": most}
+    for name, array in arrays.items():
+        if array is not None and len(array) != len(dims):
+            raise CompressionError(f"{len(dims)} dims and {len(array)} {name}: give one for each")
+    if not len(dims):
+        raise CompressionError("no dims were given")
+    for i, (wish, score, cost) in enumerate(zip(dims, scores, costs, strict=True)):
+        if not is_number(wish, int) or wish < 1:
+            raise CompressionError(f"dim {i} is {wish!r}: dims are positive whole numbers")
+        values: Sequence[Any] = [score] if isinstance(score, int | float) else score
+        if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+            raise CompressionError(f"the score of dim {i} is {score!r}: no number and no curve")
+        for value in values:
+            if not is_number(value) or not 0 <= value <= MAX_SCORE:
+                raise CompressionError(f"the score of dim {i} is {value!r}: it must be 0 or more")
+        if any(a > b for a, b in pairwise(values)):
+            raise CompressionError(f"the curve of dim {i} falls: it is the share kept at 0, 1, 2 …")
+        if is_number(cost, int):
+            if uses is None:
+                raise CompressionError(
+                    f"the cost of dim {i} is a number: give uses, which say what products it is "
+                    "in, or the weight's shape (out, in) in its place"
+                )
+        elif len(cost) != 2 or min(cost) < 1:  # type: ignore[arg-type]
+            raise CompressionError(f"the cost of dim {i} is {cost!r}, no shape (out, in)")
+
+
+def _judged(
+    where: Where,
+    cliff_map: SizeSource,
+    tokens: Mapping[int, float] | Sequence[int] | None,
+    dtype: str | None,
+    within: tuple[int, int],
+) -> list[Candidate]:
+    """Every known dim ``within`` these of a rank or of a width's uses, with its verdict."""
+    from gacprof.diagnosing.ranks import safe_ranks
+
+    if len(where) == 2 and all(is_number(size, int) for size in where):  # a shape
+        return safe_ranks(where, cliff_map, tokens=tokens, dtype=dtype)  # type: ignore[arg-type]
+    uses: Iterable[Use] = where  # type: ignore[assignment]
+    given = [use if dtype is None else replace(use, dtype=dtype) for use in uses]
+    return [c for c in cliff_map.judge_jointly(given, *within) if c.safe]
+
+
+def _reach(dims: Sequence[int], window: float) -> tuple[int, int]:
+    """The first and the last size that any of the wishes may become."""
+    reach = [max(4 * LEAST_REACH, round(wish * window)) for wish in dims]
+    low = min(wish - far for wish, far in zip(dims, reach, strict=True))
+    return max(1, low), max(wish + far for wish, far in zip(dims, reach, strict=True))
+
+
+def _offered(allowed: Sequence[Candidate], wish: int, score: Score, window: float) -> list[int]:
+    """The dims to choose from, ascending."""
+    if is_number(score):
+        exact = any(c.d == wish for c in allowed)  # the wish itself is one of those above
+        above = GAC_NEIGHBOURS - exact
+        found = candidates.choose(allowed, wish, below=GAC_NEIGHBOURS, above=above)
+    else:
+        reach = max(LEAST_REACH, round(wish * window))
+        found = candidates.choose(allowed, wish, window=(max(1, wish - reach), wish + reach))
+    return [c.d for c in found]
+
+
+def _value(score: Score, unit: int, wish: int, d: int) -> float:
+    if isinstance(score, int | float):
+        return float(score) * unit * (d - wish)
+    return float(score[min(d, len(score) - 1)])

@@ -1,0 +1,248 @@
+"""Every weight decomposed once, layer by layer, with what the method and the scores have to know.
+
+The first r entries of a decomposition are the best factors of rank r. So what is kept of each
+weight is enough for every ratio and every map.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gacprof.core.errors import CompressionError
+from gacprof.extras.compress import sensitivity
+from gacprof.extras.compress.activations import (
+    FILE,
+    Seen,
+    back_through,
+    enter,
+    hidden,
+    pass_on,
+    watching,
+    window,
+)
+from gacprof.extras.compress.layered import LayeredModel
+from gacprof.extras.compress.methods.low_rank import decompose
+from gacprof.extras.compress.methods.method import LowRank, Target
+from gacprof.extras.compress.outcome import BACKWARD
+from gacprof.extras.compress.state import Work
+
+FACTORS = "factors-{}.safetensors"
+FORWARD, LOSSES = "forward.json", "losses.json"
+
+Piece = tuple[Target, torch.Tensor, Mapping[str, torch.Tensor] | None]
+"""A target, its stored weight, and what is known of its inputs; None where it has seen none."""
+
+SPARE = 128
+"""Entries are kept up to the next multiple of this behind the rank at which a pair is as large as
+its dense weight: a tool's own rounding may go beyond."""
+
+
+class Decompositions:
+    """Of the ``targets``. ``score`` is the importance to be gathered, if any; where the work has no
+    calibration no text is run."""
+
+    def __init__(
+        self, work: Work, method: LowRank, targets: Sequence[Target], score: str | None
+    ) -> None:
+        self.method, self.targets = method, targets
+        self._work, self._state, self._score = work, work.state, score
+        self._pending: deque[tuple[str, Callable[[], dict[str, torch.Tensor]], str]] = deque()
+        self._latest: tuple[str, dict[str, torch.Tensor]] = ("", {})
+
+    def prepare(self) -> None:
+        """Decompose every target, unless an earlier try has; gather scores and sensitivities."""
+        calibration, backward = self._work.calibration, self._score in BACKWARD
+        wanted = [FORWARD, *[LOSSES] * bool(self.method.probed), *[FILE.format(0)] * backward]
+        if calibration is not None and all(self._state.has(file) for file in wanted):
+            return
+        # Without a text it is made all the same: it refuses what could not be loaded again.
+        model = LayeredModel(self._work.reader, self._work.device)
+        if calibration is None:
+            for index in [*range(len(model.layers)), None]:
+                self._decompose_layer(index, {})
+            self._save(all_of_them=True)
+            return
+        self._forward(model, calibration.ids, keep=backward)
+        if self.method.probed and not self._state.has(LOSSES):
+            losses = sensitivity.search(
+                model, self._work, calibration.ids, self.targets, self.method.probed, self._pair
+            )
+            listed = [[name, share, loss] for (name, share), loss in losses.items()]
+            self._state.save_json(LOSSES, listed)
+        if backward:
+            watched = [self._paths(name, i) for i, name in enumerate(model.layers)]
+            back_through(model, self._state, calibration.ids, watched, self._work.tell)
+
+    def _forward(self, model: LayeredModel, ids: torch.Tensor, keep: bool) -> None:
+        if self._state.has(FORWARD):
+            model.record(ids)
+            return
+        begun = enter(model, self._state, ids)
+        moments = self.method.reads == "moments"
+        for index, name in enumerate(model.layers):
+            if index < begun and self._state.has(FACTORS.format(index)):
+                continue
+            self._work.tell(f"layer {index + 1} of {len(model.layers)}")
+            with model.holding(index) as layer:
+                paths = self._paths(name, index)
+                watched = {target: layer.get_submodule(path) for target, path in paths.items()}
+                seen = pass_on(model, self._state, index, layer, watched, moments)
+            self._decompose_layer(index, seen, done_with="" if keep else hidden(index))
+        last = hidden(len(model.layers))
+        heads = {t.name: model.model.get_submodule(t.name) for t in self._in_layer(None)}
+        if heads:
+            source = self._state.array(last)
+            with torch.no_grad(), watching(heads, moments) as seen, model.head() as logits:
+                for i in range(len(source)):
+                    logits(window(source, i, 1, model.device), ids[i : i + 1])
+            self._decompose_layer(None, seen)
+        self._save(all_of_them=True)
+        self._state.save_json(FORWARD, {})
+        if not keep:
+            self._state.drop(last)
+
+    def _in_layer(self, layer: int | None) -> list[Target]:
+        return [target for target in self.targets if target.layer == layer]
+
+    def _paths(self, layer: str, index: int) -> dict[str, str]:
+        """The layer's targets, and where they are in it."""
+        return {t.name: t.name.removeprefix(f"{layer}.") for t in self._in_layer(index)}
+
+    def _decompose_layer(
+        self, layer: int | None, seen: Mapping[str, Seen], done_with: str = ""
+    ) -> None:
+        """Submit a layer; its factors are saved, and ``done_with`` is dropped, when they come."""
+        targets, file = self._in_layer(layer), _file_of(layer)
+        if not self._state.has(file) and (targets or layer is not None):
+            facts: dict[int, Mapping[str, torch.Tensor]] = {}  # q, k and v share theirs
+            pieces: list[Piece] = []
+            for target in targets:
+                one = seen.get(target.name)
+                if one is not None and id(one) not in facts:
+                    facts[id(one)] = one.as_mapping(target.name)
+                pieces.append((target, self._finite(target), facts.get(id(one))))
+            wanted = self._work.tasks.submit(decomposed, self.method, pieces, self._work.device)
+            self._pending.append((file, wanted, done_with))
+        elif done_with:
+            self._state.drop(done_with)
+        self._save()
+
+    def _save(self, all_of_them: bool = False) -> None:
+        while len(self._pending) > (0 if all_of_them else self._work.tasks.ahead):
+            file, wanted, done_with = self._pending.popleft()
+            self._state.save(file, wanted())
+            if done_with:
+                self._state.drop(done_with)
+
+    def _finite(self, target: Target) -> torch.Tensor:
+        reader = self._work.reader
+        stored = reader.torch(target.weight)
+        if not torch.isfinite(stored.to(torch.float32)).all():
+            raise CompressionError(
+                f"{reader.inventory.path}: '{target.weight}' holds NaN or infinity; mend it"
+            )
+        return stored
+
+    def of(self, target: Target) -> dict[str, torch.Tensor]:
+        """What was worked out for the target's layer: ``name/group/u``, ``/v``, ``/sigma``, and
+        ``name/magnitude``, ``name/activation``."""
+        file = _file_of(target.layer)
+        if self._latest[0] != file:
+            self._latest = file, self._state.load(file)
+        return self._latest[1]
+
+    def _pair(self, target: Target, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """u [out, rank] and v [rank, in] of a target of one group."""
+        held = self.of(target)
+        return held[f"{target.name}/0/u"][:, :rank], held[f"{target.name}/0/v"][:rank]
+
+    def losses(self) -> dict[tuple[str, float], float]:
+        """What the method's search has measured, by (target, share)."""
+        listed = self._state.load_json(LOSSES) if self.method.probed else ()
+        return {(name, share): loss for name, share, loss in listed}
+
+    def scores(self, name: str) -> dict[str, float]:
+        """Importance by dim name: four scores of the field, each of a group of a weight's rows.
+
+        =========== ==========================================================================
+        magnitude   ‖W‖_F
+        activation  ‖X‖_F of the layer's inputs over the calibration text
+        gradient    Σ |∂L/∂h · h| of its outputs h, mean over windows
+        fisher      √(mean over windows of (∂L/∂W)²), mean over entries
+        =========== ==========================================================================
+
+        The first needs no text, the second a forward pass, the others a backward pass. PaLU
+        averages the Fisher information as above; as Eq. 4 only weighs dims against each other, no
+        scale matters.
+        """
+        found = {}
+        for target in self.targets:
+            rows = self._rows(target, name).double()
+            for i, dim in enumerate(target.dims):
+                # The one number of an activation is of all groups.
+                part = rows if name == "activation" else rows[target.group(i)]
+                total = float(part.sum())
+                found[dim] = {
+                    "gradient": total,
+                    "fisher": total / (target.rows * target.in_features),
+                }.get(name, total**0.5)
+        return found
+
+    def _rows(self, target: Target, score: str) -> torch.Tensor:
+        """By row of the target's weight the sum of squares (magnitude) or of the score (gradient,
+        fisher); the square of the one score (activation)."""
+        if score not in BACKWARD:
+            return self.of(target)[f"{target.name}/{score}"]
+        if target.layer is None:
+            raise CompressionError(
+                f"the score {score} is not known of '{target.name}': take magnitude or activation"
+            )
+        return self._state.load(FILE.format(target.layer))[f"{target.name}/{score}_rows"]
+
+
+def _file_of(layer: int | None) -> str:
+    return FACTORS.format("head" if layer is None else layer)
+
+
+def decomposed(method: LowRank, pieces: Sequence[Piece], device: str) -> dict[str, torch.Tensor]:
+    """The factors of a layer's targets. Needs nothing but its arguments."""
+    found: dict[str, torch.Tensor] = {}
+    scalings: dict[int, Any] = {}
+    with_text = any(known is not None for _, _, known in pieces)
+    for target, stored, known in pieces:
+        if known is not None and id(known) not in scalings:
+            scalings[id(known)] = method.scaling(known)
+        # An expert that no token was sent to has seen nothing: its plain SVD.
+        if known is None and with_text:
+            found[f"{target.name}/activation"] = torch.zeros(1)
+        found |= _decompose(target, stored, scalings.get(id(known)), known or {}, device)
+    return found
+
+
+def _decompose(
+    target: Target, stored: torch.Tensor, scaling: Any, facts: Mapping[str, Any], device: str
+) -> dict[str, torch.Tensor]:
+    weight = stored.to(device, torch.float64)
+    found = {f"{target.name}/magnitude": weight.square().sum(1).float()}
+    if "norm" in facts:
+        found[f"{target.name}/activation"] = facts["norm"].square().reshape(1).float()
+    for i in range(target.groups):
+        made = decompose(weight[target.group(i)], scaling, entries_kept(target))
+        for what, value in (("u", made.u), ("v", made.v)):
+            narrow = value.to(stored.dtype)
+            if not torch.isfinite(narrow).all():
+                raise CompressionError(
+                    f"the factors of '{target.name}' do not fit {target.dtype}: they overflow"
+                )
+            found[f"{target.name}/{i}/{what}"] = narrow
+        found[f"{target.name}/{i}/sigma"] = made.sigma
+    return found
+
+
+def entries_kept(target: Target) -> int:
+    """How many entries of each decomposition are kept."""
+    return min(target.full, -(-target.even // SPARE) * SPARE if target.groups == 1 else target.full)

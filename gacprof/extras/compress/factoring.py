@@ -1,0 +1,237 @@
+"""A low-rank method on one model, as the loop asks for it: sizes, what they keep, and tensors.
+
+The final factors at the chosen sizes are cut from the decompositions of the original weights, so a
+rank that is raised holds more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from gacprof.checkpoint.inventory import Inventory, Module
+from gacprof.checkpoint.layouts.names import in_tower
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.core.errors import CompressionError
+from gacprof.core.factors import COMPUTABLE
+from gacprof.extras.compress.decomposing import Decompositions, entries_kept
+from gacprof.extras.compress.methods.method import Evidence, LowRank, Target, uniform_rank
+from gacprof.extras.compress.state import Work
+from gacprof.extras.compress.writing import NewTensor, unique
+from gacprof.planning.memory import NewSizes
+
+
+class Factoring:
+    """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes."""
+
+    def __init__(self, work: Work, method: LowRank, score: str | None) -> None:
+        self.reader, self.method, self.score = work.reader, method, score
+        self.targets, self.left = targets_of(work.reader, method)
+        self._found = Decompositions(work, method, self.targets, score)
+
+    def prepare(self) -> None:
+        """Work out what later questions need, unless an earlier try has."""
+        self._found.prepare()
+
+    @property
+    def parameters(self) -> int:
+        """Of all targets together, dense."""
+        return sum(target.parameters for target in self.targets)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether a dense weight may take a factor pair's place: not where the latents count,
+        which it has not."""
+        return self.method.counts != "latents"
+
+    @property
+    def most(self) -> dict[str, int]:
+        """The largest rank worth choosing, by dim name: where parameters count, the dense weight
+        is smaller beyond."""
+        return {n: t.even if self.fuses else t.full for t in self.targets for n in t.dims}
+
+    def wish(self, ratio: float) -> dict[str, int | None]:
+        """The ranks that the method would choose by itself."""
+        scores = self.scores() if self.method.scored else {}
+        return self.method.ranks(self.targets, ratio, Evidence(scores, self._found.losses()))
+
+    def rounded(self, sizes: NewSizes, multiple: int) -> dict[str, int | None]:
+        """The method's own rounding of its ranks."""
+        rounded: dict[str, int | None] = {}
+        for target in self.targets:
+            most = entries_kept(target)
+            for name in target.dims:
+                size = sizes[name]
+                rounded[name] = (
+                    None if size is None else min(self.method.rounded(size, multiple, most), most)
+                )
+        return rounded
+
+    def budget(self, ratio: float, wish: NewSizes) -> int:
+        """Parameters that the targets may have together."""
+        if self.method.counts == "latents":
+            return sum(t.unit * (wish[name] or 0) for t in self.targets for name in t.dims)
+        return int(self.parameters * (1 - ratio))
+
+    @cached_property
+    def kept(self) -> dict[str, list[float]]:
+        """By dim name: the share of Σσ² of W·S kept at ranks 0 … full."""
+        found = {}
+        for target in self.targets:
+            held = self._found.of(target)
+            for i, name in enumerate(target.dims):
+                energy = held[f"{target.name}/{i}/sigma"].square()
+                total = max(float(energy.sum()), 1e-300)
+                found[name] = [0.0, *(energy.cumsum(0) / total).clamp(max=1).tolist()]
+        return found
+
+    def weights(self) -> dict[str, float] | None:
+        """What a lost share of each dim's energy costs, in proportion; None where nothing tells.
+
+        ASVD's search has measured it: the loss that a cut adds, over the share that it loses. With
+        Fisher information F the second-order estimate of the loss is F·‖ΔW‖²; other scores are
+        taken as they are.
+        """
+        if self.method.probed:
+            return self._measured_weights()
+        if self.score is None:
+            return None
+        scores = self.scores()
+        if self.score != "fisher":
+            return scores
+        norms = self._found.scores("magnitude")
+        return {name: (score * norms[name]) ** 2 for name, score in scores.items()}
+
+    def _measured_weights(self) -> dict[str, float]:
+        losses = self._found.losses()
+        least = min(losses.values())
+        found = {}
+        for target in self.targets:
+            shares = [share for name, share in losses if name == target.name]
+            added = sum(losses[target.name, share] - least for share in shares)
+            kept = self.kept[target.dims[0]]
+            gone = sum(1 - kept[uniform_rank(target, 1 - share)] for share in shares)
+            found[target.dims[0]] = added / gone if gone > 0 else 0.0
+        return found
+
+    def scores(self) -> dict[str, float]:
+        """Importance by dim name, by the score that was asked for."""
+        return self._found.scores(self.score or "magnitude")
+
+    def tensors(self, sizes: NewSizes) -> list[NewTensor]:
+        """Every tensor of the model with these ranks, in the source's order."""
+        targets = {t.weight: t for t in self.targets if sizes[t.dims[0]] is not None}
+        biases = {t.bias for t in targets.values() if t.bias}
+        made = []
+        for info in unique(self.reader):
+            if info.name in targets:
+                made += self._factored(targets[info.name], sizes)
+            elif info.name not in biases:
+                made.append(NewTensor(info.name, info.dtype, info.shape))
+        return made
+
+    def _factored(self, target: Target, sizes: NewSizes) -> list[NewTensor]:
+        names = self.method.names(target)
+        assert names is not None
+        ranks = [sizes[name] or 0 for name in target.dims]
+
+        def factor(group: int, what: str) -> torch.Tensor:
+            held = self._found.of(target)[f"{target.name}/{group}/{what}"]
+            return held[:, : ranks[group]] if what == "u" else held[: ranks[group]]
+
+        def inner() -> torch.Tensor:
+            return torch.cat([factor(i, "v") for i in range(target.groups)])
+
+        def bias(group: int) -> torch.Tensor:
+            return self.reader.torch(str(target.bias))[target.group(group)]
+
+        made = [NewTensor(names.inner, target.dtype, (sum(ranks), target.in_features), inner)]
+        for i, name in enumerate(names.outer):
+            shape = (target.rows, ranks[i])
+            made.append(NewTensor(name, target.dtype, shape, partial(factor, i, "u")))
+        for i, name in enumerate(names.biases):
+            dtype = self.reader.info(str(target.bias)).dtype
+            made.append(NewTensor(name, dtype, (target.rows,), partial(bias, i)))
+        return made
+
+    def config(self, sizes: NewSizes) -> dict[str, Any]:
+        ranks: dict[str, Sequence[int]] = {
+            t.name: [sizes[name] or 0 for name in t.dims]
+            for t in self.targets
+            if sizes[t.dims[0]] is not None
+        }
+        return self.method.config(self.reader.inventory.config, ranks)
+
+
+def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...], dict[str, str]]:
+    """The layers that the method factors, and those that it leaves dense, with the reason.
+
+    Raises :class:`CompressionError` where it factors none.
+    """
+    inventory = reader.inventory
+    roles = method.roles(has_tied_head(inventory))
+    found, left = [], {}
+    for module in inventory.modules:
+        if not module.gemms or module.kind == "embedding":
+            continue
+        target = _target(inventory, module, method)
+        reason = _refusal(inventory, module, roles)
+        if not reason and method.names(target) is None:
+            reason = f"the layout of {method.layout} has no name for it"
+        if reason:
+            left[module.name] = reason
+        else:
+            found.append(target)
+    if not found:
+        why = next(iter(left.items()), ("", "it has no linear layers"))
+        raise CompressionError(
+            f"{inventory.path}: {method.name} finds nothing to compress: {': '.join(why)}"
+        )
+    return tuple(found), left
+
+
+def _target(inventory: Inventory, module: Module, method: LowRank) -> Target:
+    attention = next((a for a in inventory.attentions if a.layer == module.layer), None)
+    groups = 1
+    if attention is not None and module.role in ("k", "v"):
+        groups = method.groups(module, attention.heads, attention.kv_heads)
+    gemm = module.gemms[0]
+    return Target(
+        name=module.name,
+        weight=gemm.weight,
+        bias=f"{module.name}.bias" if gemm.bias else None,
+        out_features=gemm.N,
+        in_features=gemm.K,
+        dtype=module.dtype,
+        layer=module.layer,
+        role=module.role,
+        groups=groups,
+    )
+
+
+def _refusal(inventory: Inventory, module: Module, roles: Sequence[str]) -> str:
+    """Why a layer stays dense; empty where it does not."""
+    if in_tower(module.name):
+        return "a vision or audio tower is left as it is"
+    if module.role.removeprefix("expert_") not in roles:
+        return "the method does not touch it"
+    if module.layer is None and module.role != "head":
+        return "it is in no decoder layer"
+    info = inventory.tensors.get(module.gemms[0].weight)
+    if info is not None and len(info.shape) == 3:
+        return "all experts are stored in one tensor"
+    if info is None or info.shape != (module.out_features, module.in_features):
+        return "its weight is stored transposed"
+    if info.dtype not in COMPUTABLE:
+        return f"it is stored as {info.dtype}"
+    return ""
+
+
+def has_tied_head(inventory: Inventory) -> bool:
+    """Whether the head is the embedding, or there is none."""
+    heads = [module for module in inventory.modules if module.role == "head"]
+    own = any(f"{head.name}.weight" in inventory.tensors for head in heads)
+    return bool(inventory.config.get("tie_word_embeddings", False)) or not own

@@ -1,0 +1,35 @@
+"""The compression methods that can be run: one file each, and one line here.
+
+How the tools lay out their checkpoints is known to :mod:`gacprof.checkpoint.layouts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gacprof.checkpoint.layouts.layout import Compressor
+from gacprof.core.errors import CompressionError
+from gacprof.extras.compress.methods.asvd import ActivationAware
+from gacprof.extras.compress.methods.llmpruner import TaylorPruning
+from gacprof.extras.compress.methods.method import LowRank, PlainSvd, Whitened
+from gacprof.extras.compress.methods.palu import GroupedHeads
+
+__all__ = ["METHODS", "Compressor", "method_named"]
+
+METHODS: dict[str, Callable[..., LowRank | TaylorPruning]] = {
+    "asvd": ActivationAware,
+    "svd-llm": Whitened,
+    "palu": GroupedHeads,
+    "llm-pruner": TaylorPruning,
+    "svd": PlainSvd,
+}
+
+
+def method_named(name: str, options: dict[str, Any]) -> LowRank | TaylorPruning:
+    """The method of that name with its own options. Raises :class:`CompressionError`."""
+    if name not in METHODS:
+        raise CompressionError(f"unknown method '{name}' (there are {', '.join(METHODS)})")
+    try:
+        return METHODS[name](**options)
+    except TypeError:
+        raise CompressionError(f"{name} does not take {', '.join(options)}") from None

@@ -1,0 +1,298 @@
+"""What a compression is asked for, and what it did: values, a record, a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gacprof
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.core.errors import CompressionError
+from gacprof.core.files import Record, read_json
+from gacprof.core.formatting import at_most, counted, microseconds, percent
+from gacprof.diagnosing.predict import Tokens, is_number
+from gacprof.extras.compress.calibration import LENGTH, WINDOWS, Calibration
+from gacprof.planning import Plan
+from gacprof.planning.evaluation import CUT
+from gacprof.planning.memory import NewSizes
+from gacprof.planning.request import WINDOW
+from gacprof.resizing.output import PROVENANCE
+
+OBJECTIVES = ("energy", "gac")
+SCORES = ("magnitude", "activation", "gradient", "fisher")
+BACKWARD = ("gradient", "fisher")
+"""The scores that need a backward pass."""
+TAYLOR = "taylor"
+"""What pruning ranks by unless a score is asked for."""
+
+
+@dataclass(frozen=True)
+class CompressRequest(Record):
+    """``ratio`` is the share of the parameters to be removed from the layers that the method
+    compresses. ``round_to`` asks for the method's own rounding in place of a map.
+
+    ``objective`` is ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's
+    Eq. 4, by ``score``); ``latency_limit_us`` is the most time that the workload ``tokens`` may
+    take in the compressed weights' products, by the map; ``window`` how far a size may move, as a
+    share. ``preset`` names an engine that is to take every size (:mod:`gacprof.planning.presets`).
+    ``windows`` of ``length`` tokens are read of the calibration text. ``options`` are the
+    method's own. Raises :class:`CompressionError` for a value out of range.
+    """
+
+    method: str
+    ratio: float
+    round_to: int | None = None
+    objective: str = "energy"
+    score: str | None = None
+    latency_limit_us: float | None = None
+    tokens: Tokens | None = None
+    window: float = WINDOW
+    windows: int = WINDOWS
+    length: int = LENGTH
+    options: dict[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+
+    def __post_init__(self) -> None:
+        if not is_number(self.ratio) or not 0 < self.ratio < 1:
+            meant = f": was {self.ratio / 100:g} meant?" if 2 <= self.ratio < 100 else ""
+            raise CompressionError(
+                f"the ratio {self.ratio} is not between 0 and 1: it is the share of parameters to "
+                f"remove{meant}"
+            )
+        for what, given, known in (
+            ("objective", self.objective, OBJECTIVES),
+            ("score", self.score, (*SCORES, None)),
+        ):
+            if given not in known:
+                raise CompressionError(
+                    f"the {what} is '{given}': it must be one of {', '.join(filter(None, known))}"
+                )
+        for name in ("round_to", "windows", "length"):
+            value = getattr(self, name)
+            least = 2 if name == "length" else 1
+            if value is not None and (not is_number(value, int) or value < least):
+                raise CompressionError(f"{name} is {value!r}: it must be {least} or more")
+
+
+SCHEMA = "gacprof.compressed/1"
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """Predicted time (µs) of ``tokens`` tokens once through the products of the compressed layers:
+    in the uncompressed model, at the method's own sizes, and as written. None where the map does
+    not know a product."""
+
+    tokens: int
+    uncompressed_us: float | None
+    own_us: float | None
+    written_us: float | None
+
+
+@dataclass(frozen=True)
+class CompressResult:
+    """``wish`` are the method's own sizes by dim name, ``sizes`` those written (None: dense).
+
+    ``compressed_before`` are the dense parameters of the layers that the method compresses.
+    ``energy_kept`` is the mean share over dims of what the method ranks by (squared singular
+    values, or importance) that ``sizes`` keep, ``energy_of_wish`` that of ``wish``. ``left`` names
+    the layers that stay as they are, with the reason. ``predicted`` is by the map, each count of
+    tokens by itself.
+    """
+
+    source: str
+    out: str
+    method: str
+    layout: str
+    ratio: float
+    parameters_before: int
+    parameters_after: int
+    compressed_before: int
+    wish: NewSizes
+    sizes: NewSizes
+    energy_kept: float
+    energy_of_wish: float
+    left: dict[str, str]
+    plan: Plan | None = None
+    predicted: tuple[PhaseTime, ...] = ()
+
+    @property
+    def compressed_after(self) -> int:
+        return self.compressed_before - (self.parameters_before - self.parameters_after)
+
+    @property
+    def removed(self) -> float:
+        """The share of the compressed layers' parameters that is gone."""
+        return 1 - self.compressed_after / self.compressed_before
+
+    @property
+    def aligned(self) -> int | None:
+        """How many dims the map calls safe; None without a map."""
+        return None if self.plan is None else self._count("safe")
+
+    @property
+    def undecided(self) -> int:
+        return self._count("undecided")
+
+    def _count(self, verdict: str) -> int:
+        return sum(c.verdict == verdict for c in self.plan.choices) if self.plan else 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know."""
+        notes = []
+        if self.plan is None:
+            notes.append(
+                "no map was given: no size is known to be served well (--map; 'gacprof sweep --for "
+                f"{self.out}' measures what one needs)"
+            )
+        else:
+            # Every compression changes the function.
+            notes += [w for w in self.plan.warnings if not w.endswith(CUT)]
+            notes += self.plan.certificate.notes
+        slower = [t.tokens for t in self.predicted if _no_gain(t)]
+        if slower:
+            notes.append(
+                "by the map the uncompressed model is as fast or faster for "
+                f"{' and '.join(counted(n, 'token') for n in slower)}: memory is saved there, no "
+                "time"
+            )
+        elif not self.predicted or any(t.uncompressed_us is None for t in self.predicted):
+            notes.append(
+                "whether it is faster than the uncompressed model is not predicted: 'gacprof bench "
+                f"{self.source} {self.out}' measures it"
+            )
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.left.items():
+            reasons.setdefault(reason, []).append(name)
+        for reason, (name, *more) in reasons.items():
+            others = f" and {len(more)} more" if more else ""
+            notes.append(f"left uncompressed, {reason}: {name}{others}")
+        if self.layout == "palu":
+            notes.append("PaLU's ratio counts latent entries of k and v, not parameters")
+        if self.parameters_after > self.parameters_before:
+            notes.append("the result has more parameters than the model: the ratio is too small")
+        return notes
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "out": self.out,
+            "method": self.method,
+            "layout": self.layout,
+            "ratio": self.ratio,
+            "removed": self.removed,
+            "parameters": {"before": self.parameters_before, "after": self.parameters_after},
+            "compressed": {"before": self.compressed_before, "after": self.compressed_after},
+            "energy_kept": self.energy_kept,
+            "energy_of_wish": self.energy_of_wish,
+            "dims": len(self.sizes),
+            "aligned": self.aligned,
+            "undecided": self.undecided,
+            "left_dense": sum(size is None for size in self.sizes.values()),
+            "wish": dict(self.wish),
+            "sizes": dict(self.sizes),
+            "left": self.left,
+            "predicted": [vars(time) for time in self.predicted],
+            "plan": None if self.plan is None else self.plan.as_dict(),
+            "notes": self.notes,
+        }
+
+
+def _no_gain(time: PhaseTime) -> bool:
+    dense, written = time.uncompressed_us, time.written_us
+    return dense is not None and written is not None and dense <= written
+
+
+def record_of(
+    result: CompressResult,
+    request: CompressRequest,
+    calibration: Calibration | None,
+    source: Inventory,
+) -> dict[str, Any]:
+    """``gacprof.json``: what was done, to what, and by which measurements."""
+    data = result.as_dict()
+    for key in ("source", "out", "plan"):
+        del data[key]
+    asked = request.as_dict()
+    if request.tokens is not None and not isinstance(request.tokens, Mapping):
+        asked["tokens"] = list(request.tokens)
+    try:  # the record that the model itself came with, if any
+        earlier = read_json(Path(source.folder) / PROVENANCE)
+    except (OSError, ValueError):
+        earlier = None
+    return {
+        "schema": SCHEMA,
+        "gacprof": gacprof.__version__,
+        "source": {"name": Path(source.path).name, "fingerprint": source.fingerprint},
+        "earlier": earlier,
+        "request": asked,
+        "calibration": None if calibration is None else calibration.as_dict(),
+        "map": None if result.plan is None else result.plan.map,
+        "device": None if result.plan is None else result.plan.device,
+        **data,
+    }
+
+
+def card_of(
+    result: CompressResult, request: CompressRequest, calibration: Calibration | None
+) -> str:
+    """A short model card in Markdown."""
+    rows = [
+        ("base model", Path(result.source).name),
+        ("method", result.method),
+        ("ratio asked for", f"{result.ratio:g} of the layers that the method compresses"),
+        ("parameters", f"{result.parameters_before:,} → {result.parameters_after:,}"),
+        (
+            "of the compressed layers",
+            f"{result.compressed_before:,} → {result.compressed_after:,} "
+            f"({percent(-result.removed, signed=True)})",
+        ),
+        ("energy kept, mean over dims", f"{result.energy_kept:.4f}"),
+        ("the same at the method's own sizes", f"{result.energy_of_wish:.4f}"),
+    ]
+    if calibration is not None:
+        windows, length = calibration.ids.shape
+        text = f"{windows} × {length} tokens of {calibration.source}"
+        rows.append(("calibration", text))
+    rows += _map_rows(result, request)
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    notes = "\n".join(f"- {note}" for note in result.notes)
+    return (
+        f"# {Path(result.out).name}\n\n"
+        f"{Path(result.source).name}, compressed with gacprof {gacprof.__version__}.\n\n"
+        f"| | |\n|---|---|\n{table}\n\n{notes}\n\n"
+        f"The weights are in the layout of {result.layout}: `gacprof.load_model` runs them. "
+        "`gacprof.json` has every size.\n"
+    )
+
+
+def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[str, str]]:
+    plan = result.plan
+    if plan is None:
+        return [
+            ("rounding", f"the method's own, to {request.round_to}" if request.round_to else "none")
+        ]
+    of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", request.objective)
+    if plan.basis:
+        basis = f"{plan.map} ({plan.device}), {plan.basis}"
+        return [("map", basis), ("sizes of the best tier", of_all), by]
+    known = [c.penalty_high for c in plan.choices if c.penalty_high is not None]
+    worst = at_most(max(known)) if known and len(known) == len(plan.choices) else "open"
+    judged = f"{of_all}, {result.undecided} undecided; penalties at most {worst}"
+    return [
+        ("map", f"{plan.map} ({plan.device})"),
+        ("sizes that the map calls safe", judged),
+        by,
+        *((f"time predicted, {counted(t.tokens, 'token')}", times_of(t)) for t in result.predicted),
+    ]
+
+
+def times_of(time: PhaseTime) -> str:
+    """``12.3 ms (the method's own sizes 13.1 ms, uncompressed 11.9 ms)``"""
+    written, own, dense = (
+        microseconds(us) or "unknown" for us in (time.written_us, time.own_us, time.uncompressed_us)
+    )
+    return f"{written} (the method's own sizes {own}, uncompressed {dense})"

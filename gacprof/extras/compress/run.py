@@ -1,0 +1,301 @@
+"""From a dense model to a compressed one whose sizes the device serves well, in one call.
+
+1. the method's own sizes and the importance of what they hold, from weights and calibration text;
+2. the sizes that the map knows to be good around them, at every layer's true shapes;
+3. a plan: one of those for each, within the parameters that the ratio allows;
+4. the final factors or widths at those sizes, from the original weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import tensors_of
+from gacprof.cliffmap.source import SizeSource
+from gacprof.core.errors import CompressionError, MemoryExhaustedError, is_out_of_memory
+from gacprof.core.tasks import Tasks
+from gacprof.devices.device import present_device
+from gacprof.diagnosing.predict import Predictor, Tokens
+from gacprof.diagnosing.sources import open_source
+from gacprof.extras.compress.calibration import LENGTH, WINDOWS, calibration_of
+from gacprof.extras.compress.choosing import choose, only, weighted
+from gacprof.extras.compress.factoring import Factoring
+from gacprof.extras.compress.methods import method_named
+from gacprof.extras.compress.methods.llmpruner import TaylorPruning
+from gacprof.extras.compress.methods.method import LowRank
+from gacprof.extras.compress.outcome import (
+    BACKWARD,
+    TAYLOR,
+    CompressRequest,
+    CompressResult,
+    PhaseTime,
+    card_of,
+    record_of,
+)
+from gacprof.extras.compress.pruning import Pruning
+from gacprof.extras.compress.state import Tell, Work, key_of, remove_leftovers, state_for
+from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
+from gacprof.planning import Plan
+from gacprof.planning.memory import NewSizes
+from gacprof.planning.request import WINDOW
+from gacprof.resizing.output import PROVENANCE
+from gacprof.resizing.workspace import lies_in, refuse_existing
+
+if TYPE_CHECKING:
+    import torch
+
+Family = Factoring | Pruning
+
+COMPRESSED = ("factored", "grouped")
+
+
+def compress(
+    model: str | Path | Inventory | torch.nn.Module,
+    out: str | Path,
+    *,
+    method: str,
+    ratio: float,
+    cliff_map: SizeSource | str | Path | None = None,
+    round_to: int | None = None,
+    objective: str = "energy",
+    score: str | None = None,
+    latency_limit_us: float | None = None,
+    tokens: Tokens | None = None,
+    window: float = WINDOW,
+    calib: str | Path | torch.Tensor | None = None,
+    windows: int = WINDOWS,
+    length: int = LENGTH,
+    tokenizer: str | Path | None = None,
+    device: str | None = None,
+    work: str | Path | None = None,
+    options: dict[str, Any] | None = None,
+    preset: str | None = None,
+    tell: Tell = lambda line: None,
+    tasks: Tasks | None = None,
+) -> CompressResult:
+    """Compress the dense ``model`` by ``ratio`` with a published method, and write it to ``out``.
+
+    With a ``cliff_map`` every size is one that the map knows to be served well at ``tokens``
+    (counts with weights; default: the map's own), and the model has no more parameters than the
+    ratio allows. Without, the sizes are the method's own, or by ``round_to`` those of its own
+    rounding. ``calib`` is a text file or token ids [windows, tokens]; plain SVD needs none. The
+    other keywords are the fields of :class:`CompressRequest`.
+
+    ``out`` appears whole or not at all. What is worked out on the way lies beside it until then, so
+    that the same call goes on after an interrupt; in a folder ``work`` of your own it stays, for
+    other ratios and maps. ``device`` is ``cpu`` or ``cuda`` (default: a GPU if there is one).
+    ``tasks`` decompose the layers elsewhere, as :mod:`gacprof.extras.fleet.on_ray` does; the result
+    is the same to the last bit.
+
+    Raises :class:`CompressionError`, :class:`CheckpointError`, :class:`MapError`,
+    :class:`PlanError` or :class:`SolverError`.
+    """
+    request = CompressRequest(
+        method, ratio, round_to, objective, score, latency_limit_us, tokens, window, windows,
+        length, dict(options or {}), preset,
+    )  # fmt: skip
+    if cliff_map is not None and round_to is not None:
+        raise CompressionError(
+            "a map or rules say which sizes are good: give these or round_to, not both"
+        )
+    if preset is not None and cliff_map is None:
+        raise CompressionError(
+            "an engine's preset chooses among good sizes: give --map or --gpu too"
+        )
+    if latency_limit_us is not None and cliff_map is None:
+        raise CompressionError("a limit on latency needs a map, which predicts it")
+    out = Path(out)
+    if (out / PROVENANCE).is_file():  # killed between the output's last step and this
+        remove_leftovers(out)
+    refuse_existing(out)
+    reader = tensors_of(model)
+    inventory = reader.inventory
+    _refuse_all_but_dense(inventory)
+    if lies_in(out, inventory):
+        raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
+    loaded = None if cliff_map is None else open_source(cliff_map)
+    calibration = None
+    if calib is not None:
+        calibration = calibration_of(
+            calib, inventory, windows=windows, length=length, tokenizer=tokenizer
+        )
+    where = present_device(device)
+    chosen = method_named(request.method, request.options)
+    by, passes = _score(chosen, request)
+    if passes == "none":
+        calibration = None
+    elif calibration is None:
+        why = f"{chosen.name} by the score {score}" if score else chosen.name
+        raise CompressionError(f"{why} needs a calibration text (--calib FILE)")
+    facts = {  # what the work depends on; the ratio and the map are no part of it
+        "method": request.method,
+        "options": request.options,
+        "passes": passes,
+        "calibration": None if calibration is None else calibration.digest,
+        "device": where.partition(":")[0],
+    }
+    key = f"{request.method}-{key_of(inventory, facts)}"
+    with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
+        setting = Work(reader, state, calibration, where, tell, tasks or Tasks())
+        family: Family
+        if isinstance(chosen, TaylorPruning):
+            family = Pruning(setting, chosen, by or TAYLOR)
+        else:
+            family = Factoring(setting, chosen, by)
+        family.prepare()
+        return _finish(family, request, loaded, out, key, setting)
+
+
+def _refuse_all_but_dense(inventory: Inventory) -> None:
+    """Raise :class:`CompressionError` for a model that is compressed or packed already."""
+    done = next((m.name for m in inventory.modules if m.kind in COMPRESSED), None)
+    if done is not None:
+        raise CompressionError(
+            f"{inventory.path} is compressed already ('{done}' is a factor pair, layout "
+            f"{inventory.layout}): give the dense model that it was made from"
+        )
+    if inventory.layout == "quantised" or inventory.config.get("quantization_config"):
+        raise CompressionError(
+            f"{inventory.path} is quantised: compress the model before, then quantise it again"
+        )
+    if not inventory.config:
+        raise CompressionError(
+            f"{inventory.path} has no config.json: nothing says what it computes"
+        )
+
+
+def _score(method: LowRank | TaylorPruning, request: CompressRequest) -> tuple[str | None, str]:
+    """The importance to be gathered, if any, and which passes of the model that and the method
+    need: ``none``, ``forward`` or ``backward``."""
+    if isinstance(method, TaylorPruning):
+        score = request.score or TAYLOR
+        return score, "backward" if score == TAYLOR else "none"
+    follows = request.score or method.scored
+    if follows is None and request.objective == "gac":
+        follows = "magnitude"
+    if follows in BACKWARD:
+        return follows, "backward"
+    forward = method.reads != "nothing" or follows == "activation"
+    return follows, "forward" if forward else "none"
+
+
+def _finish(
+    family: Family,
+    request: CompressRequest,
+    cliff_map: SizeSource | None,
+    out: Path,
+    key: str,
+    work: Work,
+) -> CompressResult:
+    """Choose the sizes and write the model."""
+    wish = family.wish(request.ratio)
+    source = family.reader.inventory
+    plan, sizes, wished = None, dict(wish), source
+    if request.round_to is not None:
+        sizes = family.rounded(wish, request.round_to)
+    elif cliff_map is not None:
+        plan, wished = _planned(family, request, cliff_map, wish)
+        work.tell("sizes are chosen")
+        sizes = dict(wish) | {choice.dim: choice.after for choice in plan.choices}
+    tensors, config = family.tensors(sizes), family.config(sizes)
+    inventory = inventory_of_output(str(out), tensors, config)
+    result = CompressResult(
+        source=source.path,
+        out=str(out),
+        method=request.method,
+        layout=inventory.layout,
+        ratio=request.ratio,
+        parameters_before=source.parameters,
+        parameters_after=inventory.parameters,
+        compressed_before=family.parameters,
+        wish=wish,
+        sizes=sizes,
+        energy_kept=_mean_kept(family.kept, sizes),
+        energy_of_wish=_mean_kept(family.kept, wish),
+        left=family.left,
+        plan=plan,
+        predicted=_times(cliff_map, plan, source, wished, inventory),
+    )
+    record = record_of(result, request, work.calibration, source)
+    files: dict[str, Any] = {"config.json": config, PROVENANCE: record}
+    if plan is not None:
+        files[PLAN] = plan.as_dict()
+    card = card_of(result, request, work.calibration)
+    write_folder(out, key, family.reader, tensors, files, card)
+    return result
+
+
+def _planned(
+    family: Family, request: CompressRequest, cliff_map: SizeSource, wish: NewSizes
+) -> tuple[Plan, Inventory]:
+    """The plan, and the inventory at the method's own sizes."""
+    path = f"{family.reader.inventory.path} at the method's own sizes"
+    wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
+    rest = family.reader.inventory.parameters - family.parameters
+    moved = {name for name, size in wish.items() if size is not None}
+    names = [dim.name for dim in wished.dims if dim.name in moved]
+    scores = family.scores() if request.objective == "gac" else None
+    plan = choose(
+        only(wished, names),
+        cliff_map,
+        request,
+        budget_parameters=rest + family.budget(request.ratio, wish),
+        kept=weighted(family.kept, family.weights(), names),
+        most=family.most,
+        scores=None if scores is None else {name: scores[name] for name in names},
+        fuse=family.fuses,
+    )
+    return plan, wished
+
+
+def _times(
+    cliff_map: SizeSource | None,
+    plan: Plan | None,
+    dense: Inventory,
+    own: Inventory,
+    written: Inventory,
+) -> tuple[PhaseTime, ...]:
+    """What a measured map predicts of the layers that were changed, a token count by itself."""
+    if plan is None or cliff_map is None or plan.basis:
+        return ()
+    shapes = [
+        {m.name: tuple((g.N, g.K, g.bias) for g in m.gemms) for m in each.modules if m.gemms}
+        for each in (dense, own, written)
+    ]
+    changed = {
+        name for name, shape in shapes[0].items() if any(s.get(name) != shape for s in shapes)
+    }
+
+    def predicted(inventory: Inventory, count: int) -> float | None:
+        by = Predictor(cliff_map, inventory, {count: 1.0}, plan.workload.dtype)
+        return by.gemms(
+            [g for m in inventory.modules if m.name in changed for g in m.gemms]
+        ).latency_us
+
+    return tuple(
+        PhaseTime(count, *(predicted(inventory, count) for inventory in (dense, own, written)))
+        for count in sorted(plan.workload.tokens)
+    )
+
+
+def _mean_kept(kept: dict[str, list[float]], sizes: NewSizes) -> float:
+    shares = [1.0 if size is None else kept[name][size] for name, size in sizes.items()]
+    return sum(shares) / len(shares)
+
+
+@contextlib.contextmanager
+def _memory_errors(device: str) -> Iterator[None]:
+    """Running out of memory is reported in words; what was worked out stays."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error) or "out of memory" in str(error).lower():
+            raise MemoryExhaustedError(
+                f"{device} is out of memory: shorter windows (--length) need less, and so does "
+                "--device cpu; the same command goes on where it stopped"
+            ) from None
+        raise

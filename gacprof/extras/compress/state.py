@@ -1,0 +1,128 @@
+"""What a compression has worked out so far: a folder of finished files, for the next try.
+
+Every file appears whole or not at all, so whatever is there can be used. Calibration and
+decompositions do not depend on the ratio nor on a map: with a folder of the user's own, other
+ratios, maps and roundings of the same method begin where those are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import gacprof
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import TensorReader
+from gacprof.core.errors import CompressionError
+from gacprof.core.files import read_json, remove_unheld, replacing, write_json, write_tensors
+from gacprof.core.tasks import Tasks
+from gacprof.extras.compress.calibration import Calibration
+from gacprof.resizing.sizes import digest, source_identity
+from gacprof.resizing.workspace import holding
+
+if TYPE_CHECKING:
+    import torch
+
+Tell = Callable[[str], None]
+
+
+class State:
+    """Named results in a folder: tensors, arrays and JSON."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def has(self, name: str) -> bool:
+        return self.path(name).is_file()
+
+    def drop(self, name: str) -> None:
+        self.path(name).unlink(missing_ok=True)
+
+    def save(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        write_tensors(self.path(name), plain)
+
+    def load(self, name: str) -> dict[str, torch.Tensor]:
+        from safetensors.torch import load_file
+
+        found: dict[str, torch.Tensor] = load_file(self.path(name))
+        return found
+
+    def save_json(self, name: str, data: Any) -> None:
+        write_json(self.path(name), data)
+
+    def load_json(self, name: str) -> Any:
+        return read_json(self.path(name))
+
+    @contextlib.contextmanager
+    def new_array(self, name: str, shape: tuple[int, ...]) -> Iterator[np.memmap[Any, Any]]:
+        """A float32 array to be filled; it gets its name when the block ends."""
+        with replacing(self.path(name)) as temporary:
+            array: Any = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+            yield array
+            array.flush()
+
+    def array(self, name: str) -> np.memmap[Any, Any]:
+        found: Any = np.lib.format.open_memmap(self.path(name), "r")
+        return found
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a method works with: the model, where results are kept, the text (None where none is
+    run), the device, who is told of progress, and where layers are decomposed."""
+
+    reader: TensorReader
+    state: State
+    calibration: Calibration | None
+    device: str
+    tell: Tell
+    tasks: Tasks
+
+
+def key_of(inventory: Inventory, facts: Mapping[str, Any]) -> str:
+    """What the results follow from: the weights' files as they are now, and ``facts``."""
+    files = {info.file for info in inventory.tensors.values()}
+    there = [name for name in files if (Path(inventory.folder) / name).exists()]
+    identity = source_identity(inventory, there)
+    return str(digest([gacprof.__version__, identity, sorted(facts.items())]))[:16]
+
+
+@contextlib.contextmanager
+def state_for(out: Path, work: Path | None, key: str) -> Iterator[State]:
+    """The state of this work, held against other processes.
+
+    Without ``work`` it lies hidden beside ``out``; another work's leftovers there are removed, and
+    it goes when the block ends well. In ``work`` every key has a folder of its own that stays.
+    An interrupt carries a note of where the results are.
+    """
+    folder = out.with_name(f".{out.name}.compress-{key}") if work is None else work / key
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CompressionError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    with holding(folder, CompressionError(f"{folder} is in use by another process")):
+        if work is None:
+            remove_leftovers(out, folder)
+        try:
+            yield State(folder)
+        except KeyboardInterrupt as interrupt:
+            interrupt.add_note(f"the same command goes on from {folder}")
+            raise
+        if work is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers(out: Path, own: Path | None = None) -> None:
+    """State of other work than one's ``own`` for the same output, where nobody holds it."""
+    others = out.parent.glob(f".{out.name}.compress-*")
+    remove_unheld(other for other in others if other != own and other.is_dir())

@@ -1,0 +1,272 @@
+"""Faster where it is served? The workloads of a bench, run by a real engine.
+
+Every model lives in an engine's process of its own, all at the same time, and the reference once
+more as a hidden A/A replicate: so that blocks of single calls are interleaved, in a fresh random
+order, exactly as in :mod:`gacprof.evaluation.benchmark`, and the same fit and verdicts apply.
+
+A prefill is the time to the first token of a prompt that no call had before. A decode call reads a
+prompt untimed and gives the mean time of the tokens that follow. Batch 1.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gacprof.checkpoint import scan
+from gacprof.checkpoint.foreign import seen_by_loader
+from gacprof.core import Progress
+from gacprof.core.errors import GacprofError, MeasurementError
+from gacprof.core.files import read_bytes
+from gacprof.core.points import Environment
+from gacprof.devices.device import open_device
+from gacprof.devices.environment import free_bytes
+from gacprof.evaluation.benchmark import ROUNDS, SEED, workloads_of
+from gacprof.evaluation.comparison import FIRST_LOOK
+from gacprof.evaluation.models import distinct_names
+from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
+from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
+from gacprof.extras.serve.engines.engine import (
+    SPARE_POSITIONS,
+    Engine,
+    EngineProcess,
+    engine_of,
+)
+
+DECODE_STEPS = 8
+
+
+class EngineClock(Clock):
+    """The engine takes the time itself, in its own process."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(torch.device("cpu"))
+        self._engine = engine.name
+
+    @property
+    def name(self) -> str:
+        return f"{self._engine}, in its process"
+
+
+class EngineRunner(Runner):
+    """One model at one workload, in an engine's process. Every call has a prompt of its own."""
+
+    def __init__(
+        self, process: EngineProcess, workload: BenchWorkload, vocabulary: int, steps: int
+    ) -> None:
+        self._process, self._workload, self._steps = process, workload, steps
+        self._vocabulary = vocabulary
+        self._draw = np.random.default_rng([SEED, workload.tokens])
+
+    def call(self) -> CallTime:
+        ids = self._draw.integers(self._vocabulary, size=self._workload.tokens).tolist()
+        more = {"steps": self._steps} if self._workload.kind == "decode" else {}
+        return CallTime(**self._process.ask(self._workload.kind, ids=ids, **more))
+
+    def time(self, clock: Clock) -> CallTime:
+        return self.call()
+
+
+def bench_engine(
+    models: Sequence[str | Path],
+    engine: str,
+    *,
+    python: str | Path | None = None,
+    tokens: Sequence[int] = (128, 512, 1024),
+    decode_steps: int = DECODE_STEPS,
+    threads: int | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    rounds: int = ROUNDS,
+    time_cap_s: float | None = 300.0,
+    progress: Progress | None = None,
+) -> BenchResult:
+    """Prefill at every length of ``tokens`` and decode after the shortest, by ``engine``
+    (``transformers``, ``vllm`` or ``llama.cpp``).
+
+    A round holds one call of each workload and model; a decode call is the mean of
+    ``decode_steps`` tokens. ``python`` is the interpreter that the engine runs in, by default this
+    one. ``threads`` defaults to the cores at hand, the same for all. ``dtype`` is what is computed
+    in, by default what is stored; llama.cpp takes what the file holds.
+    ``trust_remote_code`` lets a checkpoint's own code run; without it the engine gets the weights
+    and what of the config names no code. Rounds and time cap as in
+    :func:`gacprof.bench`.
+
+    Raises :class:`MeasurementError` for an engine that is missing or refuses a model,
+    :class:`CheckpointError` for a model in another format than the engine's.
+    """
+    setting, paths = _setting(models, engine, python, threads, dtype, trust_remote_code)
+    found, workloads = setting.engine, workloads_of(tokens, min(decode_steps, 1), 1)
+    if not models or rounds < FIRST_LOOK:
+        raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
+    names = distinct_names(list(map(str, models)))
+    same = [path == paths[0] or _same_files(path, paths[0]) for path in paths]
+    with setting.opened(paths, max(tokens) + decode_steps) as processes:
+        vocabulary = min(int(each.told["vocabulary"]) for each in processes)
+        runners = [
+            [EngineRunner(each, workload, vocabulary, decode_steps) for each in processes]
+            for workload in workloads
+        ]
+        taken = Rounds(workloads, runners, EngineClock(found), rounds, time_cap_s, progress)
+        summary = BenchSummary(names, workloads, same, taken)
+        taken.run(summary.decided)
+    told = processes[0].told
+    return BenchResult(
+        models=names,
+        sources=tuple(map(str, models)),
+        parameters=tuple(map(_parameters, paths, processes)),
+        dtype=told["dtype"],
+        batch=1,
+        decode_steps=decode_steps,
+        rounds=taken.count,
+        timings=summary.timings(),
+        replicates=summary.replicates(),
+        environment=_environment(found, told),
+        timer=f"timed by {engine}'s own process",
+        notes=(*_conditions(setting, processes), *summary.notes()),
+        engine=f"{engine} {told['version']}",
+    )
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """How models are opened, the same for all."""
+
+    engine: Engine
+    python: Path
+    threads: int
+    dtype: str | None
+    trust: bool
+
+    @contextmanager
+    def opened(self, paths: Sequence[Path], positions: int) -> Iterator[list[EngineProcess]]:
+        """A process for each model, and the last for the reference once more: the first one again
+        where there is no room."""
+        with ExitStack() as stack:
+            processes = [self.one(stack, path, positions) for path in paths]
+            first = processes[0]
+            again = first if _no_room(first) else self.one(stack, paths[0], positions)
+            yield [*processes, again]
+
+    def one(self, stack: ExitStack, path: Path, positions: int) -> EngineProcess:
+        """A model, and room for so many tokens and a few more.
+
+        Raises :class:`MeasurementError` where the model has fewer positions (vLLM itself does)."""
+        process = stack.enter_context(EngineProcess(self.engine, self.python, self.threads))
+        if self.engine.format == "folder" and not self.trust:
+            path = stack.enter_context(seen_by_loader(path))
+        process.open(path, positions + SPARE_POSITIONS, self.dtype, self.trust)
+        most = process.told.get("positions") or positions
+        if positions > most:
+            raise MeasurementError(
+                f"{path} has {most} positions: a prompt and its decode steps of {positions} tokens "
+                "together do not fit; ask for fewer (--tokens, --decode-steps)"
+            )
+        return process
+
+
+def _setting(
+    models: Sequence[str | Path],
+    engine: str,
+    python: str | Path | None,
+    threads: int | None,
+    dtype: str | None,
+    trust: bool,
+) -> tuple[_Setting, list[Path]]:
+    """The engine, and what it loads of the models.
+
+    Raises :class:`MeasurementError` for an engine that is not there, a dtype that it does not
+    choose, and code that nobody has allowed.
+    """
+    found = engine_of(engine)
+    interpreter, paths = found.python(python), [found.model(model) for model in models]
+    for path in paths if found.format == "folder" and not trust else ():
+        config = read_bytes(path / "config.json").decode("utf-8", "replace")
+        if '"auto_map"' in config:
+            raise MeasurementError(
+                f"{path} brings code of its own (auto_map in its config.json), and {engine} runs "
+                "it with --trust-remote-code only; a folder of 'gacprof export' brings gacprof's"
+            )
+    if dtype is not None and found.format == "gguf":
+        raise MeasurementError(f"{engine} computes in what the file holds: leave out the dtype")
+    count = threads or len(os.sched_getaffinity(0))
+    return _Setting(found, interpreter, count, dtype, trust), paths
+
+
+def greedy(
+    model: str | Path,
+    engine: str,
+    ids: Sequence[int],
+    count: int,
+    *,
+    python: str | Path | None = None,
+    threads: int | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+) -> list[int]:
+    """The ``count`` likeliest tokens after ``ids``, one after another, as the engine says them.
+
+    Raises as :func:`bench_engine`.
+    """
+    setting, (path,) = _setting([model], engine, python, threads, dtype, trust_remote_code)
+    with ExitStack() as stack:
+        process = setting.one(stack, path, len(ids) + count)
+        tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
+    return tokens
+
+
+def _no_room(process: EngineProcess) -> bool:
+    """Whether the reference cannot be held a second time, by what its process takes."""
+    takes, free = process.ask("memory"), free_bytes("cpu")
+    return takes is not None and free is not None and takes > free
+
+
+def _same_files(a: Path, b: Path) -> bool:
+    """The same bytes in all files: then no timing can tell the two apart."""
+    if a.is_file() or b.is_file():
+        return a.is_file() and b.is_file() and filecmp.cmp(a, b, shallow=False)
+    mine, other = (sorted(f.name for f in folder.iterdir() if f.is_file()) for folder in (a, b))
+    return mine == other and not any(filecmp.cmpfiles(a, b, mine, shallow=False)[1:])
+
+
+def _parameters(path: Path, process: EngineProcess) -> int:
+    """As the engine counts them, else as the headers do; 0 where neither can."""
+    if process.told.get("parameters"):
+        return int(process.told["parameters"])
+    try:
+        return scan(path).parameters
+    except GacprofError:
+        return 0
+
+
+def _environment(engine: Engine, told: dict[str, Any]) -> Environment:
+    where = open_device("cuda" if told["device"] == "cuda" else "cpu").environment
+    beneath: dict[str, str] = told.get("beneath", {})
+    return replace(where, stack={engine.name: told["version"], **beneath})
+
+
+def _conditions(setting: _Setting, processes: Sequence[EngineProcess]) -> Iterator[str]:
+    """What was not as it should be, or was not asked for."""
+    name, threads = setting.engine.name, setting.threads
+    note = setting.engine.version_note(processes[0].told["version"])
+    if note:
+        yield note
+    used = {int(each.told.get("threads", threads)) for each in processes}
+    if used != {threads}:
+        yield f"{threads} threads were asked for, {name} took {max(used)}"
+    kinds = sorted({each.told["dtype"] for each in processes})
+    if len(kinds) > 1:
+        yield f"the models are computed in different dtypes ({', '.join(kinds)})"
+    if processes[-1] is processes[0]:
+        yield (
+            "the A/A replicate is the reference's own process (a second one has no room): what "
+            "another process does to the time does not show in the A/A spread"
+        )
