@@ -84,10 +84,14 @@ def _preset(problem: Problem) -> EnginePreset | None:
     preset, by_dim = problem.required.preset, problem.required.by_dim
     if preset is None:
         return None
-    count = Counter(each for found in by_dim.values() for each in found.apart)
+    count = Counter(
+        each
+        for found in by_dim.values()
+        for each in {(multiple, d.why, d.source): None for multiple, d in found.apart}
+    )
     demands = [
-        EngineDemand(multiple=multiple, why=demand.why, source=demand.source, dims=dims)
-        for (multiple, demand), dims in count.items()
+        EngineDemand(multiple=multiple, why=why, source=source, dims=dims)
+        for (multiple, why, source), dims in count.items()
     ]
     return EnginePreset(text=preset.text, demands=demands)
 

@@ -154,6 +154,17 @@ def test_a_padded_plan_takes_the_least_size_that_meets_map_and_engine(pruned, ma
     assert all(demand.source for demand in made.preset.demands)
 
 
+@pytest.mark.parametrize("text", ["vllm,tp=2", "gptq,tp=2"])
+def test_a_demand_on_both_axes_of_a_width_is_listed_once(pruned, mapped, text):
+    made = plan(
+        pruned, mapped(pruned, text), tokens=TOKENS, objective="pad",
+        constraints=Constraints(preset=text),
+    )  # fmt: skip
+    listed = [(d["multiple"], d["why"], d["source"]) for d in made.as_dict()["preset"]["demands"]]
+    assert listed and len(listed) == len(set(listed))
+    assert all(demand.dims <= len(LAYERS) for demand in made.preset.demands)
+
+
 def test_under_a_latency_budget_it_is_the_best_of_all_combinations(pruned, mapped):
     """Every combination of measured sizes that both take, by enumeration."""
     text = "gptq,group=16"
