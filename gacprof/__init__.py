@@ -15,6 +15,10 @@ For a GPU that is not at hand, by rules, in tiers and without latencies::
 
     gacprof.diagnose("model/", gacprof.rule_table("h100", "2.11"))
 
+and what its products take there by others' measurements (extra ``elsewhere``)::
+
+    gacprof.times_elsewhere("model/config.json", "h100", engine="vllm")
+
 Before compression, in the loop that picks ranks::
 
     gacprof.sweep(ranks_of="dense/", ranks=(64, 256), out="runs/ranks")
@@ -55,6 +59,7 @@ _NAMES = {
     "gacprof.diagnosing": ("diagnose",),
     "gacprof.diagnosing.ranks": ("safe_ranks",),
     "gacprof.diagnosing.sources": ("open_source", "rule_table"),
+    "gacprof.elsewhere.model": ("times_elsewhere",),
     "gacprof.evaluation": ("bench", "evaluate", "verify"),
     "gacprof.extras.serve.engines": ("bench_engine",),
     "gacprof.extras.serve": ("export",),
@@ -77,7 +82,7 @@ __all__ = [
     "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
     "explain_dim", "export", "fuse", "import_gguf", "lint", "load_model", "open_source", "operator",
     "pareto", "plan", "realign", "realign_by_strategy", "realign_uniform", "rule_table",
-    "safe_ranks", "scan", "shipped_maps", "sweep", "verify", "write_report",
+    "safe_ranks", "scan", "shipped_maps", "sweep", "times_elsewhere", "verify", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -89,6 +94,7 @@ if TYPE_CHECKING:
     from gacprof.diagnosing import diagnose
     from gacprof.diagnosing.ranks import safe_ranks
     from gacprof.diagnosing.sources import open_source, rule_table
+    from gacprof.elsewhere.model import times_elsewhere
     from gacprof.evaluation import bench, evaluate, verify
     from gacprof.extras.compress.choosing import align
     from gacprof.extras.compress.run import compress

@@ -37,6 +37,12 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "support"))
 
 
+@pytest.fixture(autouse=True)
+def _without_others_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the extra "elsewhere" is installed here changes no test; those of it bring tables."""
+    monkeypatch.setattr("gacprof.elsewhere.data.PACKAGE", "aiconfigurator_not_here")
+
+
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
     """Small real files that travel with the repository."""

@@ -25,7 +25,8 @@ from gacprof.core.errors import GacprofError, first_line, is_out_of_memory
 from gacprof.devices.threads import short_waits
 
 VERBS = {
-    "lint": "linting", "doctor": "measuring", "sweep": "measuring", "diagnose": "models",
+    "lint": "linting", "gpus": "elsewhere", "doctor": "measuring", "sweep": "measuring",
+    "diagnose": "models",
     "plan": "planning", "pareto": "planning", "realign": "models", "verify": "models",
     "bench": "models", "compress": "compressing", "export": "compressing",
     "import-gguf": "evaluating", "report": "evidence", "explain": "evidence", "demo": "measuring",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from gacprof.cli.elsewhere import is_config, print_times, times_if_known
 from gacprof.cli.options import (
     Checkpoint,
     Ranks,
@@ -23,13 +24,14 @@ from gacprof.cli.printing import (
     Json,
     emit,
     labelled,
+    print_json,
     print_table,
     progress,
     say,
     say_notes,
 )
 from gacprof.core import formatting
-from gacprof.core.errors import MeasurementError, PlanError
+from gacprof.core.errors import MapError, MeasurementError, PlanError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
 from gacprof.report.grouping import Group, group
 from gacprof.report.wording import left_open, measured, verdict_of
@@ -37,6 +39,7 @@ from gacprof.report.wording import left_open, measured, verdict_of
 if TYPE_CHECKING:
     from gacprof.diagnosing import Diagnosis
     from gacprof.diagnosing.findings import DimFinding
+    from gacprof.elsewhere.model import ModelTimes
     from gacprof.evaluation import BenchResult, Verification
     from gacprof.resizing import RealignResult
 
@@ -49,6 +52,10 @@ def diagnose(
     tp: Ranks = 1,
     tokens: Tokens = None,
     dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None,
+    engine: Annotated[
+        str | None,
+        Option(help="With --gpu: times of this engine (vllm, sglang, trtllm). Default: of all."),
+    ] = None,
     every: Annotated[
         bool, Option("--all", help="Print every dim, safe ones too, a line each.")
     ] = False,
@@ -59,13 +66,32 @@ def diagnose(
 ) -> None:
     """Say what each weight's dims cost on a device: by a map, or by the rules of a GPU (--gpu).
 
+    With --gpu and the extra "elsewhere", also what the model's products take there, from others'
+    measurements; a config.json alone is enough for that.
+
     Exit code 1 if any is misaligned, sizes that no plan changes too, or if too little is known to
     judge any. Undecided dims are no finding: they are listed, and the exit code is 0.
     """
     import gacprof
 
+    if engine is not None and source.gpu is None:
+        raise MapError("--engine goes with --gpu: a map is of one device and stack")
+    if source.gpu is not None and is_config(checkpoint):
+        timed = gacprof.times_elsewhere(
+            checkpoint, source.gpu, engine=engine, tokens=tokens, dtype=dtype, tp=tp
+        )
+        emit(timed, as_json, print_times, every)
+        return
     found = gacprof.diagnose(checkpoint, source.open(), tokens=tokens, dtype=dtype, tp=tp)
-    emit(found, as_json, print_diagnosis, every, why)
+    times: ModelTimes | str = ""
+    if source.gpu is not None:
+        times = times_if_known(checkpoint, source.gpu, engine, tokens, dtype, tp)
+    if as_json and not isinstance(times, str):
+        print_json(found.as_dict() | {"elsewhere": times.as_dict()})
+    else:
+        emit(found, as_json, print_diagnosis, every, why)
+        if not as_json:
+            print_times(times, every)
     if found.findings or not (found.judged or found.knows_weights):
         raise typer.Exit(1)
 

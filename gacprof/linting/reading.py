@@ -57,6 +57,18 @@ def config_named(source: str | Path | Mapping[str, Any]) -> Named:
     raise CheckpointError(f"{source}: there is no such file or folder")
 
 
+def is_config(source: str | Path) -> bool:
+    """Whether it is a config's file, or a folder that has a config and no weights."""
+    from gacprof.checkpoint.containers import WEIGHTS
+
+    path = Path(source)
+    if path.is_file():
+        return path.suffix == ".json" and not path.name.endswith(".index.json")
+    if not path.is_dir() or not any((path / name).is_file() for name in CONFIGS):
+        return False
+    return not any(one.name.endswith(WEIGHTS) for one in path.iterdir())
+
+
 def _of_folder(folder: Folder, name: str, headers: bool = True) -> Named:
     from gacprof.checkpoint.folder import read_json
 

@@ -1,0 +1,171 @@
+"""Verbs about GPUs that are not at hand: ``gpus``, and the times that ``diagnose --gpu`` adds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from gacprof.cli.printing import MOST_ROWS, Json, print_json, print_table, say, say_notes
+from gacprof.core.errors import MapError
+from gacprof.core.formatting import counted
+
+if TYPE_CHECKING:
+    from gacprof.cliffmap.source import Tokens
+    from gacprof.elsewhere.data import Held
+    from gacprof.elsewhere.levels import Interval
+    from gacprof.elsewhere.model import ModelTimes, ProductTime
+
+
+def gpus(
+    gpu: Annotated[
+        str | None, Option(help="Only this one, with what there is of each operator and engine.")
+    ] = None,
+    as_json: bool = Json,
+) -> None:
+    """List the GPUs that something is known of: rules, data sheets, shipped maps, measurements."""
+    from gacprof.elsewhere.data import installed
+
+    note = ""
+    held: Sequence[Held] = ()
+    try:
+        measured = installed()
+        held = measured.held()
+        if gpu is not None:
+            held = [one for one in held if one.gpu == measured.gpu(gpu)]
+    except MapError as error:
+        if gpu is not None:
+            raise
+        note = str(error)
+    rows = _known(held)
+    if as_json:
+        listed = [] if gpu else rows
+        print_json({"gpus": listed, "measured": [one.as_dict() for one in held]}, "gpus")
+        return
+    if gpu is None:
+        print_table("", list(rows[0]), [list(row.values()) for row in rows])
+        say("--gpu NAME lists its operators, engines and data types")
+    else:
+        columns = ("operator", "engine", "version", "data types", "rows")
+        print_table("", columns, [
+            (one.operator, one.framework, one.version, ", ".join(one.dtypes), f"{one.rows:,}")
+            for one in held
+        ])  # fmt: skip
+    say_notes([note] if note else [f"measured elsewhere: aiconfigurator-core {measured.version}"])
+
+
+def _known(held: Sequence[Held]) -> list[dict[str, Any]]:
+    """One row a GPU: those of the data sheet, which have rules, then those measured alone."""
+    from gacprof.cliffmap import shipped_maps
+    from gacprof.devices.datasheet import sheets
+    from gacprof.elsewhere.data import short_name
+
+    counts: Counter[str] = Counter()
+    engines: dict[str, dict[str, None]] = {}
+    for one in held:
+        name = short_name(one.gpu)
+        counts[name] += one.rows
+        engines.setdefault(name, {})[one.framework] = None
+    maps = shipped_maps()
+    return [
+        {
+            "gpu": name,
+            "rules and data sheet": sheets()[name].arch if name in sheets() else None,
+            "shipped map": next((m for m in maps if m.startswith(f"{name}-")), None),
+            "measured elsewhere": f"{counts[name]:,} rows" if counts[name] else None,
+            "by": ", ".join(engines.get(name, ())) or None,
+        }
+        for name in dict.fromkeys([*sheets(), *sorted(counts)])
+    ]
+
+
+def is_config(model: str) -> bool:
+    from gacprof.linting.reading import is_config
+
+    return is_config(model)
+
+
+def times_if_known(
+    model: str,
+    gpu: str,
+    engine: str | None,
+    tokens: Tokens | None,
+    dtype: str | None,
+    tp: int,
+) -> ModelTimes | str:
+    """The model's times, or why there are none; an engine that was asked for must be known."""
+    import gacprof
+
+    try:
+        return gacprof.times_elsewhere(model, gpu, engine=engine, tokens=tokens, dtype=dtype, tp=tp)
+    except MapError as error:
+        if engine is not None:
+            raise
+        return str(error)
+
+
+def print_times(times: ModelTimes | str, every: bool) -> None:
+    """Totals with bounds, then the products that take longest; or why there are none."""
+    if isinstance(times, str):
+        if times:
+            say_notes([f"no times: {times}"])
+        return
+    say(
+        f"matrix products of {times.model} on {times.gpu}, in {', '.join(times.dtypes)}"
+        f"{f', on one of {times.tp} ranks' if times.tp > 1 else ''}, measured elsewhere by "
+        f"{', '.join(times.sources)}"
+    )
+    rows = [
+        (
+            counted(total.tokens, "token"), _shown(total.good), _shown(total.now),
+            _shown(total.saved), total.open or None, total.unknown or None,
+        )
+        for total in times.totals
+    ]  # fmt: skip
+    columns = ("step of", "at good sizes", "as they are", "good sizes save", "open", "no time")
+    print_table("", columns, rows)
+    for i, total in enumerate(times.totals):
+        known = [p for p in times.products if p.costs[i].good is not None]
+        known.sort(key=lambda p: -_value(p.costs[i].good))
+        shown = known if every else known[: MOST_ROWS // 2]
+        title = f"a step of {counted(total.tokens, 'token')}"
+        head = ("product", "N×K", "good", "at good sizes", "as it is", "saves")
+        print_table(title, head, [_row(p, i) for p in shown])
+        if len(known) > len(shown):
+            say(f"… and {len(known) - len(shown)} more (--all shows each)")
+    why = dict.fromkeys(c.missing for p in times.products for c in p.costs if c.good and c.missing)
+    if why:
+        say_notes([f"open: {next(iter(why))}" + (f" (and {len(why) - 1} more)" if why else "")])
+    say_notes([*(f"without a time: {one}" for one in times.left_out), *times.notes])
+
+
+def _row(product: ProductTime, i: int) -> tuple[Any, ...]:
+    need, cost = product.need, product.costs[i]
+    good = f"{product.best_n}×{product.best_k}"
+    changed = (product.best_n, product.best_k) != (need.n, need.k)
+    return (
+        f"{need.name} ×{need.count:g}", f"{need.n}×{need.k}", good if changed else None,
+        _shown(cost.good), _shown(cost.now), _shown(cost.saved) if changed else None,
+    )  # fmt: skip
+
+
+def _value(time: Interval | None) -> float:
+    return 0.0 if time is None else time.value
+
+
+def _shown(time: Interval | None) -> str | None:
+    """``4.31 ms (4.02 to 4.61)``."""
+    if time is None:
+        return None
+    if time.low == time.value == time.high == 0.0:
+        return "0"
+    unit, size = ("ms", 1e3) if max(abs(time.value), abs(time.high)) >= 1e3 else ("µs", 1.0)
+    low, value, high = (_digits(end / size) for end in (time.low, time.value, time.high))
+    return f"{value} {unit} ({low} to {high})"
+
+
+def _digits(number: float) -> str:
+    """Three of them, and all before the point."""
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"

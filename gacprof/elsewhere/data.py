@@ -1,0 +1,253 @@
+"""Reading measurements that others published: the tables of the package aiconfigurator-core.
+
+Its parquet files lie under ``systems/data/GPU/OPERATOR/FRAMEWORK/VERSION/`` and are read with
+pyarrow; the package itself is never imported, and nothing of it is shipped here. Times are by CUDA
+graph, in milliseconds. What was read of a GPU's matrix products is kept in the user's cache folder,
+under a name that changes with the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gacprof.core.errors import MapError, first_line
+from gacprof.core.files import Record, read_json, replacing, write_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PACKAGE = "aiconfigurator_core"
+INSTALL = "pip install 'gacprof[elsewhere]'"
+CACHE = "elsewhere-1"
+"""The cache's format; another number leaves older files aside."""
+COLUMNS = ("gemm_dtype", "m", "n", "k", "latency")
+
+
+@dataclass(frozen=True)
+class Held(Record):
+    """What there is of one GPU, operator, framework and version: ``rows`` measurements, of these
+    data types."""
+
+    gpu: str
+    operator: str
+    framework: str
+    version: str
+    dtypes: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Times of y[m, n] = x[m, k] · W[n, k]ᵀ in one framework and data type: ``latency_us`` is over
+    the sizes ``m``, ``n`` and ``k``, NaN where nothing was measured."""
+
+    framework: str
+    version: str
+    dtype: str
+    m: NDArray[np.int64]
+    n: NDArray[np.int64]
+    k: NDArray[np.int64]
+    latency_us: NDArray[np.float64]
+
+
+class Measurements:
+    """The tables under one folder.
+
+    >>> Measurements(Path("systems/data")).gpus  # doctest: +SKIP
+    ['a100_sxm', 'b200_sxm', ...]
+    """
+
+    def __init__(self, root: Path, version: str, cache: Path | None = None) -> None:
+        self.root, self.version = root, version
+        self.cache = cache_folder() if cache is None else cache
+
+    @cached_property
+    def gpus(self) -> list[str]:
+        """The folders that hold tables."""
+        return sorted({path.parents[3].name for path in self.files("*")})
+
+    def gpu(self, name: str) -> str:
+        """The folder of a GPU by its short name (``h100``). Raises :class:`MapError` naming those
+        that there are."""
+        found = [
+            gpu for gpu in self.gpus if short_name(name) in (short_name(gpu), gpu.replace("_", ""))
+        ]
+        if not found:
+            there = ", ".join(map(short_name, self.gpus))
+            raise MapError(f"no measurements of '{name}' are known: there are some of {there}")
+        return found[0]
+
+    def files(self, gpu: str, operator: str = "*") -> list[Path]:
+        return sorted(self.root.glob(f"{gpu}/{operator}/*/*/*.parquet"))
+
+    def held(self) -> list[Held]:
+        """All that there is; only the column of data types is read of each file."""
+        files = self.files("*")
+        kept = self.cache / f"held-{_fingerprint(self.root, files)}.json"
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            rows = read_json(kept)
+            return [Held(**row | {"dtypes": tuple(row["dtypes"])}) for row in rows]
+        found = _summed([self._held(path) for path in files])
+        with suppress(OSError):  # a cache that cannot be written costs time alone
+            write_json(kept, [one.as_dict() for one in found])
+        return found
+
+    def _held(self, path: Path) -> Held:
+        from pyarrow import ArrowException, compute, parquet
+
+        gpu, operator, framework, version = path.relative_to(self.root).parts[:4]
+        try:
+            file = parquet.ParquetFile(path)
+            name = next((c for c in file.schema_arrow.names if c.endswith("_dtype")), None)
+            rows = file.metadata.num_rows
+            seen = compute.unique(file.read([name])[name]).to_pylist() if name else []
+        except (ArrowException, OSError) as error:
+            raise MapError(self._refused(path, first_line(error))) from None
+        return Held(gpu, operator, framework, version, tuple(sorted(map(str, seen))), rows)
+
+    def surfaces(self, gpu: str) -> list[Surface]:
+        """The matrix products of a GPU, of each framework's newest version that has the data type.
+
+        Raises :class:`MapError` for a GPU without any, and for files without the known columns.
+        """
+        folder = self.gpu(gpu)
+        files = self.files(folder, "gemm")
+        kept = self.cache / f"gemm-{folder}-{_fingerprint(self.root, files)}.npz"
+        with suppress(OSError, ValueError, KeyError, EOFError):
+            return _unpacked(np.load(kept, allow_pickle=False))
+        found: dict[tuple[str, str], Surface] = {}
+        for path in sorted(files, key=lambda path: _release(path.parent.name)):
+            found |= {(s.framework, s.dtype): s for s in self._surfaces(path)}
+        surfaces = [found[key] for key in sorted(found)]
+        if not surfaces:
+            raise MapError(f"there are no matrix products of '{gpu}' among the measurements")
+        with suppress(OSError), replacing(kept) as temporary, temporary.open("wb") as file:
+            np.savez(file, **_packed(surfaces))  # type: ignore[arg-type]
+        return surfaces
+
+    def _surfaces(self, path: Path) -> list[Surface]:
+        from pyarrow import ArrowException, parquet
+
+        try:
+            file = parquet.ParquetFile(path)
+            absent = [name for name in COLUMNS if name not in file.schema_arrow.names]
+            if absent:
+                raise MapError(self._refused(path, f"it has no column {', '.join(absent)}"))
+            table = file.read(list(COLUMNS))
+        except (ArrowException, OSError) as error:
+            raise MapError(self._refused(path, first_line(error))) from None
+        framework, version = path.parts[-3:-1]
+        dtypes = np.array(table["gemm_dtype"].to_pylist(), dtype=str)
+        columns = {name: table[name].to_numpy() for name in COLUMNS[1:]}
+        return [
+            _surface(framework, version, str(dtype), {c: v[dtypes == dtype] for c, v in
+                                                      columns.items()})
+            for dtype in np.unique(dtypes)
+        ]  # fmt: skip
+
+    def _refused(self, path: Path, why: str) -> str:
+        return (
+            f"the measurements of {PACKAGE} {self.version} cannot be read, {why}: "
+            f"{path.relative_to(self.root)} ({INSTALL} brings a version that can)"
+        )
+
+
+def installed() -> Measurements:
+    """The tables of the installed package. Raises :class:`MapError` where there is none."""
+    try:  # a top-level package is found without importing it
+        found = util.find_spec("pyarrow") and util.find_spec(PACKAGE)
+    except ImportError:
+        found = None
+    for place in found.submodule_search_locations or () if found else ():
+        root = Path(place) / "systems" / "data"
+        if root.is_dir():
+            return Measurements(root, metadata.version(PACKAGE))
+    raise MapError(f"measurements from elsewhere are not installed: {INSTALL}")
+
+
+def cache_folder() -> Path:
+    """``$XDG_CACHE_HOME/gacprof`` (``~/.cache/gacprof``)."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "gacprof" / CACHE
+
+
+def short_name(gpu: str) -> str:
+    """``h100_sxm`` and ``H100 SXM`` → ``h100``."""
+    short = "".join(c for c in gpu.lower() if c.isalnum()).removeprefix("nvidia")
+    return short.removesuffix("server").removesuffix("sxm")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Numbers to compare by: ``1.3.0rc20`` is before ``1.3.0``, which no table has."""
+    numbers = "".join(c if c.isdigit() else " " for c in version).split()
+    return tuple(map(int, numbers))
+
+
+def _fingerprint(root: Path, files: Sequence[Path]) -> str:
+    facts = [(str(p), s.st_size, s.st_mtime_ns) for p in files for s in (p.stat(),)]
+    return hashlib.sha256(repr((str(root), facts)).encode()).hexdigest()[:16]
+
+
+def _summed(parts: Sequence[Held]) -> list[Held]:
+    """Files of one operator and version counted together."""
+    found: dict[tuple[str, ...], Held] = {}
+    for part in parts:
+        key = (part.gpu, part.operator, part.framework, part.version)
+        before = found.get(key)
+        dtypes = tuple(sorted({*part.dtypes, *(before.dtypes if before else ())}))
+        found[key] = Held(*key, dtypes, part.rows + (before.rows if before else 0))
+    return list(found.values())
+
+
+def _surface(
+    framework: str, version: str, dtype: str, columns: Mapping[str, NDArray[Any]]
+) -> Surface:
+    """Several rows of one size count by their median; times that are not positive are left out."""
+    sound = np.isfinite(columns["latency"]) & (columns["latency"] > 0)
+    axes, places = [], []
+    for axis in "mnk":
+        grid, place = np.unique(columns[axis][sound].astype(np.int64), return_inverse=True)
+        axes.append(grid)
+        places.append(place)
+    flat = np.ravel_multi_index(tuple(places), [len(axis) for axis in axes])
+    order = np.argsort(flat, kind="stable")
+    cells, first = np.unique(flat[order], return_index=True)
+    times = columns["latency"][sound][order] * 1e3
+    us = np.full([len(axis) for axis in axes], np.nan)
+    if len(cells) == len(times):
+        us.flat[cells] = times
+    else:
+        us.flat[cells] = [np.median(part) for part in np.split(times, first[1:])]
+    m, n, k = axes
+    return Surface(framework, version, dtype, m, n, k, us)
+
+
+def _packed(surfaces: Sequence[Surface]) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
+    for i, one in enumerate(surfaces):
+        arrays[f"{i}.named"] = np.array([one.framework, one.version, one.dtype])
+        arrays |= {f"{i}.{axis}": getattr(one, axis) for axis in "mnk"}
+        arrays[f"{i}.us"] = one.latency_us
+    return arrays
+
+
+def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[Surface]:
+    count = sum(name.endswith(".named") for name in arrays)
+    if not count:
+        raise ValueError("an empty cache")
+    found = []
+    for i in range(count):
+        framework, version, dtype = map(str, arrays[f"{i}.named"])
+        m, n, k, us = (arrays[f"{i}.{name}"] for name in ("m", "n", "k", "us"))
+        found.append(Surface(framework, version, dtype, m, n, k, us))
+    return found

@@ -1,0 +1,259 @@
+"""The time of a matrix product between sizes that others measured, as an interval.
+
+Times are interpolated in the logarithms of M, N, K and of the time itself, and never across a known
+step: where both m and m + 1 were measured, a tile ends at m. A size outside the grid is taken by at
+most one grid step. The interval is from two errors, both measured on the same tables: what leaving
+a size out and predicting it from its neighbours errs by, and how far frameworks differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, hypot, log
+
+import numpy as np
+
+from gacprof.core.errors import MapError
+from gacprof.core.files import Record
+from gacprof.elsewhere.data import Surface
+
+QUANTILE = 90
+"""Errors are those that 90 % of the left-out sizes stay below."""
+DIFFER = 0.34
+"""How far frameworks differ where only one has the data type: the largest 90th percentile that was
+seen between two of them on any GPU (aiconfigurator-core 0.12.0)."""
+ROWS = (16, 256)
+"""Errors are apart for products of at most 16 rows, at most 256, and more: memory, launches and
+arithmetic bound them."""
+NAMES = {"bfloat16": "bfloat16", "float16": "bfloat16", "float8_e4m3": "fp8",
+         "float8_e4m3fn": "fp8", "int8": "sq"}  # fmt: skip
+"""Our data types by the tables' names. 16-bit types take the same kernels, at the same rate."""
+
+
+@dataclass(frozen=True)
+class Interval(Record):
+    """A time in µs with its bounds."""
+
+    low: float
+    value: float
+    high: float
+
+    def __add__(self, other: Interval) -> Interval:
+        """Errors of one table have one sign more often than not: bounds add up."""
+        return Interval(self.low + other.low, self.value + other.value, self.high + other.high)
+
+    def times(self, count: float) -> Interval:
+        return Interval(self.low * count, self.value * count, self.high * count)
+
+
+NO_TIME = Interval(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a size lies on an axis: between ``low`` and ``high``, or beyond the grid's end."""
+
+    low: int
+    high: int
+    weight: float
+    beyond: bool = False
+
+
+@dataclass(frozen=True)
+class Level:
+    """A time with what it is from. ``left_out`` and ``differ`` are the relative errors (of the
+    logarithm) from leaving sizes out, and between frameworks."""
+
+    time: Interval
+    left_out: float
+    differ: float
+    sources: tuple[str, ...]
+
+
+class Levels:
+    """The times of one GPU's matrix products in one data type.
+
+    ``engine`` is a framework of the tables (``vllm``); without one, the median of all counts.
+    Raises :class:`MapError` for a data type or an engine that is not there, naming those that are.
+    """
+
+    def __init__(self, surfaces: Sequence[Surface], dtype: str, engine: str | None = None) -> None:
+        named = NAMES.get(dtype, dtype)
+        self.all = [s for s in surfaces if s.dtype == named]
+        of_engine = [s for s in surfaces if engine in (None, s.framework)]
+        self.used = [s for s in self.all if engine in (None, s.framework)]
+        if not of_engine:
+            there = _listed(s.framework for s in surfaces)
+            raise MapError(f"no engine '{engine}' was measured: there are {there} (--engine)")
+        if not self.used:
+            where = f" in {engine}" if engine else ""
+            there = _listed(s.dtype for s in of_engine)
+            raise MapError(f"no times of {dtype}{where} were measured: there are {there} (--dtype)")
+        self.dtype, self.engine = named, engine
+        grids = [set(map(int, s.m)) for s in surfaces]
+        self.steps = sorted({m for grid in grids for m in grid if m > 16 and m + 1 in grid}
+                            | {16 for grid in grids if 17 in grid})  # fmt: skip
+        self._logs = {s.framework: np.log(s.latency_us) for s in self.used}
+        self._known: dict[tuple[int, int, int], Level | str] = {}
+
+    def at(self, m: int, n: int, k: int) -> Level | str:
+        """The level of y[m, n] = x[m, k] · Wᵀ, or why there is none."""
+        key = (m, n, k)
+        if key not in self._known:
+            self._known[key] = self._at(m, n, k)
+        return self._known[key]
+
+    def _at(self, m: int, n: int, k: int) -> Level | str:
+        found: dict[str, float] = {}
+        errors, why = [], ""
+        for surface in self.used:
+            places = self._places(surface, {"M": m, "N": n, "K": k})
+            if isinstance(places, str):
+                why = places
+                continue
+            value = _interpolated(self._logs[surface.framework], places)
+            if value is None:
+                why = f"M={m}, N={n}, K={k} is not among what was measured"
+                continue
+            found[f"{surface.framework} {surface.version}"] = value
+            errors.append(self._left_out(surface, m, places))
+        if not found:
+            return why
+        if max(errors) == float("inf"):
+            return "too few sizes were measured to say how sure a time between them is"
+        middle, left_out = float(np.median(list(found.values()))), max(errors)
+        differ = self.differ[_rows(m)]
+        low, high = (end(found.values()) - middle for end in (min, max))
+        error = hypot(left_out, differ)
+        time = Interval(*(exp(middle + e) for e in (min(-error, low), 0.0, max(error, high))))
+        return Level(time, left_out, differ, tuple(sorted(found)))
+
+    def _places(self, surface: Surface, sizes: Mapping[str, int]) -> list[Place] | str:
+        places = []
+        for axis, grid in zip("MNK", (surface.m, surface.n, surface.k), strict=True):
+            size = sizes[axis]
+            place = _place(grid, size)
+            if place is None:
+                return f"{axis}={size} is outside what was measured ({grid[0]} to {grid[-1]})"
+            low, high = int(grid[place.low]), int(grid[place.high])
+            if axis == "M" and 0 < place.weight < 1 and any(low <= s < high for s in self.steps):
+                return f"M={size} lies beside a step that was measured, between {low} and {high}"
+            places.append(place)
+        return places
+
+    def _left_out(self, surface: Surface, m: int, places: Sequence[Place]) -> float:
+        """The errors of the axes that were interpolated, together."""
+        errors = self.errors[surface.framework][_rows(m)]
+        return hypot(*(
+            errors[axis][place.beyond]
+            for axis, place in zip("MNK", places, strict=True)
+            if place.weight not in (0.0, 1.0)
+        ))  # fmt: skip
+
+    @cached_property
+    def errors(self) -> dict[str, list[dict[str, tuple[float, float]]]]:
+        """By framework and class of rows, for each axis: the errors between and beyond sizes."""
+        return {s.framework: [self._errors(s, i) for i in range(len(ROWS) + 1)] for s in self.used}
+
+    def _errors(self, surface: Surface, rows: int) -> dict[str, tuple[float, float]]:
+        found = {}
+        for i, axis in enumerate("MNK"):
+            between, beyond = left_out(surface, i, rows)
+            found[axis] = _quantile(between), _quantile(beyond)
+        return found
+
+    @cached_property
+    def differ(self) -> list[float]:
+        """By class of rows, how far frameworks are from their median."""
+        if len(self.all) < 2:
+            return [DIFFER] * (len(ROWS) + 1)
+        return [_quantile(differences(self.all, rows)) for rows in range(len(ROWS) + 1)]
+
+
+def left_out(surface: Surface, axis: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """What predicting measured sizes from others errs by, |ln predicted − ln measured|: between
+    the two neighbours, and beyond two smaller ones. ``axis`` is 0 (M), 1 (N) or 2 (K).
+
+    Of M only the ends of tiles are left out: m where m + 1 was measured too.
+    """
+    grids = [surface.m, surface.n, surface.k]
+    logs, m = np.log(surface.latency_us), surface.m
+    ends = ~np.isin(m - 1, m) | (m <= 16)
+    if axis == 0:
+        keep = ends
+        inside = np.array([_rows(int(size)) == rows for size in m[ends]])
+    else:
+        keep = np.array([_rows(int(size)) == rows for size in m])
+    logs, grids[0] = logs[keep], m[keep]
+    lines, x = np.moveaxis(logs, axis, 0), np.log(grids[axis].astype(float))
+    if len(x) < 3 or not lines.size:
+        return np.array([]), np.array([])
+    shape = (-1,) + (1,) * (lines.ndim - 1)
+    inner = ((x[1:-1] - x[:-2]) / (x[2:] - x[:-2])).reshape(shape)
+    between = np.abs((1 - inner) * lines[:-2] + inner * lines[2:] - lines[1:-1])
+    outer = ((x[2:] - x[:-2]) / (x[1:-1] - x[:-2])).reshape(shape)
+    beyond = np.abs((1 - outer) * lines[:-2] + outer * lines[1:-1] - lines[2:])
+    if axis == 0:
+        between, beyond = between[inside[1:-1]], beyond[inside[2:]]
+    return between[np.isfinite(between)], beyond[np.isfinite(beyond)]
+
+
+def differences(surfaces: Sequence[Surface], rows: int) -> np.ndarray:
+    """|ln time − ln median over frameworks| at the sizes that at least two frameworks have."""
+    axes = [sorted({int(v) for s in surfaces for v in getattr(s, axis)}) for axis in "mnk"]
+    axes[0] = [m for m in axes[0] if _rows(m) == rows]
+    shape = [len(axis) for axis in axes]
+    stacked = np.full([len(surfaces), *shape], np.nan)
+    for i, surface in enumerate(surfaces):
+        common = [
+            np.intersect1d(axis, grid, return_indices=True)[1:]
+            for axis, grid in zip(axes, (surface.m, surface.n, surface.k), strict=True)
+        ]
+        here, there = (np.ix_(*(pair[j] for pair in common)) for j in (0, 1))
+        stacked[i][here] = np.log(surface.latency_us[there])
+    stacked = stacked.reshape(len(surfaces), -1)
+    shared = stacked[:, np.isfinite(stacked).sum(axis=0) > 1]
+    if not shared.size:
+        return np.array([])
+    apart = np.abs(shared - np.nanmedian(shared, axis=0))
+    return apart[np.isfinite(apart)]
+
+
+def _place(grid: np.ndarray, size: int) -> Place | None:
+    """None where the size is further outside than the grid's last step."""
+    i = int(np.searchsorted(grid, size))
+    if i < len(grid) and grid[i] == size:
+        return Place(i, i, 0.0)
+    if len(grid) < 2 or size < 1:
+        return None
+    beyond = i in (0, len(grid))
+    first = min(max(i - 1, 0), len(grid) - 2)
+    low, high = float(grid[first]), float(grid[first + 1])
+    weight = log(size / low) / log(high / low)
+    return Place(first, first + 1, weight, beyond) if -1 <= weight <= 2 else None
+
+
+def _interpolated(logs: np.ndarray, places: Sequence[Place]) -> float | None:
+    """The logarithm at these places; None where a corner was not measured."""
+    block = logs
+    for place in places:
+        low = block[place.low]
+        block = low if place.low == place.high else (
+            (1 - place.weight) * low + place.weight * block[place.high]
+        )  # fmt: skip
+    return float(block) if np.isfinite(block) else None
+
+
+def _rows(m: int) -> int:
+    return sum(m > most for most in ROWS)
+
+
+def _quantile(errors: np.ndarray) -> float:
+    """Infinite where nothing can be left out: the bounds are open then."""
+    return float(np.percentile(errors, QUANTILE)) if errors.size else float("inf")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))

@@ -1,0 +1,60 @@
+"""Tables in the form of others' measurements, as if they were installed; verbs in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from planted_elsewhere import FACTORS, Write, rows_of
+from pyarrow import parquet
+
+from gacprof.cli.app import main
+from gacprof.elsewhere.data import Measurements
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run ``gacprof`` with these arguments: its exit code, and what it said on both streams."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gacprof", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        streams = capsys.readouterr()
+        code = stopped.value.code
+        return code if isinstance(code, int) else 0, streams.out, streams.err
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write one table where the package has it; the folder of all tables is returned."""
+
+    def write(
+        rows: list[dict[str, Any]], gpu: str = "h100_sxm", engine: str = "vllm",
+        version: str = "0.24.0", operator: str = "gemm",
+    ) -> Path:  # fmt: skip
+        path = tmp_path / "data" / gpu / operator / engine / version / f"{operator}_perf.parquet"
+        path.parent.mkdir(parents=True)
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+        return tmp_path / "data"
+
+    return write
+
+
+@pytest.fixture
+def measured(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measurements:
+    """Three engines on one GPU and one on another, as if they were installed."""
+    for engine, factor in FACTORS.items():
+        write(rows_of(factor) + rows_of(factor / 2, "fp8"), engine=engine)
+    root = write(rows_of(), gpu="b300_sxm")
+    made = Measurements(root, "0.12.0", tmp_path / "cache")
+    monkeypatch.setattr("gacprof.elsewhere.data.installed", lambda: made)
+    return made
