@@ -166,10 +166,11 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
     unmeasured = [c for c in choices if c.latency_before_us is None and c.after != c.before]
     if unmeasured and predictor.source.timed:
         one = unmeasured[0]
+        now = predictor.dim(problem.inventory.dim(one.dim), one.before)
         warnings.append(
-            f"{len(unmeasured)} dims have sizes that the map has not measured, the first is "
-            f"{one.dim} with {one.before}: they move to safe sizes ({one.after}), but what "
-            "that gains is not known"
+            f"{len(unmeasured)} dims have sizes whose time is not known, the first is {one.dim} "
+            f"with {one.before}: they move to safe sizes ({one.after}), but what that gains is "
+            f"not known: {now.missing}"
         )
     if problem.goal.name == "gac":
         warnings += _degenerate(axes, outcome.sizes)

@@ -218,8 +218,6 @@ def _grid(
 ) -> Grid:
     """``size`` budgets by ``size`` latency limits. Raises :class:`PlanError` where latencies are
     not known."""
-    if limits.latency_now_us is None:
-        raise PlanError("the map lacks some of the planned products: no grid over latency")
     classes = problem.classes(replace(limits, parameters=_ceiling(0), latency_us=0.0))
     best = solve_classes(problem, classes, replace(limits, latency_us=None)).chosen
     times = [[o.latency_us for o in g.options if o.latency_us is not None] for g in classes]

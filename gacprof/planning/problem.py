@@ -25,15 +25,13 @@ from gacprof.planning.request import Bounds, PlanRequest, grouped
 class Limits:
     """What a plan must keep to, over all planned dims; None is no limit.
 
-    ``latency_us`` is the workload's predicted time in the products of the planned weights, of
-    which they take ``latency_now_us`` as they are; ``energy_kept`` is the least mean share of
-    energy.
+    ``latency_us`` is the workload's predicted time in the products of the planned weights;
+    ``energy_kept`` is the least mean share of energy.
     """
 
     parameters: Ceiling | None = None
     memory: Ceiling | None = None
     latency_us: float | None = None
-    latency_now_us: float | None = None
     energy_kept: float | None = None
 
     @property
@@ -101,7 +99,6 @@ class Problem:
             parameters,
             memory,
             None if self.goal.name == "latency" else self.request.latency_limit_us,
-            self.predictor.weights({}).latency_us,
             None if self.goal.name == "energy" else least_kept,
         )
 

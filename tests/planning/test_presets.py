@@ -16,11 +16,14 @@ from planted import TOKENS, planted_latency, planted_map_of
 from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
-from gacprof.planning import Constraints, plan
+from gacprof.planning import Constraints, PlanRequest, plan
+from gacprof.planning.pareto import pareto
 from gacprof.planning.preset_text import ENGINES, parse_preset
 from gacprof.planning.presets import requirements
 from gacprof.planning.request import bounds_of
+from gacprof.solver import InfeasibleBudget
 
+TWO = "vllm,tp=2"
 HIDDEN, HEADS = 256, 8
 LAYERS = (683, 700, 517)
 SIZES = range(1, 3000)
@@ -202,6 +205,30 @@ def test_a_size_is_safe_only_as_one_rank_holds_it(pruned, mapped):
     )  # fmt: skip
     assert [choice.after % 16 for choice in made.choices] == [0, 0, 0]
     assert {size % 16 for choice in made.choices for size in choice.candidates} == {0}
+
+
+@pytest.mark.parametrize("objective", ["pad", "energy", "latency", "gac"])
+def test_a_latency_limit_is_on_the_plan_though_ranks_cannot_share_the_model_as_it_is(
+    pruned, mapped, objective
+):
+    """683 and 517 are odd: two ranks cannot run the model as it is, so it has no time."""
+    asked = {"tokens": TOKENS, "objective": objective, "constraints": Constraints(preset=TWO)}
+    free = plan(pruned, mapped(pruned, TWO), **asked)
+    assert free.predicted_before_us is None
+    limit = free.predicted_after_us * 1.001
+    made = plan(pruned, mapped(pruned, TWO), latency_limit_us=limit, **asked)
+    assert made.predicted_after_us <= limit and made.certificate.proved
+    assert any("2 shards cannot divide" in warning for warning in made.warnings)
+    with pytest.raises(InfeasibleBudget, match=r"the nearest (is|takes) \d") as refused:
+        plan(pruned, mapped(pruned, TWO), latency_limit_us=1.0, **asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_grid_over_latency_needs_times_of_the_options_only(pruned, mapped):
+    request = PlanRequest(tokens=TOKENS, constraints=Constraints(preset=TWO))
+    found = pareto(scan(pruned), mapped(pruned, TWO), request, budgets=2, grid=2)
+    assert next(v for v in found.variants if v.method == "as it is").latency_us is None
+    assert found.grid.cells[-1][-1].latency_us <= found.grid.latency_us[-1]
 
 
 def test_a_budget_under_a_preset_is_kept_by_the_best_of_all_combinations(factored, mapped):
