@@ -129,11 +129,13 @@ def _latency(problem: Problem, classes: Sequence[DimClass], most: float) -> _Lim
     for group in classes:
         known = [o.latency_us for o in group.options if o.latency_us is not None]
         if len(known) < len(group.options):
-            missing = problem.predictor.weights(group.sizes(group.options[0])).missing
+            near = problem.predictor.beside(group.sizes(group.options[0]))
+            fed = (near.product(feed.weight) for dim in group.members for feed in dim.feeds)
+            why = next((f": {product.missing}" for product in fed if product.missing), "")
             raise PlanError(
                 "no latency limit can be kept: the map does not hold the planned sizes of "
                 f"{group.axes[0].name} together with what it meets; sweep them, or pin what shares "
-                f"a product with others (--pin '*:width=keep'): {missing}"
+                f"a product with others (--pin '*:width=keep'){why}"
             )
         rows.append(known)
 

@@ -224,6 +224,17 @@ def test_a_latency_limit_is_on_the_plan_though_ranks_cannot_share_the_model_as_i
     assert "\n" not in str(refused.value)
 
 
+def test_a_limit_that_the_map_cannot_show_names_the_product_that_it_lacks(mapped, pruned, tmp_path):
+    """Not that of another layer, which ranks cannot share only as it is."""
+    folder = checkpoint(tmp_path, layer(0, 683) | layer(1, 8200), CONFIG)
+    with pytest.raises(PlanError, match="no latency limit can be kept") as refused:
+        plan(
+            folder, mapped(pruned, TWO), tokens=TOKENS, objective="pad", latency_limit_us=1e6,
+            constraints=Constraints(preset=TWO),
+        )  # fmt: skip
+    assert "4100" in str(refused.value) and "683" not in str(refused.value)
+
+
 def test_a_grid_over_latency_needs_times_of_the_options_only(pruned, mapped):
     request = PlanRequest(tokens=TOKENS, constraints=Constraints(preset=TWO))
     found = pareto(scan(pruned), mapped(pruned, TWO), request, budgets=2, grid=2)
