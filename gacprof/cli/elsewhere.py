@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from gacprof.cli.printing import MOST_ROWS, Json, print_json, print_table, say, say_notes
+from gacprof.cli.options import Axis, Fixed, sizes
+from gacprof.cli.printing import MOST_ROWS, Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError
-from gacprof.core.formatting import counted
+from gacprof.core.formatting import counted, microseconds, percent
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.source import Tokens
+    from gacprof.elsewhere.curves import MeasuredCurve
     from gacprof.elsewhere.data import Held
     from gacprof.elsewhere.levels import Interval
     from gacprof.elsewhere.model import ModelTimes, ProductTime
@@ -54,6 +57,55 @@ def gpus(
             for one in held
         ])  # fmt: skip
     say_notes([note] if note else [f"measured elsewhere: aiconfigurator-core {measured.version}"])
+
+
+def map_elsewhere(
+    gpu: Annotated[str, Option(help="h100, b200, l40s … ('gacprof gpus' lists them).")],
+    axis: Axis = "M",
+    operator: Annotated[str, Option("--op", help="linear or encoder-attention.")] = "linear",
+    fixed: Fixed = None,
+    dtype: Annotated[str, Option(help="bf16, fp8, fp8_block, nvfp4 …")] = "bfloat16",
+    engine: Annotated[str | None, Option(help="Only vllm, sglang or trtllm.")] = None,
+    out: Annotated[Path | None, Option(help="Stem: OUT.svg and OUT.png are drawn.")] = None,
+    as_json: bool = Json,
+) -> None:
+    """Show one axis of an operator as others measured it on a GPU that is not at hand."""
+    from gacprof.elsewhere.curves import measured_curve
+    from gacprof.elsewhere.data import installed
+
+    curve = measured_curve(
+        installed(), gpu, operator, axis or "M", sizes(fixed), dtype=dtype, engine=engine
+    )
+    written = []
+    if out is not None:
+        from gacprof.report.figures import measured_elsewhere
+        from gacprof.report.figures_style import save
+
+        written = save(measured_elsewhere(curve), out)
+    emit(curve, as_json, _print_curve)
+    for path in () if as_json else written:
+        say(str(path))
+
+
+def _print_curve(curve: MeasuredCurve) -> None:
+    from gacprof.elsewhere.curves import as_rows
+
+    at = ", ".join(f"{dim}={size}" for dim, size in curve.fixed.items())
+    columns = [f"{line.engine} {line.version}" for line in curve.lines]
+    rows = [(size, *map(microseconds, times)) for size, times in as_rows(curve)]
+    title = f"{curve.operator} over {curve.axis} at {at}, {curve.dtype}, on {curve.gpu}"
+    print_table(title, (curve.axis, *columns), rows)
+    largest = sorted(curve.steps, key=lambda step: -step.change)[:6]
+    for step in largest:
+        if step.change > 0.05:
+            say(
+                f"{step.after} → {step.after + 1}: {percent(step.change, signed=True)} in "
+                f"{step.engine}"
+            )
+    kernels = "; ".join(f"{line.engine}: {', '.join(line.kernels)}" for line in curve.lines)
+    say_notes([
+        f"measured elsewhere, once a size: {curve.package}", f"by the table's words, {kernels}"
+    ])  # fmt: skip
 
 
 def _known(held: Sequence[Held]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_make
+from gacprof.cli.elsewhere import map_elsewhere
 from gacprof.cli.options import (
     Fixed,
     MapName,
@@ -430,3 +431,4 @@ for verb in (
     map_make.figure, map_make.rules, map_make.agree,
 ):  # fmt: skip
     app.command()(verb)
+app.command("elsewhere")(map_elsewhere)

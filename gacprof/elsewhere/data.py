@@ -24,6 +24,7 @@ from gacprof.core.errors import MapError, first_line
 from gacprof.core.files import Record, read_json, replacing, write_json
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 PACKAGE = "aiconfigurator_core"
@@ -126,7 +127,7 @@ class Measurements:
         with suppress(OSError, ValueError, KeyError, EOFError):
             return _unpacked(np.load(kept, allow_pickle=False))
         found: dict[tuple[str, str], Surface] = {}
-        for path in sorted(files, key=lambda path: _release(path.parent.name)):
+        for path in sorted(files, key=lambda path: release(path.parent.name)):
             found |= {(s.framework, s.dtype): s for s in self._surfaces(path)}
         surfaces = [found[key] for key in sorted(found)]
         if not surfaces:
@@ -136,16 +137,7 @@ class Measurements:
         return surfaces
 
     def _surfaces(self, path: Path) -> list[Surface]:
-        from pyarrow import ArrowException, parquet
-
-        try:
-            file = parquet.ParquetFile(path)
-            absent = [name for name in COLUMNS if name not in file.schema_arrow.names]
-            if absent:
-                raise MapError(self._refused(path, f"it has no column {', '.join(absent)}"))
-            table = file.read(list(COLUMNS))
-        except (ArrowException, OSError) as error:
-            raise MapError(self._refused(path, first_line(error))) from None
+        table = self.read(path, COLUMNS)
         framework, version = path.parts[-3:-1]
         dtypes = np.array(table["gemm_dtype"].to_pylist(), dtype=str)
         columns = {name: table[name].to_numpy() for name in COLUMNS[1:]}
@@ -154,6 +146,19 @@ class Measurements:
                                                       columns.items()})
             for dtype in np.unique(dtypes)
         ]  # fmt: skip
+
+    def read(self, path: Path, columns: Sequence[str]) -> pa.Table:
+        """These columns of a table. Raises :class:`MapError` where one is not there."""
+        from pyarrow import ArrowException, parquet
+
+        try:
+            file = parquet.ParquetFile(path)
+            absent = [name for name in columns if name not in file.schema_arrow.names]
+            if absent:
+                raise MapError(self._refused(path, f"it has no column {', '.join(absent)}"))
+            return file.read(list(columns))
+        except (ArrowException, OSError) as error:
+            raise MapError(self._refused(path, first_line(error))) from None
 
     def _refused(self, path: Path, why: str) -> str:
         return (
@@ -187,7 +192,7 @@ def short_name(gpu: str) -> str:
     return short.removesuffix("server").removesuffix("sxm")
 
 
-def _release(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
     """Numbers to compare by: ``1.3.0rc20`` is before ``1.3.0``, which no table has."""
     numbers = "".join(c if c.isdigit() else " " for c in version).split()
     return tuple(map(int, numbers))

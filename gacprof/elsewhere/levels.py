@@ -15,6 +15,7 @@ from math import exp, hypot, log
 
 import numpy as np
 
+from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.elsewhere.data import Surface
@@ -80,7 +81,7 @@ class Levels:
     """
 
     def __init__(self, surfaces: Sequence[Surface], dtype: str, engine: str | None = None) -> None:
-        named = NAMES.get(dtype, dtype)
+        named = table_dtype(dtype)
         self.all = [s for s in surfaces if s.dtype == named]
         of_engine = [s for s in surfaces if engine in (None, s.framework)]
         self.used = [s for s in self.all if engine in (None, s.framework)]
@@ -170,6 +171,12 @@ class Levels:
         if len(self.all) < 2:
             return [DIFFER] * (len(ROWS) + 1)
         return [_quantile(differences(self.all, rows)) for rows in range(len(ROWS) + 1)]
+
+
+def table_dtype(dtype: str) -> str:
+    """The tables' name of a data type by any name."""
+    full = full_name(dtype)
+    return NAMES.get(full, full)
 
 
 def left_out(surface: Surface, axis: int, rows: int) -> tuple[np.ndarray, np.ndarray]:

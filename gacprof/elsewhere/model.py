@@ -16,7 +16,6 @@ from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.products import Ranks
 from gacprof.cliffmap.source import Tokens, workload_of
-from gacprof.core.dtypes import full_name
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.files import Record
 from gacprof.demands import model as demanded
@@ -25,7 +24,7 @@ from gacprof.demands.products import Ranks as Shared
 from gacprof.demands.quantisation import of_config
 from gacprof.elsewhere import data
 from gacprof.elsewhere.data import Measurements
-from gacprof.elsewhere.levels import NAMES, NO_TIME, Interval, Level, Levels
+from gacprof.elsewhere.levels import NAMES, NO_TIME, Interval, Level, Levels, table_dtype
 from gacprof.kernels import fa2
 from gacprof.rules import gemm
 from gacprof.rules.target import Target, target
@@ -153,7 +152,7 @@ def needs_of_config(
     Raises :class:`MapError` for a quantisation that no table has, unless a ``dtype`` is given.
     """
     ranks = Shared(tp=tp, experts=tp, shared=tp)
-    linear = _named(dtype) if dtype else _scheme(config)
+    linear = table_dtype(dtype) if dtype else _scheme(config)
     found, left_out = [], []
     for product in demanded.products(config, ranks):
         if product.kind == "count" or product.role == "embedding":
@@ -193,7 +192,7 @@ def needs_of_weights(
                 continue
             is_head = module.role == "head"
             own = ranks.dtype_of(gemm_.weight)
-            used = _named(dtype) if dtype and not is_head else NAMES.get(own, own)
+            used = table_dtype(dtype) if dtype and not is_head else NAMES.get(own, own)
             need = Need(name, *local, 1, used, is_head)
             counts[need] = counts.get(need, 0) + 1
     return [replace(need, count=count) for need, count in counts.items()], list(left_out.values())
@@ -316,12 +315,6 @@ def _rules(gpu: str) -> tuple[Target | None, list[str]]:
         f"what misaligned sizes cost: {gemm.PAPER}, of K alone; on H100 the published times of "
         "both may be bound by the host, and the true cost larger"
     ]
-
-
-def _named(dtype: str) -> str:
-    """The tables' name of a data type by any name."""
-    full = full_name(dtype)
-    return NAMES.get(full, full)
 
 
 def _ours(named: str) -> str:

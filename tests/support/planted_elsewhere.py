@@ -29,6 +29,13 @@ def rows_of(
     factor: float = 1.0, dtype: str = "bfloat16", ms: Iterable[int] = M
 ) -> list[dict[str, Any]]:
     return [
-        {"gemm_dtype": dtype, "m": m, "n": n, "k": k, "latency": planted_us(m, n, k, factor) / 1e3}
+        {
+            "gemm_dtype": dtype,
+            "kernel_source": "made",
+            "m": m,
+            "n": n,
+            "k": k,
+            "latency": planted_us(m, n, k, factor) / 1e3,
+        }
         for m, n, k in product(ms, N, K)
     ]

@@ -1,0 +1,171 @@
+"""One axis of an operator as others measured it: the sizes that there are, nothing between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gacprof.core.errors import MapError
+from gacprof.core.files import Record
+from gacprof.elsewhere.data import Measurements, release
+from gacprof.elsewhere.levels import table_dtype
+
+TABLES: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
+    "linear": ("gemm", "gemm_dtype", {"M": "m", "N": "n", "K": "k"}),
+    "encoder-attention": (
+        "encoder_attention", "attn_dtype",
+        {"batch": "batch_size", "q_len": "isl", "heads": "num_heads", "head_dim": "head_dim"},
+    ),
+}  # fmt: skip
+"""Operator → its table, the column of data types, and our dims by the table's columns."""
+
+
+@dataclass(frozen=True)
+class Line(Record):
+    """One engine's times: ``latency_us`` at each of ``sizes``; ``kernels`` are the table's words
+    for what ran."""
+
+    engine: str
+    version: str
+    kernels: tuple[str, ...]
+    sizes: tuple[int, ...]
+    latency_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Step(Record):
+    """From ``after`` to the next whole size one engine's time changes by the share ``change``."""
+
+    engine: str
+    after: int
+    change: float
+
+
+@dataclass(frozen=True)
+class MeasuredCurve(Record):
+    """Times over one axis, by engine. ``provenance`` is always "elsewhere"."""
+
+    derived = ("provenance", "steps")
+
+    gpu: str
+    operator: str
+    axis: str
+    fixed: dict[str, int]
+    dtype: str
+    package: str
+    lines: tuple[Line, ...]
+
+    @property
+    def provenance(self) -> str:
+        return "elsewhere"
+
+    @property
+    def steps(self) -> list[Step]:
+        """Where a size and the next whole one were both measured."""
+        return [
+            Step(line.engine, a, line.latency_us[i + 1] / line.latency_us[i] - 1)
+            for line in self.lines
+            for i, (a, b) in enumerate(zip(line.sizes, line.sizes[1:], strict=False))
+            if b == a + 1
+        ]
+
+
+def measured_curve(
+    measured: Measurements,
+    gpu: str,
+    operator: str,
+    axis: str,
+    fixed: Mapping[str, int],
+    *,
+    dtype: str = "bfloat16",
+    engine: str | None = None,
+) -> MeasuredCurve:
+    """The times over ``axis`` with the operator's other dims ``fixed``, of each engine's newest
+    version that has them.
+
+    Raises :class:`MapError` for an operator, a dim, a data type or sizes that were not measured,
+    naming what was.
+    """
+    if operator not in TABLES:
+        raise MapError(f"no operator '{operator}' is read from elsewhere: {', '.join(TABLES)} are")
+    table, dtypes, columns = TABLES[operator]
+    others = [dim for dim in columns if dim != axis]
+    if axis not in columns or sorted(fixed) != sorted(others):
+        asked = ",".join(f"{dim}=SIZE" for dim in others)
+        raise MapError(
+            f"{operator} has the dims {', '.join(columns)}: give --axis as one of them and all "
+            f"others, as --fixed {asked}"
+        )
+    named, lines = table_dtype(dtype), dict[str, Line]()
+    seen: dict[str, set[Any]] = {dim: set() for dim in others} | {"dtype": set()}
+    files = measured.files(measured.gpu(gpu), table)
+    engines = sorted({path.parts[-3] for path in files})
+    if engine is not None and engine not in engines:
+        there = _listed(engines) or "none"
+        raise MapError(f"no engine '{engine}' was measured: there are {there} (--engine)")
+    for path in sorted(files, key=lambda path: release(path.parent.name)):
+        name, version = path.parts[-3:-1]
+        if engine in (None, name):
+            rows = _rows(measured, path, dtypes, columns, seen)
+            line = _line(name, version, rows, axis, {"dtype": named, **fixed})
+            lines |= {name: line} if line else {}
+    if not lines:
+        raise MapError(_absent(operator, gpu, {"dtype": named, **fixed}, seen))
+    package = f"aiconfigurator-core {measured.version}"
+    chosen = tuple(lines[name] for name in sorted(lines))
+    return MeasuredCurve(measured.gpu(gpu), operator, axis, dict(fixed), named, package, chosen)
+
+
+def _rows(
+    measured: Measurements,
+    path: Path,
+    dtypes: str,
+    columns: Mapping[str, str],
+    seen: Mapping[str, set[Any]],
+) -> dict[str, np.ndarray]:
+    """The table by our names of dims; what sizes it has is added to ``seen``."""
+    names = {"dtype": dtypes, **columns, "latency": "latency", "kernel": "kernel_source"}
+    table = measured.read(path, tuple(names.values()))
+    rows = {ours: table[theirs].to_numpy(zero_copy_only=False) for ours, theirs in names.items()}
+    for dim, sizes in seen.items():
+        sizes |= set(np.unique(rows[dim].astype(str) if dim == "dtype" else rows[dim]).tolist())
+    return rows
+
+
+def _line(
+    engine: str, version: str, rows: Mapping[str, np.ndarray], axis: str, at: Mapping[str, Any]
+) -> Line | None:
+    """Repeated sizes count by their median; None where nothing was measured there."""
+    here = np.isfinite(rows["latency"]) & (rows["latency"] > 0)
+    for dim, size in at.items():
+        here &= rows[dim] == size
+    if not here.any():
+        return None
+    sizes, times = rows[axis][here], rows["latency"][here] * 1e3
+    listed = np.unique(sizes)
+    medians = tuple(float(np.median(times[sizes == size])) for size in listed)
+    kernels = tuple(sorted(set(map(str, rows["kernel"][here]))))
+    return Line(engine, version, kernels, tuple(map(int, listed)), medians)
+
+
+def _absent(operator: str, gpu: str, at: Mapping[str, Any], seen: Mapping[str, set[Any]]) -> str:
+    for dim, size in at.items():
+        if size not in seen[dim]:
+            there = _listed(sorted(seen[dim])) or "nothing"
+            return f"{operator} was not measured at {dim}={size} on {gpu}: there is {there}"
+    return f"{operator} was not measured at these dims together on {gpu}"
+
+
+def _listed(sizes: Sequence[Any]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+def as_rows(curve: MeasuredCurve) -> Iterator[tuple[int, list[float | None]]]:
+    """Each size with the engines' times, None where one has none."""
+    known = [dict(zip(line.sizes, line.latency_us, strict=True)) for line in curve.lines]
+    for size in sorted({size for line in curve.lines for size in line.sizes}):
+        yield size, [times.get(size) for times in known]
