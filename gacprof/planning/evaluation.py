@@ -168,9 +168,9 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
         one = unmeasured[0]
         now = predictor.dim(problem.inventory.dim(one.dim), one.before)
         warnings.append(
-            f"{len(unmeasured)} dims have sizes whose time is not known, the first is {one.dim} "
-            f"with {one.before}: they move to safe sizes ({one.after}), but what that gains is "
-            f"not known: {now.missing}"
+            f"{len(unmeasured)} dims have sizes that the map has not measured, the first is "
+            f"{one.dim} with {one.before}: they move to safe sizes ({one.after}), but what "
+            f"that gains is not known: {now.missing}"
         )
     if problem.goal.name == "gac":
         warnings += _degenerate(axes, outcome.sizes)
