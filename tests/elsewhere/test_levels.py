@@ -109,6 +109,12 @@ def test_one_framework_alone_is_bounded_by_what_two_were_seen_to_differ_by() -> 
     assert time.high / time.value == pytest.approx(exp(DIFFER))
 
 
+def test_engines_without_a_size_in_common_are_bounded_like_one_alone() -> None:
+    other = surface(engine="sglang")
+    apart = Surface("sglang", "1", "bfloat16", other.m, other.n + 1, other.k, other.latency_us)
+    assert Levels([surface(), apart], "bfloat16").differ == [DIFFER] * 3
+
+
 def test_too_few_sizes_to_measure_an_error_give_no_time() -> None:
     us = np.array([1.0, 2.0]).reshape(1, 2, 1)
     two = Surface("vllm", "1", "bfloat16", np.array([1]), np.array([1, 4]), np.array([8]), us)
