@@ -144,7 +144,11 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
 
 def _unread(setting: Setting, facts: Mapping[str, Any]) -> str:
     """Why the engine's demands on such a product are not known; empty where they are."""
-    name = setting.engine.name
+    engine = setting.engine
+    name = engine.name
+    if engine.oldest and engine.at and engine.at < engine.oldest:
+        oldest = ".".join(map(str, engine.oldest))
+        return f"{name} was read from {oldest} on: nothing older is known to be ok"
     if facts["kind"] != "count" and facts["quant"] not in setting.engine.covers:
         named = setting.scheme.name if facts["quant"] == "unknown" else facts["quant"]
         return f"what {name} asks of {named} was not read"
@@ -170,6 +174,7 @@ def _facts(product: Product, scheme: Scheme, setting: Setting, sm: int | None) -
         "desc_act": scheme.desc_act,
         "symmetric": scheme.symmetric,
         "stored": scheme.stored,
+        "partly": bool(product.shards) and scheme.leaves_partly(product.modules),
     }
 
 
@@ -260,6 +265,8 @@ def _broken(
             if size is None or _holds(demand, size, multiple, product):
                 continue
             target = -(-size // to) * to if demand.outcome == "pads" else None
+            if demand.relation == "one_of":
+                target = next((value for value in sorted(demand.values) if value >= size), None)
             yield _finding(demand, axis, size, multiple, sizes, scheme, target, shard)
             break
 
@@ -397,6 +404,8 @@ def _finding(
     elif demand.outcome == "falls_back":
         broken = f"{size} is no multiple of {multiple}: " if demand.relation == "multiple" else ""
         says = f"{broken}{says or kernel}"
+    elif not says and demand.relation == "multiple":
+        says = f"{size} is no multiple of {multiple}"
     shown = None if demand.relation in ("one_of", "never") else multiple
     return Finding(demand.outcome, axis, size, shown, says, demand, to, shard, kernel)
 

@@ -38,12 +38,26 @@ def counts(at: Sizes) -> Iterator[Product]:
             and not (at.family.mixer == "mla" and field == "kv_heads")
         ):
             yield count(name, config.spelling(field), number, tp)
+    yield from _groups_of_heads(at)
     number = config.get("experts")
     if number and at.has_experts:
         yield count("experts", config.spelling("experts"), number, at.ranks.expert_parallel)
     if config.vision_heads:
         where, number = config.vision_heads
         yield count("vision attention heads", f"{where} heads", number, tp)
+
+
+def _groups_of_heads(at: Sizes) -> Iterator[Product]:
+    """How heads group, on any number of ranks: those of q over those of keys and values, and the
+    hidden size over the heads where nothing says a head_dim."""
+    config = at.config
+    heads, hidden = config.get("heads"), config.get("hidden_size")
+    kv_heads = None if at.family.mixer else at.get("kv_heads")
+    if heads and kv_heads:
+        made = count("heads a kv head", config.spelling("kv_heads"), heads, kv_heads)
+        yield replace(made, role="head_groups")
+    if heads and hidden and not at.get("head_dim") and not at.family.mixer:
+        yield replace(count("head_dim", "head_dim", hidden, heads), role="head_dim")
 
 
 def count(name: str, field: str, number: int, parts: int) -> Product:

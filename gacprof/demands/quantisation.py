@@ -75,6 +75,10 @@ class Scheme:
             left &= self._left(module)
         return len(left) >= (layers or MOST_LAYERS)
 
+    def leaves_partly(self, modules: Sequence[str]) -> bool:
+        """Whether in some layer these modules are neither all unquantised nor all quantised."""
+        return bool(self.ignored) and len({frozenset(self._left(m)) for m in modules}) > 1
+
     @cached_property
     def _left_by_module(self) -> dict[str, frozenset[int]]:
         return {}
@@ -143,14 +147,14 @@ def _numbers(pattern: re.Pattern[str]) -> bool:
 
 def _pattern(text: str) -> re.Pattern[str]:
     """A pattern of a stranger's config. One that might take for ever, repeats within a repeat or
-    many of them, matches nothing; so does what is no pattern."""
+    many of them, matches nothing. Raises :class:`LintError` for what is no pattern."""
     repeats = len(re.findall(r"[*+}]", text))
     try:
         if repeats > 6 or re.search(r"[)\]][*+{]", text) or len(text) > 500:
             return re.compile(r"(?!)")
         return re.compile(text)
-    except (re.error, RecursionError, OverflowError):
-        return re.compile(r"(?!)")
+    except (re.error, RecursionError, OverflowError) as error:
+        raise LintError(f"the pattern {text[:60]!r} in the config is not valid: {error}") from None
 
 
 NONE = Scheme("none", "none")
@@ -261,8 +265,10 @@ def of_config(config: Mapping[str, Any]) -> Scheme | None:
     A method whose demands are not known gives a scheme of the kind ``unknown``, by its name.
     """
     told = config.get("quantization_config") or config.get("compression_config")
-    if not isinstance(told, Mapping):
+    if told is None or told == {}:
         return None
+    if not isinstance(told, Mapping):
+        raise LintError("the config's quantization_config is no table of names and values")
     inner = told.get("quantization")  # ModelOpt's hf_quant_config.json
     told = {**told, **inner} if isinstance(inner, Mapping) else told
     method = str(told.get("quant_method") or told.get("quant_algo") or "").lower()
@@ -280,8 +286,8 @@ def _by_method(method: str, told: Mapping[str, Any]) -> Scheme:
     bits = _whole(told, "bits", "w_bit", "num_bits") or 4
     if method == "fp8":
         block = told.get("weight_block_size")
-        if isinstance(block, Sequence) and block and type(block[0]) is int and block[0] > 0:
-            return Scheme("fp8_block", "fp8", block=block[0])
+        if block is not None:
+            return Scheme("fp8_block", "fp8", block=_block(block, "weight_block_size"))
         return Scheme("fp8_tensor", "fp8")
     if method in ("compressed_tensors", "compressed-tensors"):
         return _compressed(told)
@@ -302,6 +308,14 @@ def _by_method(method: str, told: Mapping[str, Any]) -> Scheme:
     return Scheme("unknown", method[:40] or "without a name")
 
 
+def _block(given: Any, key: str) -> int:
+    """The side of a square block. Raises :class:`LintError` for what is none."""
+    sides = given if isinstance(given, list | tuple) else []
+    if not (len(sides) == 2 and all(type(side) is int and 0 < side < 1 << 16 for side in sides)):
+        raise LintError(f"the config's {key} is {str(given)[:40]!r}: no two positive sizes")
+    return int(max(sides))
+
+
 def _compressed(told: Mapping[str, Any]) -> Scheme:
     """compressed-tensors: what the first of its groups of modules says of weights and inputs."""
     groups = told.get("config_groups")
@@ -317,8 +331,8 @@ def _compressed(told: Mapping[str, Any]) -> Scheme:
     if kind == "float" and bits == 8:
         if strategy == "block":
             block = weights.get("block_structure")
-            size = block[0] if isinstance(block, list) and block and type(block[0]) is int else 128
-            return replace(made, kind="fp8_block", block=max(1, size))
+            size = 128 if block is None else _block(block, "block_structure")
+            return replace(made, kind="fp8_block", block=size)
         if group == 32:
             return replace(made, kind="mxfp8")
         return replace(made, kind="fp8_tensor" if strategy == "tensor" else "fp8_channel")

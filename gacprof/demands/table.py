@@ -65,6 +65,7 @@ class Conditions:
     desc_act: bool | None = None
     symmetric: bool | None = None
     stored: bool | None = None
+    partly: bool | None = None
 
     def hold(self, facts: Mapping[str, Any]) -> bool:
         """Whether all hold of these facts; a fact that is not among them is left aside."""
@@ -135,7 +136,8 @@ class Demand:
 class Engine:
     """``splits``: tensors or whole layers; ``experts``: how ranks share experts out; ``fused``: the
     products it fuses; ``uneven``: what it deals out although it does not divide; ``covers``: kinds
-    of quantisation whose demands were read; ``read``: the version, meant where none is given."""
+    of quantisation whose demands were read; ``read``: the version, meant where none is given; below
+    ``oldest`` nothing was read."""
 
     name: str
     read: str
@@ -146,6 +148,7 @@ class Engine:
     covers: frozenset[str] = frozenset()
     demands: tuple[Demand, ...] = field(default=(), repr=False)
     at: Version | None = None
+    oldest: Version | None = None
 
     def of(self, asked: Version | None) -> Engine:
         """The engine with the demands of one version only, the newest read by default."""
@@ -253,7 +256,7 @@ def parse_engine(text: str, file: str) -> Engine:
         raise LintError(f"{file}: not valid TOML: {error}") from None
     if not isinstance(data.get("name"), str) or not isinstance(data.get("demand", []), list):
         raise LintError(f"{file}: give the engine's name, and [[demand]] entries")
-    known = {"name", "read", "splits", "experts", "fused", "uneven", "covers", "demand"}
+    known = {"name", "read", "splits", "experts", "fused", "uneven", "covers", "demand", "oldest"}
     if not data.keys() <= known:
         raise LintError(f"{file}: nothing is called {', '.join(sorted(data.keys() - known))}")
     lists = {key: data.get(key, []) for key in ("fused", "uneven", "covers")}
@@ -266,6 +269,7 @@ def parse_engine(text: str, file: str) -> Engine:
         frozenset(lists["uneven"]),
         frozenset(lists["covers"]) | {"none"},
         tuple(_demand(entry, file) for entry in data.get("demand", [])),
+        oldest=version(str(data.get("oldest", ""))),
     )
 
 

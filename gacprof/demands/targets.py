@@ -1,6 +1,7 @@
 """What a demand depends on besides a size: the GPU's compute capability, and the engine's version.
 
-GPUs are known by name for their compute capability and memory (NVIDIA's CUDA GPU table and data
+GPUs are known by name for their compute capability and memory in GiB (B200 and B300: the data
+sheet's 192 and 288 GB converted) (NVIDIA's CUDA GPU table and data
 sheets; ``mi300x`` from AMD's, without a compute capability). ``any`` leaves the GPU open.
 """
 
@@ -36,8 +37,8 @@ _GPUS = {
     "a10": (86, 24), "a10g": (86, 24), "a40": (86, 48), "a6000": (86, 48), "rtx3090": (86, 24),
     "l4": (89, 24), "l20": (89, 48), "l40": (89, 48), "l40s": (89, 48), "rtx4090": (89, 24),
     "rtx6000ada": (89, 48), "h20": (90, 96), "h100": (90, 80), "h800": (90, 80),
-    "h200": (90, 141), "gh200": (90, 96), "b200": (100, 192), "gb200": (100, 192),
-    "b300": (103, 288), "gb300": (103, 288), "rtx5090": (120, 32), "rtxpro6000": (120, 96),
+    "h200": (90, 141), "gh200": (90, 96), "b200": (100, 178), "gb200": (100, 178),
+    "b300": (103, 268), "gb300": (103, 268), "rtx5090": (120, 32), "rtxpro6000": (120, 96),
 }  # fmt: skip
 
 

@@ -58,7 +58,10 @@ def extras(request: LintRequest, config: Config) -> list[Product]:
         made.append(Product(name, role, "count", "none", size, Size(None)))
 
     if rank := request.lora_rank or _lora_rank(config):
-        count("lora max_lora_rank", "lora", Size(rank, rank))
+        if request.lora_rank:
+            count("lora rank", "lora_adapter", Size(rank, rank))
+        else:
+            count("lora max_lora_rank", "lora", Size(rank, rank))
         if request.fully_sharded_loras:
             local = None if rank % request.tp else rank // request.tp
             count("lora rank, fully sharded", "lora_fully_sharded", Size(local, rank, request.tp))
@@ -159,7 +162,8 @@ def weight(judged: Judged) -> tuple[float, float] | None:
     n, k = product.n.value, product.k.value
     if product.kind == "vocab":
         n = -(-(product.n.whole or 0) // product.n.parts)
-    if not n or not k or product.layers is None or product.copies is None:
+    is_sized = n and k and product.layers is not None and product.copies is not None
+    if not is_sized or judged.scheme.kind == "unknown":
         return None
     shards = 2 if product.role == "expert_gate_up" else 1
     plain = n * k * shards * product.layers * product.copies * judged.scheme.bits / 8

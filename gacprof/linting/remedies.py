@@ -67,7 +67,8 @@ def _degrees(request: LintRequest, table: Sequence[Degree], now: Outcome) -> Ite
     below = [d for d in rows if d.tp < request.tp]
     above = [d for d in rows if d.tp > request.tp]
     for found in ([max(below, key=lambda d: d.tp)] if below else []) + above[:1]:
-        yield Remedy("tp", f"{found.tp} tensor-parallel ranks", f"--tp {found.tp}", found.outcome)
+        ranks = f"{found.tp} tensor-parallel rank{'s' * (found.tp > 1)}"
+        yield Remedy("tp", ranks, f"--tp {found.tp}", found.outcome)
 
 
 def _again(config: Config, request: LintRequest, target: Target) -> list[Judged]:
