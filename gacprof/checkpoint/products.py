@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from gacprof.checkpoint.inventory import Gemm, Inventory, Module
+from gacprof.checkpoint.inventory import Attention, Gemm, Inventory, Module
 from gacprof.core.dtypes import full_name
+from gacprof.core.errors import PlanError
 from gacprof.core.points import DTYPES
 
 COLUMN = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
@@ -80,6 +81,22 @@ class Ranks:
         if gemm.N % on_n or gemm.K % on_k:
             return None
         return gemm.N // on_n, gemm.K // on_k
+
+
+def check_heads(inventory: Inventory, tp: int) -> None:
+    """Raises :class:`PlanError` where ``tp`` ranks cannot share the attention's heads whole. Heads
+    of keys and values that are fewer than the ranks are held several times over."""
+    for a in inventory.attentions:
+        fits = [n for n in range(1, a.heads + 1) if _shared_whole(a, n)]
+        if tp not in fits:
+            raise PlanError(
+                f"{tp} ranks cannot share the {a.heads} heads of layer {a.layer} ({a.kv_heads} of "
+                f"keys and values): ask for tp of {', '.join(map(str, fits))}"
+            )
+
+
+def _shared_whole(a: Attention, tp: int) -> bool:
+    return a.heads % tp == 0 and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
 
 
 def shards_of(module: Module, tp: int, kv_heads: Mapping[int, int]) -> tuple[int, int]:

@@ -369,7 +369,7 @@ def _shown(dim: DimFinding) -> Hashable:
 
 
 def _lost(row: Group[DimFinding]) -> float:
-    return sum(dim.lost_us for dim in row.members)
+    return sum(dim.lost_us or 0.0 for dim in row.members)
 
 
 def _cells(row: Group[DimFinding], verdict: str, basis: str) -> dict[str, Any]:

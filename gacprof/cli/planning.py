@@ -231,6 +231,8 @@ def _read_scores(path: Path | None) -> dict[str, float] | None:
 
 def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: bool) -> None:
     """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
+    from gacprof.diagnosing.fixed import UNCHANGED
+
     say(planned(made.as_dict()))
     if every:
         _print_choices(made)
@@ -241,7 +243,8 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     else:
         if not made.certificate.proved:
             _print_certificate(made)
-        say_notes(made.certificate.notes)
+        beyond = [warning for warning in made.warnings if warning.startswith(UNCHANGED)]
+        say_notes([*beyond, *made.certificate.notes])
         say("--why prints what was asked for, how sizes were judged, the proof, and notes")
     say(f"plan: {target}    next: gacprof realign {checkpoint} --plan {target} --out DIR")
 

@@ -47,7 +47,7 @@ class Candidate(JudgedDim):
     penalty_high: float | None
     verdict: Verdict
     on_frontier: bool
-    tolerance: float
+    tolerance: float | None
     curve: str = ""
     tier: int | None = None
 

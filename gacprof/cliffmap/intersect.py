@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Unpack
 from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
 from gacprof.cliffmap.judge import Verdict
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.selection import best
+from gacprof.cliffmap.selection import best, refuse_ambiguity
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
@@ -117,9 +117,12 @@ def intersect(
 
     Where other dims are left open, those are taken at which every map has a curve, if any;
     curves that cover ``near`` are preferred. Each of ``shards`` ranks holds its part of the dim.
-    Raises :class:`MapError` for fewer than two sources, two of one name, or no dim in common;
+    Raises :class:`MapError` for fewer than two sources, two of one name, no dim in common, or one
+    map beside rule tables of which several curves answer;
     :class:`MapLookupError` where a map has no such axis.
     """
+    for wrong in (m for m in maps if not isinstance(m, str | Path) and not hasattr(m, "view")):
+        raise MapError(f"{wrong!r} is no source of sizes: give a map or a rule table")
     sources = [CliffMap.load(m) if isinstance(m, str | Path) else m for m in maps]
     check_different(sources, "an intersection")
     measured = {m.name: m for m in sources if isinstance(m, CliffMap)}
@@ -137,12 +140,16 @@ def intersect(
     judged = {name: of_curve(curve, shards) for name, curve in curves.items()}
     identities = {name: curve.identity for name, curve in curves.items()}
     one = next(iter(curves.values()))
+    if len(measured) == 1:
+        refuse_ambiguity(first, length)
     use = Use(operator, at or one.fixed, axis, one.dtype, one.flags, shards=shards)
     dims = [candidate.d for candidate in next(iter(judged.values()))]
     for source in sources:
         if source.name not in curves:
             judged[source.name] = source.judge_jointly([use], dims[0], dims[-1])
-            identities[source.name] = source.basis
+            held = ", ".join(source.dtypes)
+            other = "" if one.dtype in source.dtypes else f", the table is of {held}"
+            identities[source.name] = f"{source.basis}, judged in {one.dtype}{other}"
     ordered = {m.name: judged[m.name] for m in sources}
     return _together(operator, axis, {name: identities[name] for name in ordered}, ordered)
 
@@ -199,6 +206,6 @@ def _shared(candidates: Mapping[str, Candidate]) -> SharedDim:
         penalties={name: c.penalty or 0.0 for name, c in timed.items()},
         latencies_us={name: c.latency_us or 0.0 for name, c in timed.items()},
         penalty_high=max(bounds) if bounds and len(bounds) == len(timed) else None,
-        tolerance=min((c.tolerance for c in timed.values()), default=0.0),
+        tolerance=min((t for c in timed.values() if (t := c.tolerance) is not None), default=0.0),
         tiers={name: c.tier for name, c in candidates.items() if c.tier is not None},
     )

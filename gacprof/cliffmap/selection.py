@@ -122,10 +122,11 @@ def plain_dtype(dtype: Any) -> Any:
     return dtype if dtype is None else full_name(str(dtype))
 
 
-def refuse_ambiguity(curves: Sequence[Curve], near: int) -> None:
-    """Raises :class:`MapError` where curves of several dtypes or other dims answer for ``near``: to
-    take one of them without a word would hide what the others say."""
-    covering = [c for c in curves if c.points.d[0] <= near <= c.points.d[-1]]
+def refuse_ambiguity(curves: Sequence[Curve], near: int | None) -> None:
+    """Raises :class:`MapError` where curves of several dtypes or other dims answer for ``near``
+    (None: for any dim): to take one of them without a word would hide what the others say."""
+    covering = [c for c in curves if near is None or c.points.d[0] <= near <= c.points.d[-1]]
+    at = "" if near is None else f" near {near}"
     settings = [{"dtype": c.dtype, **c.fixed} for c in covering]
     for name in dict.fromkeys(name for held in settings for name in held):
         values = sorted({held.get(name) for held in settings}, key=lambda v: (str(type(v)), v))
@@ -133,7 +134,7 @@ def refuse_ambiguity(curves: Sequence[Curve], near: int) -> None:
             listed = ", ".join(map(str, values[:SHOWN])) + (" …" if values[SHOWN:] else "")
             option = f"--dtype {values[0]}" if name == "dtype" else f"--fixed {name}={values[0]}"
             raise MapError(
-                f"the map has curves of {covering[0].operator} over {covering[0].axis} near {near} "
+                f"the map has curves of {covering[0].operator} over {covering[0].axis}{at} "
                 f"for several {name}: {listed}; say which ({option})"
             )
 

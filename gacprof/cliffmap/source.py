@@ -211,7 +211,7 @@ class ModelView(Protocol):
 
     def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
         """The verdict on an attention's head_dim; None where nothing is known. The answer's
-        ``size`` is the best one at least as large."""
+        ``size`` is a safe one at least as large, or the same where none is known."""
 
 
 class SizeSource(Protocol):

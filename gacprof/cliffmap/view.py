@@ -193,8 +193,9 @@ class MeasuredView:
             if place is None or (worst and curve.points.penalty_low[place] <= _low(worst)):
                 continue
             p, verdict = curve.points, curve.verdicts[place]
-            larger = zip(p.median_us[place:], p.d[place:], strict=True)
-            fastest, best = min(larger)
+            larger = list(zip(p.median_us, p.d, curve.verdicts, strict=True))[place:]
+            fastest = min(larger)[0]
+            best = min(((t, d) for t, d, v in larger if v == "safe"), default=(0.0, head_dim))[1]
             cost = SizeCost(
                 head_dim, p.median_us[place], p.median_us[place] / fastest - 1,
                 p.penalty_low[place], p.penalty_high[place], verdict, why=curve.shape,

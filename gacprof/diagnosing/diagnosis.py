@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.products import check_heads
+from gacprof.cliffmap.selection import check_whole
 from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
 from gacprof.core.tasks import no_collection
 from gacprof.diagnosing.companions import (
@@ -59,8 +61,10 @@ def diagnose(
     decode step and one prefill of 1024. Sizes are judged as one of ``tp`` ranks holds them.
     Raises :class:`CheckpointError`, :class:`MapError` or :class:`PlanError`.
     """
+    check_whole("tp", tp, 1)
     source = open_source(source)
     inventory = inventory_for(checkpoint)
+    check_heads(inventory, tp)
     predictor = Predictor(source, inventory, tokens, dtype, tp)
     dims = _judge_dims(predictor)
     fixed = {finding.name: finding for finding in fixed_findings(predictor)}
@@ -71,7 +75,7 @@ def diagnose(
     notes += _remarks(predictor, found, weights)
     return Diagnosis(
         inventory.path, inventory.layout, source.name, source.environment.name,
-        predictor.dtype, dict(predictor.tokens), predictor.tolerance, inventory.parameters,
+        predictor.dtype, dict(predictor.tokens), predictor.tolerance or None, inventory.parameters,
         weights, found, tuple(notes), source.basis, tp,
     )  # fmt: skip
 
@@ -117,12 +121,12 @@ def _together(
     if then >= now * (1 - predictor.tolerance):
         advice = "keep: padded with the others of its product it gains nothing"
         return {n: replace(f, verdict="undecided", advice=advice) for n, f in found.items()}
-    lost = sum(finding.lost_us for finding in found.values())
+    lost = sum(finding.lost_us or 0.0 for finding in found.values())
     share = min(1.0, (now - then) / lost) if lost else 0.0
     return {
         name: replace(finding, best_latency_us=finding.latency_us - share * finding.lost_us)
         for name, finding in found.items()
-        if finding.latency_us is not None and share < 1
+        if finding.latency_us is not None and finding.lost_us is not None and share < 1
     }
 
 
@@ -199,7 +203,7 @@ def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
     finding = DimFinding(
         **_described(dim), kind=dim.kind, size=dim.size, divisible_by_8=dim.size % 8 == 0,
         verdict="unknown", penalty=None, latency_us=here.latency_us if here else None,
-        best_size=None, best_latency_us=None, tier=None, tolerance=profile.tolerance,
+        best_size=None, best_latency_us=None, tier=None, tolerance=profile.tolerance or None,
         advice=profile.missing or "the map holds no larger size to compare it with",
     )  # fmt: skip
     # A size that nothing larger was measured beside cannot be judged.
@@ -317,7 +321,7 @@ def _all_safe(judged: Sequence[DimFinding], everything: bool, source: SizeSource
     if not source.timed:
         best = "every dim that can be changed and that is known is of the best tier"
         return f"{best}, {source.basis}"
-    most = max(d.tolerance for d in judged)
+    most = max(d.tolerance or 0.0 for d in judged)
     safe = (
         "every dim that can be changed and that the map knows is safe, none loses more than "
         f"{most:.0%}"

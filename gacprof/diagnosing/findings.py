@@ -16,10 +16,10 @@ class DimFinding:
     """One adjustable dim: what it costs as it is, and the best it could be padded to.
 
     ``verdict`` is ``safe`` or ``misaligned`` where the penalty's interval lies below or above
-    ``tolerance``, ``undecided`` where it holds it (``penalty_high`` is None where nothing larger
-    was measured), ``unknown`` where the map has no latency. Latencies are µs over the workload,
-    in all GEMMs that the dim feeds. ``relative`` is what was published of such a tier's time
-    beside the best one. A ``fixed`` size is one that no plan changes.
+    ``tolerance`` (None by rules), ``undecided`` where it holds it (``penalty_high`` is None where
+    nothing larger was measured), ``unknown`` where the map has no latency. Latencies are µs over
+    the workload, in all GEMMs that the dim feeds. ``relative`` is what was published of such a
+    tier's time beside the best one. A ``fixed`` size is one that no plan changes.
     """
 
     name: str
@@ -36,16 +36,19 @@ class DimFinding:
     best_latency_us: float | None
     tier: str | None
     advice: str
-    tolerance: float
+    tolerance: float | None
     scaled: bool = False
     penalty_low: float | None = None
     penalty_high: float | None = None
     relative: float | None = None
 
     @property
-    def lost_us(self) -> float:
-        """Time that padding this dim would surely recover: none unless it is misaligned."""
-        if self.latency_us is None or self.best_latency_us is None or self.verdict != "misaligned":
+    def lost_us(self) -> float | None:
+        """Time that padding this dim would surely recover: 0 unless it is misaligned; None where no
+        time is known."""
+        if self.latency_us is None:
+            return None
+        if self.best_latency_us is None or self.verdict != "misaligned":
             return 0.0
         return max(0.0, self.latency_us - self.best_latency_us)
 
@@ -79,7 +82,7 @@ class Diagnosis(Framed, Record):
     device: str
     dtype: str
     tokens: dict[int, float]
-    tolerance: float
+    tolerance: float | None
     parameters: int
     weights: tuple[WeightFinding, ...]
     dims: tuple[DimFinding, ...]
@@ -101,10 +104,10 @@ class Diagnosis(Framed, Record):
         return repr(self)[1:-1]
 
     @property
-    def tolerances(self) -> tuple[float, float]:
-        """The narrowest and the widest tolerance that a dim was judged by."""
-        known = [dim.tolerance for dim in self.dims] or [self.tolerance]
-        return min(known), max(known)
+    def tolerances(self) -> tuple[float, float] | None:
+        """The narrowest and the widest tolerance that a dim was judged by; None by rules."""
+        known = [t for t in (*(dim.tolerance for dim in self.dims), self.tolerance) if t]
+        return (min(known), max(known)) if known else None
 
     @property
     def misaligned(self) -> int:
@@ -146,7 +149,7 @@ class Diagnosis(Framed, Record):
     def lost_us(self) -> float | None:
         """Time lost to penalties, over the dims that the map knows; None if it knows none, or no
         times."""
-        return sum(dim.lost_us for dim in self.judged) if self._timed else None
+        return sum(dim.lost_us or 0.0 for dim in self.judged) if self._timed else None
 
     @property
     def _timed(self) -> bool:
@@ -157,7 +160,7 @@ class Diagnosis(Framed, Record):
         """The part of it that exact padding recovers."""
         if not self._timed:
             return None
-        return sum(dim.lost_us for dim in self.judged if dim.advice.startswith("pad"))
+        return sum(dim.lost_us or 0.0 for dim in self.judged if dim.advice.startswith("pad"))
 
     def totals(self) -> dict[str, Any]:
         """Weights by verdict, those with a dim that is no multiple of 8 (the papers' count), and
@@ -177,7 +180,13 @@ class Diagnosis(Framed, Record):
             ),
             "unknown": self.unknown,
             "heads_misaligned": sum(dim.role == "attention" for dim in self.findings),
+            "head_dims_undecided": sorted(
+                {d.size for d in self.dims if d.role == "attention" and d.verdict == "undecided"}
+            ),
             "fixed": counts["fixed"],
+            "fixed_by_engines": sum(
+                self.tp > 1 and w.role == "head" and w.verdict == "fixed" for w in self.weights
+            ),
             "not_divisible_by_8": odd,
             "not_divisible_by_8_share": odd / count,
             "predicted_us": self.predicted_us,

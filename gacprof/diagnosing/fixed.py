@@ -6,10 +6,10 @@ and told where they are misaligned, with the nearest size that is served well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from gacprof.checkpoint.inventory import Gemm
+from gacprof.checkpoint.inventory import Gemm, Module
 from gacprof.cliffmap.source import Product, Side, SizeCost
 from gacprof.diagnosing.findings import DimFinding
 from gacprof.diagnosing.predict import Predictor
@@ -32,15 +32,48 @@ def fixed_findings(predictor: Predictor) -> Iterator[DimFinding]:
                     continue
                 product = _with_free(predictor, gemm, axis, free=fed.get(other, False))
                 size = gemm.N if axis == "N" else gemm.K
-                if (product, size) not in known:
-                    known[product, size] = _judge(predictor, product, size)
-                found = known[product, size]
+                heads = heads_on(predictor, module, axis)
+                key = product, size, heads
+                if key not in known:
+                    known[key] = _judge(predictor, product, size, _whole_heads(predictor, heads))
+                found = known[key]
                 if found is not None:
                     about = f"linear.{axis} of {gemm.weight}"
                     yield replace(
                         found, name=f"{gemm.weight}:{axis}", layer=module.layer, role=module.role,
                         feeds=(about,),
                     )  # fmt: skip
+
+
+def heads_on(predictor: Predictor, module: Module, axis: str) -> tuple[int, int, int] | None:
+    """(heads on this side of the product, query heads, heads of keys and values) where the side is
+    made of heads: N of q, k and v, K of o."""
+    at = next((a for a in predictor.inventory.attentions if a.layer == module.layer), None)
+    if at is None or (axis == "K") != (module.role == "o"):
+        return None
+    own = {"q": at.heads, "o": at.heads, "k": at.kv_heads, "v": at.kv_heads}
+    on_side = (own | {"qkv": at.heads + 2 * at.kv_heads}).get(module.role)
+    return None if on_side is None else (on_side, at.heads, at.kv_heads)
+
+
+def _whole_heads(predictor: Predictor, heads: tuple[int, int, int] | None) -> Callable[[int], bool]:
+    """Whether a size of that side is one of whole heads, of a head_dim that is safe too."""
+    if heads is None:
+        return lambda size: True
+
+    def offer(size: int) -> bool:
+        head_dim, rest = divmod(size, heads[0])
+        if rest:
+            return False
+        answer = predictor.view.head_dim(*_on_a_rank(predictor, *heads[1:]), head_dim)
+        return answer is None or answer.cost is None or answer.cost.verdict == "safe"
+
+    return offer
+
+
+def _on_a_rank(predictor: Predictor, heads: int, kv_heads: int) -> tuple[int, int]:
+    tp = predictor.ranks.tp
+    return heads // tp, max(1, kv_heads // tp)
 
 
 def _fed(predictor: Predictor, gemm: Gemm) -> dict[str, bool]:
@@ -57,22 +90,40 @@ def verdicts_of(predictor: Predictor, gemm: Gemm, fixed: Mapping[str, DimFinding
 
 
 def head_findings(predictor: Predictor) -> Iterator[DimFinding]:
-    """The finding on every head_dim that attention is surely slower at than at a larger one. No
-    zeros can be added to one without code that scales the queries anew."""
+    """The finding on every head_dim that attention is surely slower at than at a larger one, or
+    may be. No zeros can be added to one without code that scales the queries anew."""
     shapes = {(a.heads, a.kv_heads, a.head_dim) for a in predictor.inventory.attentions}
-    tp = predictor.ranks.tp
     for heads, kv_heads, head_dim in sorted(shapes):
-        local = max(1, heads // tp), max(1, kv_heads // tp)
-        answer = predictor.view.head_dim(*local, head_dim)
-        if answer is None or answer.cost is None or answer.cost.verdict != "misaligned":
+        answer = predictor.view.head_dim(*_on_a_rank(predictor, heads, kv_heads), head_dim)
+        if answer is None or answer.cost is None or answer.cost.verdict == "safe":
             continue
         at = f"attention of {heads} heads, {kv_heads} of keys and values"
         found = _finding(predictor, answer.cost, answer.size, answer.cost.why)
         found = replace(found, name=f"{at}:head_dim", role="attention", feeds=(at,))
+        if answer.cost.verdict == "undecided" and predictor.source.basis:
+            why = f"{answer.cost.why} has steps that are not known"
+            found = replace(found, advice=f"{why}; {found.advice}")
         if not predictor.source.basis:
             why = f"'gacprof explain MAP --op attention --d {head_dim}' tells why"
             found = replace(found, advice=f"{found.advice}; {why}")
         yield found
+
+
+UNCHANGED = "no plan changes"
+
+
+def unchanged(predictor: Predictor) -> list[str]:
+    """What a plan has to say of misaligned sizes that are not its to change, one line a size."""
+    found = [f for f in fixed_findings(predictor) if f.verdict == "misaligned"]
+    found += [f for f in head_findings(predictor) if f.verdict == "misaligned"]
+    alike: dict[tuple[int, str], list[str]] = {}
+    for finding in found:
+        alike.setdefault((finding.size, finding.advice), []).append(finding.name)
+    return [
+        f"{UNCHANGED} {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}, {size}, "
+        f"which is misaligned: {advice}"
+        for (size, advice), names in alike.items()
+    ]
 
 
 def _with_free(predictor: Predictor, gemm: Gemm, axis: str, *, free: bool) -> Product:
@@ -84,8 +135,11 @@ def _with_free(predictor: Predictor, gemm: Gemm, axis: str, *, free: bool) -> Pr
     return Product(Side(gemm.N, 0, on_n, free), Side(0, 1, on_k), gemm.bias, dtype)
 
 
-def _judge(predictor: Predictor, product: Product, size: int) -> DimFinding | None:
-    """The finding on a size; None where the source does not hold it, or nothing larger."""
+def _judge(
+    predictor: Predictor, product: Product, size: int, offer: Callable[[int], bool]
+) -> DimFinding | None:
+    """The finding on a size; None where the source does not hold it, or nothing larger. Of the safe
+    sizes the next one that the model can have is offered."""
     shards = max(product.N.shards, product.K.shards)
     offered = predictor.view.sizes([product], size + 1, size + REACH * shards)
     if not offered:
@@ -93,7 +147,7 @@ def _judge(predictor: Predictor, product: Product, size: int) -> DimFinding | No
     here, *others = predictor.view.judge([product], [size, *offered], None)
     if here.cost is None:
         return None
-    safe = (other.size for other in others if other.cost and other.cost.verdict == "safe")
+    safe = (o.size for o in others if o.cost and o.cost.verdict == "safe" and offer(o.size))
     served = predictor.view.mechanism(product, size)
     return _finding(predictor, here.cost, next(safe, None), served, here.scaled)
 
@@ -107,6 +161,6 @@ def _finding(
         name="", kind="fixed", size=cost.size, layer=None, role="", feeds=(),
         divisible_by_8=cost.size % 8 == 0, verdict=cost.verdict, penalty=cost.penalty,
         latency_us=cost.latency_us, best_size=best, best_latency_us=None, tier=served,
-        advice=advice, tolerance=predictor.tolerance, scaled=scaled,
+        advice=advice, tolerance=predictor.tolerance or None, scaled=scaled,
         penalty_low=cost.penalty_low, penalty_high=cost.penalty_high, relative=cost.relative,
     )  # fmt: skip

@@ -49,10 +49,10 @@ def safe_ranks(
     have one rank in common. Ranks are judged on all their products together, summed over
     ``tokens`` (counts, or counts with weights; by default those that the map was measured at for
     these shapes). ``within`` are the first and the last rank wanted; by default up to the largest
-    at which the pairs are no larger than the dense weights.
+    at which the pairs are smaller than the dense weights.
 
     Raises :class:`MapLookupError` with the command that measures what the map lacks,
-    :class:`MapError` for shapes that are none.
+    :class:`MapError` for shapes that are none, and where rules cannot call any rank safe.
     """
     shapes = _shapes(layers)
     source = open_source(source)
@@ -66,8 +66,13 @@ def safe_ranks(
         held = [m for m, view in each.items() if view.sizes(products, 1, MAX_DIM)]
         tokens = held or None
     view = source.view(replace(asked, tokens=tokens))
-    first, last = within or (1, max(1, common_break_even(shapes)))
+    first, last = within or (1, max(1, _below_break_even(shapes)))
     last = min(last, *(min(shape) for shape in shapes))
+    if not source.timed and view.step(products) == 1:
+        raise MapError(
+            f"by the rules of '{source.name}' all sizes are of one tier in {view.dtype}, so that "
+            "none is known to be better: name the dtype that is served, such as dtype='bfloat16'"
+        )
     _check_held(source, view, products, within, _command(shapes, view, within))
     uses = [
         Use(
@@ -81,7 +86,20 @@ def safe_ranks(
         for product in products
         for m, weight in view.tokens.items()
     ]
-    return [c for c in source.judge_jointly(uses, first, last) if c.safe or not safe_only]
+    found = source.judge_jointly(uses, first, last)
+    chosen = [c for c in found if c.safe or not safe_only]
+    if found and not chosen and not source.timed:
+        raise MapError(_why_none(shapes, source, view))
+    return chosen
+
+
+def _why_none(shapes: Sequence[Shape], source: SizeSource, view: ModelView) -> str:
+    """Why rules call no rank safe: a side that the rank does not change holds the pair back."""
+    step = view.step(_pairs(shapes, view.dtype))
+    odd = dict.fromkeys(f"{size}" for shape in shapes for size in shape if size % step)
+    held = f"{' and '.join(odd)}, which no rank changes, is no multiple of {step}: it holds"
+    why = held if odd else "other sides hold"
+    return f"by the rules of '{source.name}' no rank is safe in {view.dtype}: {why} the pair back"
 
 
 def _pairs(shapes: Iterable[Shape], dtype: str) -> list[Product]:
@@ -177,11 +195,9 @@ def break_even_rank(out_features: int, in_features: int) -> int:
     return out_features * in_features // (out_features + in_features)
 
 
-def common_break_even(shapes: Iterable[Shape]) -> int:
-    """The largest rank at which pairs of all these shapes are together no larger than the dense
-    weights."""
-    shapes = list(shapes)
-    return sum(o * i for o, i in shapes) // sum(o + i for o, i in shapes)
+def _below_break_even(shapes: Sequence[Shape]) -> int:
+    """The largest rank at which the pairs are smaller than the dense weights."""
+    return (sum(o * i for o, i in shapes) - 1) // sum(o + i for o, i in shapes)
 
 
 def _command(shapes: Iterable[Shape], view: ModelView, within: tuple[int, int] | None) -> str:

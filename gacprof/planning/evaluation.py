@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gacprof.checkpoint.inventory import ALIGNED, Dim, NewSizes
 from gacprof.cliffmap.judge import Verdict
 from gacprof.core.dtypes import of_merging
+from gacprof.diagnosing.fixed import unchanged
 from gacprof.planning.coupled import Axis, share_kept
 from gacprof.planning.memory import footprint, planned
 from gacprof.planning.problem import Limits, Problem
@@ -55,7 +56,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         )
         proof = proof.model_copy(update={"notes": [*proof.notes, note], "proved": False})
     warnings = [*_warnings(problem, outcome, choices), *problem.required.unmet]
-    warnings += problem.request.notes
+    warnings += [*problem.request.notes, *unchanged(predictor)]
     if after.latency_us is None and predictor.source.timed:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
     return Plan(

@@ -161,11 +161,12 @@ def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
     if totals["weights"] and not totals["judged"]:
         return f"Not known: none of {totals['weights']} weights can be judged for {device}."
     how = f", {basis}" if basis else ""
+    judged = totals["judged"] - totals["fixed"]
     heads = totals.get("heads_misaligned")
     if not totals["misaligned"] and heads:
         return f"No weight is known to lose time on {device}{how}, but attention does."
     if not totals["misaligned"]:
-        return f"No weight is known to lose time on {device}{how}, of {totals['judged']} judged."
+        return f"No weight is known to lose time on {device}{how}, of {judged} judged."
     if basis:
         served = f"{lost} have sizes that {device} serves worse, {basis}"
         return f"{served}; the time it costs is not known."
@@ -176,14 +177,19 @@ def verdict_of(totals: Mapping[str, Any], device: str, basis: str = "") -> str:
 def left_open(totals: Mapping[str, Any]) -> str:
     """What the verdict does not hold for; empty where it holds for all."""
     most = totals["undecided_penalty_high"]
+    padded = totals.get("fixed_by_engines", 0)
     by = "" if most is None else f" (by at most {percent(most)})"
     counts = {
         f"undecided{by}": totals["undecided"],
         "not known": totals["unknown"],
-        "not judged (no dim of theirs could be changed)": totals["fixed"],
+        "not judged (no dim of theirs could be changed)": totals["fixed"] - padded,
+        "not judged (engines pad the vocabulary before ranks share it)": padded,
     }
     listed = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
-    return f"Of the rest {listed}." if listed else ""
+    heads = ", ".join(map(str, totals.get("head_dims_undecided") or ()))
+    told = [f"Of the rest {listed}." if listed else ""]
+    told += [f"Attention's head_dim {heads} is undecided." if heads else ""]
+    return " ".join(filter(None, told))
 
 
 def _of(part: float | None, whole: float | None) -> str:

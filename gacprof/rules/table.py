@@ -21,6 +21,7 @@ from typing import Any, Unpack
 from gacprof import operators
 from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, span
 from gacprof.cliffmap.source import Asked
+from gacprof.core.dtypes import full_name
 from gacprof.core.errors import GacprofError, MapError, why_unreadable
 from gacprof.core.files import Record, read_json, write_json
 from gacprof.core.formatting import Framed
@@ -219,7 +220,7 @@ class RuleTable(Framed):
         *,
         axis: str,
         near: int,
-        dtype: str | None = None,
+        dtype: Any = None,
         flags: Mapping[str, Flag] | None = None,
         **limits: Any,
     ) -> list[Candidate]:
@@ -232,7 +233,7 @@ class RuleTable(Framed):
         shards = int(limits.pop("shards", 1))
         if dtype is None:
             dtype = next((d for d in ("bfloat16", "float16") if d in self.dtypes), self.dtypes[0])
-        use = Use(operator, limits, axis, dtype, flags or {}, shards=shards)
+        use = Use(operator, limits, axis, full_name(str(dtype)), flags or {}, shards=shards)
         return self.joint_candidates([use], near, **own)
 
     def joint_candidates(
@@ -255,7 +256,7 @@ class RuleTable(Framed):
         return [
             Candidate(
                 d, None, None, None, None,
-                min((found[d][0] for found in each), key=order.index), d in frontier, 0.0,
+                min((found[d][0] for found in each), key=order.index), d in frontier, None,
                 f"{what}, {BASIS}", tier=max(found[d][1] or 0 for found in each),
             )
             for d in common

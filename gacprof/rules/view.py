@@ -109,10 +109,12 @@ class RuleView:
         dims["q_len"] = PREFILL if dims["q_len"] == 2 else dims["q_len"]
         dtype = self.dtype if self.dtype in gemm.HALVES else "bfloat16"
         at = operators.point("attention", dims | {"head_dim": head_dim}, dtype, {"causal": True})
-        served = judged(at, "head_dim", range(head_dim, head_dim + 1), self.target)[head_dim]
-        verdict, tier, best, mechanism = served
+        larger = judged(at, "head_dim", range(head_dim, head_dim + REACH + 1), self.target)
+        if head_dim not in larger:
+            return None
+        verdict, tier, _, mechanism = larger[head_dim]
         cost = SizeCost(head_dim, None, None, None, None, verdict, tier, mechanism)
-        return Answer(best or head_dim, cost)
+        return Answer(next((d for d in larger if larger[d][0] == "safe"), head_dim), cost)
 
     def _answer(self, products: Sequence[Product], size: int, most: int | None) -> Answer:
         tier = self._tier(products, size)

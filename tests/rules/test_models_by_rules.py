@@ -11,7 +11,8 @@ from checkpoint_making import checkpoint
 
 import gacprof
 from gacprof.cliffmap import CliffMap
-from gacprof.core.errors import MapError, PlanError
+from gacprof.cliffmap.intersect import intersect
+from gacprof.core.errors import GacprofError, MapError, PlanError
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 Make = Callable[..., Path]
@@ -130,7 +131,7 @@ def test_the_vocabulary_of_a_rank_is_not_judged(llama: Make) -> None:
 def test_a_head_dim_that_is_padded_is_a_finding(llama: Make, run: Run) -> None:
     model = llama(hidden=848, heads=8, width=1368)
     code, out, _ = run("diagnose", model, "--gpu", "h100")
-    assert code == 1 and "head_dim" in out and "112 would be served well" in out
+    assert code == 1 and "head_dim" in out and "128 would be served well" in out
     assert run("diagnose", llama(hidden=1024, heads=8, width=1368), "--gpu", "h100")[0] == 0
 
 
@@ -184,3 +185,98 @@ def h100() -> Any:
 def test_a_measured_map_knows_a_rank_s_products_only_if_these_were_measured(llama: Make) -> None:
     found = gacprof.diagnose(llama(), CliffMap.load("cpu-example"), tp=2)
     assert found.unknown and not found.findings
+
+
+def test_heads_that_ranks_cannot_share_whole_are_refused(llama: Make, run: Run) -> None:
+    model = llama(hidden=896, heads=14, width=1408)
+    code, _, err = run("diagnose", model, "--gpu", "h100", "--tp", 4)
+    assert code == 2 and "4 ranks cannot share the 14 heads" in err and "1, 2, 7, 14" in err
+    assert gacprof.diagnose(model, h100(), tp=2).tp == 2
+
+
+@pytest.mark.parametrize("tp", [0, -8, "8", 2.0, True])
+def test_a_number_of_ranks_is_a_whole_number(llama: Make, tp: Any) -> None:
+    with pytest.raises(GacprofError, match="tp must be a whole number"):
+        gacprof.diagnose(llama(), h100(), tp=tp)
+
+
+def test_what_is_no_gpu_and_no_map_is_refused() -> None:
+    with pytest.raises(GacprofError, match="gpu must be a name"):
+        gacprof.rule_table(5)  # type: ignore[arg-type]
+    for wrong in ([5, 6], [None, h100()]):
+        with pytest.raises(GacprofError, match="no source of sizes"):
+            intersect(wrong, "linear", "K")  # type: ignore[arg-type]
+
+
+def test_sizes_on_offer_are_those_of_whole_heads_that_are_safe(llama: Make) -> None:
+    """8 heads of 106: 856 is aligned and of heads of 107; 1024 is of heads of 128."""
+    found = gacprof.diagnose(llama(hidden=856, heads=8, width=1408), h100(), tp=8)
+    by_heads = [d for d in found.findings if d.name.endswith("q_proj.weight:N")]
+    assert by_heads and {d.best_size for d in by_heads} == {1024}
+    (head_dim,) = [d for d in found.findings if d.role == "attention"]
+    assert head_dim.size == 107 and head_dim.best_size == 128
+
+
+def test_a_head_dim_that_rules_leave_open_is_told(llama: Make, run: Run) -> None:
+    model = llama(hidden=896, heads=8, width=1408)
+    code, out, _ = run("diagnose", model, "--gpu", "h100", "--torch", "2.11")
+    assert code == 0 and "head_dim 112 is undecided" in out
+    (found,) = [d for d in gacprof.diagnose(model, h100()).dims if d.role == "attention"]
+    assert found.verdict == "undecided" and "128 would be served well" in found.advice
+    assert "head_dim" not in run("diagnose", llama(1024, 1408, 8), "--gpu", "h100")[1]
+
+
+def test_no_time_and_no_tolerance_is_none(llama: Make) -> None:
+    found = gacprof.diagnose(llama(), h100()).as_dict()
+    assert found["tolerance"] is None and found["tolerances"] is None
+    assert {(d["lost_us"], d["tolerance"]) for d in found["dims"]} == {(None, None)}
+    assert {c.tolerance for c in gacprof.safe_ranks((512, 384), h100())} == {None}
+
+
+def test_the_head_of_ranks_counts_once_and_says_why(llama: Make, run: Run) -> None:
+    model = llama(width=1408, heads=8, vocab=50257)
+    _, out, _ = run("diagnose", model, "--gpu", "h100", "--tp", 8)
+    assert "of 14 judged" in out
+    assert "1 not judged (engines pad the vocabulary before ranks share it)" in out
+
+
+def test_a_plan_says_what_it_cannot_change(llama: Make, run: Run, tmp_path: Path) -> None:
+    model = llama(hidden=848, heads=8, width=1408, vocab=50257)
+    code, out, _ = run("plan", model, "--gpu", "h100", "--out", tmp_path / "plan.json")
+    assert code == 0 and "no plan changes lm_head.weight:N, 50257" in out
+    assert "head_dim, 106, which is misaligned" in out and "128 would be served well" in out
+
+
+def test_beside_rules_a_map_s_curve_is_asked_for(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "h100.json"
+    gacprof.rule_table("h100", "2.11", ("bfloat16",)).save(table)
+    asked = ("--op", "linear", "--axis", "N", "--near", 4050)
+    code, _, err = run("map", "intersect", table, "a100-published", *asked)
+    assert code == 2 and "for several" in err and "--fixed M=" in err
+    more = ("--fixed", "M=512", "--dtype", "float16")
+    code, out, _ = run("map", "intersect", table, "a100-published", *asked, *more)
+    assert code == 0 and "judged in float16, the table is of bfloat16" in out
+
+
+def test_no_rank_is_safe_where_nothing_tells_one_from_another() -> None:
+    with pytest.raises(MapError, match=r"one tier in float32.*dtype='bfloat16'"):
+        gacprof.safe_ranks((1024, 1360), h100(), dtype="float32")
+    with pytest.raises(MapError, match="1367, which no rank changes, is no multiple of 8"):
+        gacprof.safe_ranks((1367, 1024), h100(), dtype="bfloat16")
+
+
+def test_a_safe_rank_saves_something() -> None:
+    found = [c.d for c in gacprof.safe_ranks((4096, 4096), h100(), dtype="bfloat16")]
+    assert found[-1] == 2040
+
+
+def test_a_rule_table_takes_a_dtype_by_any_name() -> None:
+    class Half:
+        def __str__(self) -> str:
+            return "torch.float16"
+
+    named, found = (
+        h100().candidates("linear", axis="K", near=107, below=1, above=1, dtype=dtype)
+        for dtype in ("float16", Half())
+    )
+    assert found == named
