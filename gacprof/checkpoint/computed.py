@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gacprof.checkpoint.config import count
+from gacprof.checkpoint.config import count, refuse_not_finite
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.layouts.layout import Compressor
 from gacprof.checkpoint.layouts.tools import compressors
@@ -18,7 +18,8 @@ from gacprof.core.errors import CheckpointError
 def effective_config(inventory: Inventory) -> dict[str, Any]:
     """The config as plain values, true to what the original tool's model computes.
 
-    Raises :class:`CheckpointError` where the checkpoint has no config at all.
+    Raises :class:`CheckpointError` where the checkpoint has no config at all, or one with numbers
+    that no model computes with.
     """
     config = dict(inventory.config)
     if not config.get("model_type"):
@@ -32,6 +33,7 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     model_type = model_type.removeprefix("gacprof_")  # a folder of gacprof export
     config["model_type"] = model_type
     config |= module_facts(inventory)
+    refuse_not_finite(config, inventory.path)
     head_dim = _only({a.head_dim for a in inventory.attentions})
     hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
     # else transformers takes hidden over heads

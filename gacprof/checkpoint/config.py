@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.layouts.names import in_tower
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, short
+
+if TYPE_CHECKING:
+    from gacprof.checkpoint.inventory import Inventory
 
 WORDS = {
     *("model_type", "architectures", "hidden_act", "hidden_activation", "activation_function"),
@@ -87,19 +91,59 @@ MASKED = frozenset(("gpt2", "gpt_neo", "gptj", "codegen", "gpt_bigcode", "openai
 MOST_MASKED = 1 << 33
 
 
-def refuse_oversized(config: Mapping[str, Any], tensors: int, path: str) -> None:
-    """Raise :class:`CheckpointError` where a model of this config would not come from ``tensors``
-    tensors: each layer and each expert needs one, and building millions takes hours."""
+_WIDTH = re.compile(
+    r"(hidden|intermediate)_size$|^(n_embd|d_model|d_ff)$|(ffn_dim|head_dim|heads)$"
+)
+_TOKENS = ("embed_tokens", "wte", "word_embeddings", "embed_in")
+MOST_PRUNED = 16
+"""How many times a width of the config may be the longest side that is left of any tensor."""
+UNBOUNDED = frozenset(("time_step_limit",))
+"""Keys under which infinity is a value: Mamba 2 and Bamba clamp time steps to [0, ∞]."""
+
+
+def refuse_not_finite(config: Mapping[str, Any], path: str) -> None:
+    """Raise :class:`CheckpointError` for NaN or infinity, and for a RoPE base that is not above
+    zero: the model of such a config computes NaN."""
+    for key, value in _settings(config):
+        if isinstance(value, float) and not math.isfinite(value) and key not in UNBOUNDED:
+            fault = "is not finite"
+        elif key == "rope_theta" and type(value) in (int, float) and value <= 0:
+            fault = "is not above 0"
+        else:
+            continue
+        raise CheckpointError(f"{path}: its config's {key[:80]} {fault} ({value}): mend the config")
+
+
+def _settings(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number or word of a config with the name that it stands under."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _settings(part, str(name))
+    elif isinstance(value, list):
+        for part in value:
+            yield from _settings(part, key)
+    else:
+        yield key, value
+
+
+def refuse_oversized(config: Mapping[str, Any], inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` where a model of this config would not come from these
+    tensors: each layer and each expert needs one, widths and the vocabulary are sides of one.
+    Building the model would take hours, or memory that no file of this size can fill."""
+    path, tensors = inventory.path, len(inventory.tensors)
+    longest_side = max((max(t.shape, default=0) for t in inventory.tensors.values()), default=0)
+    tables = [m.in_features for m in inventory.modules if m.name.endswith(_TOKENS)]
+    rows = max(tables, default=longest_side)
     for part in (config, config.get("text_config"), config.get("vision_config")):
         sizes = part if isinstance(part, Mapping) else {}
         whole = {key: value for key, value in sizes.items() if type(value) is int}
         counts = {key: value for key, value in whole.items() if _COUNT.search(key)}
-        key = max(counts, key=lambda name: counts[name], default="")
-        if key and counts[key] > max(tensors, 1024):
-            raise CheckpointError(
-                f"{path}: its config says {key} {str(counts[key])[:20]}, the file has {tensors} "
-                "tensors: config and tensors disagree"
-            )
+        _refuse_largest(counts, max(tensors, 1024), f"{tensors} tensors", path)
+        widths = {key: value for key, value in whole.items() if _WIDTH.search(key)}
+        most = MOST_PRUNED * max(longest_side, 1024)
+        _refuse_largest(widths, most, f"no side longer than {longest_side}", path)
+        words = {key: value for key, value in whole.items() if key == "vocab_size"}
+        _refuse_largest(words, rows, f"an embedding of {rows} rows", path)
         longest = max((whole[key] for key in whole if _POSITIONS.search(key)), default=0)
         layers = max((n for key, n in counts.items() if "layer" in key), default=1)
         is_masked = sizes.get("model_type") in MASKED
@@ -107,6 +151,15 @@ def refuse_oversized(config: Mapping[str, Any], tensors: int, path: str) -> None
             raise CheckpointError(
                 f"{path}: its config's {str(longest)[:20]} positions are more than memory has"
             )
+
+
+def _refuse_largest(sizes: Mapping[str, int], most: int, has: str, path: str) -> None:
+    key = max(sizes, key=lambda name: sizes[name], default="")
+    if key and sizes[key] > most:
+        raise CheckpointError(
+            f"{path}: its config says {key} {short(sizes[key])}, the file has {has}: config and "
+            "tensors disagree"
+        )
 
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config")

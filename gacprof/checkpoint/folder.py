@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,11 @@ class LocalFolder:
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be listed: {error.strerror}") from None
         return tuple(name for name in found if name.isprintable())
+
+    def has_other(self, name: str) -> bool:
+        """Whether something of this name stands here that is no file (a FIFO, a lost link)."""
+        path = self.path / name
+        return os.path.lexists(path) and not path.is_file()
 
     def holds(self, name: str) -> bool:
         """Whether the file lies in this folder, links followed."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gacprof.checkpoint.config import passed
+from gacprof.checkpoint.config import passed, refuse_not_finite
 from gacprof.checkpoint.folder import LocalFolder, parse_json
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
@@ -38,6 +38,7 @@ def carried_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
             f"{path}: its config.json names the model type {str(kind)[:40]!r}, which transformers "
             f"{version} does not have: what the settings mean is not known"
         )
+    refuse_not_finite(config, path)
     found = passed(config, CONFIG_MAPPING[kind])
     dtype = config.get("torch_dtype", config.get("dtype"))
     return found | ({"torch_dtype": dtype} if dtype in FLOATING else {})

@@ -74,7 +74,8 @@ def inventory_of(
         raise CheckpointError(f"{folder.location}/{name}: holds no tensors")
     names = folder.names()
     config = contents.config
-    if "config.json" in names:
+    other = isinstance(folder, LocalFolder) and folder.has_other("config.json")
+    if "config.json" in names or other:  # reading refuses the other
         config = read_json(folder, "config.json", constants=True)
     own = Path(name).stem + ".json"  # SliceGPT writes a JSON file with the weights' own stem
     has_own = own in names and own != "config.json"

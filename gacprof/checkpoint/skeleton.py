@@ -111,7 +111,7 @@ def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
         raise CheckpointError(
             f"{inventory.path}: transformers {transformers.__version__} has no model type '{kind}'"
         )
-    refuse_oversized(values, len(inventory.tensors), inventory.path)
+    refuse_oversized(values, inventory)
     try:
         own = transformers.CONFIG_MAPPING[kind]
         values = passed(values, own)
@@ -121,7 +121,8 @@ def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
     except CheckpointError as error:
         raise CheckpointError(f"{inventory.path}: {error}") from None
     except Exception as error:  # what a foreign config raises in transformers has no common type
-        reason = (str(error).splitlines() or [type(error).__name__])[-1].strip()
+        said = str(error).strip() or type(error).__name__
+        reason = said.splitlines()[-1].strip()[:300]
         raise CheckpointError(
             f"{inventory.path}: transformers builds no causal language model from this config: "
             f"{reason}"

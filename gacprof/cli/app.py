@@ -1,7 +1,7 @@
 """The command line: parse, call, print. Torch is imported only when a verb needs it.
 
 Exit codes: 0 fine, 1 findings (misaligned, verify failed), 2 bad input, 70 a fault (out of memory,
-or a bug of ours), 130 interrupted.
+or a bug of ours), 130 interrupted, 141 where the reader of the output went away (`| head`).
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ EXTRAS = dict.fromkeys(
 FAULT = 70
 """EX_SOFTWARE of sysexits.h."""
 
+CLOSED_PIPE = 141
+"""128 + SIGPIPE, as shells say of a program that this signal ended."""
+
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 TRACEBACK = "GACPROF_TRACEBACK"
@@ -116,16 +119,23 @@ def main(verbs: typer.Typer = app) -> None:
     try:
         code = _command(verbs)(prog_name=verbs.info.name, standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        _drop_output()
-        code = 0
     except BaseException as error:
+        if _lost_reader(error):
+            _drop_output()
+            sys.exit(CLOSED_PIPE)
         code = _code_of(error, verbs.info.name)
         try:
             sys.stdout.flush()
         except OSError:
             _drop_output()
     sys.exit(code)
+
+
+def _lost_reader(error: BaseException) -> bool:
+    """Whether the reader of our output went away; click and rich make an exit with 1 of that."""
+    return isinstance(error, BrokenPipeError) or (
+        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+    )
 
 
 def _drop_output() -> None:

@@ -65,10 +65,26 @@ class ReportError(GacprofError):
     """A figure, table or page cannot be written."""
 
 
+MOST_OF_ANOTHER = 300
+"""Characters of what a library says that a message quotes: some print whole inputs."""
+
+
 def first_line(error: BaseException) -> str:
-    """The first line of what an exception says; its type where it says nothing."""
+    """The first line of what an exception says, at most 300 characters of it; its type where it
+    says nothing."""
     line = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return line.partition("\\n")[0] if isinstance(error, GacprofError) else line
+    if isinstance(error, GacprofError):
+        return line.partition("\\n")[0]
+    return line if len(line) <= MOST_OF_ANOTHER else f"{line[:MOST_OF_ANOTHER]} …"
+
+
+def short(value: object) -> str:
+    """A value of a file for a message: of a long one, the first 20 characters."""
+    try:
+        text = str(value)
+    except ValueError:  # Python prints no whole number of more than 4,300 digits
+        return "of thousands of digits"
+    return text if len(text) <= 24 else f"{text[:20]}…"
 
 
 def why_unreadable(error: OSError | ValueError | TypeError) -> str:

@@ -14,6 +14,7 @@ import pytest
 from checkpoint_making import checkpoint
 from test_load import CONFIGS, SIZES, logits_of, saved
 
+from gacprof.checkpoint import scan as gacprof_scan
 from gacprof.checkpoint.config import passed
 from gacprof.core.errors import CheckpointError
 
@@ -225,3 +226,55 @@ def test_quantised_weights_are_refused_without_a_config_that_says_so(tmp_path: P
     shapes = {"model.layers.0.mlp.up_proj.weight": ("int8", (8, 8))}
     with pytest.raises(CheckpointError, match="is quantised"):
         load_model(checkpoint(tmp_path, shapes, {"model_type": "llama"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rope_theta": float("nan")}, "rope_theta is not finite"),
+        ({"rope_parameters": {"rope_theta": float("inf")}}, "rope_theta is not finite"),
+        ({"rope_theta": 0.0}, "rope_theta is not above 0"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps is not finite"),
+        ({"vocab_size": 4_000_000}, "vocab_size 4000000, the file has an embedding of 128 rows"),
+        ({"vocab_size": 10**12}, "config and tensors disagree"),
+        ({"hidden_size": 10**30}, "hidden_size 10000000000000000000…, the file has no side"),
+        ({"num_attention_heads": 10**30}, "config and tensors disagree"),
+    ],
+)
+def test_a_config_that_no_model_can_be_built_of_is_refused(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    import gacprof
+
+    folder = tmp_path / "model"
+    saved(folder, transformers.LlamaConfig(**SIZES))
+    config = json.loads((folder / "config.json").read_text())
+    if "rope_theta" in change:
+        config.pop("rope_parameters", None)
+    (folder / "config.json").write_text(json.dumps(config | change))
+    verbs = {
+        "load": lambda: load_model(folder),
+        "gguf": lambda: gacprof.export(folder, "gguf", tmp_path / "out", check="tensors"),
+        "folder": lambda: gacprof.export(folder, "vllm", tmp_path / "out", check="tensors"),
+        "plain": lambda: gacprof.export(folder, "uniform", tmp_path / "out", check="tensors"),
+    }
+    for verb, call in verbs.items():
+        with pytest.raises(CheckpointError) as refused:
+            call()
+        assert said in str(refused.value) and len(str(refused.value)) < 500, verb
+    assert not (tmp_path / "out").exists()
+
+
+def test_infinity_is_a_value_where_the_model_type_has_it() -> None:
+    from gacprof.checkpoint.config import refuse_not_finite
+
+    refuse_not_finite({"model_type": "mamba2", "time_step_limit": [0.0, float("inf")]}, "m")
+
+
+def test_a_config_that_is_no_file_is_refused_and_not_ignored(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, {"lm_head.weight": (8, 8)}, {})
+    for make in (os.mkfifo, lambda path: path.symlink_to("nowhere")):
+        (folder / "config.json").unlink()
+        make(folder / "config.json")
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            gacprof_scan(folder)

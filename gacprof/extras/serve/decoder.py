@@ -121,7 +121,7 @@ def read_decoder(inventory: Inventory) -> Decoder:
     layers = config.get("num_hidden_layers")
     if type(layers) is not int or layers < 1:
         raise CheckpointError(f"{inventory.path}: config.json does not say num_hidden_layers")
-    refuse_oversized(config, len(inventory.tensors), inventory.path)
+    refuse_oversized(config, inventory)
     wanted = [*_linears(layers), "lm_head"]
     modules = {m.name: m for m in inventory.modules if m.name in wanted}
     missing = next((n for n in _linears(layers) if n not in modules), None)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.computed import module_facts
+from gacprof.checkpoint.config import refuse_oversized
 from gacprof.checkpoint.foreign import carried_config
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CheckpointError
@@ -87,6 +88,7 @@ def _config(decoder: Decoder) -> dict[str, Any]:
 def prepare_uniform(inventory: Inventory, request: Request) -> FolderExport:
     """A plain folder, as ``gacprof realign --uniform`` writes it. Raises :class:`CheckpointError`
     where no plain config describes it."""
+    refuse_oversized(inventory.config, inventory)
     chosen = uniform(inventory, MULTIPLE)
     config = mirrored_files(inventory, chosen.sizes).get("config.json", {})
     before, after = inventory.parameters, footprint(inventory, chosen.sizes).parameters
