@@ -40,6 +40,8 @@ MOST_ROWS = 20
 
 SILENCE_S = 30.0
 """Seconds after which a long verb says how far it is, where no bar can be shown."""
+LEAST_SHARE = 0.05
+"""Of a task done, from which the time left is told: before that the first part stands for all."""
 
 _seen = sys.stdout.isatty() or "COLUMNS" in os.environ
 out = Console(width=None if _seen else WIDTH_UNSEEN)
@@ -169,9 +171,10 @@ def progress(title: str, clock: Callable[[], float] = time.monotonic) -> Iterato
             now = clock()
             if err.is_terminal or now - said < SILENCE_S or not 0 < done < total:
                 return
-            said, left = now, (now - began) * (total - done) / done
-            share = percent(done / total, decimals=0)
-            complain(f"{title}: {share}, about {duration(left)} left {what}".rstrip())
+            said, share = now, done / total
+            left = duration((now - began) * (total - done) / done)
+            about = f", about {left} left" if share >= LEAST_SHARE else ""
+            complain(f"{title}: {percent(share, decimals=0)}{about} {what}".rstrip())
 
         yield advance
 
