@@ -26,6 +26,7 @@ FLOORS = [
     "explain",
     "planning",
     "linting",
+    "elsewhere",
     "resizing",
     "evaluation",
     "report",
