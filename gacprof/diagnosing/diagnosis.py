@@ -13,19 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint import inventory_for
-from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.inventory import BESIDE, Dim, Inventory
 from gacprof.checkpoint.products import check_heads
 from gacprof.cliffmap.selection import check_whole
 from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
 from gacprof.core.tasks import no_collection
-from gacprof.diagnosing.companions import (
-    Sizes,
-    aligned_across,
-    beside,
-    companions,
-    sharing_an_axis,
-    time_together,
-)
 from gacprof.diagnosing.findings import (
     Diagnosis,
     DimFinding,
@@ -34,6 +26,7 @@ from gacprof.diagnosing.findings import (
 )
 from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
 from gacprof.diagnosing.latency_profile import around, latency_profile
+from gacprof.diagnosing.neighbours import Neighbours
 from gacprof.diagnosing.predict import Estimate, Predictor, Tokens
 from gacprof.diagnosing.sources import open_source
 
@@ -82,28 +75,30 @@ def diagnose(
 
 def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
     """The finding on every dim. Equal ones (of experts, say) are judged once."""
+    neighbours = Neighbours(predictor, WINDOW)
     known: dict[object, DimFinding] = {}
     first: dict[str, DimFinding] = {}
-    alike = {dim.name: _likeness(predictor, dim) for dim in predictor.inventory.dims}
+    alike = {dim.name: _likeness(neighbours, dim) for dim in predictor.inventory.dims}
     for dim in predictor.inventory.dims:
         like = alike[dim.name]
-        found = known.get(like) or _beside_its_axis(predictor, dim, first)
+        found = known.get(like) or _beside_its_axis(neighbours, dim, first)
         known[like] = found
         first[dim.name] = replace(found, **_described(dim)) if found.name != dim.name else found
-    across = aligned_across(predictor.inventory, _padded(first.values()))
-    judged = {
-        dim.name: _beside_crossing(predictor, dim, first[dim.name], across)
-        if alike[dim.name] == dim.name
-        else first[dim.name]
-        for dim in predictor.inventory.dims
-    }
-    for group in sharing_an_axis(predictor.inventory):
-        judged |= _together(predictor, group, judged)
+    padded, judged = _padded(first.values()), dict(first)
+    for dim in predictor.inventory.dims:
+        if alike[dim.name] == dim.name:
+            judged[dim.name] = _beside_crossing(neighbours, dim, first[dim.name], padded)
+    seen: set[str] = set()
+    for dim in predictor.inventory.dims:
+        if dim.name not in seen and (others := neighbours.along(dim)):
+            group = [dim, *others]
+            seen |= {other.name for other in group}
+            judged |= _together(neighbours, group, judged)
     return judged
 
 
 def _together(
-    predictor: Predictor, group: Sequence[Dim], judged: Mapping[str, DimFinding]
+    neighbours: Neighbours, group: Sequence[Dim], judged: Mapping[str, DimFinding]
 ) -> dict[str, DimFinding]:
     """The findings on dims of one axis that are to be padded, by what all of them gain together.
 
@@ -111,14 +106,12 @@ def _together(
     gained; whether another choice gains anything is not known then.
     """
     padded = _padded(judged[dim.name] for dim in group)
-    if not padded:
-        return {}
-    now = time_together(predictor, group, {})
-    then = time_together(predictor, group, padded)
+    now = neighbours.time_together(group, {}) if padded else None
+    then = neighbours.time_together(group, padded) if padded else None
     if now is None or then is None:
         return {}
     found = {name: judged[name] for name in padded}
-    if then >= now * (1 - predictor.tolerance):
+    if then >= now * (1 - neighbours.predictor.tolerance):
         advice = "keep: padded with the others of its product it gains nothing"
         return {n: replace(f, verdict="undecided", advice=advice) for n, f in found.items()}
     lost = sum(finding.lost_us or 0.0 for finding in found.values())
@@ -130,13 +123,12 @@ def _together(
     }
 
 
-def _likeness(predictor: Predictor, dim: Dim) -> object:
+def _likeness(neighbours: Neighbours, dim: Dim) -> object:
     """What the finding on a dim follows from, besides what :func:`_described` says: its own name
-    where it has companions, which differ."""
-    inventory = predictor.inventory
-    if any(len(inventory.fed_by(feed.weight)) > 1 for feed in dim.feeds):
+    where it meets others in a product, which differ."""
+    if neighbours.of(dim):
         return dim.name
-    return dim.kind, dim.padding, dim.why, dim.dense_size, predictor.shape_of(dim)
+    return dim.kind, dim.padding, dim.why, dim.dense_size, neighbours.predictor.shape_of(dim)
 
 
 def _described(dim: Dim) -> dict[str, Any]:
@@ -155,7 +147,7 @@ def _padded(findings: Iterable[DimFinding]) -> dict[str, int]:
 
 
 def _beside_its_axis(
-    predictor: Predictor, dim: Dim, earlier: Mapping[str, DimFinding]
+    neighbours: Neighbours, dim: Dim, earlier: Mapping[str, DimFinding]
 ) -> DimFinding:
     """The dim judged beside aligned ones on its axis, as a plan judges it: PaLU's groups add up in
     one product, which is aligned only where all of them are.
@@ -164,7 +156,7 @@ def _beside_its_axis(
     recovers counts once: the dim's time is that beside the ``earlier``
     ones as they are padded, and the others as they are.
     """
-    near = beside(predictor, [dim], [dim])
+    predictor, near = neighbours.predictor, neighbours.aligned(dim, {})
     own = _judge_dim(near, dim)
     if near is predictor:
         return own
@@ -173,8 +165,8 @@ def _beside_its_axis(
     if own.verdict == "safe" and _judge_dim(predictor, dim).verdict == "misaligned":
         advice = "keep: whether another size is faster depends on the dims of its product"
         return replace(own, verdict="undecided", advice=advice)
-    others = companions(predictor.inventory, [dim], [dim], crossing=False)
-    padded = _padded(earlier[other.name] for other in others if other.name in earlier)
+    others = (other.name for other in neighbours.along(dim))
+    padded = _padded(earlier[name] for name in others if name in earlier)
     here = predictor.beside(padded)
     now, then = (here.dim(dim, size).latency_us for size in (dim.size, own.best_size))
     if now is not None and then is not None:
@@ -182,13 +174,16 @@ def _beside_its_axis(
     return _once_aligned(own)
 
 
-def _beside_crossing(predictor: Predictor, dim: Dim, own: DimFinding, across: Sizes) -> DimFinding:
+def _beside_crossing(
+    neighbours: Neighbours, dim: Dim, own: DimFinding, padded: Mapping[str, int]
+) -> DimFinding:
     """The dim's ``own`` finding; where nothing is wrong with it as it is, that beside aligned dims
-    across its products: odd ones may hide what it costs."""
+    across its products: two odd ones that are good beside each other may both gain by being
+    aligned together. Those that are to be ``padded`` are at that size."""
     if own.verdict in ("misaligned", "unknown"):
         return own
-    near = beside(predictor, [dim], [dim], across)
-    again = own if near is predictor else _judge_dim(near, dim)
+    near = neighbours.aligned(dim, {**neighbours.rounded(dim, max(BESIDE)), **padded})
+    again = own if near is neighbours.predictor else _judge_dim(near, dim)
     return _once_aligned(again) if again.verdict == "misaligned" else own
 
 

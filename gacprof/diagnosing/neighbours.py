@@ -8,12 +8,18 @@ and no larger size that it does know beside the others may be faster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import BESIDE, Dim, NewSizes
+from gacprof.cliffmap.judge import ALIGNMENT
 from gacprof.cliffmap.source import SizeCost
 from gacprof.diagnosing.latency_profile import LatencyProfile, around, latency_profile
-from gacprof.diagnosing.predict import Predictor
+from gacprof.diagnosing.predict import NOTHING, Predictor
+
+
+def _next(dim: Dim, multiple: int) -> int:
+    return -(-dim.size // multiple) * multiple
 
 
 @dataclass(frozen=True)
@@ -91,11 +97,47 @@ class Neighbours:
 
     def rounded(self, dim: Dim, multiple: int) -> dict[str, int | None]:
         """The dims that it meets, those that can be padded at their next multiple."""
-        return {
-            other.name: -(-other.size // multiple) * multiple
-            for other in self.of(dim)
-            if other.padding == "exact"
-        }
+        return {o.name: _next(o, multiple) for o in self.of(dim) if o.padding == "exact"}
+
+    def along(self, dim: Dim) -> list[Dim]:
+        """Those of them that add up with it on one axis, as PaLU's groups do on N."""
+        feeds = set(dim.feeds)
+        return [o for o in self.of(dim) if o.kind == dim.kind and feeds.intersection(o.feeds)]
+
+    def aligned(self, dim: Dim, across: NewSizes) -> Predictor:
+        """The predictor with the dims on the same axis at their next multiples (of the source's
+        period for them, or of 32), and those across the product at their sizes in ``across``.
+
+        Beside odd ones only odd sizes would look safe, and all together none. Where the source does
+        not hold the dim there, the others take the next multiples of 64 or 8 that it holds.
+        """
+        along, multiples = self.along(dim), sorted(BESIDE, reverse=True)
+        periods = {other.name: self.predictor.period(other) for other in along}
+        first = {o.name: _next(o, p if (p := periods[o.name]) > 1 else ALIGNMENT) for o in along}
+        on_axis = [first, *({o.name: _next(o, m) for o in along} for m in multiples)]
+        others = [o for o in self.of(dim) if o.name not in first]
+        crossing = [o for o in others if across.get(o.name, o.size) != o.size]
+        beyond: list[NewSizes] = [{}]
+        if crossing:
+            rounded = [{o.name: _next(o, m) for o in crossing} for m in multiples]
+            beyond = [{o.name: across[o.name] for o in crossing}, *rounded, {}]
+        for sizes in ({**b, **a} for b in beyond for a in on_axis):
+            near = self._at(sizes)
+            if near is self.predictor or near.sizes(dim, dim.size, dim.size):
+                return near
+        return self._at(on_axis[-1])
+
+    def _at(self, sizes: NewSizes) -> Predictor:
+        size_of = self.predictor.inventory.dim
+        changed = {name: size for name, size in sizes.items() if size != size_of(name).size}
+        return self.predictor.beside(changed) if changed else self.predictor
+
+    def time_together(self, group: Sequence[Dim], sizes: NewSizes) -> float | None:
+        """µs of all products that these dims feed, each once, with some of them at other sizes.
+        None where the source lacks one."""
+        near = self._at(sizes)
+        weights = dict.fromkeys(feed.weight for dim in group for feed in dim.feeds)
+        return sum((near.product(weight) for weight in weights), NOTHING).latency_us
 
     def beside(
         self,
@@ -110,7 +152,7 @@ class Neighbours:
         changed = {name: size for name, size in others.items() if size != size_of(name).size}
         key = dim.name, tuple(changed.items()), also, reach
         if key not in self._known:
-            near = self.predictor.beside(changed) if changed else self.predictor
+            near = self._at(others)
             low, high = reach or around([dim], self.window)
             profile = latency_profile(near, dim, low, high, also)
             self._known[key] = Beside(dim, near, profile, frozenset(near.sizes(dim, low, high)))
