@@ -90,6 +90,12 @@ def candidates(
         for m in loaded if not as_json else ():
             if isinstance(m, CliffMap):
                 _say_curve(m, m.curve(op, ax, near=max(1, near // tp), **about), near, tp)
+    if not found and one and not one.timed and not uses and not as_json:
+        limits["safe_only"] = False
+        known = one.candidates(op, axis=ax, near=near, shards=tp, **limits, **about)
+        if known and all(c.verdict == "undecided" for c in known):
+            say(f"no {words} is safe {one.basis}: rules know no steps along it, all are undecided")
+            return
     names = [m.name for m in loaded]
     emit(found, as_json, _print_found, names, f"{words} near {near}", unsafe)
 

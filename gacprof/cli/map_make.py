@@ -40,8 +40,11 @@ SHOWN = 12
 
 def rules(
     gpu: Annotated[str, Option(help="a100, a10, l4, l40s, rtx4090, h100, h100-pcie, h200, b200 …")],
-    torch: Annotated[str, Option(help="The PyTorch release to be served with, as 2.11.")],
     out: Annotated[Path, Option(help="The rule table's file.")],
+    torch: Annotated[
+        str | None,
+        Option(help="The PyTorch release to be served with, as 2.11. Default: the newest known."),
+    ] = None,
     dtype: Annotated[
         str | None,
         Option(
@@ -63,12 +66,13 @@ def rules(
     It answers any size of any shape. Nothing is measured and no latency is given.
     """
     from gacprof.checkpoint.products import Ranks
+    from gacprof.diagnosing.sources import NEWEST
     from gacprof.rules.table import RuleTable
     from gacprof.rules.target import target
 
+    about = target(gpu, torch or NEWEST)
     refuse_to_replace(out, "rule table", is_rule_table)
     dtypes = [part.strip() for part in dtype.split(",")] if dtype else []
-    about = target(gpu, torch)
     if checkpoint is not None and not dtypes:
         from gacprof.checkpoint import inventory_for
 
@@ -92,6 +96,8 @@ def is_rule_table(path: Path) -> bool:
 
 def print_rules(table: RuleTable, every: bool = False) -> None:
     """Sizes by tier, equal dtypes in one row; with ``every`` the rules and their sources too."""
+    from gacprof.rules.gemm import PAPER
+
     alike: dict[tuple[Any, ...], list[str]] = {}
     for tier in table.tiers:
         row = tier.operator, tier.axis, tier.tier, tier.sizes, tier.mechanism, tier.relative
@@ -110,13 +116,13 @@ def print_rules(table: RuleTable, every: bool = False) -> None:
         ]
         say_notes(list(dict.fromkeys(told)))
     say_notes(table.notes)
-    say("cost: beside tier 1, where it was published for this architecture (K near 4000)")
+    say(f"cost: beside tier 1, published for K alone ({PAPER}); for N none was")
     if not every:
         say("which rule and source each tier rests on: gacprof map show FILE --all")
 
 
 def _relative(ratio: float | None) -> str | None:
-    return None if ratio is None else f"×{ratio:g}"
+    return None if ratio is None else f"×{ratio:g}{' (K)' if ratio > 1 else ''}"
 
 
 def agree(

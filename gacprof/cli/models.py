@@ -378,8 +378,8 @@ def _cells(row: Group[DimFinding], verdict: str, basis: str) -> dict[str, Any]:
     times = f" ×{len(row.members)}" if len(row.members) > 1 else ""
     size = {"size": f"{dim.kind} {dim.size}{times}"}
     if basis:
-        cost = None if dim.relative is None else f"×{dim.relative:g}"
-        return size | {"do": _todo(dim), "published": cost, "largest product served by": dim.tier}
+        cost = None if dim.relative is None else f"×{dim.relative:g} †"
+        return size | {"do": _todo(dim), "published": cost, "served by": dim.tier}
     if verdict == "unknown":
         return size
     penalty = {"penalty": percent(dim.penalty), "at most": at_most(dim.penalty_high)}
@@ -396,7 +396,9 @@ def _todo(dim: DimFinding) -> str:
 
 
 def _reasons(dims: Sequence[DimFinding]) -> Iterator[str]:
-    """What the cells leave out of the advice, once each."""
+    """What the cells leave out of the advice, and where a cost was measured, once each."""
+    for where in dict.fromkeys(d.relative_from for d in dims if d.relative is not None):
+        yield f"† beside the best tier, {where}: not of these sizes"
     if any(", once " in dim.advice for dim in dims):
         yield "* once the dims beside it in its product are aligned"
     for advice in dict.fromkeys(d.advice for d in dims if d.verdict == "misaligned"):

@@ -217,10 +217,11 @@ class CliffMap(Framed):
         curve = self.curve(operator, axis, dtype, flags, near=length, **fixed)
         first, last = curve.points.d[0] * shards, curve.points.d[-1] * shards
         if not first <= near <= last:
+            ranks = f", on one of {shards} ranks" if shards > 1 else ""
             raise MapLookupError(
                 f"the map '{self.name}' holds {axis} from {first} to {last} on "
-                f"{curve.identity}, not near {near}",
-                operator, {**curve.fixed, axis: near}, curve.dtype, curve.flags,
+                f"{curve.identity}{ranks}, not near {near}",
+                operator, {**curve.fixed, axis: length}, curve.dtype, curve.flags,
             )  # fmt: skip
         return choose(
             of_curve(curve, shards), near,

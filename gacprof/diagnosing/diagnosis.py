@@ -208,9 +208,10 @@ def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
     best = here if here.verdict == "safe" or best is None else best
     return replace(
         finding, verdict=here.verdict, penalty=here.penalty, best_size=best.size,
-        best_latency_us=best.latency_us, tier=predictor.mechanism(dim), scaled=profile.scaled,
+        best_latency_us=best.latency_us, tier=here.mechanism or predictor.mechanism(dim),
+        scaled=profile.scaled,
         penalty_low=here.penalty_low, penalty_high=here.penalty_high, relative=here.relative,
-        advice=_advice(dim, here, best.size),
+        relative_from=here.relative_from, advice=_advice(dim, here, best.size),
     )  # fmt: skip
 
 

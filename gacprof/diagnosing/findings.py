@@ -19,7 +19,8 @@ class DimFinding:
     ``tolerance`` (None by rules), ``undecided`` where it holds it (``penalty_high`` is None where
     nothing larger was measured), ``unknown`` where the map has no latency. Latencies are µs over
     the workload, in all GEMMs that the dim feeds. ``relative`` is what was published of such a
-    tier's time beside the best one. A ``fixed`` size is one that no plan changes.
+    tier's time beside the best one, where ``relative_from`` says. A ``fixed`` size is one that no
+    plan changes.
     """
 
     name: str
@@ -41,6 +42,7 @@ class DimFinding:
     penalty_low: float | None = None
     penalty_high: float | None = None
     relative: float | None = None
+    relative_from: str = ""
 
     @property
     def lost_us(self) -> float | None:

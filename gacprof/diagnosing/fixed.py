@@ -110,6 +110,7 @@ def head_findings(predictor: Predictor) -> Iterator[DimFinding]:
 
 
 UNCHANGED = "no plan changes"
+STAYS = "cannot be changed here"
 
 
 def unchanged(predictor: Predictor) -> list[str]:
@@ -121,7 +122,7 @@ def unchanged(predictor: Predictor) -> list[str]:
         alike.setdefault((finding.size, finding.advice), []).append(finding.name)
     return [
         f"{UNCHANGED} {names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}, {size}, "
-        f"which is misaligned: {advice}"
+        f"which is misaligned{advice.removeprefix(STAYS)}"
         for (size, advice), names in alike.items()
     ]
 
@@ -156,11 +157,12 @@ def _finding(
     predictor: Predictor, cost: SizeCost, best: int | None, served: str | None, scaled: bool = False
 ) -> DimFinding:
     larger = "" if best is None or best == cost.size else f"; {best} would be served well"
-    advice = "keep" if cost.verdict == "safe" else f"cannot be changed here{larger}"
+    advice = "keep" if cost.verdict == "safe" else f"{STAYS}{larger}"
     return DimFinding(
         name="", kind="fixed", size=cost.size, layer=None, role="", feeds=(),
         divisible_by_8=cost.size % 8 == 0, verdict=cost.verdict, penalty=cost.penalty,
         latency_us=cost.latency_us, best_size=best, best_latency_us=None, tier=served,
         advice=advice, tolerance=predictor.tolerance or None, scaled=scaled,
         penalty_low=cost.penalty_low, penalty_high=cost.penalty_high, relative=cost.relative,
+        relative_from=cost.relative_from,
     )  # fmt: skip

@@ -221,7 +221,7 @@ def rule_table(table: RuleTable) -> Table:
     )  # fmt: skip
     columns = (
         Column("dtype"), Column("axis"), Column("tier", 0), Column("sizes"), Column("served by"),
-        Column("published cost ×", 1),
+        Column("published cost ×, of K alone", 1),
     )  # fmt: skip
     sources = dict.fromkeys(
         f"{rule.says} [{rule.basis}: {rule.source}]"

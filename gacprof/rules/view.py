@@ -11,7 +11,8 @@ Another side of a product whose size may be changed too is taken as aligned: it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd, lcm
+from dataclasses import replace
+from math import gcd, inf, lcm
 from typing import TYPE_CHECKING
 
 from gacprof import operators
@@ -64,8 +65,6 @@ class RuleView:
                 "judged in float32, where alignment hardly matters: --dtype bfloat16 judges what "
                 "is served in that"
             )
-        if target.arch in gemm.RELATIVE:
-            self.notes.append(f"published cost: beside tier 1, of K alone ({gemm.PAPER})")
         self._tiers: dict[tuple[object, ...], int | None] = {}
 
     def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
@@ -101,7 +100,10 @@ class RuleView:
         dims = {"M": rows, "N": sides[0], "K": sides[1]}
         try:
             return serve(operators.point(operator, dims, dtype), self.target).mechanism
-        except (RefusedError, NoRuleError):
+        except RefusedError:
+            multiple, _ = gemm.DEMANDS.get(dtype, (1, 1))
+            return f"nothing: {dtype} takes multiples of {multiple}" if multiple > 1 else None
+        except NoRuleError:
             return None
 
     def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
@@ -126,8 +128,8 @@ class RuleView:
             better = self._tier(products, larger)
             if better is not None and (tier is None or better < tier):
                 why = f"{larger} is of tier {better}"
-                cost = self._relative(products, size)
-                return Answer(size, _cost(size, "misaligned", tier, why, cost))
+                cost = _cost(size, "misaligned", tier, why)
+                return Answer(size, self._with_worst(cost, products, size))
         if tier is None:
             sizes = " and ".join(dict.fromkeys(str(p.at(size) or size) for p in products))
             return Answer(size, None, missing=f"no kernel serves {sizes}, nor a size near it")
@@ -194,21 +196,31 @@ class RuleView:
                 return step, first
         return step, None
 
-    def _relative(self, products: Sequence[Product], size: int) -> float | None:
-        """The largest published cost of the products' tiers at this size, beside the best."""
+    def _with_worst(self, cost: SizeCost, products: Sequence[Product], size: int) -> SizeCost:
+        """With what serves the worst product, and what was published of its tier: that product is
+        the one of the largest published cost, else of the worst tier."""
+        tiers = [self._tier([product], size) for product in products]
         found = [
-            gemm.relative_cost(self.target, self._dtype(product), m, *sides)
-            for product in products
-            if (sides := self._sides(product, size)) is not None
-            for m in self.tokens
+            (self._relative(product, size) or 0.0, inf if tier is None else tier, -i)
+            for i, (product, tier) in enumerate(zip(products, tiers, strict=True))
         ]
-        return max((cost for cost in found if cost is not None and cost > 1), default=None)
+        relative, _, place = max(found)
+        where = f"of K alone, {gemm.PAPER}" if relative else ""
+        served = self.mechanism(products[-place], size)
+        return replace(cost, relative=relative or None, relative_from=where, mechanism=served)
+
+    def _relative(self, product: Product, size: int) -> float | None:
+        """The largest published cost of the product's tier at this size, beside the best."""
+        sides = self._sides(product, size)
+        if sides is None:
+            return None
+        dtype = self._dtype(product)
+        costs = [gemm.relative_cost(self.target, dtype, m, *sides) for m in self.tokens]
+        return max((cost for cost in costs if cost is not None and cost > 1), default=None)
 
 
-def _cost(
-    size: int, verdict: Verdict, tier: int | None, why: str = "", relative: float | None = None
-) -> SizeCost:
-    return SizeCost(size, None, None, None, None, verdict, tier, why, relative)
+def _cost(size: int, verdict: Verdict, tier: int | None, why: str = "") -> SizeCost:
+    return SizeCost(size, None, None, None, None, verdict, tier, why)
 
 
 def _whole(side: Side, unit: int) -> int:

@@ -280,3 +280,56 @@ def test_a_rule_table_takes_a_dtype_by_any_name() -> None:
         for dtype in ("float16", Half())
     )
     assert found == named
+
+
+def test_a_published_cost_is_shown_with_where_it_was_measured(llama: Make, run: Run) -> None:
+    """It is of K: what the row shows beside it is what serves down_proj, whose K the width is."""
+    _, out, _ = run("diagnose", llama(width=1362), "--gpu", "h100")
+    assert "×2.1 †" in out and "† beside the best tier, of K alone" in out
+    assert "K around 4000 at M=512, N=4096, float16" in out
+    _, out, _ = run("diagnose", llama(width=1362), "--gpu", "h100", "--tokens", "1")
+    assert "×" not in out.replace("×6", "").replace("×2", "") and "K around 4000" not in out
+    (width,) = {
+        (d.relative, d.tier, d.relative_from)
+        for d in gacprof.diagnose(llama(width=1362 * 2), h100(), tp=2).findings
+        if d.kind == "width"
+    }
+    assert width[0] == 2.1 and "4 bytes" in str(width[1]) and "of K alone" in width[2]
+
+
+def test_what_no_kernel_serves_says_what_the_type_takes(llama: Make, run: Run) -> None:
+    model = llama(dtype="float8_e4m3fn", scheme=FP8)
+    code, out, _ = run("diagnose", model, "--gpu", "h100")
+    assert code == 1 and "nothing: float8_e4m3 takes multiples of 16" in out
+
+
+def test_a_rule_table_is_of_the_newest_release_unless_one_is_named(
+    run: Run, tmp_path: Path
+) -> None:
+    assert run("map", "rules", "--gpu", "h100", "--out", tmp_path / "h100.json")[0] == 0
+    code, out, err = run("map", "rules", "--gpu", "h101", "--out", tmp_path / "h100.json")
+    assert code == 2 and "h101" in err
+    code, out, _ = run("map", "show", tmp_path / "h100.json")
+    assert code == 0 and "×3.3 (K)" in out and "published for K alone" in out
+
+
+def test_no_wider_window_is_advised_where_none_helps(run: Run, tmp_path: Path) -> None:
+    h100().save(tmp_path / "h100.json")
+    asked = ("--op", "linear", "--axis", "M", "--near", 100)
+    _, out, _ = run("map", "candidates", tmp_path / "h100.json", *asked)
+    assert "all are undecided" in out and "--window" not in out
+
+
+def test_what_a_map_lacks_is_swept_in_the_sizes_of_a_rank(run: Run) -> None:
+    asked = ("--op", "linear", "--axis", "K", "--near", 4050, "--tp", 8)
+    code, _, err = run("map", "candidates", "h100-published", *asked)
+    assert code == 2 and "--range 490:522" in err and "on one of 8 ranks" in err
+
+
+def test_pairs_that_an_engine_cannot_hold_are_refused_before_any_work(
+    llama: Make, tmp_path: Path
+) -> None:
+    asked = {"method": "svd", "ratio": 0.2, "preset": "vllm,tp=8"}
+    with pytest.raises(GacprofError, match="cannot express the factor pairs that svd makes"):
+        gacprof.compress(llama(heads=8), tmp_path / "out", cliff_map=h100(), **asked)
+    assert not list(tmp_path.glob(".*"))

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import tensors_of
 from gacprof.cliffmap.source import SizeSource
-from gacprof.core.errors import CompressionError, MemoryExhaustedError, is_out_of_memory
+from gacprof.core.errors import (
+    CompressionError,
+    MemoryExhaustedError,
+    PlanError,
+    is_out_of_memory,
+)
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
 from gacprof.diagnosing.predict import Predictor, Tokens
@@ -41,6 +46,7 @@ from gacprof.extras.compress.state import Tell, Work, key_of, remove_leftovers, 
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
+from gacprof.planning.preset_text import parse_preset
 from gacprof.planning.request import WINDOW
 from gacprof.resizing.output import PROVENANCE
 from gacprof.resizing.workspace import lies_in, refuse_existing
@@ -125,6 +131,8 @@ def compress(
         )
     where = present_device(device)
     chosen = method_named(request.method, request.options)
+    if preset is not None and isinstance(chosen, LowRank):
+        _refuse_pairs(preset, chosen)
     by, passes = _score(chosen, request)
     if passes == "none":
         calibration = None
@@ -165,6 +173,15 @@ def _refuse_all_but_dense(inventory: Inventory) -> None:
     if not inventory.config:
         raise CompressionError(
             f"{inventory.path} has no config.json: nothing says what it computes"
+        )
+
+
+def _refuse_pairs(preset: str, method: LowRank) -> None:
+    """Raises :class:`PlanError` before anything is worked out where the engine holds no pairs."""
+    why = parse_preset(preset).no_factors
+    if why:
+        raise PlanError(
+            f"the preset '{preset}' cannot express the factor pairs that {method.name} makes: {why}"
         )
 
 
