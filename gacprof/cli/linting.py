@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,7 +79,7 @@ class Output:
         str, Option("--format", help="text, json, markdown, github, junit, sarif.")
     ] = "text"
     fail_on: Annotated[
-        str, Option(help="Exit code 1 from here on: pads, falls_back, wrong, refused.")
+        str, Option(help="Exit code 1 from here on: unknown, pads, falls_back, wrong, refused.")
     ] = "pads"
     baseline: Annotated[Path | None, Option(help="Known findings, which fail no run.")] = None
     write_baseline: Annotated[Path | None, Option(help="Write the findings there as known.")] = None
@@ -142,29 +143,35 @@ def _lint(configs: Sequence[str], asked: Asked, output: Output) -> None:
         print_json(made if len(made) > 1 else made[0], "lint")
     elif style == "text":
         for one in found:
-            print_lint(one, output.every)
+            print_lint(one, output.every, known)
     else:
         print(formats.FORMATS[style](found))
+    if output.write_baseline:
+        return
     if failing or any(one.outcome == "unknown" for one in found):
         raise typer.Exit(1)
 
 
-def print_lint(found: Lint, every: bool = False) -> None:
+def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozenset()) -> None:
     """The findings, the degrees, and what to do."""
-    from gacprof.linting.formats import verdict
+    from gacprof.linting.formats import fingerprint, headline, one_line, verdict
 
     ranks = f"{found.tp} rank{'s' * (found.tp > 1)}{' with expert parallelism' if found.ep else ''}"
     named = f" ({found.model_type})" if found.model_type else ""
-    say(
-        f"{found.model}{named}, {found.quant}, {found.engine} {found.version}, {ranks}, "
-        f"{found.gpu}: "
-        f"{found.outcome.replace('_', ' ')}"
-    )
-    rows = found.products if every else found.findings
+    asked = f"{found.model}{named}, {found.quant}, {found.engine} {found.version}, {ranks}, "
+    say(one_line(f"{asked}{found.gpu}: {headline(found)}"))
+    rows = found.products if every else (*found.findings, *found.misaligned)
     if rows:
         columns = ["product", "N", "K", "verdict", "why"] + ["tier"] * any(r.tier for r in rows)
         cells = [
-            (r.name, r.local["N"], r.local["K"], verdict(r), r.why or None, r.tier)[: len(columns)]
+            (
+                r.name,
+                r.local["N"],
+                r.local["K"],
+                f"{_told(r, verdict(r))}{' (known)' if fingerprint(found, r) in known else ''}",
+                one_line(r.why) or None,
+                r.tier,
+            )[: len(columns)]
             for r in rows
         ]
         print_table("", columns, cells)
@@ -179,11 +186,16 @@ def print_lint(found: Lint, every: bool = False) -> None:
     if found.remedies:
         say("\nwhat to do")
         for one in found.remedies:
-            say(f"  {one.what}: {one.outcome.replace('_', ' ')}{_cost(one)}")
+            tier = f", tier {one.tier}" if (one.tier or 1) > 1 else ""
+            say(one_line(f"  {one.what}: {one.outcome.replace('_', ' ')}{tier}{_cost(one)}"))
     if found.unknown and not every:
         named = ", ".join(dict.fromkeys(r.name for r in found.unknown))
         say(f"\nnot judged: {named} (--all says why)")
-    say_notes(found.notes)
+    say_notes(map(one_line, found.notes))
+
+
+def _told(row: Any, verdict: str) -> str:
+    return "misaligned" if row.outcome == "ok" and (row.tier or 1) > 1 else verdict
 
 
 def _cost(remedy: Any) -> str:
@@ -221,9 +233,19 @@ def print_degrees(found: Lint, every: bool) -> None:
         for n in shown
         if n not in cut
     ]
-    print_table("", columns, [row[: len(columns)] for row in rows])
+    print_table("", columns, _folded([row[: len(columns)] for row in rows]))
     if cut:
         say(f"({len(cut)} more degrees: --all)")
+
+
+def _folded(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows that follow each other and say the same of other degrees, as one."""
+    folded = []
+    for _, same in groupby(rows, key=lambda row: row[1:]):
+        found = list(same)
+        degrees = [str(row[0]) for row in found]
+        folded.append((", ".join(degrees), *found[0][1:]))
+    return folded
 
 
 def _runs(degree: Degree | None) -> bool:
@@ -232,7 +254,7 @@ def _runs(degree: Degree | None) -> bool:
 
 def _degree(one: Degree, memory: int | None) -> tuple[object, ...]:
     gib = one.bytes_per_rank / 2**30 if one.bytes_per_rank else None
-    held = f"{gib:.1f} GiB{' (too much)' if memory and gib > memory else ''}" if gib else None
+    held = None if gib is None else f"{gib:.1f} GiB{_full(gib, memory)}"
     return (
         one.outcome.replace("_", " "),
         one.product or None,
@@ -240,6 +262,16 @@ def _degree(one: Degree, memory: int | None) -> tuple[object, ...]:
         held,
         one.worst_tier,
     )
+
+
+NEARLY_FULL = 0.9
+"""Share of a GPU's memory that vLLM takes by default (gpu_memory_utilization)."""
+
+
+def _full(gib: float, memory: int | None) -> str:
+    if not memory or gib <= NEARLY_FULL * memory:
+        return ""
+    return " (too much)" if gib > memory else " (weights alone nearly fill it)"
 
 
 def _fix(configs: Sequence[str], asked: Asked) -> None:
@@ -270,7 +302,7 @@ def _design(text: str, params: str | None, asked: Asked, output: Output) -> None
         print_json({"shapes": [shape.as_dict() for shape in shapes]}, "lint-design")
     else:
         print_shapes(shapes)
-    if not shapes or shapes[0].outcome != "ok":
+    if not shapes or shapes[0].not_ok:
         raise typer.Exit(1)
 
 

@@ -49,6 +49,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What a size is called, over all families; the first that a config has counts."""
 
+OF_MAMBA: Mapping[str, tuple[str, ...]] = {
+    "mamba_heads": ("num_heads",), "mamba_head_dim": ("head_dim",), "mamba_expand": ("expand",),
+    "heads": (), "kv_heads": (), "head_dim": (), "intermediate_size": (),
+}  # fmt: skip
+"""What sizes are called in a model without attention (Mamba, Mamba-2)."""
+
 TEXT = ("text_config", "llm_config", "language_config")
 VISION = ("vision_config", "visual", "vision_tower_config", "vit_config")
 
@@ -125,8 +131,14 @@ class Config:
     def get(self, name: str) -> int | None:
         """A size by its plain name or any alias; None where the config has none of them."""
         if name not in self._read:
-            self._read[name] = whole_number(self.values, *ALIASES.get(name, (name,)))
+            self._read[name] = whole_number(self.values, *self.keys(name))
         return self._read[name]
+
+    def keys(self, name: str) -> tuple[str, ...]:
+        """The names that a size may have in this config."""
+        if self.family and self.family.mixer.startswith("mamba") and name in OF_MAMBA:
+            return OF_MAMBA[name]
+        return ALIASES.get(name, (name,))
 
     @cached_property
     def _read(self) -> dict[str, int | None]:
@@ -139,8 +151,8 @@ class Config:
 
     def spelling(self, name: str) -> str:
         """The config's own name of a size."""
-        keys = ALIASES.get(name, (name,))
-        return next((key for key in keys if self.values.get(key) is not None), keys[0])
+        keys = self.keys(name)
+        return next((key for key in keys if self.values.get(key) is not None), (*keys, name)[0])
 
     @property
     def vision_heads(self) -> tuple[str, int] | None:

@@ -96,7 +96,9 @@ def scheme_of(product: Product, scheme: Scheme) -> Scheme:
         return NONE
     if scheme.kind == "mxfp4" and product.kind == "dense":
         return NONE
-    return NONE if scheme.leaves(product.modules, product.layers) else scheme
+    if scheme.leaves(product.modules, product.layers):
+        return NONE
+    return scheme.of_modules(product.modules, product.layers)
 
 
 def judge(product: Product, setting: Setting) -> Judged:
@@ -144,6 +146,8 @@ def _judge(product: Product, setting: Setting, sm: int | None) -> Judged:
 
 def _unread(setting: Setting, facts: Mapping[str, Any]) -> str:
     """Why the engine's demands on such a product are not known; empty where they are."""
+    if facts["role"] == "mamba1":
+        return "layers of Mamba-1 are not judged"
     engine = setting.engine
     name = engine.name
     if engine.oldest and engine.at and engine.at < engine.oldest:
@@ -174,7 +178,7 @@ def _facts(product: Product, scheme: Scheme, setting: Setting, sm: int | None) -
         "desc_act": scheme.desc_act,
         "symmetric": scheme.symmetric,
         "stored": scheme.stored,
-        "partly": bool(product.shards) and scheme.leaves_partly(product.modules),
+        "partly": bool(product.shards) and setting.scheme.leaves_partly(product.modules),
     }
 
 
@@ -233,7 +237,8 @@ def _unsized(product: Product) -> str:
     uneven = next((s for s in (product.n, product.k) if s.is_uneven), None)
     if uneven:
         return f"{uneven.whole} is not shared evenly by {uneven.parts} ranks"
-    if product.n.value is None and product.k.value is None:
+    unsized = product.shards and all(s.value is None for _, s in product.shards)
+    if product.n.value is None and (product.k.value is None or unsized):
         missing = dict.fromkeys((*product.n.missing, *product.k.missing))
         return f"the config has no {', '.join(missing)}"
     return ""

@@ -89,6 +89,8 @@ def _column(
 
 def attention(at: Sizes) -> Iterator[Product]:
     config, mixer = at.config, at.family.mixer
+    if mixer.startswith("mamba"):
+        return iter(())
     if mixer == "mla" or (config.get("kv_lora_rank") and not mixer):
         return latent(at)
     if mixer == "v4":
@@ -184,6 +186,13 @@ def mamba(at: Sizes) -> Iterator[Product]:
     """Mamba-2 mixers: gate, input, B and C of each group, and one step a head."""
     config, tp = at.config, at.ranks.tp
     if not config.get("mamba_heads"):
+        older = any(key.startswith(("mamba_d_", "ssm_")) for key in config.values)
+        if older or at.family.mixer == "mamba1":
+            field = "the heads of Mamba-2"
+            size, layers = Size(None, missing=(field,)), at.layers_of("mamba")
+            yield at.one(
+                "mamba.in_proj", "mamba1", "column", size, size, layers, (), "mixer.in_proj"
+            )
         return
     inner, groups = at.of_heads("mamba_heads", "mamba_head_dim"), config.get("mamba_groups")
     is_repeated = groups == 1
@@ -229,7 +238,7 @@ def dense_mlp(at: Sizes) -> Iterator[Product]:
 def runs_dense(at: Sizes, width: int | None) -> bool:
     """Whether any layer has a dense MLP, or none is said to be without."""
     family, config = at.family, at.config
-    if family.experts_only:
+    if family.experts_only or family.mixer.startswith("mamba"):
         return False
     if not width:
         return not at.has_experts and not family.expert and not config.get("mamba_heads")

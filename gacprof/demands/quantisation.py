@@ -45,7 +45,8 @@ class Scheme:
     """``group`` weights along K share a scale (−1: a whole row), ``block`` weights both ways;
     ``tool`` wrote them where that matters (``ct`` is compressed-tensors); ``ignored`` are the
     modules that stay unquantised, as the config names them. ``stored``: the checkpoint holds
-    quantised weights, they are not quantised while loading."""
+    quantised weights, they are not quantised while loading. ``groups`` are (targets, scheme) of a
+    checkpoint that is stored in several ways."""
 
     kind: str
     name: str
@@ -57,6 +58,7 @@ class Scheme:
     symmetric: bool = True
     stored: bool = True
     ignored: tuple[str, ...] = ()
+    groups: tuple[tuple[tuple[str, ...], Scheme], ...] = ()
 
     @property
     def bits(self) -> float:
@@ -74,6 +76,19 @@ class Scheme:
         for module in modules:
             left &= self._left(module)
         return len(left) >= (layers or MOST_LAYERS)
+
+    def of_modules(self, modules: Sequence[str], layers: int | None) -> Scheme:
+        """How these modules are stored: as the first group says whose targets name all of them in
+        all layers, else the first of all linear layers; *unknown* where targets name some."""
+        if not self.groups or not modules:
+            return self
+        for targets, found in self.groups:
+            named = Scheme("none", "targets", ignored=targets)
+            if named.leaves(modules, layers):
+                return found
+            if any(named._left(module) for module in modules):
+                return MIXED
+        return next((one for targets, one in self.groups if "Linear" in targets), MIXED)
 
     def leaves_partly(self, modules: Sequence[str]) -> bool:
         """Whether in some layer these modules are neither all unquantised nor all quantised."""
@@ -158,6 +173,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 NONE = Scheme("none", "none")
+MIXED = Scheme("unknown", "modules that no one group of the config names", tool="ct")
 
 _PLAIN = {
     "none": "none", "bf16": "none", "bfloat16": "none", "fp16": "none", "float16": "none",
@@ -317,9 +333,22 @@ def _block(given: Any, key: str) -> int:
 
 
 def _compressed(told: Mapping[str, Any]) -> Scheme:
-    """compressed-tensors: what the first of its groups of modules says of weights and inputs."""
+    """compressed-tensors: a scheme, or one for each of its groups of modules."""
     groups = told.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    listed = list(groups.values())[:64] if isinstance(groups, Mapping) else []
+    if len(listed) < 2 and not any(_targets(one) - {"Linear"} for one in listed):
+        return _of_group(listed[0] if listed else None)
+    made = tuple((tuple(sorted(_targets(one))), _of_group(one)) for one in listed)
+    return replace(made[0][1], groups=made)
+
+
+def _targets(group: Any) -> set[str]:
+    named = group.get("targets") if isinstance(group, Mapping) else None
+    return {str(one)[:500] for one in named[:100_000]} if isinstance(named, list) else set()
+
+
+def _of_group(first: Any) -> Scheme:
+    """What a group of modules says of weights and inputs."""
     weights = first.get("weights") if isinstance(first, Mapping) else None
     if not isinstance(first, Mapping) or not isinstance(weights, Mapping):
         return Scheme("unknown", "compressed-tensors without config_groups", tool="ct")

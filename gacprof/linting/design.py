@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product as combinations
+from math import gcd
 from typing import Any
 
 from gacprof.core.errors import LintError
@@ -19,6 +20,7 @@ from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.linting.judging import judge_all, overall, weight
 from gacprof.linting.remedies import parameters
 from gacprof.linting.request import LintRequest, Target, target_of
+from gacprof.linting.tiers import tiers, worst_tier
 
 WORDS = {
     "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
@@ -39,7 +41,7 @@ SHOWN = 10
 @dataclass(frozen=True)
 class Shape(Record):
     """One shape: its config's fields, the worst outcome over all targets, which targets are not
-    ok, what padding adds at most, and how far it lies from the wish."""
+    ok or misaligned, what padding adds at most, the distance from the wish, and the worst tier."""
 
     config: Mapping[str, int]
     outcome: Outcome
@@ -47,6 +49,7 @@ class Shape(Record):
     padded_share: float
     parameters: float | None
     distance: float
+    tier: int = 1
 
 
 def amount(text: str) -> float:
@@ -72,6 +75,13 @@ def wish(text: str) -> dict[str, int]:
         raise LintError(f"--design needs {', '.join(gone)} too")
     if ("num_experts" in made) != ("moe_intermediate_size" in made):
         raise LintError("--design: experts and expert_ffn go together")
+    heads, kv_heads = made["num_attention_heads"], made.get("num_key_value_heads", 1)
+    if heads % kv_heads:
+        raise LintError(
+            f"--design: {kv_heads} heads of keys and values do not divide {heads} heads"
+        )
+    if made["hidden_size"] % heads and "head_dim" not in made:
+        raise LintError(f"--design: {heads} heads do not divide hidden: give head_dim, or others")
     return made
 
 
@@ -93,9 +103,11 @@ def design(
     shapes: list[Shape] = []
     for distance, fields in sorted(_near(start, params), key=lambda one: one[0])[:MOST]:
         shapes.append(_judged(fields, distance, targets))
-        if sum(shape.outcome == "ok" for shape in shapes) == SHOWN:
+        if sum(not shape.not_ok for shape in shapes) == SHOWN:
             break
-    return sorted(shapes, key=lambda s: (len(s.not_ok), OUTCOMES.index(s.outcome), s.distance))
+    return sorted(
+        shapes, key=lambda s: (len(s.not_ok), OUTCOMES.index(s.outcome), s.tier, s.distance)
+    )
 
 
 Aim = tuple[str, LintRequest, Target]
@@ -120,7 +132,7 @@ def _filled(asked: Mapping[str, Any], params: float | None) -> dict[str, Any]:
     """The wish with head_dim, heads of keys and values and the MLP's width filled in."""
     made = dict(asked)
     made.setdefault("head_dim", max(32, made["hidden_size"] // made["num_attention_heads"]))
-    made.setdefault("num_key_value_heads", min(8, made["num_attention_heads"]))
+    made.setdefault("num_key_value_heads", gcd(8, made["num_attention_heads"]))
     field = "moe_intermediate_size" if "num_experts" in made else "intermediate_size"
     if field not in made and params is None:
         made[field] = max(
@@ -175,8 +187,8 @@ def _near(start: Mapping[str, Any], params: float | None) -> Iterator[tuple[floa
 
 
 def _around(size: int) -> list[int]:
-    """The size, and the nearest multiples of ever larger powers of two below and above it."""
-    found = {size}
+    """The nearest multiples of ever larger powers of two below and above a size."""
+    found: set[int] = set()
     for unit in (64, 128, 256, 512, 1024):
         found |= {size // unit * unit, -(-size // unit) * unit}
     return sorted(n for n in found if n > 0)
@@ -192,17 +204,20 @@ def _distance(made: Mapping[str, Any], start: Mapping[str, Any], params: float |
 def _judged(fields: Mapping[str, Any], distance: float, aims: Iterable[Aim]) -> Shape:
     config = config_of(fields)
     worst: Outcome = "ok"
-    not_ok, most = [], 0.0
+    not_ok, most, worse = [], 0.0, 1
     for name, request, target in aims:
         judged = judge_all(config, request, target)
         outcome = overall(judged)
         weights = [w for one in judged if (w := weight(one)) is not None]
         plain = sum(w[0] for w in weights)
         most = max(most, sum(w[1] for w in weights) / plain - 1 if plain else 0.0)
-        if outcome != "ok":
-            not_ok.append(f"{name}: {outcome}")
+        tier = worst_tier(judged, tiers(target.gpu))
+        worse = max(worse, tier or 1)
+        if outcome != "ok" or (tier or 1) > 1:
+            misaligned = f"tier {tier}, misaligned"
+            not_ok.append(f"{name}: {misaligned if outcome == 'ok' else outcome}")
         worst = max(worst, outcome, key=OUTCOMES.index)
     sizes = {key: value for key, value in fields.items() if isinstance(value, int)}
     return Shape(
-        sizes, worst, tuple(not_ok), round(most, 4), parameters(config), round(distance, 4)
+        sizes, worst, tuple(not_ok), round(most, 4), parameters(config), round(distance, 4), worse
     )

@@ -17,7 +17,7 @@ from gacprof.core.formatting import percent, visible
 from gacprof.demands.table import OUTCOMES
 from gacprof.linting.verdict import Lint, Row
 
-FAIL_ON = ("pads", "falls_back", "wrong", "refused")
+FAIL_ON = ("unknown", "pads", "falls_back", "wrong", "refused")
 BASELINE = "gacprof.lint-baseline/1"
 LEVELS = {"pads": "note", "falls_back": "warning", "wrong": "error", "refused": "error"}
 """SARIF's levels (SARIF 2.1.0, §3.27.10)."""
@@ -34,6 +34,21 @@ def verdict(row: Row) -> str:
     return {"wrong": "loads but wrong"}.get(row.outcome, row.outcome)
 
 
+def headline(found: Lint) -> str:
+    """The outcome in a few words, and what is behind it."""
+    told = found.outcome.replace("_", " ")
+    if found.misaligned and found.outcome == "ok":
+        return f"ok for the engine, misaligned on {found.gpu}"
+    if found.unknown and found.outcome == "ok":
+        return "ok as far as the config says"
+    return told
+
+
+def one_line(text: str) -> str:
+    """A stranger's text in one line: every control character is escaped, ends of lines too."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def message(found: Lint, row: Row) -> str:
     """One line that stands by itself."""
     ranks = f"tp {found.tp}{' with expert parallelism' if found.ep else ''}"
@@ -42,8 +57,10 @@ def message(found: Lint, row: Row) -> str:
 
 
 def fingerprint(found: Lint, row: Row) -> str:
-    """What a finding is recognised by in a baseline: not by the engine's version or words."""
-    asked = (found.model, found.engine, found.quant, f"tp{found.tp}")
+    """What a finding is recognised by in a baseline: not by the config's folder, nor the engine's
+    version or words."""
+    ranks = f"tp{found.tp}{'+ep' if found.ep else ''}"
+    asked = (Path(found.model).name, found.engine, found.gpu, found.quant, ranks)
     return "|".join(map(str, (*asked, row.name, row.axis, row.size, row.outcome)))
 
 
@@ -52,7 +69,9 @@ def failing(found: Lint, fail_on: str, known: frozenset[str] = frozenset()) -> l
     if fail_on not in FAIL_ON:
         raise LintError(f"--fail-on is one of {', '.join(FAIL_ON)}, not '{fail_on}'")
     least = OUTCOMES.index(fail_on)
-    bad = [row for row in found.findings if OUTCOMES.index(row.outcome) >= least]
+    bad = [row for row in found.products if OUTCOMES.index(row.outcome) >= least]
+    if fail_on in ("unknown", "pads"):
+        bad += found.misaligned
     return [row for row in bad if fingerprint(found, row) not in known]
 
 
@@ -69,7 +88,8 @@ def read_baseline(path: Path) -> frozenset[str]:
 
 
 def write_baseline(path: Path, all_found: Sequence[Lint]) -> None:
-    listed = sorted({fingerprint(one, row) for one in all_found for row in one.findings})
+    rows = ((one, row) for one in all_found for row in (*one.findings, *one.misaligned))
+    listed = sorted({fingerprint(one, row) for one, row in rows})
     write_json(path, {"schema": BASELINE, "findings": listed})
 
 
@@ -79,7 +99,7 @@ def markdown(all_found: Sequence[Lint]) -> str:
 
 def _markdown(found: Lint) -> Iterable[str]:
     def cell(text: object) -> str:
-        return visible(str("–" if text is None else text)).replace("|", "\\|").replace("\n", " ")
+        return one_line(str("–" if text is None else text)).replace("|", "\\|")
 
     ranks = f"tp {found.tp}{', ep' if found.ep else ''}"
     yield f"### {cell(found.model)}: {found.outcome}\n"
@@ -105,9 +125,9 @@ def github(all_found: Sequence[Lint]) -> str:
         return text.replace(":", "%3A").replace(",", "%2C") if of_property else text
 
     lines = [
-        f"::{GITHUB[LEVELS[row.outcome]]} file={escaped(visible(found.model), True)},"
+        f"::{GITHUB[LEVELS[row.outcome]]} file={escaped(one_line(found.model), True)},"
         f"title={escaped(f'gacprof lint: {row.name}', True)}::"
-        f"{escaped(visible(message(found, row)))}"
+        f"{escaped(one_line(message(found, row)))}"
         for found in all_found
         for row in found.findings
     ]
@@ -122,20 +142,20 @@ def junit(all_found: Sequence[Lint]) -> str:
         suite = Xml.SubElement(
             root,
             "testsuite",
-            name=visible(found.model),
+            name=one_line(found.model),
             tests=str(len(found.products)),
             failures=str(len(bad)),
             skipped=str(len(found.unknown)),
         )
         for row in found.products:
             case = Xml.SubElement(
-                suite, "testcase", classname=visible(found.model), name=visible(row.name)
+                suite, "testcase", classname=one_line(found.model), name=one_line(row.name)
             )
             if row in bad:
-                told = visible(message(found, row))
+                told = one_line(message(found, row))
                 Xml.SubElement(case, "failure", type=row.outcome, message=told).text = row.source
             elif row.outcome == "unknown":
-                Xml.SubElement(case, "skipped", message=visible(row.why))
+                Xml.SubElement(case, "skipped", message=one_line(row.why))
     Xml.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, encoding="unicode")
 
@@ -154,12 +174,12 @@ def sarif(all_found: Sequence[Lint]) -> str:
                 "shortDescription": {"text": f"{row.outcome}: {row.name}"},
                 "help": {"text": f"source: {row.source}"},
             }
-            place = {"artifactLocation": {"uri": visible(found.model)}}
+            place = {"artifactLocation": {"uri": one_line(found.model)}}
             results.append(
                 {
                     "ruleId": rule,
                     "level": LEVELS[row.outcome],
-                    "message": {"text": visible(message(found, row))},
+                    "message": {"text": one_line(message(found, row))},
                     "locations": [{"physicalLocation": place}],
                     "partialFingerprints": {"gacprofLint/1": fingerprint(found, row)},
                 }

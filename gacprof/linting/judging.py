@@ -14,7 +14,7 @@ from gacprof.demands.sizes import Sizes
 from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.linting.reading import config_named
 from gacprof.linting.request import LintRequest, Target
-from gacprof.linting.tiers import Tiers
+from gacprof.linting.tiers import Tiers, worst_tier
 
 MOST_DEGREES = 256
 
@@ -149,7 +149,7 @@ def degree(tp: int, ep: bool, judged: Sequence[Judged], tier: Tiers) -> Degree:
         round(padded / plain - 1, 4) if plain else 0.0,
         sum(one.outcome == "falls_back" for one in judged),
         round(padded) if known else None,
-        max((found for one in judged if (found := tier(one))), default=None),
+        worst_tier(judged, tier) if starts else None,
     )
 
 
@@ -162,8 +162,9 @@ def weight(judged: Judged) -> tuple[float, float] | None:
     n, k = product.n.value, product.k.value
     if product.kind == "vocab":
         n = -(-(product.n.whole or 0) // product.n.parts)
-    is_sized = n and k and product.layers is not None and product.copies is not None
-    if not is_sized or judged.scheme.kind == "unknown":
+    if judged.scheme.kind == "unknown" or product.layers is None or product.copies is None:
+        return None
+    if not n or not k:
         return None
     shards = 2 if product.role == "expert_gate_up" else 1
     plain = n * k * shards * product.layers * product.copies * judged.scheme.bits / 8

@@ -3,8 +3,10 @@ is offered."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product as combinations
 from math import lcm
 from re import escape
 from typing import Any
@@ -19,6 +21,7 @@ from gacprof.demands.quantisation import GROUPED
 from gacprof.demands.table import OUTCOMES, SHIPPED, Outcome
 from gacprof.linting.judging import Degree, extras, judge_all, overall, weight
 from gacprof.linting.request import LintRequest, Target, target_of
+from gacprof.linting.tiers import Tiers, tiers, worst_tier
 
 
 @dataclass(frozen=True)
@@ -34,41 +37,67 @@ class Remedy(Record):
     config: Mapping[str, int] | None = None
     parameters: float | None = None
     bytes_per_rank: float | None = None
+    tier: int | None = None
 
 
 def remedies(
     config: Config, request: LintRequest, target: Target, judged: Sequence[Judged],
     table: Sequence[Degree],
+) -> list[Remedy]:  # fmt: skip
+    """What makes the outcome or the worst tier better, the cheapest kinds first. What leaves a
+    worse tier than another remedy is not offered."""
+    tier = worst_tier(judged, tiers(target.gpu))
+    now = _rank(overall(judged), tier)
+    found = [
+        one
+        for one in _tried(config, request, target, judged, table, tier)
+        if one.outcome != "unknown" and _rank(one.outcome, one.tier) < now
+    ]
+    best = min((one.tier or 1 for one in found), default=1)
+    return [one for one in found if (one.tier or 1) <= best]
+
+
+def _rank(outcome: Outcome, tier: int | None) -> tuple[int, int]:
+    return OUTCOMES.index(outcome), tier or 1
+
+
+def _tried(
+    config: Config, request: LintRequest, target: Target, judged: Sequence[Judged],
+    table: Sequence[Degree], tier: int | None,
 ) -> Iterator[Remedy]:  # fmt: skip
-    """What makes the outcome better, the cheapest kinds first."""
     now = overall(judged)
     broken = [one for one in judged if one.findings]
-    if not broken:
-        return
-    yield from _degrees(request, table, now)
-    for one in (_ignoring, _groups, _versions, _engines):
-        yield from (r for r in one(config, request, target, broken) if _better(r.outcome, now))
-    yield from (r for r in sizes(config, request, target, judged) if _better(r.outcome, now))
+    if broken or (tier or 1) > 1:
+        yield from _degrees(request, table, now, tier)
+    for one in (_ignoring, _groups, _versions, _engines) if broken else ():
+        yield from (replace(r, tier=tier) for r in one(config, request, target, broken))
+    yield from sizes(config, request, target, judged)
 
 
-def _better(outcome: Outcome, now: Outcome) -> bool:
-    return outcome != "unknown" and OUTCOMES.index(outcome) < OUTCOMES.index(now)
-
-
-def _degrees(request: LintRequest, table: Sequence[Degree], now: Outcome) -> Iterator[Remedy]:
+def _degrees(
+    request: LintRequest, table: Sequence[Degree], now: Outcome, tier: int | None
+) -> Iterator[Remedy]:
     """Expert parallelism, and the next degrees below and above that are better."""
-    same = [
-        d for d in table if d.tp == request.tp and d.ep != request.ep and _better(d.outcome, now)
-    ]
+    better = [d for d in table if d.outcome != "unknown"
+              and _rank(d.outcome, d.worst_tier) < _rank(now, tier)]  # fmt: skip
+    same = [d for d in better if d.tp == request.tp and d.ep != request.ep]
     for found in same:
         turn = "--ep" if found.ep else "without --ep"
-        yield Remedy("ep", f"expert parallelism: experts stay whole ({turn})", turn, found.outcome)
-    rows = [d for d in table if d.ep == request.ep and _better(d.outcome, now)]
+        yield Remedy(
+            "ep",
+            f"expert parallelism: experts stay whole ({turn})",
+            turn,
+            found.outcome,
+            tier=found.worst_tier,
+        )
+    rows = [d for d in better if d.ep == request.ep]
+    best = min((d.worst_tier or 1 for d in rows), default=1)
+    rows = [d for d in rows if (d.worst_tier or 1) == best]
     below = [d for d in rows if d.tp < request.tp]
     above = [d for d in rows if d.tp > request.tp]
     for found in ([max(below, key=lambda d: d.tp)] if below else []) + above[:1]:
         ranks = f"{found.tp} tensor-parallel rank{'s' * (found.tp > 1)}"
-        yield Remedy("tp", ranks, f"--tp {found.tp}", found.outcome)
+        yield Remedy("tp", ranks, f"--tp {found.tp}", found.outcome, tier=found.worst_tier)
 
 
 def _again(config: Config, request: LintRequest, target: Target) -> list[Judged]:
@@ -162,6 +191,11 @@ def _engines(
 
 # sizes
 
+MOST_CHANGED = 0.1
+"""A fixed config has as many parameters as before, but for this share."""
+MOST_FIXED = 5
+"""Sizes that are moved together."""
+
 WIDTHS = (
     *ALIASES["intermediate_size"],
     *ALIASES["moe_intermediate_size"],
@@ -181,14 +215,55 @@ def sizes(
     """The nearest sizes below and above that are good, one remedy each; for experts also with a
     count of experts that keeps the parameters."""
     before = parameters(config)
-    for key, multiple in _needed(config, judged).items():
-        size = config.get(key)
-        if size is None or size % multiple == 0:
-            continue
+    for key, multiple in _to_move(config, request, target, judged):
+        size = config.get(key) or 0
         for new in (size // multiple * multiple, -(-size // multiple) * multiple):
             if new:
                 yield from _changed(config, request, target, {key: new}, before)
         yield from _equal_experts(config, request, target, key, size, multiple, before)
+
+
+ALIGNMENTS = (1, 2, 4, 8, 16, 32, 64, 128)
+"""What a rank's width is tried to be a multiple of, for its tier: powers of two to 128 elements,
+the widest tile that libraries align to."""
+
+
+def _to_move(
+    config: Config, request: LintRequest, target: Target, judged: Sequence[Judged]
+) -> Iterator[tuple[str, int]]:
+    """(field, the multiple that it is to be): what demands ask, and on a named GPU the least
+    multiple of that whose neighbours have the best tier."""
+    tier = tiers(target.gpu)
+    needed = _needed(config, judged)
+    if not target.gpu.is_open:
+        for one in judged:
+            if one.product.kind == "dense" and (tier(one) or 1) > 1:
+                needed |= {key: needed.get(key, 1) for key in one.product.fields if key in WIDTHS}
+    for key, multiple in needed.items():
+        size = config.get(key)
+        if size is None:
+            continue
+        if key in WIDTHS and not target.gpu.is_open:
+            multiple = _aligned(config, request, target, key, size, multiple, tier)
+        if size % multiple:
+            yield key, multiple
+
+
+def _aligned(
+    config: Config, request: LintRequest, target: Target, key: str, size: int, multiple: int,
+    tier: Tiers,
+) -> int:  # fmt: skip
+    def worst(new: int) -> int:
+        made = judge_all(_with(config, {key: new}), request, target)
+        return max((tier(one) or 1 for one in made if key in one.product.fields), default=1)
+
+    found = {}
+    for unit in dict.fromkeys(lcm(multiple, request.tp * n) for n in ALIGNMENTS):
+        near = [n for n in (size // unit * unit, -(-size // unit) * unit) if n]
+        found[unit] = max(map(worst, near))
+        if found[unit] == 1:
+            break
+    return min(found, key=lambda unit: (found[unit], unit))
 
 
 def _needed(config: Config, judged: Sequence[Judged]) -> dict[str, int]:
@@ -222,25 +297,30 @@ def _changed(
 ) -> Iterator[Remedy]:  # fmt: skip
     try:
         made = _with(config, changes)
-        outcome, after = overall(_again(made, request, target)), parameters(made)
+        judged, after = _again(made, request, target), parameters(made)
     except LintError:
         return
     share = after / before - 1 if after and before else None
     told = ", ".join(f"{key} {value}" for key, value in changes.items())
-    yield Remedy("size", told, told, outcome, dict(changes), share)
+    tier = worst_tier(judged, tiers(target.gpu))
+    yield Remedy("size", told, told, overall(judged), dict(changes), share, tier=tier)
 
 
 def _equal_experts(
     config: Config, request: LintRequest, target: Target, key: str, size: int, multiple: int,
     before: float | None,
 ) -> Iterator[Remedy]:  # fmt: skip
+    for changes in _fewer_experts(config, key, size, -(-size // multiple) * multiple):
+        yield from _changed(config, request, target, changes, before)
+
+
+def _fewer_experts(config: Config, key: str, size: int, new: int) -> list[dict[str, int]]:
+    """Wider experts, and as many fewer of them as keep the parameters."""
     experts, field = config.get("experts"), config.spelling("experts")
     if key != config.spelling(config.meaning.expert or "-") or not experts:
-        return
-    new = -(-size // multiple) * multiple
+        return []
     count = round(experts * size / new / 8) * 8
-    if count >= 8:
-        yield from _changed(config, request, target, {key: new, field: count}, before)
+    return [{key: new, field: count}] if count >= 8 else []
 
 
 def parameters(config: Config) -> float | None:
@@ -261,19 +341,33 @@ def fixed(
     config: Config, request: LintRequest, target: Target, judged: Sequence[Judged]
 ) -> tuple[dict[str, Any], Remedy] | None:
     """The config with every size that can be mended moved to the nearest good one, and what that
-    costs; None where no size is to be moved."""
-    changes: dict[str, int] = {}
-    for key, multiple in _needed(config, judged).items():
-        size = config.get(key)
-        if size is None or size % multiple == 0:
-            continue
-        near = round(size / multiple) * multiple or multiple
-        changes[key] = near
-    if not changes:
+    costs; None where no size is to be moved. Raises :class:`LintError` where every good config has
+    other parameters by more than a tenth."""
+    choices = []
+    for key, multiple in _to_move(config, request, target, judged):
+        size = config.get(key) or 0
+        low, high = size // multiple * multiple, -(-size // multiple) * multiple
+        choices.append(
+            [{key: n} for n in (low, high) if n] + _fewer_experts(config, key, size, high)
+        )
+    if not choices:
         return None
-    found = next(iter(_changed(config, request, target, changes, parameters(config))), None)
-    if found is None:
+    before = parameters(config)
+    tried = [
+        one
+        for chosen in combinations(*choices[:MOST_FIXED])
+        for one in _changed(config, request, target, dict(ChainMap(*chosen)), before)
+    ]
+    if not tried:
         return None
+    now = _rank(overall(judged), worst_tier(judged, tiers(target.gpu)))
+    found = min(tried, key=lambda r: (*_rank(r.outcome, r.tier), abs(r.parameters or 0)))
+    if _rank(found.outcome, found.tier) >= now or abs(found.parameters or 0) > MOST_CHANGED:
+        raise LintError(
+            f"no config of about equal parameters is better on {request.tp} ranks: "
+            "try expert parallelism (--ep) or other degrees (--tp)"
+        )
+    changes = dict(found.config or {})
     return {**config.whole, **_placed(config, changes)}, found
 
 

@@ -1,12 +1,13 @@
 """The tier of a product by the rules of the GPU's libraries, beside what the engine does with it.
 
 Rules are of the kernels that PyTorch calls: bf16 products, FP8 with one scale, INT8. What an engine
-serves by kernels of its own (blocks, 4 bits, experts) has no tier here.
+serves by kernels of its own (blocks, 4 bits, experts) has no tier here; nor has the embedding,
+which is no product, nor attention, which is judged by its heads alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from gacprof.core.errors import GacprofError
@@ -24,6 +25,7 @@ DTYPES = {
 Tiers = Callable[[Judged], "int | None"]
 
 
+@cache
 def tiers(gpu: Gpu) -> Tiers:
     """What gives a product's tier, 1 the best; None where the GPU or the scheme has no rules."""
     if gpu.is_open or gpu.amd:
@@ -51,8 +53,17 @@ def tiers(gpu: Gpu) -> Tiers:
         k = judged.padded.get("K", product.k.value)
         if product.kind == "vocab" and product.n.whole:
             n = -(-judged.padded.get("global", product.n.whole) // product.n.parts)
-        if kind not in DTYPES or product.kind not in ("dense", "vocab") or not n or not k:
+        is_product = product.kind == "dense" or product.role == "head"
+        if kind not in DTYPES or not is_product or not n or not k:
             return None
         return tier(n, k, kind)
 
     return of
+
+
+def worst_tier(judged: Iterable[Judged], tier: Tiers) -> int | None:
+    """The worst tier of a model's products; None where no layer's product has one."""
+    found = [(one.product.kind, tier(one)) for one in judged]
+    if not any(kind == "dense" and each for kind, each in found):
+        return None
+    return max(each for _, each in found if each)

@@ -77,6 +77,11 @@ class Lint(Record):
         return [row for row in self.products if row.outcome not in ("ok", "unknown")]
 
     @property
+    def misaligned(self) -> list[Row]:
+        """Rows that the engine serves well, in a tier of the GPU that is not the best."""
+        return [row for row in self.products if row.outcome == "ok" and (row.tier or 1) > 1]
+
+    @property
     def unknown(self) -> list[Row]:
         return [row for row in self.products if row.outcome == "unknown"]
 
@@ -94,7 +99,11 @@ def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> 
     judged = judge_all(config, request, target, extra=extra)
     tier = tiers(target.gpu)
     table = tuple(degrees(config, request, target, extra, tier))
-    rows = [row_of(one, tier(each)) for each in judged for one in with_shards(each)]
+    rows = [
+        row_of(one, tier(each) if one is each else None)
+        for each in judged
+        for one in with_shards(each)
+    ]
     return Lint(
         named,
         config.model_type,
@@ -199,8 +208,7 @@ def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable
     if config.family is None:
         named = f"'{config.model_type}'" if config.model_type else "without a name"
         yield f"the model type {named} is not known: sizes are read by the names of fields"
-    older = any(key.startswith(("mamba_d_", "ssm_")) for key in config.values)
-    if older and not config.get("mamba_heads"):
+    if any(one.product.role == "mamba1" for one in judged):
         yield "layers of Mamba-1 are not judged"
     if config.values.get("linear_attn_config"):
         yield "layers of linear attention as linear_attn_config describes them are not judged"

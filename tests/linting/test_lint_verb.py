@@ -76,7 +76,7 @@ def test_fail_on_says_which_findings_count(run, config, option, code):
 
 def test_a_baseline_holds_what_is_known(run, config, tmp_path):
     known = tmp_path / "known.json"
-    assert run(config, *FP8, "--tp", 8, "--write-baseline", known)[0] == 1
+    assert run(config, *FP8, "--tp", 8, "--write-baseline", known)[0] == 0
     assert run(config, *FP8, "--tp", 8, "--baseline", known)[0] == 0
     assert run(config, *FP8, "--tp", 16, "--baseline", known)[0] == 1
     known.write_text("[]", encoding="utf-8")
@@ -201,3 +201,43 @@ def test_the_table_of_models_is_what_the_script_makes():
     spec.loader.exec_module(script)
     page = (ROOT / "docs" / "lint-models.md").read_text(encoding="utf-8")
     assert page == "\n".join(script.table()) + "\n"
+
+
+@pytest.fixture
+def ragged(tmp_path, llama):
+    path = tmp_path / "ragged.json"
+    path.write_text(json.dumps(llama | {"intermediate_size": 8806}), encoding="utf-8")
+    return path
+
+
+def test_misaligned_products_are_findings_on_a_named_gpu(run, ragged):
+    code, out, _ = run(ragged, "--gpu", "h100")
+    assert code == 1
+    assert "ok for the engine, misaligned on h100" in out
+    assert "what to do" in out
+    assert run(ragged)[0] == 0
+    assert run(ragged, "--gpu", "h100", "--fail-on", "falls_back")[0] == 0
+
+
+def test_a_baseline_is_of_one_gpu_and_marks_what_is_known(run, ragged, tmp_path):
+    known = tmp_path / "known.json"
+    run(ragged, "--gpu", "h100", "--write-baseline", known)
+    code, out, _ = run(ragged, "--gpu", "h100", "--baseline", known)
+    assert (code, "(known)" in out) == (0, True)
+    assert run(ragged, "--gpu", "b200", "--baseline", known)[0] == 1
+    assert str(tmp_path) not in known.read_text(encoding="utf-8")
+
+
+def test_a_model_type_writes_no_line_of_its_own(run, tmp_path, llama):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(llama | {"model_type": "x\n::error::pwn"}), encoding="utf-8")
+    for style in ("text", "markdown", "github", "junit"):
+        lines = run(path, "--format", style)[1].splitlines()
+        assert not any(line.startswith("::error") for line in lines)
+
+
+def test_unknown_products_fail_where_that_is_asked(run, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"hidden_size": 4096, "intermediate_size": 11008}', encoding="utf-8")
+    assert run(path)[0] == 0
+    assert run(path, "--fail-on", "unknown")[0] == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gacprof.core.errors import LintError
-from gacprof.linting import lint
+from gacprof.linting import fix, lint
+from gacprof.linting.design import design, wish
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -85,3 +86,94 @@ def test_an_adapter_is_padded_to_the_next_rank(llama, rank, outcome):
 def test_bytes_of_an_unknown_scheme_are_not_told(llama):
     config = llama | {"quantization_config": {"quant_method": "gptq", "bits": 3}}
     assert {one.bytes_per_rank for one in lint(config, gpu="h100").tp_table} == {None}
+
+
+MAMBA2 = {
+    "model_type": "mamba2", "hidden_size": 4096, "num_heads": 128, "head_dim": 64, "n_groups": 8,
+    "state_size": 128, "expand": 2, "num_hidden_layers": 64, "vocab_size": 32768,
+}  # fmt: skip
+
+
+def test_a_mamba2_model_has_mixers_and_no_attention():
+    names = {row.name for row in lint(MAMBA2, tp=8).products}
+    assert {"mamba.in_proj", "mamba.out_proj", "mamba groups"} <= names
+    assert not names & {"attention heads", "qkv", "o", "gate_up", "down"}
+    assert lint(MAMBA2, tp=8).outcome == "ok"
+    assert lint(MAMBA2, tp=16).outcome == "refused"
+
+
+def test_mamba1_is_not_judged():
+    config = {"model_type": "falcon_mamba", "hidden_size": 4096, "intermediate_size": 8192,
+              "state_size": 16, "num_hidden_layers": 64, "vocab_size": 65024}  # fmt: skip
+    found = lint(config, gpu="h100")
+    assert found.outcome == "unknown"
+    assert "qkv" not in {row.name for row in found.products}
+
+
+ATTENTION, MLP = ["re:.*self_attn.*"], ["re:.*mlp.*"]
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+
+
+def mixed(*groups):
+    told = {f"group_{n}": {"targets": t, "weights": w} for n, (t, w) in enumerate(groups)}
+    return {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": told}}
+
+
+def test_each_group_of_a_mixed_checkpoint_has_its_own_modules(llama):
+    config = llama | mixed((ATTENTION, INT4), (MLP, BLOCK))
+    quant = {row.name: row.quant for row in lint(config, gpu="h100").products}
+    assert (quant["qkv"], quant["down"]) == ("int4", "fp8_block")
+    refused = lint(config | {"intermediate_size": 11008}, gpu="h100", tp=4)
+    assert refused.outcome == "refused"  # 11008 / 4 is no multiple of 128
+
+
+def test_modules_that_no_group_names_are_unknown(llama):
+    found = lint(llama | mixed((ATTENTION, INT4), (["re:.*gate_proj"], BLOCK)), gpu="h100")
+    outcomes = {row.name: row.outcome for row in found.products}
+    assert outcomes["gate_up"] == outcomes["down"] == "unknown"
+    assert found.outcome == "unknown"
+
+
+def test_a_product_of_unknown_shards_is_unknown():
+    found = lint({"hidden_size": 4096, "intermediate_size": 11008}, gpu="h100")
+    assert next(row for row in found.products if row.name == "qkv").outcome == "unknown"
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_remedies_have_the_best_tier_that_is_reachable(llama, tp):
+    config = llama | {"intermediate_size": 8806}
+    found = lint(config, gpu="h100", tp=tp)
+    assert {one.tier for one in found.remedies if one.kind == "size"} == {1}
+    assert all((one.tier or 1) == 1 for one in found.remedies)
+    made, _ = fix(config, gpu="h100", tp=tp)
+    fixed = lint(made, gpu="h100", tp=tp)
+    assert (fixed.outcome, fixed.misaligned) == ("ok", [])
+
+
+def test_the_embedding_has_no_tier_and_gives_none_to_the_table(llama):
+    found = lint(llama, gpu="h100", quant="fp8-block")
+    assert next(row for row in found.products if row.name == "embedding").tier is None
+    assert {one.worst_tier for one in found.tp_table} == {None}
+
+
+def test_a_fixed_config_keeps_its_parameters():
+    config = {"model_type": "qwen3_moe", "hidden_size": 2048, "moe_intermediate_size": 96,
+              "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+              "num_experts": 8, "vocab_size": 32768, "num_hidden_layers": 2}  # fmt: skip
+    with pytest.raises(LintError, match="--ep"):
+        fix(config, gpu="h100", tp=32, quant="fp8-block")
+
+
+@pytest.mark.parametrize("params", [3.3e9, 1e12])
+def test_designs_are_multiples(params):
+    wished = wish("hidden=4096,layers=32,heads=32,vocab=151552")
+    best = design(wished, ["h100"], [1, 8], ["bf16"], params)[0]
+    assert best.config["intermediate_size"] % 64 == 0
+    assert not best.not_ok
+
+
+@pytest.mark.parametrize("heads", ["heads=32,kv=5", "heads=33", "heads=32,kv=64"])
+def test_a_design_of_impossible_heads_is_refused(heads):
+    with pytest.raises(LintError):
+        wish(f"hidden=4096,layers=32,{heads},vocab=151552")
