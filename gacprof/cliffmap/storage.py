@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -86,10 +87,11 @@ def _text(name_or_path: str | Path) -> tuple[str, str]:
     name = str(name_or_path)
     named = isinstance(name_or_path, str) and not name.endswith(".json") and "/" not in name
     if named and not place.is_file():
+        why = "it is no regular file" if os.path.lexists(name) else "no such file"
         place = resources.files("gacprof.maps") / f"{name}.json"
         if name not in shipped_maps():
             raise MapError(
-                f"there is no map '{name}': no such file, and the shipped maps are "
+                f"there is no map '{name}': {why}, and the shipped maps are "
                 f"{', '.join(shipped_maps()) or 'none'}"
             )
     try:
@@ -118,7 +120,7 @@ def _reason(text: str, error: ValidationError) -> str:
                 f"{stack.get('torch', 'RELEASE')} --out FILE"
             )
         first = error.errors()[0]
-        return f"{_place(first['loc'], data)}: {first['msg'].removeprefix('Value error, ')}"
+        return f"{_place(first['loc'], data)}: {first['msg'].removeprefix('Value error, ')[:300]}"
     (family, own), (other, _, version) = SCHEMA.split("/"), str(schema).rpartition("/")
     if schema == "gacprof.rules/1":
         return "it is by rules, a rule table of tiers: it knows no latency, which this needs"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gacprof.cliffmap.judge import Verdict
-from gacprof.core.errors import PlanError, why_unreadable
+from gacprof.core.errors import PlanError, short, why_unreadable
 from gacprof.core.files import read_text, write_json
 from gacprof.core.formatting import Framed
 
@@ -66,7 +66,7 @@ class Choice(_Strict):
     def _action_follows(self) -> Choice:
         if self.action != action(self.before, self.after):
             raise ValueError(
-                f"'{self.dim}' from {self.before} to {self.after or 'dense'} is to "
+                f"'{self.dim}' from {short(self.before)} to {short(self.after or 'dense')} is to "
                 f"'{action(self.before, self.after)}', not to '{self.action}'"
             )
         return self
@@ -201,5 +201,5 @@ class Plan(_Strict, Framed):
             where = ".".join(str(part) for part in first["loc"]) or "the file"
             raise PlanError(
                 f"{path} is not a plan this version reads: {where}: "
-                f"{first['msg'].removeprefix('Value error, ')}"
+                f"{first['msg'].removeprefix('Value error, ')[:300]}"
             ) from None

@@ -96,6 +96,8 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
     from jinja2 import Environment, PackageLoader
 
     folder = Path(folder)
+    if folder.is_symlink() and not folder.exists():
+        raise ReportError(f"{folder} is a link that leads nowhere: name a folder or remove it")
     if folder.suffix.lower() in (".html", ".htm") or (folder.exists() and not folder.is_dir()):
         raise ReportError(
             f"{folder} is a file's name: name a folder, and the page is index.html in it"
@@ -127,7 +129,8 @@ def write_page(contents: Contents, folder: str | Path) -> Path:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         for drawn, figure in figures:
             save(figure, folder / "figures" / drawn.name)
-        write_text(target, page)
+        # of a path that is no UTF-8 the odd bytes are shown as \udcff, in letters
+        write_text(target, page.encode("utf-8", "backslashreplace").decode())
         remove_old(folder / "figures", {drawn.name for drawn, _ in figures})
     except OSError as error:
         where = error.filename or target

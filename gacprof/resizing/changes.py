@@ -18,7 +18,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Place
 from gacprof.checkpoint.layouts.declared import width_keys
 from gacprof.checkpoint.layouts.widths import STACKED
 from gacprof.core.dtypes import element_type
-from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.errors import CheckpointError, PlanError, short
 from gacprof.core.factors import Method
 from gacprof.core.points import MAX_DIM
 
@@ -128,7 +128,9 @@ def changes_of(inventory: Inventory, sizes: NewSizes) -> tuple[Change, ...]:
         if isinstance(after, bool) or not isinstance(after, int):
             raise PlanError(f"'{dim.name}' cannot have size {after!r}: sizes are whole numbers")
         if not 1 <= after <= MAX_DIM:
-            raise PlanError(f"'{dim.name}' cannot have size {after}: it must be 1 to {MAX_DIM}")
+            raise PlanError(
+                f"'{dim.name}' cannot have size {short(after)}: it must be 1 to {MAX_DIM}"
+            )
         if after != dim.size:
             changes.append(Change(dim, after))
             _refuse(changes[-1])

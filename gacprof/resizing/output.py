@@ -23,6 +23,7 @@ from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.widths import config_disagrees
+from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json, write_text
 from gacprof.core.formatting import visible
@@ -151,6 +152,26 @@ def refuse_incomplete(inventory: Inventory) -> None:
             raise CheckpointError(
                 f"{inventory.path}: its index leaves out '{name}', which the shards hold and which "
                 f"belongs with '{partner}': mend the index or fetch the checkpoint again"
+            )
+
+
+def refuse_unusable(inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` where the embedding or the head is no matrix of floating-point
+    numbers, and neither a config nor scales say how it is quantised: no model computes with it, so
+    nothing that is written could be called exact."""
+    if inventory.config.get("quantization_config"):
+        return
+    for name, info in inventory.tensors.items():
+        module, _, last = name.rpartition(".")
+        if last != "weight" or not module.endswith(("embed_tokens", "lm_head")):
+            continue
+        is_plain = len(info.shape) == 2 and info.dtype in FLOATING
+        has_scales = any(n.startswith((f"{module}.", f"{module}_")) and n != name
+                         for n in inventory.tensors)  # fmt: skip
+        if not is_plain and not has_scales:
+            raise CheckpointError(
+                f"{inventory.path}: {name} is {info.dtype} of shape {list(info.shape)}, where "
+                "models have a matrix of floating-point numbers: mend the checkpoint"
             )
 
 

@@ -20,6 +20,7 @@ from gacprof.resizing.in_memory import realign_model
 from gacprof.resizing.output import (
     notes_on,
     refuse_incomplete,
+    refuse_unusable,
     weights_files,
     write_provenance,
     write_side_files,
@@ -152,6 +153,7 @@ def _write(
     if lies_in(out, inventory):
         raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
     refuse_incomplete(inventory)
+    refuse_unusable(inventory)
     changes = changes_of(inventory, request.sizes)
     reader, originals = open_tensors(inventory), None
     origin = dict(request.origin)

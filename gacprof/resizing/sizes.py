@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.declared import width_keys
-from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.errors import CheckpointError, PlanError, short
 from gacprof.planning import Plan
 from gacprof.planning.memory import footprint
 
@@ -24,10 +24,7 @@ Strategy = Literal["minimal", "optimal"]
 MULTIPLES: Mapping[str, int] = MappingProxyType({"minimal": 8, "optimal": 16})
 """The zero-padding repair of "When Smaller Is Slower": to 8 (``minimal``) or 16 (``optimal``)."""
 
-AGAIN = (
-    "the plan was edited: plan again (--pin holds a size), or set checkpoint_before and "
-    "checkpoint_after of its budget to null, which leaves its account out"
-)
+AGAIN = "the plan was edited: plan again (--pin holds a size)"
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,7 @@ def _check_choices(plan: Plan, inventory: Inventory) -> None:
         if dim is None:
             misfit = f"it has no dim '{name}'"
         elif choice.before != dim.size:
-            misfit = f"it says that '{name}' is {choice.before}, here it is {dim.size}"
+            misfit = f"it says that '{name}' is {short(choice.before)}, here it is {dim.size}"
         elif choice.kind != dim.kind:
             misfit = f"it says that '{name}' is a {choice.kind}, here it is a {dim.kind}"
         if dim is None or misfit:
@@ -187,8 +184,8 @@ def _check_choices(plan: Plan, inventory: Inventory) -> None:
             )
         if dim.most is not None and choice.after and choice.after > dim.most:
             raise PlanError(
-                f"the plan gives '{name}' the rank {choice.after}: the dense weight's rank is "
-                f"{dim.dense_size}"
+                f"the plan gives '{name}' the rank {short(choice.after)}: the dense weight's "
+                f"rank is {dim.dense_size}"
             )
 
 
@@ -202,12 +199,13 @@ def _check_costs(plan: Plan, inventory: Inventory) -> None:
         after, cost = choice.after, inventory.dim(choice.dim).params_per_unit
         if after is not None and choice.cost != after * cost:
             raise PlanError(
-                f"the plan gives '{choice.dim}' the size {after} at {choice.cost:,} parameters, "
-                f"it takes {after * cost:,}; {AGAIN}"
+                f"the plan gives '{choice.dim}' the size {short(after)} at {short(choice.cost)} "
+                f"parameters, it takes {short(after * cost)}; {AGAIN}"
             )
         if after != choice.before and after is not None and after not in choice.candidates:
             raise PlanError(
-                f"the plan gives '{choice.dim}' the size {after}, which was not on offer; {AGAIN}"
+                f"the plan gives '{choice.dim}' the size {short(after)}, which was not on "
+                f"offer; {AGAIN}"
             )
     then = footprint(inventory, plan.changes)
     for what, stated, found in (
@@ -215,4 +213,6 @@ def _check_costs(plan: Plan, inventory: Inventory) -> None:
         ("bytes of weights", plan.memory and plan.memory.after, then.nbytes),
     ):
         if stated is not None and stated != found:
-            raise PlanError(f"the plan says {stated:,} {what}, its sizes give {found:,}; {AGAIN}")
+            raise PlanError(
+                f"the plan says {short(stated)} {what}, its sizes give {short(found)}; {AGAIN}"
+            )

@@ -1,8 +1,8 @@
 """The folder that an output is built in: under a hidden name, whole or not at all.
 
 A killed process leaves it behind, and the next run with the same work goes on there. What it takes
-for finished is what a run recorded as such: by inode, size and times, which nobody can plant (no
-program can set the time of a file's last change of state).
+for finished is what a run recorded as such, by inode, size and times, in a folder of the same user.
+That tells torn and copied files apart; a process of the same user could write such a record too.
 """
 
 from __future__ import annotations

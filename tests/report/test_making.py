@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -68,3 +69,17 @@ def test_the_command_runs_the_steps_too(asvd, tmp_path, monkeypatch, capsys) -> 
     assert ended.value.code in (0, None)
     assert (tmp_path / "report-asvd-mha-r1" / "index.html").is_file()
     assert "report-asvd-mha-r1" in capsys.readouterr().out
+
+
+def test_a_path_that_is_no_utf8_is_reported(asvd: Path, tmp_path: Path) -> None:
+    model = tmp_path / os.fsdecode(b"m\xffd")
+    shutil.copytree(asvd, model)
+    page = gacprof.write_report(tmp_path / "out", model=model, gpu="h100")
+    assert "m\\udcffd" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("target", ["nowhere", "link"])
+def test_a_link_that_leads_nowhere_is_named(asvd: Path, tmp_path: Path, target: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(ReportError, match="is a link that leads nowhere"):
+        gacprof.write_report(tmp_path / "link", model=asvd, gpu="h100")

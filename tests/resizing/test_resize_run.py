@@ -300,3 +300,35 @@ def test_nothing_exact_is_claimed_of_weights_that_are_not_finite(make_factored, 
     result = realign(source, "minimal", tmp_path / "out")
     assert result.not_finite == (inner,) and not result.exact
     assert "NaN or infinity" in result.meaning and result.meaning != EXACT
+
+
+@pytest.mark.parametrize(
+    ("tensor", "change"),
+    [
+        ("model.embed_tokens.weight", lambda value: value[None]),
+        ("lm_head.weight", lambda value: value[0, 0]),
+        ("lm_head.weight", lambda value: value.astype(np.int8)),
+    ],
+    ids=["3 dims", "no dims", "int8"],
+)
+def test_what_no_model_computes_with_is_not_written_as_exact(
+    make_factored, tmp_path, tensor, change
+):
+    folder = make_factored([5])
+    tensors = load_file(folder / "model.safetensors")
+    value = tensors.get(tensor, np.ones((32, 16), np.float32))
+    changed = tensors | {tensor: np.ascontiguousarray(change(value))}
+    if not change(value).shape:
+        changed[tensor] = np.array(1.0, np.float32)
+    save_file(changed, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=f"{tensor} is .* mend the checkpoint"):
+        realign_by_strategy(folder, "minimal", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_size_of_many_digits_is_cut_in_the_refusal(make_factored, tmp_path):
+    folder = make_factored([5])
+    dim = scan(folder).dims[0].name
+    with pytest.raises((PlanError, CheckpointError)) as refused:
+        realign(folder, plan_for(folder, {dim: 10**400}), tmp_path / "out")
+    assert len(str(refused.value)) < 400 and "null" not in str(refused.value)
