@@ -215,6 +215,16 @@ def sizes(
     """The nearest sizes below and above that are good, one remedy each; for experts also with a
     count of experts that keeps the parameters."""
     before = parameters(config)
+    for one in judged:
+        if one.product.role == "head_groups" and one.findings:
+            heads, given = one.product.n.whole or 1, one.product.n.parts
+            good = [n for n in range(1, heads + 1) if heads % n == 0]
+            near = [
+                max(n for n in good if n <= given),
+                min(n for n in good if n >= min(given, heads)),
+            ]
+            for new in dict.fromkeys(near):
+                yield from _changed(config, request, target, {one.product.fields[0]: new}, before)
     for key, multiple in _to_move(config, request, target, judged):
         size = config.get(key) or 0
         for new in (size // multiple * multiple, -(-size // multiple) * multiple):
@@ -274,6 +284,8 @@ def _needed(config: Config, judged: Sequence[Judged]) -> dict[str, int]:
         split_axis = "K" if product.split == "row" else "N"
         size = product.k if product.split == "row" else product.n
         for key in product.fields:
+            if product.role in ("head_groups", "head_dim"):
+                continue
             if product.kind == "count" and one.findings:
                 found = [
                     f.multiple for f in one.findings if f.multiple and f.demand.relation != "one_of"

@@ -215,6 +215,12 @@ def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable
     engine = target.engine
     if engine.at is not None and engine.at > (version(engine.read) or ()):
         yield f"{engine.name}'s demands were read at {engine.read}: a newer version may differ"
+    head_dim = config.get("head_dim") or 0
+    if not head_dim and (heads := config.get("heads")):
+        head_dim = (config.get("hidden_size") or 0) // heads
+    if head_dim % 8 and not target.gpu.is_open:
+        yield f"head_dim {head_dim} is no multiple of 8: attention kernels are not judged by rules"
+    judged = [one for one in judged if one.product.role != "mamba1"]
     gone = sorted({m for one in judged for m in (*one.product.n.missing, *one.product.k.missing)})
     if gone:
         yield f"the config does not say {', '.join(gone)}: what depends on it is not judged"

@@ -177,3 +177,15 @@ def test_designs_are_multiples(params):
 def test_a_design_of_impossible_heads_is_refused(heads):
     with pytest.raises(LintError):
         wish(f"hidden=4096,layers=32,{heads},vocab=151552")
+
+
+def test_it_is_said_that_attention_of_an_odd_head_dim_is_not_judged(llama):
+    notes = lint(llama | {"head_dim": 107}, gpu="h100").notes
+    assert any("head_dim 107" in note for note in notes)
+    assert not any("head_dim" in note for note in lint(llama, gpu="h100").notes)
+
+
+def test_heads_that_cannot_be_grouped_are_moved_to_the_next_that_can(llama):
+    config = llama | {"num_attention_heads": 40, "num_key_value_heads": 12, "hidden_size": 5120}
+    offered = [one.config for one in lint(config).remedies if one.kind == "size"]
+    assert offered == [{"num_key_value_heads": 10}, {"num_key_value_heads": 20}]
