@@ -92,7 +92,7 @@ def diagnose(
         emit(found, as_json, print_diagnosis, every, why)
         if not as_json:
             print_times(times, every)
-    if found.findings or not (found.judged or found.knows_weights):
+    if found.findings or not found.knows_any:
         raise typer.Exit(1)
 
 

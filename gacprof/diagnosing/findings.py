@@ -127,6 +127,11 @@ class Diagnosis(Framed, Record):
         return any(weight.verdict in ("safe", "misaligned") for weight in self.weights)
 
     @property
+    def knows_any(self) -> bool:
+        """Whether any weight was judged, or any dim that can be changed."""
+        return self.knows_weights or any(dim.kind != "fixed" for dim in self.judged)
+
+    @property
     def unknown(self) -> int:
         return self._counts["unknown"]
 
@@ -155,7 +160,7 @@ class Diagnosis(Framed, Record):
 
     @property
     def _timed(self) -> bool:
-        return any(dim.latency_us is not None for dim in self.judged)
+        return any(d.latency_us is not None and d.role != "attention" for d in self.judged)
 
     @property
     def recoverable_us(self) -> float | None:
@@ -178,7 +183,7 @@ class Diagnosis(Framed, Record):
             "safe": counts["safe"],
             "undecided": counts["undecided"],
             "undecided_penalty_high": highest_penalty(
-                [d for d in self.dims if d.verdict == "undecided"]
+                [d for d in self.dims if d.verdict == "undecided" and d.kind != "fixed"]
             ),
             "unknown": self.unknown,
             "heads_misaligned": sum(dim.role == "attention" for dim in self.findings),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -333,3 +334,11 @@ def test_pairs_that_an_engine_cannot_hold_are_refused_before_any_work(
     with pytest.raises(GacprofError, match="cannot express the factor pairs that svd makes"):
         gacprof.compress(llama(heads=8), tmp_path / "out", cliff_map=h100(), **asked)
     assert not list(tmp_path.glob(".*"))
+
+
+def test_an_undecided_head_dim_is_not_enough_to_judge_a_model(llama: Make) -> None:
+    found = gacprof.diagnose(llama(hidden=896, heads=8, width=1408), h100())
+    heads = tuple(d for d in found.dims if d.role == "attention")
+    unknown = tuple(replace(w, verdict="unknown") for w in found.weights)
+    assert heads and found.knows_any
+    assert not replace(found, dims=heads, weights=unknown).knows_any
