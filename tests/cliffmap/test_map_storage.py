@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -193,3 +194,11 @@ def test_loading_and_looking_up_imports_nothing_heavy():
 def test_the_published_json_schema_is_current(pytestconfig):
     path = Path(pytestconfig.rootpath) / "docs" / "cliffmap.schema.json"
     assert json.loads(path.read_text()) == json.loads(json.dumps(json_schema()))
+
+
+def test_a_fifo_is_named_as_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    for name in ("fifo", "./fifo"):
+        with pytest.raises(MapError, match="it is no regular file"):
+            CliffMap.load(name)
