@@ -134,6 +134,9 @@ def refuse_oversized(config: Mapping[str, Any], inventory: Inventory) -> None:
     longest_side = max((max(t.shape, default=0) for t in inventory.tensors.values()), default=0)
     tables = [m.in_features for m in inventory.modules if m.name.endswith(_TOKENS)]
     rows = max(tables, default=longest_side)
+    for key in ("hidden_size", "vocab_size", "num_attention_heads", "num_hidden_layers"):
+        if type(config.get(key)) is int and config[key] < 1:
+            raise CheckpointError(f"{path}: its config says {key} {short(config[key])}: mend it")
     for part in (config, config.get("text_config"), config.get("vision_config")):
         sizes = part if isinstance(part, Mapping) else {}
         whole = {key: value for key, value in sizes.items() if type(value) is int}

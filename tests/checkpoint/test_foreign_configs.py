@@ -238,6 +238,7 @@ def test_quantised_weights_are_refused_without_a_config_that_says_so(tmp_path: P
         ({"vocab_size": 4_000_000}, "vocab_size 4000000, the file has an embedding of 128 rows"),
         ({"vocab_size": 10**12}, "config and tensors disagree"),
         ({"hidden_size": 10**30}, "hidden_size 10000000000000000000…, the file has no side"),
+        ({"vocab_size": -5}, "vocab_size -5"),
         ({"num_attention_heads": 10**30}, "config and tensors disagree"),
     ],
 )
