@@ -62,8 +62,8 @@ OLD_TILES = (
     (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
 )  # fmt: skip
 """Tiles of cuBLAS's 16-bit kernels for sm80, which sm86 and sm89 run too; either way round, since
-cuBLAS computes the transpose of a row-major product."""
-TILES_FROM = "tiles in the names of ampere_*16816gemm kernels in libcublasLt"
+cuBLAS computes the transpose of a row-major product. From the names of ampere_*16816gemm kernels in
+libcublasLt."""
 MOST_WAVES = 8
 """The end of the ninth wave costs less than an eighth."""
 OLD = ("sm80", "sm86", "sm89")
