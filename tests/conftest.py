@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,9 +39,14 @@ sys.path.insert(0, str(HERE / "support"))
 
 
 @pytest.fixture(autouse=True)
-def _without_others_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the extra "elsewhere" is installed here changes no test; those of it bring tables."""
-    monkeypatch.setattr("gacprof.elsewhere.data.PACKAGE", "aiconfigurator_not_here")
+def _without_others_measurements() -> Iterator[None]:
+    """Whether the extra "elsewhere" is installed here changes no test; those of it bring tables.
+
+    A patch of its own: the test's ``monkeypatch`` must be undone before the fixtures it patches.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gacprof.elsewhere.data.PACKAGE", "aiconfigurator_not_here")
+        yield
 
 
 @pytest.fixture(scope="session")
