@@ -4,7 +4,7 @@
 
 For each state of a machine that ``tests/fixtures/blocks`` has recorded: the 95 % quantile of
 |log ratio| between points and their hidden A/A replicates, each pair weighed by its latency, and
-in brackets their median. ``ours`` is what :mod:`gacprof.core.fit` does.
+in brackets their median. ``ours`` is what :mod:`gacprof.stats.fit` does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from gacprof.cliffmap.noise import aa_floor
-from gacprof.core.fit import two_way
+from gacprof.stats.fit import two_way
+from gacprof.stats.noise import aa_floor
 from tests.support.recorded_noise import FOLDER, matrices
 
 Estimator = Callable[[np.ndarray], np.ndarray]

@@ -34,14 +34,14 @@ from pathlib import Path
 import numpy as np
 
 from gacprof.checkpoint import scan
-from gacprof.cliffmap.noise import aa_floor
-from gacprof.core.fit import two_way
 from gacprof.core.points import LEVEL, curve_key
 from gacprof.demo.models import write_demo_checkpoint
 from gacprof.devices.cpu import CpuDevice
 from gacprof.devices.device import Slot
 from gacprof.devices.environment import cpu_name, native_bfloat16
 from gacprof.devices.worker import sweeper
+from gacprof.stats.fit import two_way
+from gacprof.stats.noise import aa_floor
 from gacprof.sweeping.curve import CurveState
 from gacprof.sweeping.for_checkpoint import suite_for
 from gacprof.sweeping.run import run_sweep

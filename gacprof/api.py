@@ -398,7 +398,7 @@ def explain_dim(
     """
     from gacprof.cliffmap import CliffMap
     from gacprof.explain.causes import explain_map
-    from gacprof.kernels.evidence_files import read_counters
+    from gacprof.kernels.evidence import read_counters
 
     loaded = CliffMap.load(cliff_map)
     folder = None if samples is None else Path(samples)
@@ -412,7 +412,7 @@ def explain_dim(
 
 def _check_counters(folder: Path, loaded: CliffMap) -> None:
     """Counters of another device say nothing about this map's cliffs."""
-    from gacprof.kernels.evidence_files import COUNTERS
+    from gacprof.kernels.evidence import COUNTERS
 
     of, device = environment_of(folder), loaded.environment
     if (of.kind, of.name, of.arch) != (device.kind, device.name, device.arch):

@@ -13,6 +13,7 @@ PACKAGE = ROOT / "gacprof"
 
 FLOORS = [
     "core",
+    "stats",
     "solver",
     "operators",
     "devices",
@@ -31,6 +32,7 @@ FLOORS = [
     "evaluation",
     "report",
     "extras.compress",
+    "extras.evidence",
     "extras.serve",
     "extras.fleet",
     "api",

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.schema import SCHEMA, Curve, Device, MapFile, Noise, Provenance
+from gacprof.cliffmap.schema import SCHEMA, Curve, Device, MapFile, Provenance
 from gacprof.core.errors import MapError
 from gacprof.core.points import Flag
+from gacprof.stats.findings import Noise
 
 CITATION = (
     "J. Xin, T. Lyu, Q. Pan, K. Wang, M. Canini: Why Smaller Is Slower? Dimensional "

@@ -20,11 +20,11 @@ from gacprof.core.formatting import percent, slug
 
 if TYPE_CHECKING:
     from gacprof.explain.causes import Explanation
+    from gacprof.extras.evidence.static import CompiledProbe
     from gacprof.kernels import Group
     from gacprof.kernels.fa2 import FlashTemplates, Tile
     from gacprof.kernels.onednn import CpuImplementation
     from gacprof.kernels.sdpa import BackendChoice, Question
-    from gacprof.kernels.static import CompiledProbe
 
 
 app = typer.Typer(
@@ -52,8 +52,8 @@ def ncu(
     Counters are kept in the folder, where 'map build' and 'explain' find them. Without ncu or
     permission it says how to get them, and that is no failure.
     """
-    from gacprof.explain.gathering import count
-    from gacprof.kernels.ncu import read_report
+    from gacprof.extras.evidence.gathering import count
+    from gacprof.extras.evidence.ncu import read_report
 
     problem = ""
     if samples is not None:
@@ -105,13 +105,13 @@ def cpu(samples: Samples, edges: Edges = False, as_json: bool = Json) -> None:
 
     Kept in the folder, where 'map build' finds it and names the tiers after it.
     """
-    from gacprof.explain.gathering import ask_libraries
+    from gacprof.extras.evidence.gathering import ask_libraries
 
     emit(ask_libraries(samples, edges), as_json, _print_implementations, samples)
 
 
 def _print_implementations(found: Sequence[CpuImplementation], samples: Path) -> None:
-    from gacprof.kernels.evidence_files import IMPLEMENTATIONS
+    from gacprof.kernels.evidence import IMPLEMENTATIONS
 
     groups: dict[str, list[str]] = {}
     for one in found:
@@ -130,14 +130,14 @@ def static(
     as_json: bool = Json,
 ) -> None:
     """Compile our Triton probes, without a GPU, and print loads and MMA by divisibility."""
-    from gacprof.kernels import static as compiled
+    from gacprof.extras.evidence import static as compiled
 
     rows = compiled.table(probe or compiled.SHOWN, arch or compiled.ARCHITECTURES)
     emit(rows, as_json, _print_static)
 
 
 def _print_static(rows: Sequence[CompiledProbe]) -> None:
-    from gacprof.kernels.static import version
+    from gacprof.extras.evidence.static import version
 
     cells = [
         (r.probe, r.arch, r.divisible_by, r.ptx_load, r.sass_load, r.load_bytes, r.ptx_mma,

@@ -13,9 +13,14 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve, pooled
-from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.noise import (
+from gacprof.cliffmap.schema import KIND, SCHEMA, Curve, Device, LonePoint, MapFile, Provenance
+from gacprof.core.errors import MapError
+from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample, curve_key
+from gacprof.stats.findings import Noise
+from gacprof.stats.fit import FEWEST_BLOCKS, block_row, contended, fit_blocks, log_matrix
+from gacprof.stats.judge import TOLERANCE
+from gacprof.stats.noise import (
     Column,
     CurveBlocks,
     checks,
@@ -24,19 +29,6 @@ from gacprof.cliffmap.noise import (
     noise_of,
     units_of,
 )
-from gacprof.cliffmap.schema import (
-    KIND,
-    SCHEMA,
-    Curve,
-    Device,
-    LonePoint,
-    MapFile,
-    Noise,
-    Provenance,
-)
-from gacprof.core.errors import MapError
-from gacprof.core.fit import FEWEST_BLOCKS, block_row, contended, fit_blocks, log_matrix
-from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample, curve_key
 
 MechanismOf = Callable[[Sample], str | None]
 

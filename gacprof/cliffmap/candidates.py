@@ -9,12 +9,13 @@ from numbers import Real
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.judge import Verdict, judge
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import check_whole, span_of
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Flag
+from gacprof.stats.findings import Verdict
+from gacprof.stats.judge import judge
 
 
 class JudgedDim(Record):

@@ -11,7 +11,11 @@ from statistics import median
 import numpy as np
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.judge import (
+from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Points, Tier
+from gacprof.core.points import Flag
+from gacprof.stats.findings import Period
+from gacprof.stats.fit import Fit, Floats
+from gacprof.stats.judge import (
     TOLERANCE,
     Judged,
     comparable_dims,
@@ -19,10 +23,7 @@ from gacprof.cliffmap.judge import (
     known_errors,
     quantiles,
 )
-from gacprof.cliffmap.periods import find_period
-from gacprof.cliffmap.schema import Cliff, Coverage, Curve, Period, Points, Tier
-from gacprof.core.fit import Fit, Floats
-from gacprof.core.points import Flag
+from gacprof.stats.periods import find_period
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from math import expm1, gcd, hypot, inf, isfinite, log, log1p
+from math import expm1, hypot, inf, isfinite, log, log1p
 from statistics import median
 from typing import NamedTuple
 
-from gacprof.cliffmap.judge import quantiles
 from gacprof.cliffmap.schema import Cliff
+from gacprof.stats.judge import quantiles
 
 ASSUMED_FLOOR = 0.05
 """What is no cliff where a map has no A/A pairs, as published data has none. Twice the
@@ -141,11 +141,6 @@ def satterthwaite(errors: Sequence[float], degrees: Sequence[float]) -> float:
     parts = [(e / largest) ** 2 for e in errors]
     share = sum(part**2 / n for part, n in zip(parts, degrees, strict=True) if part)
     return sum(parts) ** 2 / share if share else inf
-
-
-def finest_step(d: Sequence[int]) -> int:
-    """The largest step that visits all these dims: 1 for a dense sweep, 64 for a coarse one."""
-    return gcd(*(b - a for a, b in pairwise(d))) or 1
 
 
 def label(axis: str, modulus: int, remainders: Collection[int]) -> str:

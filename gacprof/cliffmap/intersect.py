@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 from gacprof.cliffmap.candidates import Candidate, JudgedDim, Limits, Use, choose, of_curve
-from gacprof.cliffmap.judge import Verdict
 from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.selection import best, refuse_ambiguity
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Flag
+from gacprof.stats.findings import Verdict
 
 
 @dataclass(frozen=True)

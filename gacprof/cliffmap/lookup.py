@@ -20,7 +20,7 @@ from heapq import nsmallest
 from math import gcd, inf, log
 from typing import Any, Literal
 
-from gacprof.cliffmap.detect import NORMAL_95, finest_step
+from gacprof.cliffmap.detect import NORMAL_95
 from gacprof.cliffmap.schema import Curve, LonePoint, MapFile
 from gacprof.cliffmap.selection import (
     MapLookupError,
@@ -29,6 +29,7 @@ from gacprof.cliffmap.selection import (
     flag_distance,
 )
 from gacprof.core.points import Flag
+from gacprof.stats.judge import finest_step
 
 AROUND_A_HOLE = (-2, -1, 1, 2)
 """On a curve without a period only single missing dims are filled in, where the dims so many of

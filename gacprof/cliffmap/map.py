@@ -10,7 +10,6 @@ from typing import Any, Unpack
 
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, of_curve, of_sums
-from gacprof.cliffmap.judge import comparable_sums, known_errors, too_noisy
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import (
@@ -31,6 +30,7 @@ from gacprof.cliffmap.view import MeasuredView
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import Framed
 from gacprof.core.points import MAX_DIM, Environment, Flag
+from gacprof.stats.judge import comparable_sums, known_errors
 
 
 class CliffMap(Framed):
@@ -92,7 +92,7 @@ class CliffMap(Framed):
     @cached_property
     def too_noisy(self) -> str:
         """Why the map is too noisy to judge by; empty where it is not."""
-        return too_noisy(self.file)
+        return self.file.too_noisy
 
     @property
     def basis(self) -> str:

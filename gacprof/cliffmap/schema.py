@@ -13,28 +13,31 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from gacprof.cliffmap.judge import Verdict, comparable_dims
 from gacprof.core.formatting import Framed
 from gacprof.core.points import Point
+from gacprof.stats.findings import Check, Fraction, Noise, Period, Strict, Verdict
+from gacprof.stats.judge import comparable_dims
 
 SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
 
 Size = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
+
+MOST_FLOOR = 0.1
+"""Above this A/A floor the differences between dims are lost in those of one point."""
+WIDE = 5
+"""An undecided dim whose penalty is bounded within so many tolerances is nearly decided."""
+MOST_WIDE = 0.5
+"""The share of dims, undecided and wide, from which a map can judge little."""
 
 KIND = "[a-z][a-z0-9_-]{0,31}"
 """What drives a device: ``cuda``, ``cpu``, ``recorded``, or another package's word."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Device(_Strict):
+class Device(Strict):
     """The chip: ``arch`` is ``sm80``, ``sm90`` … or the CPU's instruction set."""
 
     kind: Annotated[str, Field(pattern=f"^{KIND}$")]
@@ -43,7 +46,7 @@ class Device(_Strict):
     facts: dict[str, Any] = Field(default_factory=dict)
 
 
-class Provenance(_Strict):
+class Provenance(Strict):
     """How the map came about. A measured map names its stack; a published one its source."""
 
     kind: Literal["measured", "published"]
@@ -57,73 +60,7 @@ class Provenance(_Strict):
     notes: list[str] = Field(default_factory=list)
 
 
-class Noise(_Strict):
-    """The A/A floor: what the same point measured twice differs by.
-
-    ``floor`` is the ``quantile`` of the relative differences of ``pairs`` hidden replicates, each
-    side from other processes, scaled to the whole sweep; null with the ``reason`` why there is
-    none. ``inflation`` is the factor by which the pairs differ more than the errors of the
-    points would explain; the errors in the map are multiplied by it.
-    """
-
-    floor: Fraction | None
-    quantile: float | None = None
-    pairs: int = 0
-    processes: int = 1
-    inflation: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 1.0
-    reason: str = ""
-
-
-class Check(_Strict):
-    """A property that the design assumes, tested on the calls themselves.
-
-    ``effect`` is the relative size of what was found, ``bound`` how large it may be by chance.
-    """
-
-    name: Literal["carry-over", "drift", "contention", "levels", "devices"]
-    effect: float
-    bound: float
-    passed: bool
-    told: str
-
-
-class ResidueClass(_Strict):
-    """Dims with ``d % modulus`` in ``remainders``, and how they fare against the best class.
-
-    ``ratio`` is the class's latency over that of the fastest class, 1.0 for the fastest,
-    each judged against its neighbours on the axis.
-    """
-
-    remainders: list[int]
-    ratio: Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
-
-
-class Period(_Strict):
-    """A repeating structure found in the data: which modulus, which residues together.
-
-    ``classes`` are fastest first; a remainder that no measured dim has is in none of them.
-    ``explained`` is how much better a dim's latency is foretold by its neighbours of the
-    same residue than by those next to it: 1 is perfectly, 0 is no better.
-    """
-
-    modulus: Annotated[int, Field(ge=2)]
-    classes: list[ResidueClass]
-    explained: float
-
-    @model_validator(mode="after")
-    def _remainders_are_told_apart(self) -> Period:
-        named = [r for c in self.classes for r in c.remainders]
-        if len(set(named)) != len(named) or not all(0 <= r < self.modulus for r in named):
-            raise ValueError(f"the classes of modulus {self.modulus} overlap or leave its range")
-        return self
-
-    def members(self, d: int) -> list[int] | None:
-        """The remainders of the class that ``d`` belongs to; None where none was measured."""
-        found = (c.remainders for c in self.classes if d % self.modulus in c.remainders)
-        return next(found, None)
-
-
-class Cliff(_Strict):
+class Cliff(Strict):
     """An edge between two neighbouring measured dims where latency jumps.
 
     ``jump`` is latency(after) / latency(before) − 1, negative where the larger dim is
@@ -142,7 +79,7 @@ class Cliff(_Strict):
     cause: str | None = None
 
 
-class Tier(_Strict):
+class Tier(Strict):
     """Dims served by the same mechanism, as one stretch of the axis: first to last.
 
     Where the tier holds only some residue classes, ``modulus`` and ``remainders`` say which.
@@ -161,7 +98,7 @@ class Tier(_Strict):
         return self.first <= d <= self.last and d % self.modulus in self.remainders
 
 
-class Points(_Strict):
+class Points(Strict):
     """Parallel columns, ascending in ``d``, one entry a measured dim.
 
     ``median_us`` is the latency by the two-way fit over the curve's blocks; ``low_us`` and
@@ -216,11 +153,11 @@ def _check_latency(d: int, latency: float, low: float | None, high: float | None
         raise ValueError(f"high_us at d={d} is {high}, below the median {latency} or no number")
 
 
-class Coverage(_Strict):
+class Coverage(Strict):
     """Which dims were asked for and which could not be measured, each with its reason.
 
     What dims above ``settled`` and the ``unsettled`` ones would be padded to was not measured
-    (:func:`gacprof.cliffmap.judge.comparable_dims`):
+    (:func:`gacprof.stats.judge.comparable_dims`):
     their penalty is a lower bound, so they are never called safe.
     """
 
@@ -235,7 +172,7 @@ class Coverage(_Strict):
         return d <= self.settled and d not in self.unsettled
 
 
-class Curve(_Strict, Framed):
+class Curve(Strict, Framed):
     """One axis of one operator, everything else held fixed.
 
     ``floor`` is the relative difference of two neighbours up to which nothing is called a cliff:
@@ -357,7 +294,7 @@ class Curve(_Strict, Framed):
         return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.flags.items())])
 
 
-class LonePoint(_Strict):
+class LonePoint(Strict):
     """A measured point that lies on no swept axis: good for look-ups, not for findings."""
 
     operator: str
@@ -373,7 +310,7 @@ class LonePoint(_Strict):
     kernels: list[str] = Field(default_factory=list)
 
 
-class MapFile(_Strict):
+class MapFile(Strict):
     """The whole file. ``unmeasured`` are curves that the sweep was to measure and did not."""
 
     schema_: Literal["gacprof.cliffmap/2"] = Field(alias="schema")
@@ -396,3 +333,31 @@ class MapFile(_Strict):
                 raise ValueError(f"two curves are the same one: {curve.identity}")
             seen.add(curve.identity)
         return self
+
+    @property
+    def too_noisy(self) -> str:
+        """Why the map cannot be judged by; empty where it can.
+
+        Its A/A floor is above :data:`MOST_FLOOR`, or more than :data:`MOST_WIDE` of its dims are
+        undecided with a bound above :data:`WIDE` tolerances. Dims that are not settled
+        do not count: no quieter sweep would decide them.
+        """
+        reasons = []
+        floor = self.noise.floor
+        if floor is not None and floor > MOST_FLOOR:
+            reasons.append(f"its A/A floor is {floor:.1%}, above {MOST_FLOOR:.0%}")
+        bounds = [
+            (verdict, high, WIDE * curve.tolerance)
+            for curve in self.curves
+            for d, verdict, high in zip(
+                curve.points.d, curve.verdicts, curve.points.penalty_high, strict=True
+            )
+            if curve.coverage.settles(d)
+        ]
+        wide = sum(v == "undecided" and (high is None or high > most) for v, high, most in bounds)
+        if wide > MOST_WIDE * len(bounds):
+            reasons.append(
+                f"{wide} of {len(bounds)} dims are undecided with penalties of up to more than "
+                f"{WIDE} tolerances"
+            )
+        return " and ".join(reasons)

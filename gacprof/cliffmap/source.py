@@ -16,9 +16,9 @@ from math import sqrt
 from numbers import Real
 from typing import TYPE_CHECKING, Protocol
 
-from gacprof.cliffmap.judge import Verdict
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Environment, Flag
+from gacprof.stats.findings import Verdict
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.candidates import Candidate, Use

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from math import isfinite, lcm
 from typing import TYPE_CHECKING
 
-from gacprof.cliffmap.judge import TOLERANCE, comparable_sums, judge, known_errors
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import MapLookupError
 from gacprof.cliffmap.source import (
@@ -28,6 +27,7 @@ from gacprof.cliffmap.source import (
 )
 from gacprof.core.dtypes import choose_dtype
 from gacprof.core.points import MAX_DIM, Flag
+from gacprof.stats.judge import TOLERANCE, comparable_sums, judge, known_errors
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.map import CliffMap

@@ -1,6 +1,7 @@
 """The process that Nsight Compute profiles: each point once, in an NVTX range of its id.
 
-``python -m gacprof.devices.profiled points.json 0``; see :mod:`gacprof.kernels.ncu_collect`.
+``python -m gacprof.devices.profiled points.json 0``, which
+:mod:`gacprof.extras.evidence.ncu_collect` runs.
 """
 
 from __future__ import annotations

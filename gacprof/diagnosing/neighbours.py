@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import BESIDE, Dim, NewSizes
-from gacprof.cliffmap.judge import ALIGNMENT
 from gacprof.cliffmap.source import SizeCost
 from gacprof.diagnosing.latency_profile import LatencyProfile, around, latency_profile
 from gacprof.diagnosing.predict import NOTHING, Predictor
+from gacprof.stats.judge import ALIGNMENT
 
 
 def _next(dim: Dim, multiple: int) -> int:

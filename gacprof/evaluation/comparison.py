@@ -1,7 +1,7 @@
 """Statistics: a bench's fitted latencies and ratios; two models on the same text.
 
 Every block calls all models once at one workload, so the blocks of a bench are the blocks of
-:mod:`gacprof.core.fit`: log time = model effect + block effect + disturbance. What differs is that
+:mod:`gacprof.stats.fit`: log time = model effect + block effect + disturbance. What differs is that
 models are compared with one reference, and that blocks of one round belong together: decode steps
 follow each other within milliseconds. So the bootstrap resamples whole rounds.
 
@@ -27,7 +27,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
-from gacprof.core.fit import QUARTILE, Floats, Ints, two_way
+from gacprof.stats.fit import QUARTILE, Floats, Ints, two_way
 
 LEVEL = 0.05
 """Of all verdicts of a bench together: the chance that any of them claims what is not there."""

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from gacprof.core import Progress
-from gacprof.core.fit import FEWEST_BLOCKS, Floats
 from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment
 from gacprof.core.tasks import no_collection
@@ -37,6 +36,7 @@ from gacprof.evaluation.comparison import (
 )
 from gacprof.evaluation.models import multiplies
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
+from gacprof.stats.fit import FEWEST_BLOCKS, Floats
 
 MOST_DISTURBED = 0.5
 """Of a workload's timings. Where more are disturbed the machine is busy throughout."""

@@ -11,8 +11,7 @@ from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Point, Sample
 from gacprof.explain.case import by_dim, points_of
 from gacprof.explain.causes import Cause, Explanation, Where, explain_edge
-from gacprof.kernels.evidence_files import Counters, read_counters, read_implementations
-from gacprof.kernels.ncu import KernelCounters
+from gacprof.kernels.evidence import Counters, KernelCounters, read_counters, read_implementations
 
 MOST = 2
 """Causes that a cliff names."""

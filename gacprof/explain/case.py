@@ -12,9 +12,9 @@ from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.core.files import Record
 from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import Environment, Point
+from gacprof.kernels.evidence import KernelCounters
 from gacprof.kernels.kernel import Kernel
 from gacprof.kernels.names import Group, attach
-from gacprof.kernels.ncu import KernelCounters
 
 Counters = Mapping[int, Sequence[KernelCounters]]
 """Kernel launches by dim, where Nsight Compute was run."""

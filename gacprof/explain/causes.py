@@ -19,8 +19,8 @@ from gacprof.core.formatting import percent
 from gacprof.core.points import Flag, Point
 from gacprof.explain import attention
 from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, by_dim
+from gacprof.kernels.evidence import KernelCounters
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.ncu import KernelCounters
 from gacprof.kernels.tiers import Prediction, architecture, predict
 
 __all__ = ["Cause", "Explanation", "Where", "explain", "explain_edge", "explain_map"]

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import ALIGNED, Dim, NewSizes
-from gacprof.cliffmap.judge import Verdict
 from gacprof.core.dtypes import of_merging
 from gacprof.diagnosing.fixed import unchanged
 from gacprof.planning.coupled import Axis, share_kept
@@ -28,6 +27,7 @@ from gacprof.planning.schema import (
     action,
 )
 from gacprof.planning.solving import Outcome
+from gacprof.stats.findings import Verdict
 
 CUT = "cut: the model's function changes"
 

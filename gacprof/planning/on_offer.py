@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gacprof.checkpoint.inventory import BESIDE, Dim, Gemm, Module
-from gacprof.cliffmap.judge import judge
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.latency_profile import LEAST_REACH, around
 from gacprof.diagnosing.predict import Estimate
 from gacprof.planning.coupled import Axis, Dims, Kept, share_kept
 from gacprof.planning.request import Bounds
+from gacprof.stats.judge import judge
 
 if TYPE_CHECKING:
     from gacprof.planning.problem import Problem

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gacprof.cliffmap.judge import Verdict
 from gacprof.core.errors import PlanError, short, why_unreadable
 from gacprof.core.files import read_text, write_json
 from gacprof.core.formatting import Framed
+from gacprof.stats.findings import Verdict
 
 SCHEMA: Literal["gacprof.plan/1"] = "gacprof.plan/1"
 

@@ -26,8 +26,8 @@ NARROW = Rule(
 
 def _serve_rows(point: Point, target: Target) -> Served:
     """Triton's JIT tells its compiler of an integer argument only whether 16 divides it. Compiled
-    for every architecture of the data sheet, with no GPU (:mod:`gacprof.kernels.static`), a row
-    copy loads 16 bytes at once where it does and single elements where it does not."""
+    for every architecture of the data sheet (:mod:`gacprof.extras.evidence.static`), a row copy
+    loads 16 bytes at once where it does and single elements where it does not."""
     if point.dim["K"] % 16 == 0 and point.flag.get("specialise", True):
         return Served(1, "16-byte loads", (WIDE,))
     return Served(2, "single-element loads", (NARROW,))

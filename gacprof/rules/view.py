@@ -22,7 +22,7 @@ from gacprof.rules import gemm, serve
 from gacprof.rules.target import NoRuleError, RefusedError, Target
 
 if TYPE_CHECKING:
-    from gacprof.cliffmap.judge import Verdict
+    from gacprof.stats.findings import Verdict
 
 NO_LATENCY = "rules know tiers, no latency: measure it with 'gacprof sweep --for CHECKPOINT'"
 REACH = 64

@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 
 from gacprof.cliffmap.curves import judge_curve, pooled
-from gacprof.cliffmap.judge import LOOKS
-from gacprof.core.fit import BlockRow, Fit, block_row, contended, fit_blocks, log_matrix
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
+from gacprof.stats.fit import BlockRow, Fit, block_row, contended, fit_blocks, log_matrix
+from gacprof.stats.judge import LOOKS
 from gacprof.sweeping.refine import Seen, next_dims
 from gacprof.sweeping.suite import CurvePlan, Schedule
 

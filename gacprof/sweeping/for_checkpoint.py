@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 from gacprof import operators
 from gacprof.checkpoint.inventory import ALIGNED, BESIDE, Gemm
 from gacprof.checkpoint.products import Ranks
-from gacprof.cliffmap.judge import ALIGNMENT
 from gacprof.core.dtypes import AUTO, BY_NAME
 from gacprof.core.errors import SuiteError
 from gacprof.core.points import MAX_DIM
+from gacprof.stats.judge import ALIGNMENT
 from gacprof.sweeping.suite import Suite, parse_suite
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.build import MechanismOf, build_map, mechanism_of_kernels
-from gacprof.cliffmap.judge import TOLERANCE
 from gacprof.core.errors import MapError, MeasurementError, SuiteError, first_line
 from gacprof.core.points import (
     LEVEL,
@@ -23,6 +22,7 @@ from gacprof.core.points import (
     curve_key,
 )
 from gacprof.devices.datasheet import rates
+from gacprof.stats.judge import TOLERANCE
 from gacprof.sweeping.store import PARQUET, read_blocks, read_header, read_notes
 from gacprof.sweeping.suite import Suite, parse_suite
 

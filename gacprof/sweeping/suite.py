@@ -41,11 +41,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gacprof import operators
-from gacprof.cliffmap.judge import LOOKS
 from gacprof.core.dtypes import dtype_named
 from gacprof.core.errors import SuiteError, why_unreadable
 from gacprof.core.files import read_text
 from gacprof.core.points import MAX_DIM, Flag, Point, curve_key
+from gacprof.stats.judge import LOOKS
 
 AUTO_DTYPE = {"cuda": "float16", "cpu": "float32"}
 USUAL_HALF_WIDTH = 0.018

@@ -16,7 +16,8 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.formatting import percent
 from gacprof.core.points import Point, Sample
 from gacprof.explain.case import Where
-from gacprof.kernels import Kernel, attach, static
+from gacprof.extras.evidence import static
+from gacprof.kernels import Kernel, attach
 
 SETTLED, UNDECIDED, OPEN = "settled", "undecided", "open"
 """Settled; measured but not told apart; not measured."""

@@ -44,8 +44,8 @@ from gacprof.core.points import Environment, Point
 from gacprof.devices.device import device_name, open_device
 from gacprof.devices.doctor import examine
 from gacprof.explain.annotate import edge_points
-from gacprof.kernels.evidence_files import read_counters, write_counters
-from gacprof.kernels.ncu_collect import collect
+from gacprof.extras.evidence.ncu_collect import collect
+from gacprof.kernels.evidence import read_counters, write_counters
 from gacprof.report.tables import Column, Table, render
 from gacprof.sweeping import Suite, load_suite, read_blocks
 from gacprof.sweeping.store import read_notes

@@ -12,10 +12,9 @@ import pytest
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.kernels import ncu_collect, static
-from gacprof.kernels.evidence_files import write_counters
+from gacprof.extras.evidence import ncu_collect, static
+from gacprof.kernels.evidence import METRICS, KernelCounters, write_counters
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.ncu import METRICS, KernelCounters
 from gacprof.sweeping import Suite, read_samples, run_sweep
 from gacprof.sweeping.suite import Schedule, Sweep
 

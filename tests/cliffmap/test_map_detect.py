@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.detect import finest_step, label
-from gacprof.cliffmap.judge import quantiles
-from gacprof.cliffmap.periods import find_period
+from gacprof.cliffmap.detect import label
+from gacprof.stats.judge import finest_step, quantiles
+from gacprof.stats.periods import find_period
 from gacprof.sweeping.for_checkpoint import PERIODS, sizes_near
 
 DIMS = list(range(64, 320))

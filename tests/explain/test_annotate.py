@@ -12,7 +12,7 @@ from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.explain.annotate import annotate, build_explained
-from gacprof.kernels.evidence_files import write_implementations
+from gacprof.kernels.evidence import write_implementations
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 from gacprof.sweeping import Suite, run_sweep
 from gacprof.sweeping.suite import Schedule, Sweep

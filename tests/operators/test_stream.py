@@ -12,7 +12,7 @@ import torch
 
 from gacprof import operators
 from gacprof.core.errors import MeasurementError
-from gacprof.kernels import static
+from gacprof.extras.evidence import static
 
 INTERPRETED = """
 import json, torch

@@ -120,7 +120,7 @@ def test_no_wave_is_foretold_without_the_number_of_sms_or_with_tiles_of_every_wi
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_triton_loads_rows_as_the_rule_says_on_every_architecture_of_the_sheets(tier: Any) -> None:
-    from gacprof.kernels import static
+    from gacprof.extras.evidence import static
 
     archs = sorted({sheet.arch for sheet in sheets().values()})
     for row in static.table(["row_copy"], archs, [16, 1]):

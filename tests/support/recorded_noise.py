@@ -18,7 +18,7 @@ import pandas as pd
 
 from gacprof.cliffmap.curves import Axis, make_curve, pooled
 from gacprof.cliffmap.schema import Curve
-from gacprof.core.fit import fit_blocks, two_way
+from gacprof.stats.fit import fit_blocks, two_way
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "blocks"
 DIMS, FIRST = 40, 1000

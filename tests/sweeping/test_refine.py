@@ -8,10 +8,10 @@ import pytest
 
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.detect import FAMILY, edges
-from gacprof.cliffmap.judge import quantiles
 from gacprof.core.errors import MeasurementError
-from gacprof.core.fit import FEWEST_BLOCKS
 from gacprof.devices.recorded import RecordedDevice
+from gacprof.stats.fit import FEWEST_BLOCKS
+from gacprof.stats.judge import quantiles
 from gacprof.sweeping import build_map_of, read_blocks
 from gacprof.sweeping.refine import LARGEST_SHARE, Seen, next_dims, residue_classes
 from gacprof.sweeping.results import read_samples

@@ -8,14 +8,15 @@ from pathlib import Path
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.explain.annotate import build_explained, edge_points
-from gacprof.kernels import ncu_collect
-from gacprof.kernels.evidence_files import (
+from gacprof.extras.evidence import ncu_collect
+from gacprof.extras.evidence.ncu import read_report
+from gacprof.kernels.evidence import (
+    KernelCounters,
     read_counters,
     read_implementations,
     write_counters,
     write_implementations,
 )
-from gacprof.kernels.ncu import KernelCounters, read_report
 from gacprof.kernels.onednn import CpuImplementation, implementations
 from gacprof.sweeping import environment_of, read_samples
 

@@ -10,9 +10,10 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
-from gacprof.kernels import ncu, ncu_collect
+from gacprof.extras.evidence import ncu, ncu_collect
+from gacprof.extras.evidence.ncu import read_report, requested
+from gacprof.kernels.evidence import METRICS, KernelCounters, _load_kind
 from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.ncu import METRICS, KernelCounters, _load_kind, read_report, requested
 
 POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})
 

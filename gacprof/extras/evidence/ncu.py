@@ -12,16 +12,13 @@ import contextlib
 import importlib
 import struct
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 from gacprof.core.errors import MeasurementError
-from gacprof.core.files import Record, read_bytes
+from gacprof.core.files import read_bytes
 from gacprof.devices.environment import find_ncu
-from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.evidence import ALL, METRICS, KernelCounters
 from gacprof.kernels.names import parse
 
 MOST_BYTES = 8 << 30
@@ -31,49 +28,6 @@ NSIGHT = Path("/opt/nvidia/nsight-compute")
 """Where NVIDIA's packages install it; an ``ncu`` on the path may be a script that calls it."""
 MAGIC = b"NVR\x00"
 
-AMPERE = ("sm80", "sm86", "sm89")
-HOPPER = ("sm90",)
-BLACKWELL = ("sm100", "sm103", "sm120", "sm121")
-ALL = AMPERE + HOPPER + BLACKWELL
-
-
-class Metric(NamedTuple):
-    """``key`` is our name, with its unit; ``name`` Nsight Compute's."""
-
-    key: str
-    name: str
-    on: tuple[str, ...] = ALL
-
-
-_PIPE = "sm__inst_executed_pipe"
-_OF_PEAK = "avg.pct_of_peak_sustained_elapsed"
-METRICS = (
-    Metric("duration_ns", "gpu__time_duration.sum"),
-    Metric("tensor_active_pct", f"sm__pipe_tensor_cycles_active.{_OF_PEAK}"),
-    Metric("tensor_instructions", f"{_PIPE}_tensor.sum"),
-    Metric("hmma_instructions", f"{_PIPE}_tensor_op_hmma.sum", AMPERE + HOPPER),  # mma.sync, fp16
-    Metric("gmma_instructions", f"{_PIPE}_tensor_op_gmma.sum", HOPPER),  # warpgroup MMA
-    Metric("subpipe_hmma_instructions", f"{_PIPE}_tensor_subpipe_hmma.sum", BLACKWELL),
-    Metric("l2_read_sectors", "lts__t_sectors_op_read.sum"),  # of 32 bytes
-    Metric("l2_read_requests", "lts__t_requests_op_read.sum"),
-    Metric("l2_throughput_pct", f"lts__throughput.{_OF_PEAK}"),
-    Metric("dram_read_bytes", "dram__bytes_read.sum"),
-    Metric("dram_write_bytes", "dram__bytes_write.sum"),
-    Metric(  # of loads through the registers: blind to TMA and cp.async
-        "lsu_sectors_per_request",
-        "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
-    ),
-    Metric("global_loads", "smsp__sass_inst_executed_op_global_ld.sum"),  # through the registers
-    Metric("async_copies", "smsp__sass_inst_executed_op_ldgsts.sum"),  # cp.async
-    Metric("tma_instructions", f"{_PIPE}_tma.sum", HOPPER + BLACKWELL),
-    Metric("waves_per_sm", "launch__waves_per_multiprocessor"),  # blocks per slot for them
-    Metric("blocks", "launch__grid_size"),
-    Metric("threads_per_block", "launch__block_size"),
-    Metric("registers_per_thread", "launch__registers_per_thread"),
-    Metric("shared_bytes_per_block", "launch__shared_mem_per_block"),
-    Metric("l2_theoretical_sectors", "memory_l2_theoretical_sectors_global"),
-    Metric("l2_ideal_sectors", "memory_l2_theoretical_sectors_global_ideal"),  # whole accesses
-)
 OPCODES = "sass__inst_executed_per_opcode_with_modifier_all"
 """Executed instructions by opcode with all modifiers: ``LDG.E.128``, ``HGMMA.64x128x16.F32``."""
 
@@ -85,59 +39,6 @@ def requested(arch: str | None = None) -> str:
     """
     wanted = [metric.name for metric in METRICS if arch not in ALL or arch in metric.on]
     return ",".join([*wanted, OPCODES])
-
-
-@dataclass(frozen=True)
-class KernelCounters(Record):
-    """One kernel launch as Nsight Compute saw it.
-
-    ``values`` holds every counter of :data:`METRICS` by key, None
-    where ``absent`` says why. ``opcodes`` are executed warp instructions by opcode, None where
-    not collected. ``ranges`` are the NVTX ranges around the launch, outermost first.
-    """
-
-    derived: ClassVar = ("loads", "mma", "sectors_per_l2_request", "legacy_mma")
-
-    kernel: Kernel
-    arch: str | None
-    device: str | None
-    ranges: tuple[str, ...]
-    values: Mapping[str, float | None]
-    absent: Mapping[str, str]
-    opcodes: Mapping[str, int] | None = None
-
-    @property
-    def loads(self) -> dict[str, int] | None:
-        """Executed global loads by kind and bytes: ``{"LDG.8": n, "LDGSTS.16": n, "TMA": n}``."""
-        return self._summed(_load_kind)
-
-    @property
-    def mma(self) -> dict[str, int] | None:
-        """Executed tensor-core instructions by opcode family: ``{"HMMA": n, "HGMMA": n}``."""
-        return self._summed(_mma_kind)
-
-    def _summed(self, kind_of: Callable[[str], str | None]) -> dict[str, int] | None:
-        if self.opcodes is None:
-            return None
-        found: Counter[str] = Counter()
-        for opcode, count in self.opcodes.items():
-            if kind := kind_of(opcode):
-                found[kind] += count
-        return dict(found)
-
-    @property
-    def sectors_per_l2_request(self) -> float | None:
-        """L2 sectors for each read request, TMA and cp.async included; 4 is a whole line."""
-        sectors, requests = self.values["l2_read_sectors"], self.values["l2_read_requests"]
-        return sectors / requests if sectors is not None and requests else None
-
-    @property
-    def legacy_mma(self) -> bool | None:
-        """Whether a Hopper GEMM used ``mma.sync`` rather than warpgroup MMA; None elsewhere."""
-        old, new = self.values["hmma_instructions"], self.values["gmma_instructions"]
-        if self.arch != "sm90" or old is None or new is None or old + new == 0:
-            return None
-        return old > new
 
 
 def read_report(path: Path) -> list[KernelCounters]:
@@ -280,22 +181,3 @@ def _ranges(action: Any) -> tuple[str, ...]:
     return tuple(
         str(name) for i in state.domains() for name in state.domain_by_id(i).push_pop_ranges()
     )
-
-
-def _mma_kind(opcode: str) -> str | None:
-    base = opcode.split(".")[0]
-    return base if base.endswith("MMA") else None
-
-
-_WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}
-
-
-def _load_kind(opcode: str) -> str | None:
-    """``LDG.E.128`` → ``LDG.16``; ``LDGSTS.E`` → ``LDGSTS.4``; bulk copies → ``TMA``."""
-    base, *modifiers = opcode.split(".")
-    if base in ("UTMALDG", "UBLKCP"):
-        return "TMA"
-    if base not in ("LDG", "LDGSTS"):
-        return None
-    width = next((_WIDTHS[m] for m in modifiers if m in _WIDTHS), 4)
-    return f"{base}.{width}"

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from gacprof.cliffmap.noise import aa_floor, half_sample_differences
-from gacprof.core.fit import (
+from gacprof.stats.fit import (
     block_row,
     fit_blocks,
     log_matrix,
@@ -17,6 +16,7 @@ from gacprof.core.fit import (
     quartile_variance,
     two_way,
 )
+from gacprof.stats.noise import aa_floor, half_sample_differences
 
 SLOTS = 40
 EFFECT = np.log(np.linspace(50, 90, SLOTS))

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc
 
-from gacprof.cliffmap.detect import finest_step
-from gacprof.cliffmap.schema import Period, ResidueClass
+from gacprof.stats.findings import Period, ResidueClass
+from gacprof.stats.judge import finest_step
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -10,15 +10,16 @@ import pytest
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.kernels import parse
-from gacprof.kernels.evidence_files import (
+from gacprof.kernels.evidence import (
     COUNTERS,
     IMPLEMENTATIONS,
+    METRICS,
+    KernelCounters,
     read_counters,
     read_implementations,
     write_counters,
     write_implementations,
 )
-from gacprof.kernels.ncu import METRICS, KernelCounters
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 
 POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})

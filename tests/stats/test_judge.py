@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gacprof.cliffmap.detect import penalty
-from gacprof.cliffmap.judge import LEVEL, comparable_dims, comparable_sums, judge, verdict_of
-from gacprof.cliffmap.schema import Period, ResidueClass
+from gacprof.stats.findings import Period, ResidueClass
+from gacprof.stats.judge import LEVEL, comparable_dims, comparable_sums, judge, verdict_of
 
 latencies = st.lists(st.floats(1.0, 1e5), min_size=1, max_size=40)
 errors = st.floats(0.0, 0.3)

@@ -22,7 +22,8 @@ from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
 from gacprof.devices.environment import cuda_arch, find_ncu
 from gacprof.devices.profiled import REFUSED
-from gacprof.kernels.ncu import KernelCounters, read_report, requested
+from gacprof.extras.evidence.ncu import read_report, requested
+from gacprof.kernels.evidence import KernelCounters
 
 GET_NCU = (
     "Nsight Compute (ncu) is not on this machine: install the CUDA toolkit, or "

@@ -18,19 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from itertools import pairwise
+from math import gcd, inf
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from gacprof.stats.findings import Period, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gacprof.cliffmap.schema import MapFile, Period
-
     Floats = NDArray[np.float64]
-
-Verdict = Literal["safe", "misaligned", "undecided"]
 
 TOLERANCE = 0.02
 """The penalty that is not worth a change of the model. Noise never raises it."""
@@ -161,37 +160,6 @@ def verdict_of(low: float, high: float, tolerance: float) -> Verdict:
     return "misaligned" if low > tolerance else "undecided"
 
 
-MOST_FLOOR = 0.1
-"""Above this A/A floor the differences between dims are lost in those of one point."""
-WIDE = 5
-"""An undecided dim whose penalty is bounded within so many tolerances is nearly decided."""
-MOST_WIDE = 0.5
-"""The share of dims, undecided and wide, from which a map can judge little."""
-
-
-def too_noisy(file: MapFile) -> str:
-    """Why the map cannot be judged by; empty where it can.
-
-    Its A/A floor is above :data:`MOST_FLOOR`, or more than :data:`MOST_WIDE` of its dims are
-    undecided with a bound above :data:`WIDE` tolerances. Dims that are not settled
-    do not count: no quieter sweep would decide them.
-    """
-    reasons = []
-    floor = file.noise.floor
-    if floor is not None and floor > MOST_FLOOR:
-        reasons.append(f"its A/A floor is {floor:.1%}, above {MOST_FLOOR:.0%}")
-    bounds = [
-        (verdict, high, WIDE * curve.tolerance)
-        for curve in file.curves
-        for d, verdict, high in zip(
-            curve.points.d, curve.verdicts, curve.points.penalty_high, strict=True
-        )
-        if curve.coverage.settles(d)
-    ]
-    wide = sum(v == "undecided" and (high is None or high > most) for v, high, most in bounds)
-    if wide > MOST_WIDE * len(bounds):
-        reasons.append(
-            f"{wide} of {len(bounds)} dims are undecided with penalties of up to more than "
-            f"{WIDE} tolerances"
-        )
-    return " and ".join(reasons)
+def finest_step(d: Sequence[int]) -> int:
+    """The largest step that visits all these dims: 1 for a dense sweep, 64 for a coarse one."""
+    return gcd(*(b - a for a, b in pairwise(d))) or 1

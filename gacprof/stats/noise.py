@@ -8,9 +8,9 @@ from itertools import chain
 
 import numpy as np
 
-from gacprof.cliffmap.judge import quantiles
-from gacprof.cliffmap.schema import Check, Noise
-from gacprof.core.fit import (
+from gacprof.core.points import Block, Point
+from gacprof.stats.findings import Check, Noise
+from gacprof.stats.fit import (
     CONTENDED,
     Fit,
     Floats,
@@ -22,7 +22,7 @@ from gacprof.core.fit import (
     lower_quartile,
     two_way,
 )
-from gacprof.core.points import Block, Point
+from gacprof.stats.judge import quantiles
 
 FLOOR_QUANTILE = 0.95
 LEAST_CALLS = 4

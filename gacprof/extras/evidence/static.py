@@ -158,7 +158,7 @@ def _compile(probe: Probe, arch: str, divisor: int) -> tuple[str, bytes]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    from gacprof.kernels import probes
+    from gacprof.extras.evidence import probes
 
     function = getattr(probes, probe.function)
     kinds = ["*fp16"] * probe.pointers + ["i32"] * probe.dims + ["constexpr"] * len(probe.tiles)

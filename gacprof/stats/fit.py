@@ -13,7 +13,7 @@ and Jarrett 1978), moderated over the curve's slots by a prior that is estimated
 2004, limma): few calls now and then lie close together by chance. *Between* processes it is one
 variance for all slots of the curve, by the moments of an analysis of variance. Each has its degrees
 of freedom, and their sum has Satterthwaite's (1946): whoever judges by these errors takes Student's
-t (:func:`gacprof.cliffmap.judge.judge`).
+t (:func:`gacprof.stats.judge.judge`).
 
 References: Tukey, *Exploratory Data Analysis* (1977), ch. 11, two-way fits by polishing; Maritz and
 Jarrett, JASA 73 (1978), 194; Smyth, Stat. Appl. Genet. Mol. Biol. 3 (2004), 1.

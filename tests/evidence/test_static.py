@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from gacprof.core.errors import MeasurementError
-from gacprof.kernels import static
+from gacprof.extras.evidence import static
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")

@@ -1,0 +1,1 @@
+"""What tools say of a kernel beside its time: Nsight Compute, a compiler without a GPU."""

@@ -1,0 +1,1 @@
+"""Statistics of timings: the fit of blocks, the judge, noise, periods. It knows no device."""
