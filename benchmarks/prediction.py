@@ -81,7 +81,7 @@ class LinearClock:
 def made(folder: Path) -> dict[str, Path]:
     """The compressed checkpoint and the dense one that it stands for."""
     model = write_demo_checkpoint(folder / "compressed")
-    gacprof.fuse(model, folder / "dense")
+    gacprof.realign(model, "fuse", folder / "dense")
     return {"dense": folder / "dense", "compressed": model}
 
 

@@ -30,8 +30,8 @@ ROUNDS = 5
 REALIGN = """
 import json, sys, time
 start = time.perf_counter()
-from gacprof.resizing import realign_by_strategy
-result = realign_by_strategy(sys.argv[1], "minimal", sys.argv[2])
+from gacprof.resizing import realign
+result = realign(sys.argv[1], "minimal", sys.argv[2])
 seconds = time.perf_counter() - start
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"seconds": seconds, "bytes": result.bytes_written,

@@ -30,9 +30,9 @@ Or all of it in one call, from the dense model::
 
 ``align`` is its choice of sizes alone, for compressors of your own.
 
-Around it: ``scan`` and ``load_model`` read a checkpoint; ``realign_by_strategy``,
-``realign_uniform`` and ``fuse`` rewrite it without a map; ``import_gguf`` makes a folder of a GGUF
-file; ``export`` writes it for the engine that serves it, and ``bench_engine`` times it there;
+Around it: ``scan`` and ``load_model`` read a checkpoint; without a map ``realign`` takes
+``minimal``, ``optimal``, ``uniform`` or ``fuse``; ``import_gguf`` makes a folder of a GGUF file;
+``export`` writes it for the engine that serves it, and ``bench_engine`` times it there;
 ``pareto`` sets plans over many budgets side by side, under the same ``Constraints``;
 ``explain_dim`` says why a dim is slow; ``shipped_maps`` names the maps that come along;
 ``operator`` makes a function of yours one that sweeps know; ``write_report`` makes a page of what
@@ -68,9 +68,7 @@ _NAMES = {
     "gacprof.planning": ("Plan", "plan"),
     "gacprof.planning.request": ("Constraints",),
     "gacprof.report.making": ("write_report",),
-    "gacprof.resizing": (
-        "fuse", "import_gguf", "realign", "realign_by_strategy", "realign_uniform",
-    ),
+    "gacprof.resizing": ("Fuse", "Padding", "Uniform", "import_gguf", "realign"),
     "gacprof.sweeping": ("Suite",),
 }  # fmt: skip
 """Public names by the module that has them; imported on first use."""
@@ -78,10 +76,11 @@ _NAMES = {
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "CliffMap", "Constraints", "GacprofError", "LintRequest", "Plan", "Suite", "__version__",
+    "CliffMap", "Constraints", "Fuse", "GacprofError", "LintRequest", "Padding", "Plan", "Suite",
+    "Uniform", "__version__",
     "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
-    "explain_dim", "export", "fuse", "import_gguf", "lint", "load_model", "open_source", "operator",
-    "pareto", "plan", "realign", "realign_by_strategy", "realign_uniform", "rule_table",
+    "explain_dim", "export", "import_gguf", "lint", "load_model", "open_source", "operator",
+    "pareto", "plan", "realign", "rule_table",
     "safe_ranks", "scan", "shipped_maps", "sweep", "times_elsewhere", "verify", "write_report",
 ]  # fmt: skip
 
@@ -104,13 +103,7 @@ if TYPE_CHECKING:
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan
     from gacprof.planning.request import Constraints
-    from gacprof.resizing import (
-        fuse,
-        import_gguf,
-        realign,
-        realign_by_strategy,
-        realign_uniform,
-    )
+    from gacprof.resizing import Fuse, Padding, Uniform, import_gguf, realign
     from gacprof.sweeping import Suite
 
 

@@ -128,7 +128,7 @@ def test_their_checkpoint_is_read_and_planned_as_any_other(package, tmp_path):
         shapes = {f"{q}.right.weight": (13, 64), f"{q}.left.weight": (64, 13)}
         save_file({n: torch.randn(s) for n, s in shapes.items()}, folder / "model.safetensors")
         found = gacprof.scan(folder)
-        gacprof.realign_by_strategy(folder, "minimal", folder.parent / "out")
+        gacprof.realign(folder, "minimal", folder.parent / "out")
         again = gacprof.scan(folder.parent / "out")
         print(found.layout, [(d.name, d.size) for d in again.dims], again.layout)
         """,

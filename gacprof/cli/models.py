@@ -124,21 +124,12 @@ def realign(
         raise PlanError("--base raises ranks: it goes with --plan or --strategy")
     if module and not fuse_all:
         raise PlanError("--module names what --fuse fuses: give --fuse too")
+    if strategy not in (None, "minimal", "optimal"):
+        raise PlanError(f"unknown strategy '{strategy}': use minimal or optimal")
+    fused = gacprof.Fuse(tuple(module) if module else None)
+    asked = plan_file or strategy or (fused if fuse_all else gacprof.Uniform())
     with progress("realign") as advance:
-        if plan_file is not None:
-            result = gacprof.realign(checkpoint, plan_file, out, base=base, progress=advance)
-        elif strategy is not None:
-            result = gacprof.realign_by_strategy(
-                checkpoint,
-                strategy,  # type: ignore[arg-type]  # checked there, with a message
-                out,
-                base=base,
-                progress=advance,
-            )
-        elif fuse_all:
-            result = gacprof.fuse(checkpoint, out, module or None, progress=advance)
-        else:
-            result = gacprof.realign_uniform(checkpoint, out, progress=advance)
+        result = gacprof.realign(checkpoint, asked, out, base=base, progress=advance)
     emit(result, as_json, print_realigned, base)
 
 

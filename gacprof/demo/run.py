@@ -153,8 +153,8 @@ def _begin(here: Path, model: str | Path | None, device: str | None, say: Say) -
         fast = device_of(device).type != "cpu" or native_bfloat16()
         dtype = "bfloat16" if fast else "float32"  # as the device multiplies by itself
         write_demo_checkpoint(here / OWN, dtype=dtype)
-        gacprof.fuse(here / OWN, here / DENSE)
-        gacprof.realign_by_strategy(here / OWN, "minimal", here / ROUNDED)
+        gacprof.realign(here / OWN, "fuse", here / DENSE)
+        gacprof.realign(here / OWN, "minimal", here / ROUNDED)
         say(f"{OWN}: {DESCRIBED}; {DENSE}: its factors multiplied out")
         return
     write_texts(here)

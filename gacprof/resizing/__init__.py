@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from gacprof.resizing.from_gguf import ImportResult, import_gguf
 from gacprof.resizing.result import RealignResult, Resized
-from gacprof.resizing.run import fuse, realign, realign_by_strategy, realign_uniform
+from gacprof.resizing.run import realign
+from gacprof.resizing.sizes import Fuse, Padding, Uniform
 
 __all__ = [
+    "Fuse",
     "ImportResult",
+    "Padding",
     "RealignResult",
     "Resized",
-    "fuse",
+    "Uniform",
     "import_gguf",
     "realign",
-    "realign_by_strategy",
-    "realign_uniform",
 ]

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gacprof
 from gacprof.checkpoint.gguf_headers import gguf_in
 from gacprof.checkpoint.scanning import scan
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import Record, make_readable, sync, write_json
-from gacprof.resizing.output import PROVENANCE
+from gacprof.core.files import Record, make_readable, sync
+from gacprof.resizing.output import write_provenance
 from gacprof.resizing.workspace import refuse_existing, require_space, workspace
 
 if TYPE_CHECKING:
@@ -69,14 +68,7 @@ def import_gguf(
             model.save_pretrained(folder, max_shard_size=SHARD)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
-        record = {
-            "schema": IMPORTED,
-            "gacprof": gacprof.__version__,
-            "source": {"path": inventory.path, "fingerprint": inventory.fingerprint},
-            "dtype": name,
-            "notes": list(inventory.notes),
-        }
-        write_json(folder / PROVENANCE, record)
+        write_provenance(folder, inventory, IMPORTED, dtype=name, notes=list(inventory.notes))
         for written in folder.iterdir():
             if written.is_file():
                 make_readable(written)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +13,10 @@ from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.tensors import ModelReader, tensors_of
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
 from gacprof.resizing.output import config_notes
 from gacprof.resizing.segments import Array
 from gacprof.resizing.sizes import Asked, requested
-from gacprof.resizing.values import BaseWeights, Resizer
+from gacprof.resizing.values import Resizer
 
 if TYPE_CHECKING:
     import torch
@@ -42,20 +39,13 @@ def realign_model(
     reader = ModelReader(model)
     inventory = reader.inventory
     sizes = requested(inventory, asked, in_memory=True).sizes
-    changes = changes_of(inventory, sizes)
-    merged = merged_modules(inventory, sizes)
-    originals = None if base is None else BaseWeights(tensors_of(base), inventory)
-    if originals is not None:
-        changes = originals.inform(changes)
-    tensors = new_tensors(inventory, changes, merged)
-    with tempfile.TemporaryDirectory(prefix="gacprof-") as folder:
-        resizer = Resizer(reader, changes, Path(folder), originals)
-        made = {
-            name: np.concatenate(list(resizer.blocks(tensor)))
-            for name, tensor in tensors.items()
-            if not tensor.unchanged or name not in inventory.tensors
-        }
-    names = [module.name for module in merged]
+    resizer = Resizer(reader, sizes, None if base is None else tensors_of(base))
+    made = {
+        name: np.concatenate(list(resizer.blocks(tensor)))
+        for name, tensor in resizer.tensors.items()
+        if not tensor.unchanged or name not in inventory.tensors
+    }
+    names = [module.name for module in resizer.merged]
     target = model
     if not inplace:
         try:

@@ -35,9 +35,10 @@ PROVENANCE = "gacprof.json"
 
 
 def weights_files(
-    inventory: Inventory, tensors: Mapping[str, NewTensor]
+    inventory: Inventory, tensors: Mapping[str, NewTensor], *, named_anew: bool = False
 ) -> tuple[WeightsFile, ...]:
-    """The output's weight files, sharded as the source is.
+    """The output's weight files, sharded as the source is. Those of safetensors keep their names
+    unless they are ``named_anew``, as transformers looks for them.
 
     Raises :class:`CheckpointError` for a name that another file of the output needs.
     """
@@ -46,10 +47,10 @@ def weights_files(
         by_source.setdefault(tensor.sources[0].file, []).append(tensor)
     found = []
     for i, (source, stored) in enumerate(sorted(by_source.items()), 1):
-        if inventory.container == "safetensors":
+        if inventory.container == "safetensors" and not named_anew:
             header = parse_json(read_header(_folder(inventory), source), source)
             name, metadata = source, header.get("__metadata__", {})
-        elif inventory.layout == "slicegpt":
+        elif inventory.layout == "slicegpt" and not named_anew:
             found.append(WeightsFile(source, "torch", tuple(stored), {}))
             continue
         else:
@@ -114,14 +115,18 @@ def _index(
     return {name: {**old, **index, "metadata": metadata}}
 
 
-def write_provenance(
-    folder: Path, inventory: Inventory, result: RealignResult, origin: Mapping[str, Any]
-) -> None:
-    """What was done, beside the weights; an earlier record of the source goes along."""
+def write_provenance(folder: Path, inventory: Inventory, schema: str, **told: Any) -> None:
+    """Where an output came from and what was done, beside the weights."""
+    source = {"path": visible(inventory.path), "fingerprint": inventory.fingerprint}
+    record = {"schema": schema, "gacprof": gacprof.__version__, "source": source}
+    write_json(folder / PROVENANCE, record | told)
+
+
+def record_of(
+    inventory: Inventory, result: RealignResult, origin: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What was realigned, and the source's own record."""
     record: dict[str, Any] = {
-        "schema": "gacprof.realigned/1",
-        "gacprof": gacprof.__version__,
-        "source": {"path": visible(inventory.path), "fingerprint": inventory.fingerprint},
         "origin": dict(origin),
         "layout": result.layout,
         "exact": result.exact,
@@ -135,7 +140,7 @@ def write_provenance(
         record["earlier"] = None
         with contextlib.suppress(CheckpointError):
             record["earlier"] = read_json(source, PROVENANCE)
-    write_json(folder / PROVENANCE, record)
+    return record
 
 
 def refuse_incomplete(inventory: Inventory) -> None:

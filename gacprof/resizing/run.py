@@ -1,8 +1,7 @@
-"""Changing a checkpoint's dims: from sizes to a new folder, streamed and all or nothing."""
+"""Changing a checkpoint's dims: from what is asked to a new folder, streamed, all or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -11,14 +10,12 @@ import gacprof
 from gacprof.checkpoint import Inventory, inventory_for, open_tensors
 from gacprof.core import Progress
 from gacprof.core.dtypes import of_merging
-from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.planning import Plan
+from gacprof.core.errors import PlanError
 from gacprof.planning.memory import footprint
-from gacprof.resizing import sizes
-from gacprof.resizing.changes import changes_of, merged_modules, new_tensors
 from gacprof.resizing.in_memory import realign_model
 from gacprof.resizing.output import (
     notes_on,
+    record_of,
     refuse_incomplete,
     refuse_unusable,
     weights_files,
@@ -26,47 +23,43 @@ from gacprof.resizing.output import (
     write_side_files,
 )
 from gacprof.resizing.result import RealignResult
-from gacprof.resizing.sizes import Request
-from gacprof.resizing.values import BaseWeights, Resizer
-from gacprof.resizing.workspace import CUTS, finish, lies_in, refuse_existing, workspace
-from gacprof.resizing.writers import WeightsFile, write_weights
+from gacprof.resizing.sizes import Asked, Request, digest, requested, source_identity
+from gacprof.resizing.values import Resizer
+from gacprof.resizing.workspace import CUTS, finish, refuse_target, workspace
+from gacprof.resizing.writers import write_weights
 
 if TYPE_CHECKING:
     import torch
 
-
-@overload
-def realign(
-    checkpoint: str | Path | Inventory,
-    plan: Plan | str | Path | Mapping[str, int | None],
-    out: str | Path,
-    *,
-    base: str | Path | Inventory | None = None,
-    progress: Progress | None = None,
-) -> RealignResult: ...
+    Base = str | Path | Inventory
 
 
 @overload
 def realign(
-    checkpoint: torch.nn.Module,
-    plan: Plan | str | Path | Mapping[str, int | None],
-    *,
-    base: str | Path | Inventory | torch.nn.Module | None = None,
-    inplace: bool = False,
-) -> torch.nn.Module: ...
+    checkpoint: str | Path | Inventory, asked: Asked, out: str | Path, *,
+    base: Base | None = None, progress: Progress | None = None,
+) -> RealignResult: ...  # fmt: skip
+@overload
+def realign(
+    checkpoint: torch.nn.Module, asked: Asked, *,
+    base: Base | torch.nn.Module | None = None, inplace: bool = False,
+) -> torch.nn.Module: ...  # fmt: skip
 
 
 def realign(
     checkpoint: Any,
-    plan: Any,
+    asked: Any,
     out: str | Path | None = None,
     *,
     base: Any = None,
     inplace: bool = False,
     progress: Progress | None = None,
 ) -> Any:
-    """Give ``checkpoint`` the sizes that ``plan`` chose: a plan, its file, ``minimal``,
-    ``optimal``, or sizes by dim name (None: multiply out).
+    """Give ``checkpoint`` the sizes that are ``asked``: those of a plan or its file, or sizes by
+    dim name (None: multiply out). Without a map: ``minimal`` and ``optimal`` pad with zeros to
+    multiples of 8 and 16, ``uniform`` gives all layers one width that a plain config says, and
+    ``fuse`` multiplies factor pairs out; :class:`Padding`, :class:`Uniform` and :class:`Fuse` say
+    the same with other multiples or of some modules only.
 
     ``checkpoint`` is a path or what :func:`gacprof.scan` made of it (with ``factors``, say): it
     is written anew to the folder ``out``. Or it is a model in memory: a resized copy is
@@ -84,96 +77,39 @@ def realign(
     if not isinstance(checkpoint, str | Path | Inventory):
         if out is not None:
             raise PlanError("a model in memory is returned, not written: save what you get")
-        return realign_model(checkpoint, plan, base=base, inplace=inplace)
+        return realign_model(checkpoint, asked, base=base, inplace=inplace)
     if out is None or inplace:
         raise PlanError("a checkpoint is never changed in place: name a new folder as out")
     inventory = inventory_for(checkpoint)
-    return _write(inventory, sizes.requested(inventory, plan), out, base, progress)
-
-
-def realign_by_strategy(
-    checkpoint: str | Path | Inventory,
-    strategy: sizes.Strategy,
-    out: str | Path,
-    *,
-    base: str | Path | Inventory | None = None,
-    progress: Progress | None = None,
-) -> RealignResult:
-    """Zero-pad every dim that zeros may pad to a multiple of 8 (``minimal``) or 16 (``optimal``).
-
-    Dims that may not be padded stay as they are and are named in the result's notes. ``base`` is
-    as in :func:`realign`.
-    """
-    inventory = inventory_for(checkpoint)
-    return _write(inventory, sizes.by_strategy(inventory, strategy), out, base, progress)
-
-
-def realign_uniform(
-    checkpoint: str | Path | Inventory,
-    out: str | Path,
-    multiple: int = 8,
-    *,
-    progress: Progress | None = None,
-) -> RealignResult:
-    """Zero-pad per-layer widths to one common size: a plain config that any server loads.
-
-    The common size is the largest, rounded up to ``multiple``; what that costs is the result's
-    ``parameters_after`` − ``parameters_before``. Raises :class:`CheckpointError` where the
-    result would not be a plain model (factor pairs, sliced hidden size, unequal heads).
-    """
-    inventory = inventory_for(checkpoint)
-    return _write(inventory, sizes.uniform(inventory, multiple), out, None, progress)
-
-
-def fuse(
-    checkpoint: str | Path | Inventory,
-    out: str | Path,
-    modules: Sequence[str] | None = None,
-    *,
-    progress: Progress | None = None,
-) -> RealignResult:
-    """Multiply factor pairs out into dense weights: all, or those of the named ``modules``.
-
-    The product is computed in float64 and rounded once to the stored dtype. What it costs or
-    saves is the result's ``parameters_after`` − ``parameters_before``.
-    """
-    inventory = inventory_for(checkpoint)
-    return _write(inventory, sizes.merged(inventory, modules), out, None, progress)
+    return _write(inventory, requested(inventory, asked), Path(out), base, progress)
 
 
 def _write(
-    inventory: Inventory,
-    request: Request,
-    out: str | Path,
-    base: str | Path | Inventory | None,
-    progress: Progress | None,
+    inventory: Inventory, request: Request, out: Path, base: Any, progress: Progress | None
 ) -> RealignResult:
-    out = Path(out)
-    refuse_existing(out)
-    if lies_in(out, inventory):
-        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
+    refuse_target(out, inventory)
     refuse_incomplete(inventory)
     refuse_unusable(inventory)
-    changes = changes_of(inventory, request.sizes)
-    reader, originals = open_tensors(inventory), None
-    origin = dict(request.origin)
-    if base is not None:
-        originals = BaseWeights(open_tensors(inventory_for(base)), inventory)
-        changes = originals.inform(changes)
+    originals = None if base is None else open_tensors(inventory_for(base))
+    resizer = Resizer(open_tensors(inventory), request.sizes, originals)
+    files = weights_files(inventory, resizer.tensors)
+    read = {info.file for tensor in resizer.tensors.values() for info in tensor.sources}
+    identity, origin = source_identity(inventory, read), dict(request.origin)
+    if originals is not None:
         dense = originals.inventory
+        identity += source_identity(dense, {info.file for info in dense.tensors.values()})
         origin["base"] = {"path": dense.path, "fingerprint": dense.fingerprint}
-    merged = merged_modules(inventory, request.sizes)
-    files = weights_files(inventory, new_tensors(inventory, changes, merged))
-    with workspace(out, _key(inventory, request, files, originals)) as folder:
-        resizer = Resizer(reader, changes, folder / CUTS, originals, partial(finish, folder))
+    key = digest([gacprof.__version__, identity, sorted(request.sizes.items())])
+    with workspace(out, key) as folder:
+        resizer.work_in(folder / CUTS, partial(finish, folder))
         resumed = write_weights(folder, files, resizer, progress)
         result = RealignResult(
             source=inventory.path,
             out=str(out),
             layout=inventory.layout,
             container=files[0].kind,
-            resized=tuple(resizer.resized(change) for change in changes),
-            fused=tuple(module.name for module in merged),
+            resized=tuple(map(resizer.resized, resizer.changes)),
+            fused=tuple(module.name for module in resizer.merged),
             parameters_before=inventory.parameters,
             parameters_after=footprint(inventory, request.sizes).parameters,
             bytes_written=sum(file.nbytes for file in files),
@@ -181,23 +117,9 @@ def _write(
             resumed=resumed,
             notes=(*request.notes, *notes_on(inventory, request.sizes)),
             not_finite=tuple(resizer.not_finite),
-            rounding=of_merging(module.dtype for module in merged),
+            rounding=of_merging(module.dtype for module in resizer.merged),
         )
         write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
-        write_provenance(folder, inventory, result, origin)
+        told = record_of(inventory, result, origin)
+        write_provenance(folder, inventory, "gacprof.realigned/1", **told)
     return result
-
-
-def _key(
-    inventory: Inventory,
-    request: Request,
-    files: Sequence[WeightsFile],
-    base: BaseWeights | None,
-) -> str:
-    """What the output follows from: the files that are read, as they are now, and the sizes."""
-    sources = {info.file for file in files for t in file.tensors for info in t.sources}
-    identity = sizes.source_identity(inventory, sources)
-    if base is not None:
-        tensors = base.inventory.tensors.values()
-        identity += sizes.source_identity(base.inventory, {info.file for info in tensors})
-    return sizes.digest([gacprof.__version__, identity, sorted(request.sizes.items())])

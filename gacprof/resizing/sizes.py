@@ -1,28 +1,20 @@
-"""The new sizes that are asked for: by a plan, zero padding to a multiple, merging factors."""
+"""What may be asked of :func:`gacprof.realign`, as sizes by dim name."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.layouts.declared import width_keys
 from gacprof.core.errors import CheckpointError, PlanError, short
 from gacprof.planning import Plan
 from gacprof.planning.memory import footprint
-
-Asked = Plan | str | Path | Mapping[str, int | None]
-"""A plan, its file, a strategy, or sizes by dim name (None: merge the factors)."""
-
-Strategy = Literal["minimal", "optimal"]
-
-MULTIPLES: Mapping[str, int] = MappingProxyType({"minimal": 8, "optimal": 16})
-"""The zero-padding repair of "When Smaller Is Slower": to 8 (``minimal``) or 16 (``optimal``)."""
 
 AGAIN = "the plan was edited: plan again (--pin holds a size)"
 
@@ -36,16 +28,125 @@ class Request:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Padding:
+    """Every dim that zeros may pad becomes a multiple; the result's notes name those left alone.
+
+    Widths that follow from one number of the config are padded together or not at all, so that a
+    plain model stays one.
+    """
+
+    multiple: int = 8
+
+    def request(self, inventory: Inventory) -> Request:
+        _refuse_multiple(self.multiple)
+        sizes: dict[str, int] = {}
+        why = {dim.name: dim.why for dim in inventory.dims if dim.padding == "refused"}
+        for key in width_keys(inventory.config, inventory.dims):
+            names = [dim.name for dims in key.dims.values() for dim in dims]
+            if key.value_with({}) is None or key.value not in (None, key.value_with({})):
+                continue  # layers differ: no number says their widths now
+            frozen = next((name for name in names if name in why), None)
+            if frozen is None:
+                sizes |= key.padded(self.multiple)
+            else:
+                why |= {name: why.get(name, f"{frozen} stays as it is") for name in names}
+        odd = [dim for dim in inventory.dims if dim.size % self.multiple]
+        left = [f"{dim.name} stays {dim.size}: {why[dim.name]}" for dim in odd if dim.name in why]
+        rounded = {d.name: round_up(d.size, self.multiple) for d in odd if d.name not in why}
+        before = {dim.name: dim.size for dim in inventory.dims}
+        sizes = {name: n for name, n in (rounded | sizes).items() if n != before[name]}
+        return Request(sizes, {"padding": self.multiple}, tuple(left))
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """All widths of one kind at their largest, rounded up: a plain config that any server loads.
+
+    Every width is named, so that the config is rewritten even where one needs no padding.
+    :class:`CheckpointError` is raised where the result would still not be a plain model.
+    """
+
+    multiple: int = 8
+
+    def request(self, inventory: Inventory) -> Request:
+        _refuse_multiple(self.multiple)
+        factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
+        attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
+        widths = [dim for dim in inventory.dims if dim.kind == "width"]
+        reason = ""
+        if factored:
+            reason = (
+                f"has factored layers ({factored[0]} and {len(factored) - 1} more): no plain "
+                "config describes those; 'gacprof export --to transformers' can"
+            )
+        elif any(dim.kind == "hidden" for dim in inventory.dims):
+            reason = (
+                "has a sliced hidden size and shortcut matrices, which no plain config describes; "
+                "realign it by a plan"
+            )
+        elif len(attentions) > 1:
+            reason = (
+                f"has {len(attentions)} different attention shapes: heads cannot be padded, so no "
+                "plain config describes it"
+            )
+        elif not widths:
+            reason = "has no width that differs between layers"
+        if reason:
+            raise CheckpointError(f"{inventory.path} {reason}")
+        largest: dict[str, int] = {}
+        for dim in widths:
+            largest[dim.role] = max(largest.get(dim.role, 0), dim.size)
+        sizes = {dim.name: round_up(largest[dim.role], self.multiple) for dim in widths}
+        for key in width_keys(inventory.config, widths):
+            sizes |= key.padded(self.multiple)
+        return Request(sizes, {"uniform": self.multiple})
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Factor pairs multiplied out into dense weights: all, or those of the named ``modules``. The
+    product is computed in float64 and rounded once to the stored dtype."""
+
+    modules: tuple[str, ...] | None = None
+
+    def request(self, inventory: Inventory) -> Request:
+        ranks = {
+            module.name: [dim for dim in module.dims if inventory.dim(dim).kind == "rank"]
+            for module in inventory.modules
+            if module.kind in ("factored", "grouped")
+        }
+        unknown = sorted(set(self.modules or ()) - ranks.keys())
+        if unknown:
+            raise PlanError(f"{inventory.path}: '{unknown[0]}' is not a factored module")
+        if not ranks:
+            raise PlanError(f"{inventory.path} has no factored modules to fuse")
+        chosen = ranks if self.modules is None else self.modules
+        sizes = {dim: None for name in chosen for dim in ranks[name]}
+        return Request(sizes, {"fuse": sorted(self.modules) if self.modules else "all"})
+
+
+Asked = Plan | str | Path | Mapping[str, int | None] | Padding | Uniform | Fuse
+"""A plan, its file, sizes by dim name (None: merge the factors), a word, or what it stands for."""
+
+WORDS: Mapping[str, Padding | Uniform | Fuse] = MappingProxyType(
+    {"minimal": Padding(8), "optimal": Padding(16), "uniform": Uniform(), "fuse": Fuse()}
+)
+"""``minimal`` and ``optimal`` are the zero-padding repairs of "When Smaller Is Slower"."""
+
+
 def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) -> Request:
     """What was asked for, as sizes. A plan's fingerprint is that of files, so a model in memory
     is held to the plan's dims only.
 
     Raises :class:`PlanError` for a plan that was not made for this checkpoint.
     """
+    if isinstance(asked, str):
+        asked = WORDS.get(asked, asked)
     if isinstance(asked, Mapping):
         return Request(dict(asked), {"sizes": dict(asked)})
-    if isinstance(asked, str) and asked in MULTIPLES:
-        return by_strategy(inventory, asked)
+    if isinstance(asked, Padding | Uniform | Fuse):
+        return asked.request(inventory)
     plan = asked if isinstance(asked, Plan) else Plan.load(asked)
     if not in_memory and plan.fingerprint != inventory.fingerprint:
         raise PlanError(
@@ -56,94 +157,6 @@ def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) ->
     if not in_memory and plan.budget.checkpoint_after is not None:
         _check_costs(plan, inventory)
     return Request(plan.changes, {"plan": digest(plan.as_dict())})
-
-
-def by_strategy(inventory: Inventory, strategy: str) -> Request:
-    if strategy not in MULTIPLES:
-        raise PlanError(f"unknown strategy '{strategy}': use {' or '.join(MULTIPLES)}")
-    sizes, notes = padded(inventory, MULTIPLES[strategy])
-    return Request(sizes, {"strategy": strategy}, notes)
-
-
-def padded(inventory: Inventory, multiple: int) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Every dim that zeros may pad, rounded up, and notes on those left alone.
-
-    Widths that follow from one number of the config are padded together or not at all, so that a
-    plain model stays one.
-    """
-    sizes: dict[str, int] = {}
-    why = {dim.name: dim.why for dim in inventory.dims if dim.padding == "refused"}
-    for key in width_keys(inventory.config, inventory.dims):
-        names = [dim.name for dims in key.dims.values() for dim in dims]
-        if key.value_with({}) is None or key.value not in (None, key.value_with({})):
-            continue  # layers differ: no number says their widths now
-        frozen = next((name for name in names if name in why), None)
-        if frozen is None:
-            sizes |= key.padded(multiple)
-        else:
-            why |= {name: why.get(name, f"{frozen} stays as it is") for name in names}
-    left = []
-    for dim in inventory.dims:
-        if dim.size % multiple and dim.name in why:
-            left.append(f"{dim.name} stays {dim.size}: {why[dim.name]}")
-        elif dim.size % multiple:
-            sizes.setdefault(dim.name, _round_up(dim.size, multiple))
-    before = {dim.name: dim.size for dim in inventory.dims}
-    return {name: n for name, n in sizes.items() if n != before[name]}, tuple(left)
-
-
-def uniform(inventory: Inventory, multiple: int) -> Request:
-    """All widths of one kind at their largest, rounded up to ``multiple``.
-
-    Names every width, so that the config is rewritten even where one needs no padding. Raises
-    :class:`CheckpointError` where the result would still not be a plain model.
-    """
-    if multiple < 1:
-        raise PlanError(f"a multiple of {multiple} makes no sense; use 8")
-    factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
-    if factored:
-        raise CheckpointError(
-            f"{inventory.path} has factored layers ({factored[0]} and {len(factored) - 1} more): "
-            "no plain config describes those; 'gacprof export --to transformers' can"
-        )
-    if any(dim.kind == "hidden" for dim in inventory.dims):
-        raise CheckpointError(
-            f"{inventory.path} has a sliced hidden size and shortcut matrices, which no plain "
-            "config describes; realign it by a plan"
-        )
-    attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
-    if len(attentions) > 1:
-        raise CheckpointError(
-            f"{inventory.path} has {len(attentions)} different attention shapes: heads cannot be "
-            "padded, so no plain config describes it"
-        )
-    widths = [dim for dim in inventory.dims if dim.kind == "width"]
-    if not widths:
-        raise CheckpointError(f"{inventory.path} has no width that differs between layers")
-    largest: dict[str, int] = {}
-    for dim in widths:
-        largest[dim.role] = max(largest.get(dim.role, 0), dim.size)
-    sizes = {dim.name: _round_up(largest[dim.role], multiple) for dim in widths}
-    for key in width_keys(inventory.config, widths):
-        sizes |= key.padded(multiple)
-    return Request(sizes, {"uniform": multiple})
-
-
-def merged(inventory: Inventory, modules: Sequence[str] | None) -> Request:
-    """The sizes that give up the ranks of ``modules``, or of all factored modules."""
-    ranks = {
-        module.name: [dim for dim in module.dims if inventory.dim(dim).kind == "rank"]
-        for module in inventory.modules
-        if module.kind in ("factored", "grouped")
-    }
-    unknown = sorted(set(modules or ()) - ranks.keys())
-    if unknown:
-        raise PlanError(f"{inventory.path}: '{unknown[0]}' is not a factored module")
-    if not ranks:
-        raise PlanError(f"{inventory.path} has no factored modules to fuse")
-    chosen = ranks if modules is None else modules
-    sizes = {dim: None for name in chosen for dim in ranks[name]}
-    return Request(sizes, {"fuse": sorted(modules) if modules else "all"})
 
 
 def digest(data: Any) -> str:
@@ -160,8 +173,13 @@ def source_identity(inventory: Inventory, files: Iterable[str]) -> list[Any]:
     ]
 
 
-def _round_up(size: int, multiple: int) -> int:
+def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
+
+
+def _refuse_multiple(multiple: int) -> None:
+    if type(multiple) is not int or multiple < 1:
+        raise PlanError(f"a multiple of {multiple!r:.40} makes no sense; use 8")
 
 
 def _check_choices(plan: Plan, inventory: Inventory) -> None:

@@ -8,17 +8,25 @@ sign.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from gacprof.checkpoint import Inventory, Module, Place, TensorReader
+from gacprof.checkpoint.inventory import NewSizes
 from gacprof.core import factors
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import replacing
-from gacprof.resizing.changes import Change, Edit, NewTensor
+from gacprof.resizing.changes import (
+    Change,
+    Edit,
+    NewTensor,
+    changes_of,
+    merged_modules,
+    new_tensors,
+)
 from gacprof.resizing.result import Resized
 from gacprof.resizing.segments import (
     CHUNK_BYTES,
@@ -38,27 +46,33 @@ Decomposition = dict[str, Array]
 
 
 class Resizer:
-    """Computes new tensors. ``folder`` is where the results of decompositions are kept; ``keep``
-    is told of each file there.
+    """What new sizes make of a checkpoint: its tensors, and their elements block by block.
 
-    ``not_finite`` collects the changed tensors in which NaN or infinity were met.
+    ``changes`` are those of dims, ``merged`` the modules whose factors are multiplied out, and
+    ``tensors`` the new ones by name. ``originals`` holds the weights of ``base``, from which raised
+    ranks are filled. ``not_finite`` collects the changed tensors in which NaN or infinity were met.
+
+    Raises :class:`PlanError` for sizes that do not fit, :class:`CheckpointError` for a dim that may
+    not change.
     """
 
     def __init__(
-        self,
-        reader: TensorReader,
-        changes: Iterable[Change],
-        folder: Path,
-        base: BaseWeights | None = None,
-        keep: Callable[[Path], None] = lambda path: None,
+        self, reader: TensorReader, sizes: NewSizes, base: TensorReader | None = None
     ) -> None:
-        self.reader = reader
-        self._keep = keep
+        self.reader, inventory = reader, reader.inventory
+        self.changes = changes_of(inventory, sizes)
+        self.merged = merged_modules(inventory, sizes)
+        self.originals = None if base is None else BaseWeights(base, inventory)
+        if self.originals is not None:
+            self.changes = self.originals.inform(self.changes)
+        self.tensors = new_tensors(inventory, self.changes, self.merged)
         self.not_finite: list[str] = []
-        self._folder = folder
-        self._base = base
-        self._number = {change.dim.name: i for i, change in enumerate(changes)}
-        self._latest: tuple[str, Decomposition] = ("", {})
+        self._kept: _InMemory | _InFolder = _InMemory()
+
+    def work_in(self, folder: Path, finished: Callable[[Path], None]) -> None:
+        """Keep decompositions as files of ``folder``, and say ``finished`` of each."""
+        numbers = {change.dim.name: i for i, change in enumerate(self.changes)}
+        self._kept = _InFolder(folder, numbers, finished)
 
     def blocks(self, tensor: NewTensor) -> Iterator[Array]:
         """The new elements as consecutive C-contiguous blocks along axis 0."""
@@ -138,17 +152,7 @@ class Resizer:
         return (Mix(start, found["left"] if axis == 1 else found["right"].T),)
 
     def _decomposition(self, change: Change) -> Decomposition:
-        name = change.dim.name
-        if self._latest[0] != name:
-            path = self._folder / f"{self._number[name]}.npz"
-            if not path.exists():
-                found = self._decompose(change)
-                with replacing(path) as temporary, temporary.open("wb") as file:
-                    np.savez(file, allow_pickle=False, **found)
-                self._keep(path)
-            with np.load(path, allow_pickle=False) as stored:
-                self._latest = name, dict(stored)
-        return self._latest[1]
+        return self._kept.get(change.dim.name, lambda: self._decompose(change))
 
     def _decompose(self, change: Change) -> Decomposition:
         matrices = self._matrices(change)
@@ -166,12 +170,14 @@ class Resizer:
         return {"left": new.left, "right": new.right, "loss": np.asarray(new.loss)}
 
     def _complete(self, change: Change, u: factors.Stored, v: factors.Stored) -> Decomposition:
-        assert self._base is not None  # it informed the change
-        found = factors.complete(self._base.weight(change), u, v, change.after - change.dim.size)
+        assert self.originals is not None  # it informed the change
+        found = factors.complete(
+            self.originals.weight(change), u, v, change.after - change.dim.size
+        )
         if not np.isfinite(found.before) or found.before >= 1:  # no nearer than zeros are
             raise CheckpointError(
                 f"'{change.dim.name}': its factors have nothing in common with the weight in "
-                f"{self._base.inventory.path} (‖W − u·v‖ / ‖W‖ = {found.before:.3g}): was it "
+                f"{self.originals.inventory.path} (‖W − u·v‖ / ‖W‖ = {found.before:.3g}): was it "
                 "compressed from another model?"
             )
         return {
@@ -195,6 +201,41 @@ class Resizer:
             values = values[stretch] if place.axis == 0 else values[:, stretch]
             found.append((place.axis, factors.Stored(values, info.dtype)))
         return found
+
+
+class _InMemory:
+    """Decompositions by dim."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Decomposition] = {}
+
+    def get(self, dim: str, make: Callable[[], Decomposition]) -> Decomposition:
+        if dim not in self._found:
+            self._found[dim] = make()
+        return self._found[dim]
+
+
+class _InFolder:
+    """Decompositions as files, which a run that was killed leaves to the next; the latest is in
+    memory."""
+
+    def __init__(
+        self, folder: Path, numbers: Mapping[str, int], finished: Callable[[Path], None]
+    ) -> None:
+        self._folder, self._numbers, self._finished = folder, numbers, finished
+        self._latest: tuple[str, Decomposition] = ("", {})
+
+    def get(self, dim: str, make: Callable[[], Decomposition]) -> Decomposition:
+        if self._latest[0] != dim:
+            path = self._folder / f"{self._numbers[dim]}.npz"
+            if not path.exists():
+                found = make()
+                with replacing(path) as temporary, temporary.open("wb") as file:
+                    np.savez(file, allow_pickle=False, **found)
+                self._finished(path)
+            with np.load(path, allow_pickle=False) as stored:
+                self._latest = dim, dict(stored)
+        return self._latest[1]
 
 
 class BaseWeights:

@@ -112,6 +112,13 @@ def refuse_existing(out: Path) -> None:
         raise CheckpointError(f"{out} exists already; name another folder or remove it first")
 
 
+def refuse_target(out: Path, inventory: Inventory) -> None:
+    """Raise :class:`CheckpointError` for an output that exists, or would lie in its source."""
+    refuse_existing(out)
+    if lies_in(out, inventory):
+        raise CheckpointError(f"{out} lies in the checkpoint {inventory.path}: name another")
+
+
 def lies_in(out: Path, inventory: Inventory) -> bool:
     """Whether an output would be put into the folder of a checkpoint, which stays as it is."""
     source = Path(os.path.realpath(inventory.path))

@@ -176,7 +176,7 @@ def test_weights_are_not_rewritten_in_place(plain, tmp_path):
     with pytest.raises(CheckpointError, match="gacprof import-gguf"):
         open_tensors(plain)
     with pytest.raises(CheckpointError, match="gacprof import-gguf"):
-        gacprof.realign_by_strategy(plain, "optimal", tmp_path / "out")
+        gacprof.realign(plain, "optimal", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

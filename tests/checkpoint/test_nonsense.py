@@ -16,7 +16,7 @@ from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.scanning import describe, inventory_of
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.resizing.changes import changes_of
-from gacprof.resizing.sizes import padded
+from gacprof.resizing.sizes import Padding
 
 ODD_NAMES = (
     "model.layers.0.attn_shortcut_Q", "a.VT.weight", ".VT.weight", "a.U.0.weight", ".U.0.weight",
@@ -126,7 +126,7 @@ def test_senseless_mixtures_of_experts_are_described_and_padded_or_refused(kind:
         except CheckpointError as error:
             assert "\n" not in str(error)
             continue
-        sizes, _ = padded(inventory, 8)
+        sizes = Padding(8).request(inventory).sizes
         padding += bool(sizes)
         assert all(size % 8 == 0 for size in sizes.values())
         mirrored_files(inventory, sizes)

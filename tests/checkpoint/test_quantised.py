@@ -10,7 +10,7 @@ from test_layouts import MLP, Q, found
 
 from gacprof.checkpoint import scan
 from gacprof.core.dtypes import choose_dtype
-from gacprof.resizing import realign_by_strategy
+from gacprof.resizing import realign
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "vocab_size": 50,
@@ -155,7 +155,7 @@ def test_a_copy_is_all_that_realigning_makes(tmp_path: Any) -> None:
     for module, (n_out, n_in) in SIDES.items():
         shapes |= bitsandbytes8(module, n_out + 1, n_in)
     source = checkpoint(tmp_path / "source", shapes, CONFIG)
-    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    result = realign(source, "minimal", tmp_path / "out")
     assert result.resized == () and scan(tmp_path / "out").fingerprint == scan(source).fingerprint
 
 

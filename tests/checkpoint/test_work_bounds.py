@@ -18,7 +18,7 @@ from gacprof.checkpoint.pickled import find_state
 from gacprof.checkpoint.scanning import inventory_of
 from gacprof.checkpoint.unpickle import unpickle
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing import realign_by_strategy
+from gacprof.resizing import realign
 
 
 def refusal(data: bytes) -> str:
@@ -55,7 +55,7 @@ def test_weights_without_elements_have_no_products(tmp_path: Path) -> None:
 
 def test_a_width_of_a_million_is_padded_like_any_other(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "source", gated(MLP, 1_000_001, 1))
-    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    result = realign(source, "minimal", tmp_path / "out")
     assert scan(tmp_path / "out").dim(f"{MLP}:width").size == 1_000_008 and result.exact
 
 

@@ -56,7 +56,7 @@ def test_closed_streams_take_nothing_and_nothing_lands_in_a_file(tmp_path):
 
     done = subprocess.run(**command(*words), preexec_fn=closed)
     assert done.returncode == 0
-    gacprof.realign_by_strategy(folder, "minimal", tmp_path / "again")
+    gacprof.realign(folder, "minimal", tmp_path / "again")
     for file in (tmp_path / "again").glob("*.safetensors"):
         assert file.read_bytes() == (tmp_path / "out" / file.name).read_bytes()
 

@@ -79,7 +79,7 @@ def test_a_compressed_checkpoint_is_evaluated_with_the_originals_tokenizer(
     fixtures, here, tmp_path
 ):
     asvd = fixtures / "checkpoints" / "asvd_mha_r1"
-    gacprof.realign_by_strategy(asvd, "minimal", tmp_path / "padded")
+    gacprof.realign(asvd, "minimal", tmp_path / "padded")
     with pytest.raises(CheckpointError, match="needs a tokenizer"):
         gacprof.evaluate(asvd, text=here / "text.txt")
     found = gacprof.evaluate(

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gacprof.core.errors import CheckpointError, MeasurementError
-from gacprof.resizing import fuse, realign_by_strategy
+from gacprof.resizing import realign
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -25,7 +25,7 @@ from gacprof.evaluation.verification import tolerance_of  # noqa: E402
 @pytest.fixture(scope="module")
 def padded(asvd, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("padded") / "out"
-    realign_by_strategy(asvd, "minimal", out)
+    realign(asvd, "minimal", out)
     return out
 
 
@@ -75,7 +75,7 @@ def palu_of(folder: Path) -> Path:
 
 def test_merged_factors_pass_by_the_rounding_of_their_stored_type(half, tmp_path):
     """Above the rounding of the computation, below the budget that realigning told."""
-    result = fuse(half, tmp_path / "dense")
+    result = realign(half, "fuse", tmp_path / "dense")
     assert len(result.fused) == 8 and f"{result.rounding:.1e}" in result.meaning
     found = verify(half, tmp_path / "dense")
     assert found.passed and found.merged == 8
@@ -88,7 +88,7 @@ def test_merged_factors_pass_by_the_rounding_of_their_stored_type(half, tmp_path
 
 
 def test_a_merged_weight_that_is_wrong_still_fails(half, tmp_path):
-    fuse(half, tmp_path / "dense")
+    realign(half, "fuse", tmp_path / "dense")
     tensors = load_file(tmp_path / "dense" / "model.safetensors")
     name = "model.layers.1.self_attn.v_proj.weight"
     tensors[name] = np.roll(tensors[name], 1, axis=0)

@@ -182,7 +182,7 @@ def _whole_chain(folder: Path, out: Path) -> None:
     gacprof.scan(folder)
     with suppress(GacprofError):
         gacprof.diagnose(folder, "cpu-example")
-    gacprof.realign_by_strategy(folder, "minimal", out / "aligned")
+    gacprof.realign(folder, "minimal", out / "aligned")
 
 
 def _use_map(folder: Path, out: Path) -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import PlanError
-from gacprof.resizing import fuse, realign
+from gacprof.resizing import Fuse, realign
 
 Q = "model.layers.{}.self_attn.q_proj".format
 
 
 def test_one_module_becomes_dense_and_the_others_stay(make_factored, tmp_path):
     source, out = make_factored([13, 11]), tmp_path / "out"
-    result = fuse(source, out, [Q(0)])
+    result = realign(source, Fuse((Q(0),)), out)
     old, new = open_tensors(source), open_tensors(out)
     product = old.read(f"{Q(0)}.ALinear.weight").astype(np.float64) @ old.read(
         f"{Q(0)}.BLinear.weight"
@@ -53,7 +53,7 @@ def test_a_fused_checkpoint_is_a_plain_model_with_its_own_models_logits(
     from gacprof.checkpoint.load import load_model
 
     source, out = tools_checkpoints / folder, tmp_path / "out"
-    fuse(source, out)
+    realign(source, "fuse", out)
     assert {m.kind for m in scan(out).modules} <= {"dense", "embedding"}
     truth = np.load(source / "ground_truth.npz")
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_a_fused_checkpoint_is_a_plain_model_with_its_own_models_logits(
 def test_what_cannot_be_fused_is_refused(make_factored, tools_checkpoints, tmp_path):
     source = make_factored([13])
     with pytest.raises(PlanError, match="not a factored module"):
-        fuse(source, tmp_path / "out", ["model.norm"])
+        realign(source, Fuse(("model.norm",)), tmp_path / "out")
     palu = scan(tools_checkpoints / "palu_mha_gs4_block1")
     half = {"model.layers.1.self_attn.k_proj:rank.0": None}
     with pytest.raises(PlanError, match="all its ranks or not at all"):

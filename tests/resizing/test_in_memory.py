@@ -11,7 +11,7 @@ import pytest
 import gacprof
 from gacprof.checkpoint import inventory_for, scan
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.resizing import realign_by_strategy
+from gacprof.resizing import realign
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -86,7 +86,7 @@ def test_a_plan_made_from_the_file_fits_the_loaded_model(tools_checkpoints, tmp_
 
 def test_files_and_memory_give_the_same_bits(tools_checkpoints, tmp_path):
     source = tools_checkpoints / "asvd_mha_r1"
-    realign_by_strategy(source, "minimal", tmp_path / "out")
+    realign(source, "minimal", tmp_path / "out")
     stored = load_model(tmp_path / "out").state_dict()
     live = gacprof.realign(load_model(source), "minimal").state_dict()
     assert stored.keys() == live.keys()
@@ -214,7 +214,7 @@ def test_layers_that_come_to_one_width_are_told_by_the_config_and_load(tmp_path)
 
 def test_a_file_with_widths_that_its_config_cannot_say_is_noted(tmp_path):
     pruned([50, 41], 64).save_pretrained(tmp_path / "source")
-    result = realign_by_strategy(tmp_path / "source", "minimal", tmp_path / "out")
+    result = realign(tmp_path / "source", "minimal", tmp_path / "out")
     (note,) = result.notes
     assert "mlp widths are 48, 56, the config says intermediate_size 64" in note
     sizes = {dim.name: 56 for dim in scan(tmp_path / "source").dims}

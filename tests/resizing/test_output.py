@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing import realign, realign_by_strategy
+from gacprof.resizing import realign
 
 Progress = Callable[[int, int, object], None]
 
@@ -48,7 +48,7 @@ def kill_after(count: int, source: Path, out: Path) -> Path:
     """Realign in a process that is killed after ``count`` bytes; returns what it left."""
 
     def run() -> None:
-        realign_by_strategy(source, "minimal", out, progress=killing(count))
+        realign(source, "minimal", out, progress=killing(count))
 
     assert forked(run) == -signal.SIGKILL
     assert not out.exists()
@@ -58,12 +58,12 @@ def kill_after(count: int, source: Path, out: Path) -> Path:
 
 def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_path):
     source = make_factored([13, 11, 9], shards=3)
-    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    realign(source, "minimal", tmp_path / "fresh")
     first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
     left = kill_after(first + 1, source, tmp_path / "out")
     assert "model-00001-of-00003.safetensors" in names(left)
     assert any(name.startswith(".model-00002-of-00003.safetensors.") for name in names(left))
-    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    result = realign(source, "minimal", tmp_path / "out")
     assert result.resumed == ("model-00001-of-00003.safetensors",)
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert not list(tmp_path.glob(".*realign*"))
@@ -99,11 +99,11 @@ def test_factors_of_a_resumed_cut_come_from_one_decomposition(make_factored, tmp
 
 def test_a_finished_file_that_was_damaged_meanwhile_is_written_again(make_factored, tmp_path):
     source = make_factored([13, 11, 9], shards=3)
-    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    realign(source, "minimal", tmp_path / "fresh")
     first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
     left = kill_after(first + 1, source, tmp_path / "out")
     os.truncate(left / "model-00001-of-00003.safetensors", first - 4)
-    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    result = realign(source, "minimal", tmp_path / "out")
     assert result.resumed == ()
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
@@ -111,7 +111,7 @@ def test_a_finished_file_that_was_damaged_meanwhile_is_written_again(make_factor
 def test_a_planted_workspace_is_not_taken_for_finished(make_factored, tmp_path):
     """A copy of what a killed run left, record and times and all, with zeros for weights."""
     source = make_factored([13, 11, 9], shards=3)
-    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    realign(source, "minimal", tmp_path / "fresh")
     first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
     left = kill_after(first + 1, source, tmp_path / "out")
     shutil.move(left, tmp_path / "moved")
@@ -125,7 +125,7 @@ def test_a_planted_workspace_is_not_taken_for_finished(make_factored, tmp_path):
     precious.write_text("mine")
     for name in ("config.json", "model-00002-of-00003.safetensors"):
         (left / name).symlink_to(precious)
-    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    result = realign(source, "minimal", tmp_path / "out")
     assert result.resumed == ()
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert precious.read_text() == "mine"
@@ -139,14 +139,14 @@ def test_a_link_in_the_workspaces_place_is_refused(make_factored, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     left.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="is a link or somebody else's folder"):
-        realign_by_strategy(source, "minimal", tmp_path / "out")
+        realign(source, "minimal", tmp_path / "out")
     assert names(tmp_path / "elsewhere") == [] and not os.path.lexists(tmp_path / "out")
 
 
 def test_another_plan_does_not_go_on_with_what_the_killed_one_left(make_factored, tmp_path):
     source = make_factored([13, 11], shards=2)
     left = kill_after(1, source, tmp_path / "out")
-    result = realign_by_strategy(source, "optimal", tmp_path / "out")
+    result = realign(source, "optimal", tmp_path / "out")
     assert result.resumed == () and not left.exists()
 
 
@@ -155,10 +155,10 @@ def test_where_the_kernel_cannot_copy_the_bytes_are_the_same(make_factored, tmp_
         raise OSError(errno.EXDEV, "not between these two files")
 
     source = make_factored([13])  # its bias and its norm stay as they are
-    realign_by_strategy(source, "minimal", tmp_path / "fresh")
+    realign(source, "minimal", tmp_path / "fresh")
     for name, copy in (("refused", refuse), ("nothing", lambda *_: 0)):
         monkeypatch.setattr(os, "copy_file_range", copy, raising=False)
-        realign_by_strategy(source, "minimal", tmp_path / name)
+        realign(source, "minimal", tmp_path / name)
         assert contents(tmp_path / name) == contents(tmp_path / "fresh")
 
 
@@ -167,17 +167,17 @@ def test_an_output_that_exists_is_refused_and_untouched(make_factored, tmp_path)
     out.mkdir()
     (out / "precious").write_text("mine")
     with pytest.raises(CheckpointError, match="exists already"):
-        realign_by_strategy(source, "minimal", out)
+        realign(source, "minimal", out)
     assert contents(out) == {"precious": b"mine"}
     (tmp_path / "dangling").symlink_to("nowhere")
     with pytest.raises(CheckpointError, match="exists already"):
-        realign_by_strategy(source, "minimal", tmp_path / "dangling")
+        realign(source, "minimal", tmp_path / "dangling")
 
 
 def test_the_checkpoint_itself_is_no_place_for_the_output(make_factored):
     source = make_factored([13])
     with pytest.raises(CheckpointError, match="lies in the checkpoint"):
-        realign_by_strategy(source, "minimal", source / "aligned")
+        realign(source, "minimal", source / "aligned")
     assert not (source / "aligned").exists()
 
 
@@ -188,7 +188,7 @@ def test_two_runs_do_not_write_the_same_output(make_factored, tmp_path):
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:
         with pytest.raises(CheckpointError, match="another process"):
-            realign_by_strategy(source, "minimal", tmp_path / "out")
+            realign(source, "minimal", tmp_path / "out")
         assert left.exists()
     finally:
         os.close(handle)
@@ -200,7 +200,7 @@ def test_a_write_that_fails_leaves_nothing_and_says_so_in_one_line(make_factored
     def on_a_full_disk() -> str:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         with pytest.raises(CheckpointError) as refused:
-            realign_by_strategy(source, "minimal", tmp_path / "out")
+            realign(source, "minimal", tmp_path / "out")
         return str(refused.value)
 
     told = told_by(on_a_full_disk)
@@ -215,7 +215,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
     usage = shutil.disk_usage(tmp_path)._replace(free=100)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(CheckpointError, match="needed"):
-        realign_by_strategy(source, "minimal", tmp_path / "out")
+        realign(source, "minimal", tmp_path / "out")
     assert names(tmp_path) == ["source"]
 
 
@@ -224,14 +224,14 @@ def test_an_interrupted_run_leaves_nothing(make_factored, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        realign_by_strategy(make_factored([13]), "minimal", tmp_path / "out", progress=interrupt)
+        realign(make_factored([13]), "minimal", tmp_path / "out", progress=interrupt)
     assert names(tmp_path) == ["source"]
 
 
 MEMORY = """
 import json, sys
-from gacprof.resizing import realign_by_strategy
-result = realign_by_strategy(sys.argv[1], "minimal", sys.argv[2])
+from gacprof.resizing import realign
+result = realign(sys.argv[1], "minimal", sys.argv[2])
 # not getrusage: its peak is inherited from the process that started this one
 lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
 peak = int(lines["VmHWM"].split()[0]) * 1024
@@ -278,7 +278,7 @@ def test_a_link_to_a_file_outside_is_not_copied(make_factored, tmp_path):
     for name in ("tokenizer.json", "gacprof.json"):
         (source / name).unlink(missing_ok=True)
         (source / name).symlink_to("../secret")
-    result = realign_by_strategy(source, "minimal", tmp_path / "out")
+    result = realign(source, "minimal", tmp_path / "out")
     assert names(tmp_path / "out") == ["config.json", "gacprof.json", "model.safetensors"]
     assert any("'tokenizer.json' is a link" in note for note in result.notes)
     assert "mine" not in (tmp_path / "out" / "gacprof.json").read_text()
@@ -295,7 +295,7 @@ def test_a_shard_under_another_files_name_is_refused(make_factored, tmp_path, sh
     (source / old).rename(source / shard)
     index.write_text(index.read_text().replace(old, shard))
     with pytest.raises(CheckpointError, match="no name for weights"):
-        realign_by_strategy(source, "minimal", tmp_path / "out")
+        realign(source, "minimal", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -303,7 +303,7 @@ def test_a_config_with_infinity_is_written_as_it_was(make_factored, tmp_path):
     source = make_factored([13])
     config = json.loads((source / "config.json").read_text()) | {"limit": [0.0, float("inf")]}
     (source / "config.json").write_text(json.dumps(config))
-    realign_by_strategy(source, "minimal", tmp_path / "out")
+    realign(source, "minimal", tmp_path / "out")
     new = json.loads((tmp_path / "out" / "config.json").read_text())
     assert new["limit"] == [0.0, float("inf")]
     assert set(new["truncation_ranks"].values()) == {16}
@@ -317,4 +317,4 @@ def test_an_index_that_leaves_out_much_is_looked_through_once(make_factored, tmp
     del content["weight_map"][lost]
     index.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=f"leaves out '{lost}'"):
-        realign_by_strategy(source, "minimal", tmp_path / "out")
+        realign(source, "minimal", tmp_path / "out")

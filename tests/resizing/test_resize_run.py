@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.planning.schema import Budget, Certificate, Choice, Plan, Workload
-from gacprof.resizing import realign, realign_by_strategy
+from gacprof.resizing import realign
 from gacprof.resizing.result import EXACT
 
 
@@ -53,7 +53,7 @@ def digests(folder: Path) -> dict[str, str]:
 def test_asvd_padded_has_the_sizes_the_config_and_the_bits(fixtures, tmp_path):
     source, out = fixtures / "checkpoints" / "asvd_mha_r1", tmp_path / "out"
     before = digests(source)
-    result = realign_by_strategy(source, "minimal", out)
+    result = realign(source, "minimal", out)
     assert digests(source) == before
     after = scan(out)
     assert after.layout == "asvd" and result.exact
@@ -79,7 +79,7 @@ def test_asvd_padded_gives_its_own_models_logits(fixtures, tmp_path):
     from gacprof.checkpoint.load import load_model
 
     source = fixtures / "checkpoints" / "asvd_mha_r1"
-    realign_by_strategy(source, "optimal", tmp_path / "out")
+    realign(source, "optimal", tmp_path / "out")
     truth = np.load(source / "ground_truth.npz")
     with torch.no_grad():
         model = load_model(tmp_path / "out", "float32")
@@ -107,7 +107,7 @@ def test_every_tools_checkpoint_padded_gives_its_own_models_logits(
 
     source, out = tools_checkpoints / folder, tmp_path / "out"
     recorded, tolerance = FOLDERS[folder]
-    realign_by_strategy(source, "minimal", out)
+    realign(source, "minimal", out)
     before, after = scan(source), scan(out)
     assert {d.name: d.size for d in after.dims} == {
         d.name: -(-d.size // 8) * 8 for d in before.dims
@@ -136,7 +136,7 @@ def test_palu_groups_are_padded_at_their_own_offsets(tools_checkpoints, tmp_path
 
 def test_slicegpts_json_follows_its_tensors(tools_checkpoints, tmp_path):
     source, out = tools_checkpoints / "slicegpt_mha_s0.22_r1", tmp_path / "out"
-    realign_by_strategy(source, "minimal", out)
+    realign(source, "minimal", out)
     side = json.loads((out / "Llama-2-tiny-mha_0.22.json").read_text())
     assert side["embedding_dimensions"] == {"0": 200}
     assert side["mlp_output_dimensions"] == {"0": 200, "1": 200, "2": 200, "3": 256}
@@ -203,7 +203,7 @@ def test_a_width_without_importance_is_cut_by_magnitude_and_says_so(fixtures, tm
 
 def test_shards_index_and_metadata_are_mirrored(make_factored, tmp_path):
     source, out = make_factored([13, 11, 9], shards=3), tmp_path / "out"
-    result = realign_by_strategy(source, "minimal", out)
+    result = realign(source, "minimal", out)
     names = sorted(p.name for p in source.glob("*.safetensors"))
     assert sorted(p.name for p in out.glob("*.safetensors")) == names == sorted(result.files)
     old, new = (
@@ -230,7 +230,7 @@ def test_sharded_pickles_become_sharded_safetensors_of_the_same_names(make_facto
         weight_map |= dict.fromkeys(part, file)
     index = json.dumps({"metadata": {}, "weight_map": weight_map})
     (source / "pytorch_model.bin.index.json").write_text(index)
-    result = realign_by_strategy(source, "minimal", out)
+    result = realign(source, "minimal", out)
     assert result.files == tuple(f"model-{i:05d}-of-00002.safetensors" for i in (1, 2))
     assert scan(out).tensors.keys() == tensors.keys()
     new = open_tensors(out)
@@ -248,7 +248,7 @@ def test_the_output_says_where_it_comes_from(make_factored, tmp_path):
     assert record["source"] == {"path": str(source), "fingerprint": scan(source).fingerprint}
     assert record["origin"]["plan"] and record["exact"]
     assert record["resized"][0]["after"] == 16
-    realign_by_strategy(tmp_path / "once", "optimal", tmp_path / "twice")
+    realign(tmp_path / "once", "optimal", tmp_path / "twice")
     again = json.loads((tmp_path / "twice" / "gacprof.json").read_text())
     assert again["earlier"] == record
 
@@ -322,7 +322,7 @@ def test_what_no_model_computes_with_is_not_written_as_exact(
         changed[tensor] = np.array(1.0, np.float32)
     save_file(changed, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=f"{tensor} is .* mend the checkpoint"):
-        realign_by_strategy(folder, "minimal", tmp_path / "out")
+        realign(folder, "minimal", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

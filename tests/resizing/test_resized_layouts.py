@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from gacprof.checkpoint import scan
-from gacprof.resizing import fuse, realign_by_strategy
+from gacprof.resizing import realign
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -150,14 +150,14 @@ def test_it_is_recognised_loaded_and_realigned_as_the_fixtures_are(layout, tmp_p
     assert kv == ({1, 2} if layout == "per-layer-widths" else {2})
     scale = np.abs(truth).max()
     np.testing.assert_allclose(logits_of(load_model(source)), truth, atol=1e-5 * scale)
-    realign_by_strategy(source, "minimal", tmp_path / "padded")
+    realign(source, "minimal", tmp_path / "padded")
     padded = scan(tmp_path / "padded")
     assert {d.name: d.size for d in padded.dims} == {
         d.name: -(-d.size // 8) * 8 for d in found.dims
     }
     np.testing.assert_allclose(logits_of(load_model(tmp_path / "padded")), truth, atol=1e-5 * scale)
     if layout != "per-layer-widths":
-        fuse(source, tmp_path / "fused")
+        realign(source, "fuse", tmp_path / "fused")
         plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "fused").eval()
         np.testing.assert_allclose(logits_of(plain), truth, atol=1e-5 * scale)
 

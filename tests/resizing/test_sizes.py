@@ -9,8 +9,8 @@ import pytest
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import CheckpointError, PlanError
-from gacprof.resizing import realign, realign_by_strategy, realign_uniform
-from gacprof.resizing.sizes import padded
+from gacprof.resizing import realign
+from gacprof.resizing.sizes import Padding
 
 DIM = "model.layers.0.self_attn.q_proj:rank"
 
@@ -57,18 +57,20 @@ def test_dims_that_are_not_there_or_may_not_change_are_refused(make_factored, tm
 def test_a_strategy_leaves_refused_dims_and_names_them(make_factored, tmp_path):
     inventory = scan(make_factored([13, 11]))
     first = replace(inventory.dims[0], padding="refused", why="because of a test")
-    sizes, notes = padded(replace(inventory, dims=(first, *inventory.dims[1:])), 8)
-    assert sizes == {"model.layers.1.self_attn.q_proj:rank": 16}
-    assert notes == ("model.layers.0.self_attn.q_proj:rank stays 13: because of a test",)
-    with pytest.raises(PlanError, match="use minimal or optimal"):
-        realign_by_strategy(inventory.path, "boldest", tmp_path / "out")
+    found = Padding(8).request(replace(inventory, dims=(first, *inventory.dims[1:])))
+    assert found.sizes == {"model.layers.1.self_attn.q_proj:rank": 16}
+    assert found.notes == ("model.layers.0.self_attn.q_proj:rank stays 13: because of a test",)
+    with pytest.raises(PlanError, match="boldest"):
+        realign(inventory.path, "boldest", tmp_path / "out")
+    with pytest.raises(PlanError, match="a multiple of 0"):
+        realign(inventory.path, Padding(0), tmp_path / "out")
 
 
 def test_uniform_widths_make_a_plain_model_that_transformers_loads(tools_checkpoints, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     source, out = tools_checkpoints / "llmpruner_mha_global_mlp_0.3", tmp_path / "out"
-    result = realign_uniform(source, out)
+    result = realign(source, "uniform", out)
     assert {d.size for d in scan(out).dims} == {600}
     assert result.parameters_after - result.parameters_before == 3 * 256 * (152 + 2 * 161)
     model = transformers.AutoModelForCausalLM.from_pretrained(out, torch_dtype=torch.float32)
@@ -80,4 +82,4 @@ def test_uniform_widths_make_a_plain_model_that_transformers_loads(tools_checkpo
 
 def test_factored_checkpoints_cannot_be_made_uniform(make_factored, tmp_path):
     with pytest.raises(CheckpointError, match="factored layers"):
-        realign_uniform(make_factored([13]), tmp_path / "out")
+        realign(make_factored([13]), "uniform", tmp_path / "out")

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from gacprof.checkpoint import open_tensors, scan
 from gacprof.core.errors import CheckpointError
 from gacprof.core.factors import Stored, complete
-from gacprof.resizing import realign, realign_by_strategy
+from gacprof.resizing import realign
 
 Q = "model.layers.{}.self_attn.q_proj".format
 
@@ -47,7 +47,7 @@ def product(folder: Path, module: str) -> np.ndarray:
 
 
 def test_new_entries_are_the_best_part_of_what_the_factors_left_out(source, base, tmp_path):
-    result = realign_by_strategy(source, "minimal", tmp_path / "out", base=base)
+    result = realign(source, "minimal", tmp_path / "out", base=base)
     assert not result.exact and "original" in result.meaning
     for layer, change in enumerate(result.resized):
         weight = load_file(base / "model.safetensors")[f"{Q(layer)}.weight"].astype(np.float64)
@@ -144,7 +144,7 @@ def test_widths_beside_informed_ranks_are_padded_with_zeros(tools_checkpoints, t
 def test_bases_that_do_not_fit_are_refused(source, base, make_factored, tmp_path):
     def refused(base: Path, match: str) -> None:
         with pytest.raises(CheckpointError, match=match):
-            realign_by_strategy(source, "minimal", tmp_path / "out", base=base)
+            realign(source, "minimal", tmp_path / "out", base=base)
         assert not (tmp_path / "out").exists()
         assert not list(tmp_path.glob(".out*"))
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gacprof.checkpoint import open_tensors, scan
-from gacprof.resizing.changes import changes_of, new_tensors
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.writers import WeightsFile
 
@@ -14,13 +13,9 @@ torch = pytest.importorskip("torch")
 
 
 def written(source, path, sizes):
-    inventory = scan(source)
-    changes = changes_of(inventory, sizes)
-    reader = open_tensors(inventory)
-    tensors = tuple(new_tensors(inventory, changes).values())
-    counts = []
-    resizer = Resizer(reader, changes, path.parent)
-    file = WeightsFile(path.name, "torch", tensors, {})
+    reader, counts = open_tensors(source), []
+    resizer = Resizer(reader, sizes)
+    file = WeightsFile(path.name, "torch", tuple(resizer.tensors.values()), {})
     assert file.write(path.parent, resizer, counts.append) is False
     assert sum(counts) == sum(info.nbytes for info in scan(path).tensors.values())
     return reader

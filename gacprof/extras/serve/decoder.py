@@ -18,7 +18,7 @@ from gacprof.checkpoint.inventory import Attention, Inventory, Module
 from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.carried import decoder_settings, refuse_unless, rope_scaling
 from gacprof.planning.memory import footprint
-from gacprof.resizing.sizes import merged
+from gacprof.resizing.sizes import Fuse
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 """Model types that are exported, and how transformers names their classes."""
@@ -99,7 +99,7 @@ class Decoder:
         if not self.factored:
             return
         before = self.inventory.parameters
-        after = footprint(self.inventory, merged(self.inventory, None).sizes).parameters
+        after = footprint(self.inventory, Fuse().request(self.inventory).sizes).parameters
         raise CheckpointError(
             f"{self.path}: {len(self.factored)} layers are factor pairs ({self.factored[0].name} "
             f"the first), which {what} cannot hold: merge them with 'gacprof realign "

@@ -7,7 +7,7 @@ asks for it, into a hidden folder that is renamed when all is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import gacprof
-from gacprof.checkpoint import Inventory, open_tensors, scan
+from gacprof.checkpoint import open_tensors, scan
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
@@ -24,16 +24,18 @@ from gacprof.extras.serve.carried import files_along, write_along
 from gacprof.extras.serve.checking import check_in_transformers, prompt_of
 from gacprof.extras.serve.format import Check, Export, Written
 from gacprof.planning.memory import NewSizes
-from gacprof.resizing.changes import NewTensor, changes_of, new_tensors
-from gacprof.resizing.output import PROVENANCE
+from gacprof.resizing.changes import NewTensor
+from gacprof.resizing.output import weights_files, write_provenance
 from gacprof.resizing.sizes import digest, source_identity
 from gacprof.resizing.values import Resizer
-from gacprof.resizing.workspace import CUTS, workspace
-from gacprof.resizing.writers import INDEX, WeightsFile, index_of, write_weights
+from gacprof.resizing.workspace import workspace
+from gacprof.resizing.writers import INDEX, index_of, write_weights
 
 NO_TOKENIZER = (
     "no tokenizer was found beside the weights: engines take token ids only; give --tokenizer DIR"
 )
+EXPORTED = "gacprof.exported/1"
+"""Schema of the record that lies beside an export."""
 _ONE_DEVICE = "heads are factored in groups, which are not split: serve it on one device"
 
 
@@ -51,21 +53,21 @@ class FolderExport(Export):
     notes: tuple[str, ...] = ()
 
     @cached_property
-    def _tensors(self) -> tuple[NewTensor, ...]:
-        made = new_tensors(self.inventory, changes_of(self.inventory, self.sizes))
-        return tuple(replace(made[old], name=new) for old, new in self.names.items())
+    def _resizer(self) -> Resizer:
+        return Resizer(open_tensors(self.inventory), self.sizes)
 
-    def _resizer(self, folder: Path) -> Resizer:
-        changes = changes_of(self.inventory, self.sizes)
-        return Resizer(open_tensors(self.inventory), changes, folder)
+    @cached_property
+    def _tensors(self) -> dict[str, NewTensor]:
+        made = self._resizer.tensors
+        return {new: replace(made[old], name=new) for old, new in self.names.items()}
 
     def write(self, out: Path, progress: Progress | None) -> Written:
-        files = _weights_files(self._tensors)
+        files = weights_files(self.inventory, self._tensors, named_anew=True)
         used = {info.file for info in self.inventory.tensors.values()}
         source = source_identity(self.inventory, used)
         key = digest([gacprof.__version__, self.to, source, dict(self.config)])
         with workspace(out, key) as folder:
-            write_weights(folder, files, self._resizer(folder / CUTS), progress)
+            write_weights(folder, files, self._resizer, progress)
             if len(files) > 1:
                 write_json(folder / INDEX, index_of(files))
             for name, text in self.code.items():
@@ -73,14 +75,14 @@ class FolderExport(Export):
             write_json(folder / "config.json", dict(self.config))
             along = files_along(Path(self.inventory.folder), self.tokenizer)
             copied = write_along(along, folder)
-            write_provenance(folder, self.inventory, self.to)
+            write_provenance(folder, self.inventory, EXPORTED, to=self.to)
         notes = self.notes
         if not any(name.startswith("tokenizer") for name in copied):
             notes = (*notes, NO_TOKENIZER)
         if any(module.kind == "grouped" for module in self.inventory.modules):
             notes = (*notes, _ONE_DEVICE)
         names = (*(file.name for file in files), "config.json", *self.code, *copied)
-        parameters = sum(math.prod(tensor.shape) for tensor in self._tensors)
+        parameters = sum(math.prod(tensor.shape) for tensor in self._tensors.values())
         return Written(names, parameters, sum(file.nbytes for file in files), notes)
 
     def run(self, out: Path) -> Check:
@@ -89,12 +91,12 @@ class FolderExport(Export):
         return check_in_transformers(self.inventory, prompt, out, own_code=bool(self.code))
 
     def compare(self, out: Path) -> Check:
-        reader, resizer = open_tensors(scan(out)), self._resizer(out)
-        for tensor in self._tensors:
+        reader = open_tensors(scan(out))
+        for tensor in self._tensors.values():
             stored, at = reader.read(tensor.name), 0
             if stored.shape != tensor.shape or reader.info(tensor.name).dtype != tensor.dtype:
                 raise CheckpointError(f"{out}: {tensor.name} has not the shape that was written")
-            for block in resizer.blocks(tensor):
+            for block in self._resizer.blocks(tensor):
                 if not np.array_equal(_bits(stored[at : at + len(block)]), _bits(block)):
                     raise CheckpointError(f"{out}: {tensor.name} has other values than written")
                 at += len(block)
@@ -112,27 +114,3 @@ def remote_code(name: str, **words: str) -> str:
     for word, other in words.items():
         text = text.replace(word, other)
     return text
-
-
-def _weights_files(tensors: Sequence[NewTensor]) -> list[WeightsFile]:
-    """As many shards as the source has, named as transformers looks for them."""
-    shards: dict[str, list[NewTensor]] = {}
-    for tensor in tensors:
-        shards.setdefault(tensor.sources[0].file, []).append(tensor)
-    many = len(shards)
-    return [
-        WeightsFile(
-            f"model-{i:05d}-of-{many:05d}.safetensors" if many > 1 else "model.safetensors",
-            "safetensors",
-            tuple(held),
-            {"format": "pt"},
-        )
-        for i, (_, held) in enumerate(sorted(shards.items()), 1)
-    ]
-
-
-def write_provenance(folder: Path, inventory: Inventory, to: str) -> None:
-    """Where the export came from, beside it."""
-    source = {"path": inventory.path, "fingerprint": inventory.fingerprint}
-    record = {"schema": "gacprof.exported/1", "gacprof": gacprof.__version__, "to": to}
-    write_json(folder / PROVENANCE, record | {"source": source})

@@ -24,9 +24,10 @@ from gacprof.core.errors import CheckpointError
 from gacprof.core.files import sync
 from gacprof.extras.serve.checking import check_in_llama_cpp, prompt_of, untested
 from gacprof.extras.serve.decoder import Decoder, read_decoder
-from gacprof.extras.serve.folder import NO_TOKENIZER, write_provenance
+from gacprof.extras.serve.folder import EXPORTED, NO_TOKENIZER
 from gacprof.extras.serve.format import Check, Export, Request, Written
 from gacprof.extras.serve.tokenizer import Vocabulary, read_tokenizer
+from gacprof.resizing.output import write_provenance
 from gacprof.resizing.sizes import digest
 from gacprof.resizing.workspace import require_space, workspace
 
@@ -76,7 +77,7 @@ class GgufExport(Export):
             require_space(folder, total)
             self._write(folder / self.file, total, progress)
             sync(folder / self.file)
-            write_provenance(folder, self.inventory, "gguf")
+            write_provenance(folder, self.inventory, EXPORTED, to="gguf")
         parameters = sum(self.inventory.tensors[name].numel for name in self.decoder.names)
         notes = (*untested("gguf"), *(() if self.vocabulary else (NO_TOKENIZER,)))
         return Written((self.file,), parameters, (out / self.file).stat().st_size, notes)

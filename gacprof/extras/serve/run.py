@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gacprof.checkpoint import open_tensors, scan
+from gacprof.checkpoint import inventory_for, open_tensors
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
@@ -14,7 +14,7 @@ from gacprof.extras.serve import gguf, transformers, vllm
 from gacprof.extras.serve.checking import cannot_run
 from gacprof.extras.serve.format import Check, CheckWith, Prepare, Request
 from gacprof.resizing.output import refuse_incomplete
-from gacprof.resizing.workspace import lies_in, refuse_existing
+from gacprof.resizing.workspace import refuse_target
 
 FORMATS: dict[str, Prepare] = {
     "transformers": transformers.prepare,
@@ -76,13 +76,11 @@ def export(
             raise CheckpointError(f"--{name} goes with --to {only}")
     if tokenizer is not None and not Path(tokenizer).is_dir():
         raise CheckpointError(f"--tokenizer {tokenizer}: there is no such folder")
-    inventory = checkpoint if isinstance(checkpoint, Inventory) else scan(checkpoint)
+    inventory = inventory_for(checkpoint)
     open_tensors(inventory)  # refused here where they are not on this machine
     refuse_incomplete(inventory)
     target = Path(f"{Path(inventory.path).resolve().name}-{to}") if out is None else Path(out)
-    refuse_existing(target)
-    if lies_in(target, inventory):
-        raise CheckpointError(f"{target} lies in the checkpoint {inventory.path}: name another")
+    refuse_target(target, inventory)
     folder = Path(inventory.folder if tokenizer is None else tokenizer)
     prepared = FORMATS[to](inventory, Request(type, blocks_of, folder, tokenizer_pre))
     why = prepared.no_engine or cannot_run(inventory, prepared.engine)

@@ -22,12 +22,9 @@ from gacprof.extras.serve.folder import FolderExport, remote_code
 from gacprof.extras.serve.format import Request
 from gacprof.planning.memory import footprint
 from gacprof.resizing.output import notes_on
-from gacprof.resizing.sizes import uniform
+from gacprof.resizing.sizes import Uniform
 
 MODULE = "modeling_gacprof"
-
-MULTIPLE = 8
-"""The common width is rounded up to this, as by ``gacprof realign --uniform``."""
 
 
 def prepare(inventory: Inventory, request: Request) -> FolderExport:
@@ -89,7 +86,7 @@ def prepare_uniform(inventory: Inventory, request: Request) -> FolderExport:
     """A plain folder, as ``gacprof realign --uniform`` writes it. Raises :class:`CheckpointError`
     where no plain config describes it."""
     refuse_oversized(inventory.config, inventory)
-    chosen = uniform(inventory, MULTIPLE)
+    chosen = Uniform().request(inventory)
     config = mirrored_files(inventory, chosen.sizes).get("config.json", {})
     before, after = inventory.parameters, footprint(inventory, chosen.sizes).parameters
     cost = f"padding cost {after - before:,} parameters ({after / before - 1:+.1%})"
