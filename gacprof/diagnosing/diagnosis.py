@@ -7,13 +7,14 @@ Penalties come from measurements, never from a rule about multiples of 8; the pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint import inventory_for
-from gacprof.checkpoint.inventory import BESIDE, Dim, Inventory
+from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.products import check_heads
 from gacprof.cliffmap.selection import check_whole
 from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
@@ -77,50 +78,13 @@ def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
     """The finding on every dim. Equal ones (of experts, say) are judged once."""
     neighbours = Neighbours(predictor, WINDOW)
     known: dict[object, DimFinding] = {}
-    first: dict[str, DimFinding] = {}
-    alike = {dim.name: _likeness(neighbours, dim) for dim in predictor.inventory.dims}
+    judged: dict[str, DimFinding] = {}
     for dim in predictor.inventory.dims:
-        like = alike[dim.name]
-        found = known.get(like) or _beside_its_axis(neighbours, dim, first)
-        known[like] = found
-        first[dim.name] = replace(found, **_described(dim)) if found.name != dim.name else found
-    padded, judged = _padded(first.values()), dict(first)
-    for dim in predictor.inventory.dims:
-        if alike[dim.name] == dim.name:
-            judged[dim.name] = _beside_crossing(neighbours, dim, first[dim.name], padded)
-    seen: set[str] = set()
-    for dim in predictor.inventory.dims:
-        if dim.name not in seen and (others := neighbours.along(dim)):
-            group = [dim, *others]
-            seen |= {other.name for other in group}
-            judged |= _together(neighbours, group, judged)
-    return judged
-
-
-def _together(
-    neighbours: Neighbours, group: Sequence[Dim], judged: Mapping[str, DimFinding]
-) -> dict[str, DimFinding]:
-    """The findings on dims of one axis that are to be padded, by what all of them gain together.
-
-    Their product counts once. Where it grows by more than its alignment is worth, nothing is
-    gained; whether another choice gains anything is not known then.
-    """
-    padded = _padded(judged[dim.name] for dim in group)
-    now = neighbours.time_together(group, {}) if padded else None
-    then = neighbours.time_together(group, padded) if padded else None
-    if now is None or then is None:
-        return {}
-    found = {name: judged[name] for name in padded}
-    if then >= now * (1 - neighbours.predictor.tolerance):
-        advice = "keep: padded with the others of its product it gains nothing"
-        return {n: replace(f, verdict="undecided", advice=advice) for n, f in found.items()}
-    lost = sum(finding.lost_us or 0.0 for finding in found.values())
-    share = min(1.0, (now - then) / lost) if lost else 0.0
-    return {
-        name: replace(finding, best_latency_us=finding.latency_us - share * finding.lost_us)
-        for name, finding in found.items()
-        if finding.latency_us is not None and finding.lost_us is not None and share < 1
-    }
+        like = _likeness(neighbours, dim)
+        if like not in known:
+            known[like] = _judge(neighbours, dim)
+        judged[dim.name] = replace(known[like], **_described(dim))
+    return judged | _padded_together(neighbours, judged)
 
 
 def _likeness(neighbours: Neighbours, dim: Dim) -> object:
@@ -137,59 +101,62 @@ def _described(dim: Dim) -> dict[str, Any]:
     return {"name": dim.name, "layer": dim.layer, "role": dim.role, "feeds": feeds}
 
 
-def _padded(findings: Iterable[DimFinding]) -> dict[str, int]:
-    """The best sizes of the dims that are to be padded."""
-    return {
-        found.name: found.best_size
-        for found in findings
-        if found.advice.startswith("pad") and found.best_size is not None
-    }
+def _judge(neighbours: Neighbours, dim: Dim) -> DimFinding:
+    """The dim judged beside aligned ones, as a plan judges it: two odd ones that are good beside
+    each other may both gain by being aligned together, and PaLU's groups add up in one product,
+    which is aligned only where all of them are.
 
-
-def _beside_its_axis(
-    neighbours: Neighbours, dim: Dim, earlier: Mapping[str, DimFinding]
-) -> DimFinding:
-    """The dim judged beside aligned ones on its axis, as a plan judges it: PaLU's groups add up in
-    one product, which is aligned only where all of them are.
-
-    It is safe only if it is so beside the others as they are, too. What aligning that product
-    recovers counts once: the dim's time is that beside the ``earlier``
-    ones as they are padded, and the others as they are.
+    It is safe only if it is so beside the others as they are, too.
     """
-    predictor, near = neighbours.predictor, neighbours.aligned(dim, {})
-    own = _judge_dim(near, dim)
-    if near is predictor:
-        return own
-    if own.verdict == "unknown" or own.best_size is None:
-        return _judge_dim(predictor, dim)
-    if own.verdict == "safe" and _judge_dim(predictor, dim).verdict == "misaligned":
+    here, near = _judge_dim(neighbours.predictor, dim), neighbours.aligned(dim)
+    there = _judge_dim(near, dim)
+    if near is neighbours.predictor or there.verdict == "unknown" or there.best_size is None:
+        return here
+    if there.verdict == "safe" and here.verdict == "misaligned":
         advice = "keep: whether another size is faster depends on the dims of its product"
-        return replace(own, verdict="undecided", advice=advice)
-    others = (other.name for other in neighbours.along(dim))
-    padded = _padded(earlier[name] for name in others if name in earlier)
-    here = predictor.beside(padded)
-    now, then = (here.dim(dim, size).latency_us for size in (dim.size, own.best_size))
-    if now is not None and then is not None:
-        own = replace(own, latency_us=now, best_latency_us=then)
-    return _once_aligned(own)
+        return replace(there, verdict="undecided", advice=advice)
+    alike = (here.verdict, here.best_size) == (there.verdict, there.best_size)
+    if there.advice.startswith("pad") and not alike:
+        there = replace(there, advice=f"{there.advice}, once the dims beside it are aligned")
+    return there
 
 
-def _beside_crossing(
-    neighbours: Neighbours, dim: Dim, own: DimFinding, padded: Mapping[str, int]
-) -> DimFinding:
-    """The dim's ``own`` finding; where nothing is wrong with it as it is, that beside aligned dims
-    across its products: two odd ones that are good beside each other may both gain by being
-    aligned together. Those that are to be ``padded`` are at that size."""
-    if own.verdict in ("misaligned", "unknown"):
-        return own
-    near = neighbours.aligned(dim, {**neighbours.rounded(dim, max(BESIDE)), **padded})
-    again = own if near is neighbours.predictor else _judge_dim(near, dim)
-    return _once_aligned(again) if again.verdict == "misaligned" else own
+def _padded_together(
+    neighbours: Neighbours, judged: Mapping[str, DimFinding]
+) -> dict[str, DimFinding]:
+    """The findings on dims that are to be padded and meet others: what all of them gain together.
 
-
-def _once_aligned(found: DimFinding) -> DimFinding:
-    when = ", once the dims beside it are aligned" if found.advice.startswith("pad") else ""
-    return replace(found, advice=found.advice + when)
+    What a product gains counts once, in equal parts for its dims. Where a dim's products grow by
+    more than their alignment is worth, nothing is gained; whether another choice gains anything is
+    not known then.
+    """
+    predictor, found = neighbours.predictor, dict[str, DimFinding]()
+    padded = {
+        name: finding.best_size
+        for name, finding in judged.items()
+        if finding.advice.startswith("pad") and finding.best_size is not None
+    }
+    then, fed = predictor.beside(padded), Counter[str]()
+    weights = {name: {f.weight for f in predictor.inventory.dim(name).feeds} for name in padded}
+    for name in padded:
+        fed.update(weights[name])
+    for name in (name for name in padded if neighbours.of(predictor.inventory.dim(name))):
+        times = {w: (predictor.product(w), then.product(w)) for w in weights[name]}
+        gains = {
+            w: (now.latency_us, now.latency_us - after.latency_us)
+            for w, (now, after) in times.items()
+            if now.latency_us is not None and after.latency_us is not None
+        }
+        if len(gains) < len(times):
+            continue
+        now_us = sum(now for now, _ in gains.values())
+        if sum(gain for _, gain in gains.values()) <= predictor.tolerance * now_us:
+            advice = "keep: padded with the others of its product it gains nothing"
+            found[name] = replace(judged[name], verdict="undecided", advice=advice)
+        else:
+            best = now_us - sum(gain / fed[w] for w, (_, gain) in gains.items())
+            found[name] = replace(judged[name], latency_us=now_us, best_latency_us=best)
+    return found
 
 
 def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:

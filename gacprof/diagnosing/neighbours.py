@@ -8,13 +8,12 @@ and no larger size that it does know beside the others may be faster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import BESIDE, Dim, NewSizes
 from gacprof.cliffmap.source import SizeCost
 from gacprof.diagnosing.latency_profile import LatencyProfile, around, latency_profile
-from gacprof.diagnosing.predict import NOTHING, Predictor
+from gacprof.diagnosing.predict import Predictor
 from gacprof.stats.judge import ALIGNMENT
 
 
@@ -99,45 +98,26 @@ class Neighbours:
         """The dims that it meets, those that can be padded at their next multiple."""
         return {o.name: _next(o, multiple) for o in self.of(dim) if o.padding == "exact"}
 
-    def along(self, dim: Dim) -> list[Dim]:
-        """Those of them that add up with it on one axis, as PaLU's groups do on N."""
-        feeds = set(dim.feeds)
-        return [o for o in self.of(dim) if o.kind == dim.kind and feeds.intersection(o.feeds)]
+    def aligned(self, dim: Dim) -> Predictor:
+        """The predictor with the dims that it meets, where they can be padded, at their next
+        multiples: of the source's period for them or of 32, else the first of 64 and 8 beside which
+        the source holds the dim.
 
-    def aligned(self, dim: Dim, across: NewSizes) -> Predictor:
-        """The predictor with the dims on the same axis at their next multiples (of the source's
-        period for them, or of 32), and those across the product at their sizes in ``across``.
-
-        Beside odd ones only odd sizes would look safe, and all together none. Where the source does
-        not hold the dim there, the others take the next multiples of 64 or 8 that it holds.
+        Beside odd ones only odd sizes would look safe, and all together none.
         """
-        along, multiples = self.along(dim), sorted(BESIDE, reverse=True)
-        periods = {other.name: self.predictor.period(other) for other in along}
-        first = {o.name: _next(o, p if (p := periods[o.name]) > 1 else ALIGNMENT) for o in along}
-        on_axis = [first, *({o.name: _next(o, m) for o in along} for m in multiples)]
-        others = [o for o in self.of(dim) if o.name not in first]
-        crossing = [o for o in others if across.get(o.name, o.size) != o.size]
-        beyond: list[NewSizes] = [{}]
-        if crossing:
-            rounded = [{o.name: _next(o, m) for o in crossing} for m in multiples]
-            beyond = [{o.name: across[o.name] for o in crossing}, *rounded, {}]
-        for sizes in ({**b, **a} for b in beyond for a in on_axis):
-            near = self._at(sizes)
+        others = [o for o in self.of(dim) if o.padding == "exact"]
+        steps = {o.name: p if (p := self.predictor.period(o)) > 1 else ALIGNMENT for o in others}
+        near = self.predictor
+        for multiples in (steps, *(dict.fromkeys(steps, m) for m in sorted(BESIDE, reverse=True))):
+            near = self._at({o.name: _next(o, multiples[o.name]) for o in others})
             if near is self.predictor or near.sizes(dim, dim.size, dim.size):
                 return near
-        return self._at(on_axis[-1])
+        return near
 
     def _at(self, sizes: NewSizes) -> Predictor:
         size_of = self.predictor.inventory.dim
         changed = {name: size for name, size in sizes.items() if size != size_of(name).size}
         return self.predictor.beside(changed) if changed else self.predictor
-
-    def time_together(self, group: Sequence[Dim], sizes: NewSizes) -> float | None:
-        """µs of all products that these dims feed, each once, with some of them at other sizes.
-        None where the source lacks one."""
-        near = self._at(sizes)
-        weights = dict.fromkeys(feed.weight for dim in group for feed in dim.feeds)
-        return sum((near.product(weight) for weight in weights), NOTHING).latency_us
 
     def beside(
         self,
