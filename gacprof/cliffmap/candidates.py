@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from numbers import Real
@@ -11,11 +11,12 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 from gacprof.cliffmap import detect
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import check_whole, span_of
+from gacprof.cliffmap.source import Estimate, Side
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.core.points import Flag
 from gacprof.stats.findings import Verdict
-from gacprof.stats.judge import judge
+from gacprof.stats.judge import Judged, comparable_sums, judge, known_errors
 
 
 class JudgedDim(Record):
@@ -103,27 +104,69 @@ def of_curve(curve: Curve, shards: int = 1) -> list[Candidate]:
     ]
 
 
-def of_sums(
-    d: Sequence[int],
-    latency: Sequence[float],
-    error: Sequence[float] | None,
-    tolerance: float,
-    settled: Sequence[bool],
-    curve: str = "",
-) -> list[Candidate]:
-    """Dims judged on a latency that was summed over several uses. Ascending ``d``; ``error`` are
-    relative standard errors of the sums; ``settled`` are the comparable ones."""
-    judged = judge(latency, error, tolerance, settled)
-    frontier = detect.frontier_of(d, latency, settled, judged.verdict, detect.cliff_floor(error))
-    bounds = (column.tolist() for column in (judged.penalty, judged.low, judged.high))
-    columns = zip(d, latency, *bounds, judged.verdict, strict=True)
-    return [
-        Candidate(
-            size, t, penalty, low, high if isfinite(high) else None, verdict,
-            size in frontier, tolerance, curve,
+@dataclass(frozen=True)
+class OnCurve:
+    """A curve that a side of one of a dim's operators runs along."""
+
+    curve: Curve
+    side: Side
+
+    @property
+    def measured(self) -> set[int]:
+        """The sizes of the dim that the curve has measured."""
+        found = (self.side.size_for(length) for length in self.curve.points.d)
+        return {size for size in found if size is not None}
+
+    def settled_among(self, sizes: Sequence[int]) -> list[bool]:
+        return self.curve.settled_among([self.side.at(size) or 0 for size in sizes])
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Ascending sizes of one dim, judged on the time of all its operators together: their verdicts,
+    and what they rest on. ``settled`` are the comparable ones."""
+
+    sizes: list[int]
+    latency_us: list[float]
+    error: list[float] | None
+    settled: list[bool]
+    judged: Judged
+
+    @property
+    def rows(self) -> Iterator[tuple[int, float, float, float, float | None, Verdict]]:
+        """Size, latency, penalty, its bounds (None: nothing larger settles it) and verdict."""
+        penalty, low, high = (
+            column.tolist() for column in (self.judged.penalty, self.judged.low, self.judged.high)
         )
-        for size, t, penalty, low, high, verdict in columns
-    ]  # fmt: skip
+        bounds = [p if isfinite(p) else None for p in high]
+        return zip(
+            self.sizes, self.latency_us, penalty, low, bounds, self.judged.verdict, strict=True
+        )
+
+    @property
+    def frontier(self) -> list[int]:
+        floor = detect.cliff_floor(self.error)
+        verdicts = self.judged.verdict
+        return detect.frontier_of(self.sizes, self.latency_us, self.settled, verdicts, floor)
+
+
+def judge_sums(
+    estimates: Mapping[int, Estimate],
+    along: Sequence[OnCurve],
+    tolerance: float,
+    most: int | None = None,
+) -> Summed:
+    """Judge sizes, ascending, by the estimates that are known of them, on the curves that they
+    run ``along``: none is comparable on no curve, since nothing larger was measured there, but one
+    that is ``most`` at most."""
+    known = {size: e for size, e in estimates.items() if e.latency_us is not None}
+    sizes, latency = list(known), [e.latency_us or 0.0 for e in known.values()]
+    each = [(place.settled_among(sizes), place.curve.foretells) for place in along]
+    shards = max((place.side.shards for place in along), default=1)
+    settled = comparable_sums(sizes, each, shards) if each else [False] * len(sizes)
+    settled = [yes or size == most for size, yes in zip(sizes, settled, strict=True)]
+    error = known_errors([e.error for e in known.values()])
+    return Summed(sizes, latency, error, settled, judge(latency, error, tolerance, settled))
 
 
 J = TypeVar("J", bound=JudgedDim)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from math import inf, isfinite, sqrt
 from pathlib import Path
 from typing import Any, Unpack
 
 from gacprof.cliffmap import detect
-from gacprof.cliffmap.candidates import Candidate, Limits, Use, choose, of_curve, of_sums
+from gacprof.cliffmap.candidates import (
+    Candidate,
+    Limits,
+    OnCurve,
+    Use,
+    choose,
+    judge_sums,
+    of_curve,
+)
 from gacprof.cliffmap.lookup import Index, Lookup
 from gacprof.cliffmap.schema import Curve, MapFile
 from gacprof.cliffmap.selection import (
@@ -24,13 +31,12 @@ from gacprof.cliffmap.selection import (
     refuse_ambiguity,
     why_none,
 )
-from gacprof.cliffmap.source import Asked
+from gacprof.cliffmap.source import NOTHING, Asked, Estimate, Side
 from gacprof.cliffmap.storage import read_map, write_map
 from gacprof.cliffmap.view import MeasuredView
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import Framed
 from gacprof.core.points import MAX_DIM, Environment, Flag
-from gacprof.stats.judge import comparable_sums, known_errors
 
 
 class CliffMap(Framed):
@@ -255,27 +261,22 @@ class CliffMap(Framed):
         weighted sum beside all others."""
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
-        curves = [self._nearest(use) for use in uses]
-        held = [[d * u.shards for d in c.points.d] for c, u in zip(curves, uses, strict=True)]
-        lowest, highest = max(dims[0] for dims in held), min(dims[-1] for dims in held)
-        sizes = sorted({d for dims in held for d in dims if lowest <= d <= highest})
-        known = [(d, *total) for d in sizes if (total := self._total(uses, d)) is not None]
-        if not known:
+        along = [OnCurve(self._nearest(use), Side(times=1, shards=use.shards)) for use in uses]
+        held = [place.measured for place in along]
+        lowest, highest = max(map(min, held)), min(map(max, held))
+        sizes = sorted(d for d in set[int]().union(*held) if lowest <= d <= highest)
+        tolerance = min(place.curve.tolerance for place in along)
+        found = judge_sums({d: self._total(uses, d) for d in sizes}, along, tolerance)
+        if not found.sizes:
             use = uses[0]
             raise MapLookupError(
                 f"the map '{self.name}' holds no size at which all {len(uses)} uses can be told",
                 use.operator, use.fixed, use.dtype, use.flags, use.axis,
             )  # fmt: skip
-        d, latency, error = (list(column) for column in zip(*known, strict=True))
-        tolerance = min(curve.tolerance for curve in curves)
-        each = [
-            (curve.settled_among([size // use.shards for size in d]), curve.foretells)
-            for curve, use in zip(curves, uses, strict=True)
-        ]
-        settled = comparable_sums(d, each, max(use.shards for use in uses))
-        names = " + ".join(dict.fromkeys(curve.identity for curve in curves))
-        found = of_sums(d, latency, known_errors(error), tolerance, settled, names)
-        return [one for one in found if first <= one.d <= last]
+        names = " + ".join(dict.fromkeys(place.curve.identity for place in along))
+        frontier = set(found.frontier)
+        judged = (Candidate(*row, row[0] in frontier, tolerance, names) for row in found.rows)
+        return [one for one in judged if first <= one.d <= last]
 
     def _nearest(self, use: Use) -> Curve:
         fixed = complete_dims(use.operator, use.fixed)
@@ -284,21 +285,26 @@ class CliffMap(Framed):
             raise self._no_curve(use.operator, use.axis, use.dtype, use.flags, fixed)
         return min(curves, key=lambda curve: dims_distance(curve.fixed, fixed))
 
-    def _total(self, uses: Sequence[Use], d: int) -> tuple[float, float | None] | None:
-        """(summed latency, its relative standard error) at a size; None where one is unknown."""
-        total = variance = 0.0
+    def estimate(
+        self, operator: str, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag] | None
+    ) -> Estimate:
+        """The latency at these dims with its error, or what is missing to tell it."""
+        try:
+            found = self.latency(operator, dims, dtype, flags)
+        except MapLookupError as error:
+            return Estimate(None, str(error))
+        variance = None if found.error is None else (found.error * found.latency_us) ** 2
+        return Estimate(found.latency_us, "", found.kind != "exact", variance)
+
+    def _total(self, uses: Sequence[Use], d: int) -> Estimate:
+        total = NOTHING
         for use in uses:
             if d % use.shards:
-                return None
+                return Estimate(None)
             dims = {**use.dims, use.axis: d // use.shards}
-            try:
-                found = self.latency(use.operator, dims, use.dtype, use.flags)
-            except MapLookupError:
-                return None
-            share = use.weight * found.latency_us
-            total += share
-            variance += (inf if found.error is None else found.error * share) ** 2
-        return total, (sqrt(variance) / total if isfinite(variance) else None)
+            found = self.estimate(use.operator, dims, use.dtype, use.flags)
+            total += found.times(use.weight)
+        return total
 
     def _no_curve(
         self,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import isfinite, lcm
+from dataclasses import replace
+from math import lcm
 from typing import TYPE_CHECKING
 
+from gacprof.cliffmap.candidates import OnCurve, judge_sums
 from gacprof.cliffmap.schema import Curve
 from gacprof.cliffmap.selection import MapLookupError
 from gacprof.cliffmap.source import (
@@ -27,27 +28,10 @@ from gacprof.cliffmap.source import (
 )
 from gacprof.core.dtypes import choose_dtype
 from gacprof.core.points import MAX_DIM, Flag
-from gacprof.stats.judge import TOLERANCE, comparable_sums, judge, known_errors
+from gacprof.stats.judge import TOLERANCE
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.map import CliffMap
-
-
-@dataclass(frozen=True)
-class _OnCurve:
-    """A curve that a side of one of the dim's products runs along."""
-
-    curve: Curve
-    side: Side
-
-    def settled_among(self, sizes: Sequence[int]) -> list[bool]:
-        return self.curve.settled_among([self.side.at(size) or 0 for size in sizes])
-
-    @property
-    def measured(self) -> set[int]:
-        """The sizes of the dim that the curve has measured."""
-        found = (self.side.size_for(length) for length in self.curve.points.d)
-        return {size for size in found if size is not None}
 
 
 class MeasuredView:
@@ -84,7 +68,7 @@ class MeasuredView:
             )
         self._model = asked.model
         self._known: dict[tuple[int, int, bool], Estimate] = {}
-        self._places: dict[Sequence[Product], list[_OnCurve]] = {}
+        self._places: dict[Sequence[Product], list[OnCurve]] = {}
         self._sizes: dict[Sequence[Product], list[int]] = {}
         self._tables: dict[tuple[Sequence[Product], int | None], list[Answer]] = {}
 
@@ -112,15 +96,11 @@ class MeasuredView:
 
     def _one(self, m: int, n: int, k: int, bias: bool) -> Estimate:
         dims = {"M": m, "N": n, "K": k}
-        try:
-            found = self.map.latency("linear", dims, self.dtype, {**self.flags, "bias": bias})
-        except MapLookupError as miss:
-            if not bias:
-                return Estimate(None, str(miss))
+        found = self.map.estimate("linear", dims, self.dtype, {**self.flags, "bias": bias})
+        if found.latency_us is None and bias:
             # Adding a bias costs little beside the product, but it is not the point asked for.
             return replace(self._one(m, n, k, bias=False), scaled=True)
-        variance = None if found.error is None else (found.error * found.latency_us) ** 2
-        return Estimate(found.latency_us, "", found.kind != "exact", variance)
+        return found
 
     def sizes(self, products: Sequence[Product], low: int, high: int) -> list[int]:
         """Those that were measured in every product. No rule offers another: a period that was
@@ -151,22 +131,10 @@ class MeasuredView:
     def _judged(
         self, products: tuple[Product, ...], sizes: Sequence[int], most: int | None
     ) -> list[Answer]:
-        estimates = [self._time(products, size) for size in sizes]
-        known = [(s, e) for s, e in zip(sizes, estimates, strict=True) if e.latency_us is not None]
-        latencies = [e.latency_us for _, e in known if e.latency_us is not None]
-        settled = self._settled(products, [size for size, _ in known])
-        sure = [size == most or yes for (size, _), yes in zip(known, settled, strict=True)]
-        errors = known_errors([e.error for _, e in known])
-        judged = judge(latencies, errors, self.tolerance, sure)
-        columns = (
-            [size for size, _ in known], latencies, judged.penalty.tolist(), judged.low.tolist(),
-            [p if isfinite(p) else None for p in judged.high.tolist()], judged.verdict,
-        )  # fmt: skip
-        costs = {row[0]: SizeCost(*row) for row in zip(*columns, strict=True)}
-        return [
-            Answer(size, costs.get(size), e.scaled, e.missing)
-            for size, e in zip(sizes, estimates, strict=True)
-        ]
+        estimates = {size: self._time(products, size) for size in sizes}
+        found = judge_sums(estimates, self._on_curves(products), self.tolerance, most)
+        costs = {row[0]: SizeCost(*row) for row in found.rows}
+        return [Answer(size, costs.get(size), e.scaled, e.missing) for size, e in estimates.items()]
 
     def step(self, products: Sequence[Product]) -> int:
         curves = [place.curve for place in self._on_curves(tuple(products))]
@@ -231,24 +199,15 @@ class MeasuredView:
         instead = rules_instead(self.map.environment)
         return f"{told}; {instead}" if instead else told
 
-    def _settled(self, products: Sequence[Product], sizes: Sequence[int]) -> list[bool]:
-        """Which sizes are comparable on all of the curves together; none where the dim lies on no
-        curve, since nothing larger was measured there."""
-        found = [(p.settled_among(sizes), p.curve.foretells) for p in self._on_curves(products)]
-        if not found:
-            return [False] * len(sizes)
-        shards = max(p.side.shards for p in self._on_curves(products))
-        return comparable_sums(sizes, found, shards)
-
-    def _on_curves(self, products: Sequence[Product]) -> list[_OnCurve]:
+    def _on_curves(self, products: Sequence[Product]) -> list[OnCurve]:
         """The curves that the dim is swept on. Empty where one of its products has none at one of
         the token counts."""
         if products in self._places:
             return self._places[products]
-        found: list[_OnCurve] = []
+        found: list[OnCurve] = []
         for product in products:
             for m in self.tokens:
-                along = [_OnCurve(*place) for place in self._along(product, m)]
+                along = [OnCurve(*place) for place in self._along(product, m)]
                 if len(along) < bool(product.N.times) + bool(product.K.times):
                     found.clear()
                     break
