@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "gacprof.api": ("build_map", "explain_dim", "pareto", "sweep"),
+    "gacprof.api": ("build_map", "explain_dim", "sweep"),
     "gacprof.checkpoint": ("scan",),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
@@ -66,7 +66,8 @@ _NAMES = {
     "gacprof.linting": ("LintRequest", "lint"),
     "gacprof.operators.own": ("operator",),
     "gacprof.planning": ("Plan", "plan"),
-    "gacprof.planning.request": ("Constraints",),
+    "gacprof.planning.pareto": ("pareto",),
+    "gacprof.planning.request": ("Constraints", "ParetoRequest", "PlanRequest"),
     "gacprof.report.making": ("write_report",),
     "gacprof.resizing": ("Fuse", "Padding", "Uniform", "import_gguf", "realign"),
     "gacprof.sweeping": ("Suite",),
@@ -76,8 +77,8 @@ _NAMES = {
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "CliffMap", "Constraints", "Fuse", "GacprofError", "LintRequest", "Padding", "Plan", "Suite",
-    "Uniform", "__version__",
+    "CliffMap", "Constraints", "Fuse", "GacprofError", "LintRequest", "Padding", "ParetoRequest",
+    "Plan", "PlanRequest", "Suite", "Uniform", "__version__",
     "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
     "explain_dim", "export", "import_gguf", "lint", "load_model", "open_source", "operator",
     "pareto", "plan", "realign", "rule_table",
@@ -85,7 +86,7 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from gacprof.api import build_map, explain_dim, pareto, sweep
+    from gacprof.api import build_map, explain_dim, sweep
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps
@@ -102,7 +103,8 @@ if TYPE_CHECKING:
     from gacprof.linting import LintRequest, lint
     from gacprof.operators.own import operator
     from gacprof.planning import Plan, plan
-    from gacprof.planning.request import Constraints
+    from gacprof.planning.pareto import pareto
+    from gacprof.planning.request import Constraints, ParetoRequest, PlanRequest
     from gacprof.resizing import Fuse, Padding, Uniform, import_gguf, realign
     from gacprof.sweeping import Suite
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from gacprof.checkpoint import Inventory
     from gacprof.cliffmap import CliffMap
-    from gacprof.cliffmap.source import SizeSource
     from gacprof.core import Progress
     from gacprof.core.points import Flag
     from gacprof.devices.device import Device
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from gacprof.extras.fleet.cluster import Cluster
     from gacprof.extras.fleet.driver import FleetRun, Watch
     from gacprof.extras.fleet.members import Member
-    from gacprof.planning.pareto import Pareto
 
     Model = str | Path | Inventory | torch.nn.Module
 
@@ -424,31 +422,3 @@ def _check_counters(folder: Path, loaded: CliffMap) -> None:
         raise MapError(
             f"{folder} holds no counters ({COUNTERS}): gacprof evidence ncu {folder} collects them"
         )
-
-
-def pareto(
-    checkpoint: Model,
-    cliff_map: SizeSource | str | Path,
-    *,
-    objective: str = "energy",
-    budgets: int = 15,
-    grid: int = 0,
-    progress: Progress | None = None,
-    **limits: Any,
-) -> Pareto:
-    """Plans over many ``budgets`` beside naive rounding and the paper's choice; ``grid`` budgets
-    by as many limits on latency beside that. ``limits`` are those of :class:`PlanRequest`, but
-    for a budget: ``tokens``, ``dtype``, ``window``, ``constraints``, ``scores``, …
-
-    Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError` or
-    :class:`SolverError`.
-    """
-    from gacprof.checkpoint import inventory_for
-    from gacprof.diagnosing.sources import open_source
-    from gacprof.planning import PlanRequest
-    from gacprof.planning.pareto import pareto as weigh
-
-    return weigh(
-        inventory_for(checkpoint), open_source(cliff_map), PlanRequest(objective, **limits),
-        budgets=budgets, grid=grid, progress=progress,
-    )  # fmt: skip

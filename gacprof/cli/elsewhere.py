@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from gacprof.cli.options import Axis, Fixed, sizes
+from gacprof.cli.options import Axis, Fixed
 from gacprof.cli.printing import MOST_ROWS, Json, emit, print_json, print_table, say, say_notes
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import counted, microseconds, percent
+from gacprof.core.texts import sizes
 
 if TYPE_CHECKING:
     from gacprof.cliffmap.source import Tokens

@@ -13,10 +13,12 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli import options
-from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName, sizes
+from gacprof.cli.options import Axis, Dtype, Fixed, Flags, MapName
 from gacprof.cli.printing import Json, emit, plot_width, print_json, print_table, say, say_notes
+from gacprof.core import texts
 from gacprof.core.errors import MapError, MeasurementError
 from gacprof.core.formatting import percent, slug
+from gacprof.core.texts import sizes
 
 if TYPE_CHECKING:
     from gacprof.explain.causes import Explanation
@@ -304,8 +306,8 @@ def explain(
     import gacprof
 
     found = gacprof.explain_dim(
-        cliff_map, operator, d, axis=axis, dtype=dtype, fixed=options.sizes(fixed),
-        flags=options.flags(flag), samples=samples,
+        cliff_map, operator, d, axis=axis, dtype=dtype, fixed=texts.sizes(fixed),
+        flags=texts.flags(flag), samples=samples,
     )  # fmt: skip
     emit(found, as_json, _print_explanation, cliff_map, why)
 

@@ -10,6 +10,7 @@ from typer import Argument, Option
 from gacprof.cli import options
 from gacprof.cli.options import CurveOptions, grouped
 from gacprof.cli.printing import Json, emit, print_json, print_table, say
+from gacprof.core import texts
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import at_most, microseconds, percent
 
@@ -64,7 +65,7 @@ def candidates(
 
     loaded = options.load_sources(*_names(maps, more, least=1))
     limits: dict[str, Any] = {
-        "window": options.window(window), "below": below, "above": above, "count": count,
+        "window": texts.window(window), "below": below, "above": above, "count": count,
     }  # fmt: skip
     if not every and all(limit is None for limit in limits.values()):
         limits |= {"below": EACH_SIDE, "above": EACH_SIDE}

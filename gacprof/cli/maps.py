@@ -12,14 +12,7 @@ from typer import Argument, Option
 
 from gacprof.cli import map_choose, map_make
 from gacprof.cli.elsewhere import map_elsewhere
-from gacprof.cli.options import (
-    Fixed,
-    MapName,
-    chosen_curves,
-    load_maps,
-    load_sources,
-    sizes,
-)
+from gacprof.cli.options import Fixed, MapName, chosen_curves, load_maps, load_sources
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -33,6 +26,7 @@ from gacprof.cli.printing import (
 )
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import at_most, counted, dims, percent
+from gacprof.core.texts import sizes
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap

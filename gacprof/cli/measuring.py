@@ -21,11 +21,8 @@ from gacprof.cli.options import (
     Operator,
     Running,
     Shapes,
-    first_and_last,
-    flags,
     grouped,
     load_maps,
-    sizes,
 )
 from gacprof.cli.printing import (
     MOST_ROWS,
@@ -41,6 +38,7 @@ from gacprof.cli.printing import (
 )
 from gacprof.core.errors import MapError, MeasurementError, SuiteError
 from gacprof.core.formatting import counted, dims, duration, percent
+from gacprof.core.texts import first_and_last, flags, sizes
 
 if TYPE_CHECKING:
     from rich.table import Table

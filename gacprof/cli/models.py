@@ -10,15 +10,7 @@ import typer
 from typer import Argument, Option
 
 from gacprof.cli.elsewhere import is_config, print_times, times_if_known
-from gacprof.cli.options import (
-    Checkpoint,
-    Ranks,
-    Source,
-    Tokenizer,
-    Tokens,
-    grouped,
-    token_counts,
-)
+from gacprof.cli.options import Checkpoint, Ranks, Source, Tokenizer, Tokens, grouped
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -33,6 +25,7 @@ from gacprof.cli.printing import (
 from gacprof.core import formatting
 from gacprof.core.errors import MapError, MeasurementError, PlanError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
+from gacprof.core.texts import token_counts
 from gacprof.report.grouping import Group, group
 from gacprof.report.wording import left_open, measured, verdict_of
 

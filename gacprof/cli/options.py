@@ -5,49 +5,114 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+from rich.markup import escape
 from typer import Argument, Option
 
-from gacprof.core.errors import MapError, PlanError, SuiteError
+from gacprof.core.errors import MapError
+from gacprof.core.request import OPTION, Request, given_texts, spelling
+from gacprof.core.request import Option as Known
+from gacprof.core.texts import budget_seconds, flags, sizes, workload
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
     from gacprof.cliffmap.schema import Curve
     from gacprof.cliffmap.source import SizeSource
 
-DIGITS = 24
-"""Of a size on the command line."""
-
 
 def grouped(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb as typer takes it, where some parameters are dataclasses of options: each of their
-    fields is an option of its own."""
-
-    def declared(owner: Callable[..., object]) -> list[inspect.Parameter]:
-        hints = get_type_hints(owner, include_extras=True)
-        found = inspect.signature(owner).parameters.values()
-        return [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in found]
-
-    groups: dict[str, Any] = {
-        p.name: p.annotation for p in declared(verb) if is_dataclass(p.annotation)
-    }
-    options = [
-        o for p in declared(verb) for o in (declared(groups[p.name]) if p.name in groups else [p])
-    ]
+    """A verb as typer takes it, where some parameters are requests, or dataclasses of options:
+    each of their fields is an option of its own."""
+    groups: dict[str, Any] = {}
+    options: list[inspect.Parameter] = []
+    for p in _declared(verb):
+        kind: Any = p.annotation
+        if not is_dataclass(kind):
+            options.append(p)
+            continue
+        groups[p.name] = kind
+        options += request_options(kind) if issubclass(kind, Request) else _declared(kind)
 
     @wraps(verb)
     def run(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            if issubclass(group, Request):
+                names = [option.name for option in request_options(group)]
+                texts = {option: given.pop(option) for option in names}
+                given[name] = group(**given_texts(group, texts))
+            else:
+                given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
         verb(**given)
 
     run.__annotations__ = {option.name: option.annotation for option in options}
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return run
+
+
+def _declared(owner: Callable[..., object]) -> list[inspect.Parameter]:
+    hints = get_type_hints(owner, include_extras=True)
+    found = inspect.signature(owner).parameters.values()
+    return [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in found]
+
+
+def request_options(request: type[Request]) -> list[inspect.Parameter]:
+    """The options of a request, as parameters that typer reads. It checks only that numbers are
+    numbers: what a value may be, the request says."""
+    found = []
+    for field in fields(request):
+        known: Known | None = field.metadata.get(OPTION)
+        if known is None:
+            continue
+        if known.nested is not None:
+            found += request_options(known.nested)
+        else:
+            found.append(_parameter(field.name, field.default, known))
+    return found
+
+
+def _parameter(name: str, default: Any, known: Known) -> inspect.Parameter:
+    required = default is MISSING
+    plain = isinstance(default, bool | int | float | str) and not known.many
+    shown: Any = plain
+    if not plain and not required and default not in (None, ()):
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    about: dict[str, Any] = {
+        "help": escape(known.help), "metavar": known.metavar, "show_default": shown,
+        "rich_help_panel": known.group or None, "autocompletion": _completion(known),
+    }  # fmt: skip
+    if known.argument:
+        declared: Any = Argument(**about)
+    else:
+        declared = Option(*(known.names or _spelled(name, default)), **about)
+    kind: Any = bool if isinstance(default, bool) else str if known.reads_text else known.read
+    kind = list[kind] if known.many else kind
+    given = ... if required else default if plain else None
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if given is ... else given,
+        annotation=Annotated[kind if required or plain else kind | None, declared],
+    )
+
+
+def _spelled(name: str, default: Any) -> list[str]:
+    """What is on by default can be turned off."""
+    option = spelling(name, Known())
+    return [f"{option}/--no-{option[2:]}" if default is True else option]
+
+
+def _completion(known: Known) -> Callable[[str], list[str]] | None:
+    """What a shell offers for a word that was begun."""
+
+    def offered(incomplete: str) -> list[str]:
+        words = known.suggested() if known.suggested else list(known.choices)
+        return [word for word in words if word.startswith(incomplete)]
+
+    return offered if known.choices or known.suggested else None
 
 
 def load_maps(*names: str) -> list[CliffMap]:
@@ -78,114 +143,6 @@ def chosen_curves(
         held = sorted({f"{c.operator} over {c.axis}" for c in loaded.curves})
         raise MapError(f"the map '{loaded.name}' has no such curve; it has {', '.join(held)}")
     return curves
-
-
-def token_counts(text: str) -> list[int]:
-    """``1,1024`` → [1, 1024]. Raises :class:`SuiteError`."""
-    return list(workload(text))
-
-
-def workload(text: str) -> dict[int, float]:
-    """``1:0.9,1024:0.1`` → {1: 0.9, 1024: 0.1}; a count without a weight weighs 1.
-
-    Raises :class:`SuiteError` for anything that is no list of positive counts.
-    """
-    tokens: dict[int, float] = {}
-    for part in text.split(","):
-        count, _, weight = part.strip().partition(":")
-        try:
-            if int(count) in tokens:
-                raise SuiteError(f"the token count {int(count)} is there twice in '{text}'")
-            tokens[int(count)] = float(weight) if weight else 1.0
-        except ValueError:
-            raise SuiteError(
-                f"'{part.strip()}' is no token count: write them as 1,1024 or 1:0.9,1024:0.1"
-            ) from None
-    if any(m <= 0 or not 0 < w < float("inf") for m, w in tokens.items()):
-        raise SuiteError(f"token counts and weights must be positive, not '{text}'")
-    return tokens
-
-
-def budget_seconds(text: str) -> float:
-    """``90``, ``90s``, ``8m``, ``1.5h`` as seconds. Raises :class:`SuiteError`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if match is None or not 0 < float(match[1]) < 1e9:
-        raise SuiteError(f"'{text}' is no time budget: give a time such as 90s, 8m or 1h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-_UNITS = {"": 1, "b": 1} | {
-    f"{prefix}{kind}": base ** (power + 1)
-    for kind, base in (("b", 1000), ("ib", 1024))
-    for power, prefix in enumerate("kmgt")
-}
-
-
-def byte_count(text: str) -> int:
-    """``6GB`` → 6,000,000,000, ``512MiB`` → 536,870,912; without a unit, bytes.
-
-    Raises :class:`PlanError`.
-    """
-    compact = text.strip().lower().replace(",", "").replace("_", "")
-    number = compact.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = compact[len(number) :].strip()
-    try:
-        amount = float(number)
-        if unit not in _UNITS or not 0 < amount < 1e30:
-            raise ValueError
-    except ValueError:
-        raise PlanError(
-            f"--memory {text}: write a positive number of bytes, with kB, MB, GB, TB or KiB, MiB, "
-            "GiB, TiB after it, such as 6GB or 512MiB"
-        ) from None
-    return int(amount * _UNITS[unit])
-
-
-def by_pattern(
-    texts: Sequence[str] | None, option: str, words: Sequence[str] = ()
-) -> dict[str, Any]:
-    """``["*q_proj:rank=128"]`` → {"*q_proj:rank": 128}; one of the ``words`` may stand for a size.
-    Raises :class:`PlanError`, also for a pattern that is given twice."""
-    sizes: dict[str, Any] = {}
-    for text in texts or ():
-        pattern, _, size = text.rpartition("=")
-        if not pattern or not (size in words or _is_size(size)):
-            raise PlanError(f"--{option} {text}: write it as PATTERN=SIZE, such as '*:rank=128'")
-        if pattern in sizes:
-            raise PlanError(f"--{option} is given twice for '{pattern}'")
-        sizes[pattern] = size if size in words else int(size)
-    return sizes
-
-
-def sizes(texts: Sequence[str] | None, option: str = "--fixed") -> dict[str, int]:
-    """``["M=1024", "K=64,N=8"]`` as a dict. Raises :class:`MapError` for anything else."""
-    found: dict[str, int] = {}
-    for text in (part for texts_ in texts or () for part in texts_.split(",")):
-        name, _, size = text.strip().partition("=")
-        if not name.isidentifier() or not _is_size(size):
-            raise MapError(f"{option} takes a dim and its size, as M=1024, not '{text}'")
-        if name in found:
-            raise MapError(f"{option} gives {name} twice")
-        found[name] = int(size)
-    return found
-
-
-def _is_size(text: str) -> bool:
-    """A whole number from 1, of no more digits than any size has."""
-    return len(text) <= DIGITS and text.isascii() and text.isdigit() and int(text) > 0
-
-
-def flags(texts: Sequence[str] | None) -> Mapping[str, Any] | None:
-    """``["bias=true"]`` as a dict: true and false, whole numbers, else the text itself."""
-    found: dict[str, Any] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not name or not equals or not value:
-            raise MapError(f"--flag takes a name and a value, as bias=true, not '{text}'")
-        word = {"true": True, "false": False}.get(value.lower())
-        number = value == "0" or _is_size(value)
-        found[name] = word if word is not None else int(value) if number else value
-    return found or None
 
 
 Checkpoint = Annotated[str, Argument(help="A checkpoint's folder or weights file.")]
@@ -313,15 +270,6 @@ def _pairs(dense: str | None) -> str | list[tuple[int, int]] | None:
     return [(int(o), int(i)) for o, i in found]
 
 
-def first_and_last(ranks: str | None) -> tuple[int, int] | None:
-    if ranks is None:
-        return None
-    match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", ranks.strip())
-    if not match:
-        raise SuiteError(f"--range is '{ranks}': give the first and the last rank, as 64:256")
-    return int(match[1]), int(match[2])
-
-
 @dataclass(frozen=True)
 class Source:
     """Where good sizes are known from: a map, or the rules of a GPU."""
@@ -376,19 +324,6 @@ class CurveOptions:
             if dims and name not in dims:
                 raise MapError(f"{operator} has no dim '{name}' (it has {', '.join(sorted(dims))})")
         return {"dtype": self.dtype, "flags": flags(self.flag), **found}
-
-
-def window(text: str | None) -> int | tuple[int, int] | None:
-    """``16`` (a half-width) or ``96:160`` (first and last)."""
-    if text is None:
-        return None
-    first, colon, last = text.partition(":")
-    ends = [int(end) for end in (first, last) if end == "0" or _is_size(end)]
-    if len(ends) == 1 and not colon:
-        return ends[0]
-    if len(ends) == 2 and ends[0] <= ends[1]:
-        return ends[0], ends[1]
-    raise MapError(f"--window is a half-width, as 16, or a range, as 96:160, not '{text}'")
 
 
 def use(text: str, dtype: str | None, maps: Sequence[SizeSource], shards: int = 1) -> Use:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
-from gacprof.cli.options import (
-    Checkpoint,
-    EngineOption,
-    Source,
-    Tokens,
-    by_pattern,
-    byte_count,
-    grouped,
-)
+from gacprof.cli.options import grouped
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -35,6 +27,7 @@ from gacprof.core import formatting
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, counted, microseconds, percent
+from gacprof.planning import ParetoRequest, PlanRequest
 from gacprof.report.grouping import group
 from gacprof.report.wording import planned
 
@@ -46,86 +39,12 @@ if TYPE_CHECKING:
 AROUND = 2
 """Sizes of a window shown on either side of the chosen one, besides its ends."""
 
-Bound = Annotated[
-    list[str] | None, Option(metavar="PATTERN=SIZE", help="May be repeated; all hold.")
-]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What ``plan`` and ``pareto`` are asked for alike."""
-
-    objective: Annotated[str, Option(help="pad, energy, gac or latency.")] = "energy"
-    tokens: Tokens = None
-    dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None
-    window: Annotated[
-        float, Option(min=0.0, max=4.0, help="± share of a dim, and 32 at least.")
-    ] = 0.25
-    scores: Annotated[Path | None, Option(help="JSON of importance by dim name, for gac.")] = None
-    quality_floor: Annotated[
-        float | None, Option(min=0.0, max=1.0, help="Least mean share of energy kept.")
-    ] = None
-    latency_limit: Annotated[
-        float | None, Option(min=0.0, help="Most predicted time of the planned weights, µs.")
-    ] = None
-    uniform: Annotated[
-        list[str] | None,
-        Option(
-            help="One size over a 'module' (PaLU's groups), a 'role', a 'kind', or a PATTERN such "
-            "as '*:width'; may be repeated."
-        ),
-    ] = None
-    pin: Annotated[
-        list[str] | None,
-        Option(metavar="PATTERN=SIZE|keep", help="Over dim names; may be repeated."),
-    ] = None
-    least: Bound = None
-    most: Bound = None
-    untouched: Annotated[
-        bool, Option("--allow-untouched", help="Let misaligned dims stay where that pays.")
-    ] = False
-    fuse: Annotated[
-        bool, Option("--fuse/--no-fuse", help="Whether a factor pair may become dense.")
-    ] = True
-    preset: EngineOption = None
-
-    def request(self) -> dict[str, Any]:
-        """As :class:`PlanRequest` takes it."""
-        from gacprof import Constraints
-
-        constraints = Constraints(
-            tuple(self.uniform or ("none",)), by_pattern(self.pin, "pin", ("keep",)),
-            by_pattern(self.least, "least"), by_pattern(self.most, "most"), self.untouched,
-            self.fuse, self.preset,
-        )  # fmt: skip
-        return {
-            "objective": self.objective, "tokens": self.tokens, "dtype": self.dtype,
-            "window": self.window, "scores": _read_scores(self.scores),
-            "quality_floor": self.quality_floor, "latency_limit_us": self.latency_limit,
-            "constraints": constraints,
-        }  # fmt: skip
-
 
 @grouped
 def plan(
-    checkpoint: Checkpoint,
+    asked: PlanRequest,
     *,
-    source: Source,
     out: Annotated[Path | None, Option(help="Default: plan.json here.")] = None,
-    budget: Annotated[
-        float | None, Option(help="Parameters, as a share of the dense weights.")
-    ] = None,
-    budget_params: Annotated[
-        int | None, Option(min=1, help="Parameters of the whole checkpoint.")
-    ] = None,
-    memory: Annotated[
-        int | None,
-        Option(parser=byte_count, metavar="BYTES", help="Of all weights as stored: 6GB, 512MiB."),
-    ] = None,
-    limits: Limits,
-    time_limit: Annotated[
-        float | None, Option(min=0.0, help="Seconds; then the best so far, and its gap.")
-    ] = None,
     every: Annotated[
         bool, Option("--all", help="Print every dim, with the sizes on offer, a line each.")
     ] = False,
@@ -141,14 +60,10 @@ def plan(
     """
     import gacprof
 
-    target = out or Path("plan.json")
+    checkpoint, target = str(asked.checkpoint), out or Path("plan.json")
     _refuse_to_replace(target, checkpoint)
-    opened = source.open()
-    with search_line(limits.objective) as report:
-        made = gacprof.plan(
-            checkpoint, opened, budget=budget, budget_parameters=budget_params, memory=memory,
-            time_limit=time_limit, progress=report, **limits.request(),
-        )  # fmt: skip
+    with search_line(asked.objective) as report:
+        made = gacprof.plan(replace(asked, progress=report))
     made.save(target)
     emit(made, as_json, _print_plan, target, checkpoint, every, why)
     if made.certificate.interrupted:
@@ -158,15 +73,9 @@ def plan(
 
 @grouped
 def pareto(
-    checkpoint: Checkpoint,
+    asked: ParetoRequest,
     *,
-    source: Source,
     out: Annotated[Path | None, Option(help="A stem: writes STEM.svg and STEM.png.")] = None,
-    limits: Limits,
-    budgets: Annotated[int, Option(min=1, max=1000, help="How many budgets of ours.")] = 15,
-    grid: Annotated[
-        int, Option(min=0, max=64, help="N budgets by N latency limits, each cell exact.")
-    ] = 0,
     as_json: bool = Json,
 ) -> None:
     """Set plans over many budgets beside naive rounding and the paper's choice.
@@ -178,14 +87,7 @@ def pareto(
     from gacprof.report.figures_style import save
 
     with progress("pareto") as advance:
-        found = gacprof.pareto(
-            checkpoint,
-            source.open(),
-            budgets=budgets,
-            grid=grid,
-            progress=advance,
-            **limits.request(),
-        )
+        found = gacprof.pareto(replace(asked, progress=advance))
     files = save(pareto_figure(found.as_dict()), out) if out else []
     emit(found, as_json, _print_pareto, files)
 
@@ -209,24 +111,6 @@ def _is_plan(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(data, dict) and str(data.get("schema", "")).startswith("gacprof.plan/")
-
-
-def _read_scores(path: Path | None) -> dict[str, float] | None:
-    """Importance by dim name. Raises :class:`PlanError` for anything but an object of numbers."""
-    if path is None:
-        return None
-    try:
-        data = read_json(path)
-        if not isinstance(data, dict):
-            raise ValueError(f"it is a {type(data).__name__}")
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{path} is no JSON object of numbers by dim name: {error}") from None
-    for name, score in data.items():
-        if isinstance(score, bool) or not isinstance(score, int | float):
-            raise PlanError(f"{path}: the score of '{name}' is {score!r}, which is no number")
-        if isinstance(score, int) and abs(score) > 2**1000:
-            raise PlanError(f"{path}: the score of '{name}' is beyond any scale")
-    return data
 
 
 def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: bool) -> None:

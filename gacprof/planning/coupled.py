@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module, TensorInfo
 from gacprof.diagnosing.predict import Predictor
+from gacprof.planning.bounds import Bounds
 from gacprof.planning.memory import bytes_per_parameter, stored_at
-from gacprof.planning.request import Bounds
 
 Dims = tuple[Dim, ...]
 Kept = Mapping[str, Sequence[float]]

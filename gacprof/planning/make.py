@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+from gacprof.checkpoint import inventory_for
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.tensors import TensorReader
-from gacprof.cliffmap.source import SizeSource
-from gacprof.core import Progress
+from gacprof.checkpoint.tensors import ModelReader
 from gacprof.core.errors import PlanError
 from gacprof.planning.classes import ROUNDING
 from gacprof.planning.coupled import Kept
@@ -19,30 +19,27 @@ from gacprof.planning.solving import solve_classes
 from gacprof.solver import InfeasibleBudget
 
 
-def make_plan(
-    inventory: Inventory,
-    source: SizeSource,
-    request: PlanRequest,
-    *,
-    reader: TensorReader | None = None,
-    kept: Kept | None = None,
-    progress: Progress | None = None,
-) -> Plan:
-    """Choose one size for every adjustable dim of ``inventory``.
+def make_plan(request: PlanRequest, *, kept: Kept | None = None) -> Plan:
+    """Choose one size for every adjustable dim.
 
-    The request's time limit or Ctrl-C ends a search early with its best plan and the gap;
-    ``progress(value, bound, what)`` is called as it goes on. ``reader`` reads the tensors where
-    they are not on disk; ``kept`` are the shares of energy kept where the original weights are at
-    hand.
+    The request's time limit or Ctrl-C ends a search early with its best plan and the gap. ``kept``
+    are the shares of energy kept where the original weights are at hand.
 
-    Raises :class:`PlanError`, or :class:`SolverError` naming the nearest feasible budget.
+    Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError`, or :class:`SolverError`
+    naming the nearest feasible budget.
     """
     seconds = request.time_limit
     deadline = None if seconds is None else time.monotonic() + seconds
+    source, reader = request.open_source(), None
+    if isinstance(request.checkpoint, str | Path | Inventory):
+        inventory = inventory_for(request.checkpoint)
+    else:
+        reader = ModelReader(request.checkpoint)
+        inventory = reader.inventory
     problem = problem_of(inventory, source, request, reader=reader, kept=kept)
     limits = problem.limits(request.least_kept)
     classes = problem.classes(limits)
-    outcome = solve_classes(problem, classes, limits, deadline=deadline, progress=progress)
+    outcome = solve_classes(problem, classes, limits, deadline=deadline, progress=request.progress)
     made = summary(problem, outcome, limits)
     _refuse_unmet(made, request)
     return made

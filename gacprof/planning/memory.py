@@ -14,7 +14,7 @@ from math import ceil, prod
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
 from gacprof.core.errors import PlanError
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.planning.request import PlanRequest
+from gacprof.planning.request import PlanRequest, SizesRequest
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,11 @@ class Ceiling:
     as_given: Callable[[int], str]
 
 
-def ceilings(inventory: Inventory, request: PlanRequest) -> tuple[Ceiling | None, Ceiling | None]:
+def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
     """The request's limits on parameters and on bytes, of the weights that adjustable dims are
     written in. Raises :class:`PlanError` for one that the rest alone exceeds."""
+    if not isinstance(request, PlanRequest):
+        return None, None
     now = footprint(inventory, {})
     weights = planned(inventory, [dim for dim in inventory.dims if dim.adjustable])
     parameters = memory = None

@@ -13,8 +13,8 @@ from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.latency_profile import LEAST_REACH, around
 from gacprof.diagnosing.predict import Estimate
+from gacprof.planning.bounds import Bounds
 from gacprof.planning.coupled import Axis, Dims, Kept, share_kept
-from gacprof.planning.request import Bounds
 from gacprof.stats.judge import judge
 
 if TYPE_CHECKING:

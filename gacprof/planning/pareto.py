@@ -10,23 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
-from gacprof.checkpoint.inventory import Inventory
-from gacprof.cliffmap.source import SizeSource
+from gacprof.checkpoint import inventory_for
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
 from gacprof.core.points import MAX_DIM
+from gacprof.core.request import verb
 from gacprof.planning.classes import ROUNDING, DimClass
 from gacprof.planning.evaluation import Evaluator, Variant
 from gacprof.planning.memory import Ceiling
 from gacprof.planning.objectives import objective
 from gacprof.planning.problem import Limits, Problem, problem_of
-from gacprof.planning.request import PlanRequest
+from gacprof.planning.request import ParetoRequest
 from gacprof.planning.solving import Outcome, solve_classes
 from gacprof.solver import InfeasibleBudget, solve_gac
 
-BUDGETS = 15
 MULTIPLES = (8, 64)
 PAPER = "paper's DP, today's budget"
 
@@ -65,27 +64,19 @@ class Pareto(Record, Framed):
         return f"{self.checkpoint} on {self.device}, objective {self.objective}"
 
 
-def pareto(
-    inventory: Inventory,
-    source: SizeSource,
-    request: PlanRequest,
-    *,
-    budgets: int = BUDGETS,
-    grid: int = 0,
-    progress: Progress | None = None,
-) -> Pareto:
-    """All variants of one checkpoint on one map.
+def _pareto(request: ParetoRequest) -> Pareto:
+    """Plans over many budgets beside naive rounding and the paper's choice, all of one checkpoint
+    on one map.
 
     Ours are ``budgets`` plans from the least that can be had to what never binds, and one at
     today's parameters; constraints and limits are theirs alone: rounding knows of none.
-    ``grid`` asks for so many budgets by so many latency limits, each cell solved exactly.
 
-    Raises :class:`PlanError`, or :class:`SolverError` where no budget leaves a plan.
+    Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError`, or
+    :class:`SolverError` where no budget leaves a plan.
     """
-    if budgets < 1 or grid < 0 or grid == 1:
-        raise PlanError("ask for at least one budget, and for a grid of at least 2 by 2, or none")
-    if request.has_budget:
-        raise PlanError("a pareto goes over budgets of its own: give none")
+    inventory, source, progress = (
+        inventory_for(request.checkpoint), request.open_source(), request.progress
+    )  # fmt: skip
     if not source.timed:
         raise PlanError(
             f"'{source.name}' is {source.basis} and knows no latency, so there is no front: "
@@ -98,7 +89,7 @@ def pareto(
     variants = [evaluator.variant("as it is", {}), *_rounded(evaluator)]
     variants += _papers(problem, evaluator)
     ours = []
-    for outcome, today in _ours(problem, classes, limits, budgets, progress):
+    for outcome, today in _ours(problem, classes, limits, request.budgets, progress):
         proof = outcome.certificate
         method = f"gacprof {request.objective}" + (", today's budget" if today else "")
         made = evaluator.variant(method, outcome.sizes, "; ".join(proof.notes), proof.proved)
@@ -114,12 +105,15 @@ def pareto(
         request.objective,
         predictor.tokens,
         (*variants, *ours),
-        _grid(problem, limits, evaluator, grid, progress) if grid else None,
+        _grid(problem, limits, evaluator, request.grid, progress) if request.grid else None,
         tuple(predictor.view.notes),
     )
 
 
-def _meets(made: Variant, request: PlanRequest) -> bool:
+pareto = verb("pareto", ParetoRequest, _pareto)
+
+
+def _meets(made: Variant, request: ParetoRequest) -> bool:
     floor, limit = request.quality_floor, request.latency_limit_us
     kept, time_us = made.energy_kept, made.latency_us
     lossy = floor is not None and (kept is None or kept < floor - ROUNDING)

@@ -12,13 +12,14 @@ from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
 from gacprof.diagnosing.neighbours import Neighbours, Word
 from gacprof.diagnosing.predict import NOTHING, Predictor
+from gacprof.planning.bounds import Bounds, grouped
 from gacprof.planning.classes import DimClass, build_classes
 from gacprof.planning.coupled import Axis, Dims, Kept
 from gacprof.planning.memory import Ceiling, ceilings
 from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
 from gacprof.planning.on_offer import also_of, dense_of
 from gacprof.planning.presets import Requirements, requirements
-from gacprof.planning.request import Bounds, PlanRequest, grouped
+from gacprof.planning.request import SizesRequest
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Problem:
     """``kept`` are the shares of energy that each rank keeps, empty where no spectra were read;
     ``groups`` the dims that take one size, and their bounds; ``required`` what an engine asks."""
 
-    request: PlanRequest
+    request: SizesRequest
     predictor: Predictor
     goal: Objective
     kept: Kept
@@ -106,7 +107,7 @@ class Problem:
 def problem_of(
     inventory: Inventory,
     source: SizeSource,
-    request: PlanRequest,
+    request: SizesRequest,
     *,
     reader: TensorReader | None = None,
     all_spectra: bool = False,

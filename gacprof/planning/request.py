@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim
+from gacprof.core import Progress
 from gacprof.core.errors import PlanError
-from gacprof.diagnosing.predict import Tokens, is_number
-from gacprof.planning.presets import Requirements
+from gacprof.core.files import read_json
+from gacprof.core.request import Request, hook, nested, option
+from gacprof.core.texts import by_pattern, byte_count
+from gacprof.diagnosing.request import OnWorkload
 
 WINDOW = 0.25
 """How far around a dim's size other sizes are offered, as a fraction."""
 
-UNIFORM = ("none", "module", "role", "kind")
-"""Ways to share sizes that have a name; anything else is a pattern over dim names."""
+OBJECTIVES = ("pad", "energy", "gac", "latency")
 
 Pin = int | Literal["keep"]
 
 
-@dataclass(frozen=True)
-class Constraints:
+def read_scores(path: str | Path) -> dict[str, float]:
+    """Importance by dim name. Raises :class:`PlanError` for anything but an object of numbers."""
+    try:
+        data = read_json(Path(path))
+        if not isinstance(data, dict):
+            raise ValueError(f"it is a {type(data).__name__}")
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path} is no JSON object of numbers by dim name: {error}") from None
+    for name, score in data.items():
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            raise PlanError(f"{path}: the score of '{name}' is {score!r}, which is no number")
+        if isinstance(score, int) and abs(score) > 2**1000:
+            raise PlanError(f"{path}: the score of '{name}' is beyond any scale")
+    return data
+
+
+HELD = "Held fixed"
+LIMITS = "Limits"
+SEVERAL = "May be repeated; all hold."
+
+
+class Constraints(Request, kw_only=False):
     """What the user holds fixed. Patterns are shell-style, over dim names.
 
     ``uniform`` shares one size over the dims of one weight (``module``: PaLU's groups), of a
@@ -38,59 +60,76 @@ class Constraints:
     takes are offered.
     """
 
-    uniform: str | Sequence[str] = "none"
-    pinned: Mapping[str, Pin] | None = None
-    least: Mapping[str, int] | None = None
-    most: Mapping[str, int] | None = None
-    untouched: bool = False
-    fuse: bool = True
-    preset: str | None = None
-    dense: bool = False
+    error = PlanError
+
+    uniform: str | Sequence[str] = option(
+        kw_only=False, default="none", many=True, group=HELD,
+        help="One size over a 'module' (PaLU's groups), a 'role', a 'kind', or a PATTERN such as "
+        "'*:width'; may be repeated.",
+    )  # fmt: skip
+    pinned: Mapping[str, Pin] | None = option(
+        kw_only=False, default=None, name="--pin", many=True, group=HELD,
+        read=partial(by_pattern, option="pin", words=("keep",)), metavar="PATTERN=SIZE|keep",
+        help="Over dim names; may be repeated.",
+    )  # fmt: skip
+    least: Mapping[str, int] | None = option(
+        kw_only=False, default=None, many=True, group=HELD, metavar="PATTERN=SIZE", help=SEVERAL,
+        read=partial(by_pattern, option="least"),
+    )  # fmt: skip
+    most: Mapping[str, int] | None = option(
+        kw_only=False, default=None, many=True, group=HELD, metavar="PATTERN=SIZE", help=SEVERAL,
+        read=partial(by_pattern, option="most"),
+    )  # fmt: skip
+    untouched: bool = option(
+        kw_only=False, default=False, name="--allow-untouched", group=HELD,
+        help="Let misaligned dims stay where that pays.",
+    )  # fmt: skip
+    fuse: bool = option(
+        kw_only=False, default=True, group=HELD, help="Whether a factor pair may become dense."
+    )
+    preset: str | None = option(
+        kw_only=False, default=None, name=("--for", "--preset"), metavar="ENGINE[,…]", group=HELD,
+        help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
+        "trt-llm, sglang.",
+    )  # fmt: skip
+    dense: bool = field(default=False)
 
 
-@dataclass(frozen=True)
-class PlanRequest:
-    """What a plan is asked for; all limits that are given hold.
+class SizesRequest(OnWorkload):
+    """What ``plan`` and ``pareto`` are asked alike; all limits that are given hold.
 
-    ``budget`` is a fraction of the dense size of the planned weights, ``budget_parameters``
-    a count for the whole checkpoint, ``memory`` the bytes of all its weights as stored. With
-    none, memory is not limited, and nothing is lost unless a limit on time asks for it.
     ``quality_floor`` is the least mean share of energy kept, ``latency_limit_us`` the most time
     that the workload may take in the planned weights' products, all of them resized together.
     ``tokens`` and ``dtype`` are the workload; ``scores`` are importances by dim name, for the
-    objective ``gac``. ``time_limit`` (seconds) ends a search early with its best plan.
-
-    Raises :class:`PlanError` for a value that is out of range or no number.
+    objective ``gac``. ``progress(value, bound, what)`` is called while the search goes on.
     """
 
-    objective: str = "energy"
-    budget: float | None = None
-    budget_parameters: int | None = None
-    memory: int | None = None
-    tokens: Tokens | None = None
-    dtype: str | None = None
-    window: float = WINDOW
-    constraints: Constraints = field(default_factory=Constraints)
-    scores: Mapping[str, float] | None = None
-    quality_floor: float | None = None
-    latency_limit_us: float | None = None
-    time_limit: float | None = None
+    error = PlanError
 
-    def __post_init__(self) -> None:
-        for name, (in_range, wanted) in _RANGES.items():
-            number = getattr(self, name)
-            if number is None and name != "window":
-                continue
-            if not is_number(number):
-                raise PlanError(f"{name} is {number!r}: it must be a number")
-            if not in_range(number):
-                raise PlanError(f"the {name} is {number}: it must be {wanted}")
-        if self.budget is not None and self.budget_parameters is not None:
-            raise PlanError("give either a budget fraction or a number of parameters, not both")
+    objective: str = option(
+        default="energy", choices=OBJECTIVES, help="pad, energy, gac or latency."
+    )
+    window: float = option(
+        default=WINDOW, read=float, least=0, help="± share of a dim, and 32 at least."
+    )
+    scores: Mapping[str, float] | None = option(
+        default=None, read=read_scores, metavar="FILE",
+        help="JSON of importance by dim name, for gac.",
+    )  # fmt: skip
+    quality_floor: float | None = option(
+        default=None, read=float, least=0, most=1, group=LIMITS,
+        help="Least mean share of energy kept.",
+    )  # fmt: skip
+    latency_limit_us: float | None = option(
+        default=None, name="--latency-limit", read=float, above=0, group=LIMITS,
+        help="Most predicted time of the planned weights, µs.",
+    )  # fmt: skip
+    constraints: Constraints = nested(factory=Constraints)
+    progress: Progress | None = hook(default=None)
 
     @property
     def has_budget(self) -> bool:
-        return any(b is not None for b in (self.budget, self.budget_parameters, self.memory))
+        return False
 
     @property
     def least_kept(self) -> float | None:
@@ -101,9 +140,51 @@ class PlanRequest:
     @property
     def notes(self) -> list[str]:
         """What the user may not have meant."""
-        notes = []
-        if self.least_kept != self.quality_floor:
-            notes.append("no quality floor was given: nothing is cut (--quality-floor allows cuts)")
+        if self.least_kept == self.quality_floor:
+            return []
+        return ["no quality floor was given: nothing is cut (--quality-floor allows cuts)"]
+
+
+class PlanRequest(SizesRequest):
+    """What a plan is asked for.
+
+    ``budget`` is a fraction of the dense size of the planned weights, ``budget_parameters``
+    a count for the whole checkpoint, ``memory`` the bytes of all its weights as stored. With
+    none, memory is not limited, and nothing is lost unless a limit on time asks for it.
+    ``time_limit`` (seconds) ends a search early with its best plan.
+
+    Raises :class:`PlanError` for a value that is out of range or no number.
+    """
+
+    budget: float | None = option(
+        default=None, read=float, above=0, group=LIMITS,
+        help="Parameters, as a share of the dense weights.",
+    )  # fmt: skip
+    budget_parameters: float | None = option(
+        default=None, name="--budget-params", read=float, above=0, group=LIMITS,
+        help="Parameters of the whole checkpoint.",
+    )  # fmt: skip
+    memory: int | None = option(
+        default=None, read=byte_count, above=0, metavar="BYTES", group=LIMITS,
+        help="Of all weights as stored: 6GB, 512MiB.",
+    )  # fmt: skip
+    time_limit: float | None = option(
+        default=None, read=float, above=0, group=LIMITS,
+        help="Seconds; then the best so far, and its gap.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.budget is not None and self.budget_parameters is not None:
+            raise PlanError("give either a budget fraction or a number of parameters, not both")
+
+    @property
+    def has_budget(self) -> bool:
+        return any(b is not None for b in (self.budget, self.budget_parameters, self.memory))
+
+    @property
+    def notes(self) -> list[str]:
+        notes = super().notes
         if self.budget is not None and self.budget > 1:
             meant = f": was {self.budget / 100:g} meant?" if 2 <= self.budget <= 100 else ""
             notes.append(
@@ -112,149 +193,19 @@ class PlanRequest:
         return notes
 
 
-_POSITIVE: tuple[Callable[[float], bool], str] = (lambda x: 0 < x < float("inf"), "positive")
-_RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
-    "budget": (_POSITIVE[0], "a positive fraction of the dense size"),
-    "budget_parameters": _POSITIVE,
-    "memory": _POSITIVE,
-    "window": (lambda x: 0 <= x < float("inf"), "a share of a dim, such as 0.25"),
-    "quality_floor": (lambda x: 0 <= x <= 1, "a share from 0 to 1"),
-    "latency_limit_us": _POSITIVE,
-    "time_limit": (lambda x: x > 0, "positive"),
-}
-"""Field → which numbers it may be, and that in words."""
+class ParetoRequest(SizesRequest):
+    """What a front of plans is asked for: ``budgets`` from the least that can be had to what never
+    binds, and ``grid`` budgets by as many limits on latency, each cell solved exactly."""
 
+    budgets: int = option(
+        default=15, read=int, least=1, most=1000, group=LIMITS, help="How many budgets of ours."
+    )
+    grid: int = option(
+        default=0, read=int, least=0, most=64, group=LIMITS,
+        help="N budgets by N latency limits, each cell exact.",
+    )  # fmt: skip
 
-@dataclass(frozen=True)
-class Bounds:
-    """What one size may be, for a class of dims: ``pin`` exactly, or from ``least`` to ``most`` a
-    multiple of ``multiple``, which ``demanded`` says who asks for."""
-
-    pin: int | None = None
-    least: int = 1
-    most: int | None = None
-    multiple: int = 1
-    demanded: str = ""
-
-    def allow(self, size: int) -> bool:
-        if self.pin is not None:
-            return size == self.pin
-        return self.within(size) and size % self.multiple == 0
-
-    def within(self, size: int) -> bool:
-        """Whether the size is neither below ``least`` nor above ``most``."""
-        return self.least <= size and (self.most is None or size <= self.most)
-
-    def __str__(self) -> str:
-        if self.pin is not None:
-            return f"pinned to {self.pin}"
-        low = f"at least {self.least}" if self.least > 1 else ""
-        high = f"at most {self.most}" if self.most is not None else ""
-        step = f"a multiple of {self.multiple} ({self.demanded})" if self.multiple > 1 else ""
-        return " and ".join(part for part in (low, high, step) if part)
-
-
-def grouped(
-    dims: Sequence[Dim], constraints: Constraints, required: Requirements | None = None
-) -> list[tuple[tuple[Dim, ...], Bounds]]:
-    """Dims that take one common size, together, and what is left to them; in the order given.
-    ``required`` is what an engine asks of them.
-
-    Raises :class:`PlanError` for constraints that contradict each other, match no dim or are
-    none.
-    """
-    _check_patterns(dims, constraints)
-    given = constraints.uniform
-    ways = [given] if isinstance(given, str) else list(given)
-    for way in ways:
-        _check_way(way, dims)
-    groups: dict[object, list[Dim]] = {}
-    for dim in dims:
-        groups.setdefault(_group(dim, ways), []).append(dim)
-    return [(tuple(group), bounds_of(group, constraints, required)) for group in groups.values()]
-
-
-def _check_way(way: str, dims: Sequence[Dim]) -> None:
-    if way in UNIFORM:
-        return
-    if not any(mark in way for mark in "*?[:"):
-        raise PlanError(
-            f"uniform is {way!r}: it must be one of {', '.join(UNIFORM)}, or a pattern over dim "
-            "names such as '*:width'"
-        )
-    matched = [dim for dim in dims if fnmatchcase(dim.name, way)]
-    if not matched:
-        raise _no_match("uniform", way, dims)
-    kinds = sorted({dim.kind for dim in matched})
-    if len(kinds) > 1:
-        raise PlanError(
-            f"the pattern '{way}' would share one size between {' and '.join(kinds)}s: name one "
-            f"kind, such as '*:{kinds[0]}*'"
-        )
-
-
-def _group(dim: Dim, ways: Sequence[str]) -> object:
-    for way in ways:
-        if way == "module":
-            return "module", dim.kind, dim.name.partition(":")[0]
-        if way == "role":
-            return "role", dim.kind, dim.role
-        if way == "kind":
-            return "kind", dim.kind
-        if way != "none" and fnmatchcase(dim.name, way):
-            return "pattern", way
-    return "alone", dim.name
-
-
-def _check_patterns(dims: Sequence[Dim], constraints: Constraints) -> None:
-    """Raises :class:`PlanError` for a pattern of no adjustable dim, or a size that is none."""
-    for what in ("pinned", "least", "most"):
-        for pattern, size in (getattr(constraints, what) or {}).items():
-            whole = is_number(size, int) and size > 0
-            if not whole and (what, size) != ("pinned", "keep"):
-                raise PlanError(
-                    f"the constraint '{what}' gives '{pattern}' the size {size!r}: sizes are "
-                    "positive whole numbers"
-                )
-            if not any(fnmatchcase(dim.name, pattern) for dim in dims):
-                raise _no_match(what, pattern, dims)
-
-
-def _no_match(what: str, pattern: str, dims: Sequence[Dim]) -> PlanError:
-    like = f"; dims are named like '{dims[0].name}'" if dims else ""
-    return PlanError(f"the constraint '{what}' names '{pattern}', which is no dim here{like}")
-
-
-def bounds_of(
-    members: Sequence[Dim], constraints: Constraints, required: Requirements | None = None
-) -> Bounds:
-    """What is left to dims that share one size.
-
-    Raises :class:`PlanError` for constraints that contradict each other, naming the dims.
-    """
-    pins: dict[int, str] = {}
-    least, most = 1, None
-    for dim in members:
-        for size in _matching(dim, constraints.pinned):
-            pins.setdefault(dim.size if size == "keep" else int(size), dim.name)
-        least = max([least, *map(int, _matching(dim, constraints.least))])
-        upper = list(map(int, _matching(dim, constraints.most)))
-        most = min([*upper, *([] if most is None else [most])], default=None)
-    name = members[0].name
-    if len(pins) > 1:
-        (one, first), (two, second), *_ = pins.items()
-        which = first if first == second else f"{first} and {second}, which share one size,"
-        raise PlanError(f"{which} cannot be pinned to {one} and to {two}")
-    asked = (required or Requirements()).of(members)
-    demanded = f"{required.preset.text}: {asked.reasons}" if required and required.preset else ""
-    free = Bounds(None, least, most, asked.multiple, demanded)
-    if most is not None and most // asked.multiple * asked.multiple < least:
-        raise PlanError(f"{name} cannot be {free}")
-    pin = next(iter(pins), None)
-    if pin is not None and not free.allow(pin):
-        raise PlanError(f"{name} is pinned to {pin} and must be {free}")
-    return replace(free, pin=pin)
-
-
-def _matching(dim: Dim, patterns: Mapping[str, Pin] | Mapping[str, int] | None) -> list[Pin]:
-    return [size for name, size in (patterns or {}).items() if fnmatchcase(dim.name, name)]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grid == 1:
+            raise PlanError("ask for a grid of at least 2 by 2, or none")

@@ -9,7 +9,7 @@ from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError, PlanError, SolverError
 from gacprof.diagnosing import diagnose
 from gacprof.evaluation import verify
-from gacprof.planning import Constraints, Plan, PlanRequest, plan
+from gacprof.planning import Constraints, Plan, plan
 from gacprof.planning.memory import dense_parameters
 from gacprof.planning.pareto import pareto
 from gacprof.resizing import realign
@@ -99,7 +99,7 @@ def test_a_quality_floor_holds_back_the_fastest(asvd, planted_map):
 
 def test_every_variant_is_judged_alike(asvd, planted_map):
     inventory = scan(asvd)
-    found = pareto(inventory, planted_map, PlanRequest(tokens=TOKENS), budgets=4)
+    found = pareto(inventory, planted_map, tokens=TOKENS, budgets=4)
     by_method = {v.method: v for v in found.variants}
     assert by_method["as it is"].parameters == inventory.parameters
     assert by_method["as it is"].energy_kept == 1.0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gacprof.cli.options import budget_seconds, byte_count
 from gacprof.core.errors import PlanError, SuiteError
 from gacprof.core.formatting import at_most, dims, duration, microseconds, percent
+from gacprof.core.texts import budget_seconds, byte_count
 
 
 @pytest.mark.parametrize(

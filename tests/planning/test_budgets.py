@@ -186,7 +186,7 @@ def test_the_options_of_all_classes_add_up_to_the_checkpoint(planted):
     """Joint sizes count every weight once, at its true shape, whatever meets in it."""
     for name in ("asvd_mha_r1", "palu_mha_gs4_block1", "slicegpt_mha_s0.22_r1", "svdllm_mha_0.6"):
         inventory, cliff_map = planted(name)
-        request = PlanRequest("pad", tokens=TOKENS, dtype="float32")
+        request = PlanRequest(inventory, cliff_map, objective="pad", tokens=TOKENS, dtype="float32")
         problem = problem_of(inventory, cliff_map, request)
         classes = problem.classes()
         now = footprint(inventory, {})

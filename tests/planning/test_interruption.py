@@ -9,7 +9,7 @@ import time
 import pytest
 from planted import TOKENS
 
-from gacprof.planning import Plan, PlanRequest, plan
+from gacprof.planning import Plan, plan
 
 STAGED = """
 import sys, time
@@ -116,5 +116,5 @@ def test_ctrl_c_ends_a_pareto_for_good(asvd, planted_map, monkeypatch):
 
     monkeypatch.setattr(solving, "solve", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        pareto(scan(asvd), planted_map, PlanRequest(tokens=TOKENS), budgets=9)
+        pareto(scan(asvd), planted_map, tokens=TOKENS, budgets=9)
     assert len(calls) < 9

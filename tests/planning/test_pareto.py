@@ -5,14 +5,14 @@ from planted import TOKENS
 
 from gacprof.checkpoint import scan
 from gacprof.core.errors import GacprofError
-from gacprof.planning import Constraints, PlanRequest, plan
+from gacprof.planning import Constraints, plan
 from gacprof.planning.pareto import pareto
 from gacprof.report.figures_models import pareto_figure
 
 
 @pytest.fixture(scope="module")
 def found(asvd, planted_map):
-    return pareto(scan(asvd), planted_map, PlanRequest(tokens=TOKENS), budgets=6, grid=4)
+    return pareto(scan(asvd), planted_map, tokens=TOKENS, budgets=6, grid=4)
 
 
 def ours(found):
@@ -66,7 +66,7 @@ def test_constraints_and_limits_bind_ours(asvd, planted_map):
     inventory = scan(asvd)
 
     def made(budgets, **asked):
-        return pareto(inventory, planted_map, PlanRequest(tokens=TOKENS, **asked), budgets=budgets)
+        return pareto(inventory, planted_map, tokens=TOKENS, **asked, budgets=budgets)
 
     pinned = made(3, constraints=Constraints(pinned={"*:rank": "keep"}))
     assert {v.parameters for v in ours(pinned)} == {inventory.parameters}
@@ -84,7 +84,7 @@ def test_constraints_and_limits_bind_ours(asvd, planted_map):
 )  # fmt: skip
 def test_impossible_requests_are_refused(asvd, planted_map, asked, settings):
     with pytest.raises(GacprofError):
-        pareto(scan(asvd), planted_map, PlanRequest(tokens=TOKENS, **asked), **settings)
+        pareto(scan(asvd), planted_map, tokens=TOKENS, **asked, **settings)
 
 
 def test_the_picture_names_everything_drawn_and_everything_left_out(found):

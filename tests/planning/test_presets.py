@@ -16,11 +16,11 @@ from planted import TOKENS, planted_latency, planted_map_of
 from gacprof.checkpoint import scan
 from gacprof.core.errors import PlanError
 from gacprof.core.points import Point
-from gacprof.planning import Constraints, PlanRequest, plan
+from gacprof.planning import Constraints, plan
+from gacprof.planning.bounds import bounds_of
 from gacprof.planning.pareto import pareto
 from gacprof.planning.preset_text import ENGINES, parse_preset
 from gacprof.planning.presets import requirements
-from gacprof.planning.request import bounds_of
 from gacprof.solver import InfeasibleBudget
 
 TWO = "vllm,tp=2"
@@ -236,8 +236,10 @@ def test_a_limit_that_the_map_cannot_show_names_the_product_that_it_lacks(mapped
 
 
 def test_a_grid_over_latency_needs_times_of_the_options_only(pruned, mapped):
-    request = PlanRequest(tokens=TOKENS, constraints=Constraints(preset=TWO))
-    found = pareto(scan(pruned), mapped(pruned, TWO), request, budgets=2, grid=2)
+    found = pareto(
+        scan(pruned), mapped(pruned, TWO), tokens=TOKENS, budgets=2, grid=2,
+        constraints=Constraints(preset=TWO),
+    )  # fmt: skip
     assert next(v for v in found.variants if v.method == "as it is").latency_us is None
     assert found.grid.cells[-1][-1].latency_us <= found.grid.latency_us[-1]
 

@@ -5,7 +5,7 @@ from planted import TOKENS
 
 from gacprof.core.errors import GacprofError, PlanError
 from gacprof.planning import Constraints, plan
-from gacprof.planning.request import bounds_of, grouped
+from gacprof.planning.bounds import bounds_of, grouped
 
 ONE = "model.layers.0.self_attn.v_proj:rank"  # 76 of 256
 
@@ -194,12 +194,13 @@ def test_other_tokens_than_the_maps_are_refused_with_the_maps_own(asvd, planted_
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"tokens": "64"}, "tokens are '64'"),
+        ({"tokens": 64}, "tokens are 64"),
         ({"window": "a"}, "window is 'a'"),
         ({"window": (1, 2)}, "window is"),
         ({"budget": "0.85"}, "budget is '0.85'"),
-        ({"memory": "6GB"}, "memory is '6GB'"),
-        ({"quality_floor": "1"}, "quality_floor is '1'"),
+        ({"memory": "6XB"}, "--memory 6XB"),
+        ({"memory": 0}, "memory is 0"),
+        ({"quality_floor": "1"}, "quality_floor .--quality-floor. is '1'"),
         ({"constraints": Constraints(pinned={ONE: "88"})}, "size '88'"),
         ({"constraints": Constraints(least={ONE: 8.5})}, "size 8.5"),
         ({"constraints": Constraints(most={ONE: "keep"})}, "size 'keep'"),

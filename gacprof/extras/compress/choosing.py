@@ -76,6 +76,8 @@ def choose(
     nothing fits.
     """
     asked = PlanRequest(
+        inventory,
+        cliff_map,
         objective=request.objective,
         budget_parameters=budget_parameters,
         tokens=request.tokens,
@@ -87,7 +89,7 @@ def choose(
         ),
     )
     try:
-        plan = make_plan(inventory, cliff_map, asked, kept=kept)
+        plan = make_plan(asked, kept=kept)
     except PlanError as error:
         if NOTHING_KNOWN not in str(error):
             raise

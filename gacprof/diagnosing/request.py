@@ -1,0 +1,79 @@
+"""What the verbs that judge a model's sizes are asked alike: model, source, workload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gacprof.cliffmap.source import SizeSource, Tokens
+from gacprof.core.dtypes import full_name
+from gacprof.core.request import Request, argument, option
+from gacprof.core.texts import workload
+
+if TYPE_CHECKING:
+    import torch as pytorch
+
+    from gacprof.checkpoint import Inventory
+
+    Model = str | Path | Inventory | pytorch.nn.Module
+
+SOURCE = "Where good sizes are known from"
+WORKLOAD = "Workload"
+
+
+def _maps() -> list[str]:
+    from gacprof.cliffmap import shipped_maps
+
+    return list(shipped_maps())
+
+
+def _gpus() -> list[str]:
+    from gacprof.devices.datasheet import sheets
+
+    return list(sheets())
+
+
+class OnCheckpoint(Request):
+    """A request on one model."""
+
+    checkpoint: Model = argument(kw_only=False, help="A checkpoint's folder or weights file.")
+
+
+class OnSource(Request):
+    """A request that rests on a source of sizes: a map, a rule table, or a GPU's rules."""
+
+    cliff_map: SizeSource | str | Path | None = option(
+        default=None, kw_only=False, name="--map", group=SOURCE, suggested=_maps,
+        help="A shipped map's name, or a map's or rule table's file.",
+    )  # fmt: skip
+    gpu: str | None = option(
+        default=None, group=SOURCE, suggested=_gpus,
+        help="Instead: the rules of this GPU (h100, l40s …), which need no measurement.",
+    )  # fmt: skip
+    torch: str | None = option(
+        default=None, group=SOURCE,
+        help="With --gpu: the PyTorch release, as 2.11. Default: the newest.",
+    )  # fmt: skip
+    tokens: Tokens | None = option(
+        default=None, read=workload, metavar="M[:W],…", group=WORKLOAD,
+        help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
+        "products of this model were measured at.",
+    )  # fmt: skip
+
+    def open_source(self) -> SizeSource:
+        """Raises :class:`MapError` for none or two, and for a GPU or release without rules."""
+        from gacprof.diagnosing.sources import open_source
+
+        return open_source(self.cliff_map, gpu=self.gpu, torch=self.torch)
+
+    @property
+    def has_source(self) -> bool:
+        return any(given is not None for given in (self.cliff_map, self.gpu, self.torch))
+
+
+class OnWorkload(OnSource, OnCheckpoint):
+    """A request that judges a checkpoint's sizes in a dtype."""
+
+    dtype: str | None = option(
+        default=None, read=full_name, group=WORKLOAD, help="Default: the checkpoint's."
+    )

@@ -1,0 +1,110 @@
+"""One request a verb: the command line, the Python function and the request have the same fields,
+the same defaults, and refuse the same values."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import pytest
+
+import gacprof
+from gacprof.cli.app import _verb
+from gacprof.core.errors import GacprofError
+from gacprof.core.request import Option, Request, given_texts, option, options_of, spelling
+from gacprof.planning import Constraints, ParetoRequest, PlanRequest
+
+VERBS = {"plan": PlanRequest, "pareto": ParetoRequest}
+
+
+def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
+    found = []
+    for name, known in options_of(request):
+        if known.nested is None:
+            found.append((name, known, request.__dataclass_fields__[name].default))
+        else:
+            found += flattened(known.nested)
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_field_is_an_option_and_a_parameter_with_the_same_default(verb):
+    request = VERBS[verb]
+    offered = {parameter.name: parameter for parameter in _verb(verb).params}
+    for name, known, default in flattened(request):
+        parameter = offered[name]
+        if not known.argument:
+            assert spelling(name, known) in parameter.opts
+        if isinstance(default, bool | int | float | str) and not known.many:
+            assert parameter.default == default
+    in_python = inspect.signature(getattr(gacprof, verb)).parameters
+    assert list(in_python) == list(inspect.signature(request).parameters)
+    for each in fields(request):
+        assert each.name in in_python
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_a_verb_has_a_help_text(verb):
+    assert [p.name for p in _verb(verb).params if not getattr(p, "help", "")] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_ours(verb, run):
+    request = VERBS[verb]
+    first = {name: "x" for name, known, _ in flattened(request) if known.argument}
+    for name, known, _ in flattened(request):
+        below = known.least if known.least is not None else known.above
+        if below is None or known.reads_text:
+            continue
+        bad = -7 if known.read is int else below - 7.5
+        with pytest.raises(GacprofError, match=f"^{name}.* is -7.*: it must be "):
+            getattr(gacprof, verb)(**first, **{name: bad})
+        result = run(verb, *first.values(), f"{spelling(name, known)}={bad}")
+        assert result.code == 2 and result.err.count("\n") == 1 and "it must be" in result.err
+
+
+def test_a_text_of_the_command_line_and_a_value_of_python_make_the_same_request():
+    texts = {
+        "checkpoint": "m", "cliff_map": "map", "tokens": "1:0.9,1024:0.1", "memory": "6GB",
+        "pinned": ["*:rank=128"], "uniform": ["role"], "dtype": "fp16",
+    }  # fmt: skip
+    assert PlanRequest(**given_texts(PlanRequest, texts)) == PlanRequest(
+        "m", "map", tokens={1: 0.9, 1024: 0.1}, memory=6 * 10**9, dtype="float16",
+        constraints=Constraints(pinned={"*:rank": 128}, uniform=["role"]),
+    )  # fmt: skip
+
+
+class Asked(Request):
+    """A request of each kind of field."""
+
+    name: str = option(default="a", choices=("a", "b"))
+    count: int = option(default=1, read=int, least=1, most=9)
+    share: float | None = option(default=None, read=float, above=0)
+    on: bool = option(default=False)
+    dtype: str | None = option(default=None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"name": "c"}, {"count": 0}, {"count": 1.5}, {"count": True}, {"count": "3"}, {"count": 10},
+     {"share": 0}, {"share": float("nan")}, {"share": float("inf")}, {"share": "0.5"}, {"on": 1},
+     {"on": "yes"}, {"name": []}],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_by_name(given):
+    (name,) = given
+    with pytest.raises(GacprofError, match=f"^{name}.* is "):
+        Asked(**given)
+
+
+def test_numbers_of_numpy_and_dtypes_of_torch_are_taken():
+    import numpy as np
+    import torch
+
+    asked = Asked(count=np.int64(3), share=torch.tensor(0.5), dtype=torch.bfloat16)
+    assert asked == Asked(count=3, share=0.5, dtype="bfloat16")
+
+
+def test_python_is_told_of_arguments_that_a_verb_does_not_take():
+    with pytest.raises(GacprofError, match="pareto: got an unexpected keyword argument 'budget'"):
+        gacprof.pareto("m", "map", budget=0.5)
+    assert "--budget-params" in gacprof.plan.__doc__
