@@ -30,10 +30,10 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Any] = {}
     options: list[inspect.Parameter] = []
     for p in _declared(verb):
-        kind: Any = p.annotation
-        if not is_dataclass(kind):
+        if not is_dataclass(p.annotation):
             options.append(p)
             continue
+        kind: Any = p.annotation
         groups[p.name] = kind
         options += request_options(kind) if issubclass(kind, Request) else _declared(kind)
 
