@@ -1,8 +1,10 @@
-"""A foreign checkpoint as other loaders may see it: its weights, and settings that name no code.
+"""A foreign checkpoint's config: what its model computes, and what of it other loaders may see.
 
-A config can name code: ``attn_implementation: "org/kernel"`` is fetched from a hub and run. So what
-is handed on to transformers or an engine is an allow-list (:func:`.config.passed`), and links that
-lead out of the folder are not followed.
+A pickled model's modules know things that its config does not: compression tools bring their
+own attention classes, some with constants written into the code. And a config can name code:
+``attn_implementation: "org/kernel"`` is fetched from a hub and run. So what is handed on to
+transformers or an engine is an allow-list (:func:`.config.passed`), and links that lead out of the
+folder are not followed.
 """
 
 from __future__ import annotations
@@ -14,11 +16,76 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gacprof.checkpoint.config import passed, refuse_not_finite
+from gacprof.checkpoint.config import count, passed, refuse_not_finite
 from gacprof.checkpoint.folder import LocalFolder, parse_json
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.layouts.layout import Compressor
+from gacprof.checkpoint.layouts.tools import compressors
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import read_bytes, write_json
+
+
+def effective_config(inventory: Inventory) -> dict[str, Any]:
+    """The config as plain values, true to what the original tool's model computes.
+
+    Raises :class:`CheckpointError` where the checkpoint has no config at all, or one with numbers
+    that no model computes with.
+    """
+    config = dict(inventory.config)
+    if not config.get("model_type"):
+        raise CheckpointError(
+            f"{inventory.path}: no config.json with a model_type; put the original model's "
+            "config.json beside the weights"
+        )
+    model_type = str(config["model_type"])
+    for tool in compressors():
+        model_type = tool.without_prefix(model_type)
+    model_type = model_type.removeprefix("gacprof_")  # a folder of gacprof export
+    config["model_type"] = model_type
+    config |= module_facts(inventory)
+    refuse_not_finite(config, inventory.path)
+    head_dim = _only({a.head_dim for a in inventory.attentions})
+    hidden, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
+    # else transformers takes hidden over heads
+    if "head_dim" not in config and head_dim and hidden and heads and hidden // heads != head_dim:
+        config["head_dim"] = head_dim
+    return config
+
+
+def module_facts(inventory: Inventory) -> dict[str, Any]:
+    """RoPE and RMS epsilon as a pickled model's modules have them, where they agree."""
+    found: dict[str, Any] = {}
+    rotary = [name for name in inventory.attributes if name.endswith(".rotary_emb")]
+    theta = _only({_rope_theta(inventory, name) for name in rotary})
+    if theta is not None:
+        found["rope_theta"] = theta
+        if all(_tool_of(inventory, name) for name in rotary):
+            found["rope_scaling"] = None
+    epsilon = _only({a.get("variance_epsilon") for a in inventory.attributes.values()} - {None})
+    if epsilon is not None and "rms_norm_eps" in inventory.config:
+        found["rms_norm_eps"] = epsilon
+    return found
+
+
+def _rope_theta(inventory: Inventory, module: str) -> float | None:
+    """The base of one rotary embedding: its own, its attention's, or its class's default."""
+    attention = inventory.attributes.get(module.removesuffix(".rotary_emb"), {})
+    for value in (inventory.attributes[module].get("base"), attention.get("rope_theta")):
+        if isinstance(value, int | float):
+            return float(value)
+    tool = _tool_of(inventory, module)
+    return tool.rope_theta if tool else None
+
+
+def _tool_of(inventory: Inventory, module: str) -> Compressor | None:
+    """The compressor whose own class a module of a pickled model is of."""
+    kind = str(inventory.attributes[module].get("class"))
+    return next((c for c in compressors() if c.has_class(kind)), None)
+
+
+def _only(values: set[Any]) -> Any:
+    return values.pop() if len(values) == 1 else None
 
 
 def carried_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:

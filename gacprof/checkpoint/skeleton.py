@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.computed import effective_config
 from gacprof.checkpoint.config import passed, refuse_oversized
+from gacprof.checkpoint.foreign import effective_config
 from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import (
     can_be_resized,

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gacprof.demands.configs import Config
-from gacprof.demands.products import Product, Ranks, Size
-from gacprof.demands.sizes import Sizes, shared
+from gacprof.demands.products import Product, Ranks, Size, Sizes, shared
 
 Shards = Sequence[tuple[str, Size, str]]
 """(name, size, the end of its module's name) of what an engine may fuse."""

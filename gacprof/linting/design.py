@@ -17,10 +17,9 @@ from gacprof.core.errors import LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import config_of
 from gacprof.demands.table import OUTCOMES, Outcome
-from gacprof.linting.judging import judge_all, overall, weight
+from gacprof.linting.judging import judge_all, overall, tiers, weight, worst_tier
 from gacprof.linting.remedies import parameters
 from gacprof.linting.request import LintRequest, Target, target_of
-from gacprof.linting.tiers import tiers, worst_tier
 
 WORDS = {
     "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",

@@ -1,20 +1,82 @@
-"""Judge every product of a model on so many ranks; and what comes of each number of ranks."""
+"""Judge every product of a model on so many ranks, with its tier on the GPU; and what comes of each
+number of ranks.
+
+Tiers are by the rules of the kernels that PyTorch calls: bf16 products, FP8 with one scale, INT8.
+What an engine serves by kernels of its own (blocks, 4 bits, experts) has no tier here; nor has the
+embedding, which is no product, nor attention, which is judged by its heads alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from gacprof.core.errors import GacprofError
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config, whole_number
 from gacprof.demands.evaluate import Judged, judge
 from gacprof.demands.model import counts, products
-from gacprof.demands.products import Product, Ranks, Size
-from gacprof.demands.sizes import Sizes
+from gacprof.demands.products import Product, Ranks, Size, Sizes
 from gacprof.demands.table import OUTCOMES, Outcome
+from gacprof.demands.targets import Gpu
 from gacprof.linting.reading import config_named
 from gacprof.linting.request import LintRequest, Target
-from gacprof.linting.tiers import Tiers, worst_tier
+
+TORCH = "2.11"
+"""The release whose wheel the rules were read in."""
+TOKENS = 1024
+DTYPES = {
+    "none": ("linear", "bfloat16"), "fp8_tensor": ("quantised", "float8_e4m3"),
+    "fp8_channel": ("quantised", "float8_e4m3"), "int8_w8a8": ("quantised", "int8"),
+}  # fmt: skip
+
+Tiers = Callable[[Judged], "int | None"]
+
+
+@cache
+def tiers(gpu: Gpu) -> Tiers:
+    """What gives a product's tier, 1 the best; None where the GPU or the scheme has no rules."""
+    if gpu.is_open or gpu.amd:
+        return lambda judged: None
+    from gacprof import operators
+    from gacprof.rules import serve, target
+
+    try:
+        about = target(gpu.name, TORCH)
+    except GacprofError:
+        return lambda judged: None
+
+    @cache
+    def tier(n: int, k: int, kind: str) -> int | None:
+        operator, dtype = DTYPES[kind]
+        try:
+            point = operators.point(operator, {"M": TOKENS, "N": n, "K": k}, dtype)
+            return serve(point, about).tier
+        except GacprofError:  # no rule, or no kernel
+            return None
+
+    def of(judged: Judged) -> int | None:
+        product, kind = judged.product, judged.scheme.kind
+        n = judged.padded.get("N", product.n.value)
+        k = judged.padded.get("K", product.k.value)
+        if product.kind == "vocab" and product.n.whole:
+            n = -(-judged.padded.get("global", product.n.whole) // product.n.parts)
+        is_product = product.kind == "dense" or product.role == "head"
+        if kind not in DTYPES or not is_product or not n or not k:
+            return None
+        return tier(n, k, kind)
+
+    return of
+
+
+def worst_tier(judged: Iterable[Judged], tier: Tiers) -> int | None:
+    """The worst tier of a model's products; None where no layer's product has one."""
+    found = [(one.product.kind, tier(one)) for one in judged]
+    if not any(kind == "dense" and each for kind, each in found):
+        return None
+    return max(each for _, each in found if each)
+
 
 MOST_DEGREES = 256
 

@@ -19,9 +19,17 @@ from gacprof.demands.model import products
 from gacprof.demands.products import Ranks
 from gacprof.demands.quantisation import GROUPED
 from gacprof.demands.table import OUTCOMES, SHIPPED, Outcome
-from gacprof.linting.judging import Degree, extras, judge_all, overall, weight
+from gacprof.linting.judging import (
+    Degree,
+    Tiers,
+    extras,
+    judge_all,
+    overall,
+    tiers,
+    weight,
+    worst_tier,
+)
 from gacprof.linting.request import LintRequest, Target, target_of
-from gacprof.linting.tiers import Tiers, tiers, worst_tier
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from gacprof.demands.configs import Config
 from gacprof.demands.evaluate import Judged, with_shards
 from gacprof.demands.table import Outcome
 from gacprof.demands.targets import version
-from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall
+from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall, tiers
 from gacprof.linting.reading import config_named
 from gacprof.linting.remedies import Remedy, fixed, remedies
 from gacprof.linting.request import LintRequest, Target, target_of
-from gacprof.linting.tiers import tiers
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Any
 
 import gacprof
 from gacprof.checkpoint import Inventory, mirrored_files
-from gacprof.checkpoint.computed import module_facts
 from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container, read_header
 from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
+from gacprof.checkpoint.foreign import module_facts
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.widths import config_disagrees

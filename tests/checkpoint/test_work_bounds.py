@@ -12,8 +12,8 @@ from checkpoint_making import MemoryFolder, checkpoint, write_header, write_torc
 from test_layouts import MLP, attention, gated
 
 from gacprof.checkpoint import scan
-from gacprof.checkpoint.computed import effective_config
 from gacprof.checkpoint.containers import read_container
+from gacprof.checkpoint.foreign import effective_config
 from gacprof.checkpoint.pickled import find_state
 from gacprof.checkpoint.scanning import inventory_of
 from gacprof.checkpoint.unpickle import unpickle

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 from gacprof.core.errors import CheckpointError, MeasurementError  # noqa: E402
 from gacprof.evaluation import bench, benchmark  # noqa: E402
-from gacprof.evaluation.placement import movable, move  # noqa: E402
+from gacprof.evaluation.benchmark import movable, move  # noqa: E402
 from gacprof.evaluation.summary import Rounds  # noqa: E402
 from gacprof.evaluation.workloads import Clock  # noqa: E402
 

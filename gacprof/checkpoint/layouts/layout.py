@@ -25,7 +25,7 @@ from gacprof.checkpoint.inventory import (
 )
 from gacprof.checkpoint.layouts.declared import with_widths
 from gacprof.checkpoint.layouts.heads import find_attentions
-from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears
+from gacprof.checkpoint.layouts.linear import Linear, check_shapes, dense_linears, factor_chains
 from gacprof.checkpoint.layouts.names import is_embedding, layer_of, role_of
 from gacprof.checkpoint.layouts.widths import find_widths
 
@@ -108,16 +108,29 @@ class Layout:
 class Compressor(Layout):
     """A layout that names its tool.
 
-    ``rank_key`` is where the tool's config keeps the ranks by module, ``prefix`` what the tool puts
-    before names of classes and, in lower case, before model types. ``classes`` begin the names of
-    its own classes in a pickled model; their rotary embeddings use ``rope_theta`` whatever the
-    config says.
+    Factor pairs are ``X{inner}.weight`` with ``X{outer}.weight``, or one outer a group; ``note`` is
+    what users of such a checkpoint should know. ``rank_key`` is where the tool's config keeps the
+    ranks by module, ``prefix`` what the tool puts before names of classes and, in lower case,
+    before model types. ``classes`` begin the names of its own classes in a pickled model; their
+    rotary embeddings use ``rope_theta`` whatever the config says.
     """
 
+    inner = ""
+    outer = ""
+    note = ""
     rank_key = ""
     prefix = ""
     classes: tuple[str, ...] = ()
     rope_theta = LLAMA_ROPE_THETA
+
+    def found(self, contents: Contents) -> Iterable[Linear]:
+        return factor_chains(contents, self.inner, self.outer) if self.inner else ()
+
+    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
+        if self.note:
+            yield self.note
+        if self.rank_key:
+            yield from self._rank_notes(contents, found)
 
     def has_class(self, name: str) -> bool:
         return bool(self.classes) and name.startswith(self.classes)
@@ -150,7 +163,7 @@ class Compressor(Layout):
             plain["model_type"] = self.without_prefix(plain["model_type"])
         return plain
 
-    def rank_notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
+    def _rank_notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
         """Where the config's ranks are not those of the tensors."""
         declared = contents.config.get(self.rank_key)
         if not isinstance(declared, dict):

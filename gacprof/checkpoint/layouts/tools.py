@@ -19,12 +19,12 @@ LLM-Pruner   a whole model pickled as ``{'model', 'tokenizer'}``, plain names, w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.layout import Compressor
-from gacprof.checkpoint.layouts.linear import Linear, bias_of, factor_chains
+from gacprof.checkpoint.layouts.linear import Linear, bias_of
 from gacprof.checkpoint.layouts.slicegpt import SliceGpt
 from gacprof.core.plugins import brought, instance
 
@@ -33,34 +33,25 @@ class Asvd(Compressor):
     name = "asvd"
     rank_key = "truncation_ranks"
     prefix = "ASVD"
-
-    def found(self, contents: Contents) -> Iterable[Linear]:
-        return factor_chains(contents, ".BLinear", ".ALinear")
-
-    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
-        yield (
-            "a plain transformers model loads this folder without an error and leaves the factored "
-            "weights random: use gacprof.load_model or ASVD's own class"
-        )
-        yield from self.rank_notes(contents, found)
+    inner, outer = ".BLinear", ".ALinear"
+    note = (
+        "a plain transformers model loads this folder without an error and leaves the factored "
+        "weights random: use gacprof.load_model or ASVD's own class"
+    )
 
 
 class Palu(Compressor):
     name = "palu"
     rank_key = "head_wise_ranks"
     prefix = "Palu"
+    inner, outer = ".VT", ".U"
+    note = (
+        "a plain transformers Llama, Mistral or Qwen2 model loads these tensors without an error "
+        "and leaves k_proj and v_proj random: use gacprof.load_model or PaLU's own class"
+    )
 
-    def found(self, contents: Contents) -> Iterator[Linear]:
-        for linear in factor_chains(contents, ".VT", ".U"):
-            if linear.outer[0].endswith(".U.0.weight"):
-                yield linear
-
-    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
-        yield (
-            "a plain transformers Llama, Mistral or Qwen2 model loads these tensors without an "
-            "error and leaves k_proj and v_proj random: use gacprof.load_model or PaLU's own class"
-        )
-        yield from self.rank_notes(contents, found)
+    def found(self, contents: Contents) -> Iterable[Linear]:
+        return (x for x in super().found(contents) if x.outer[0].endswith(".U.0.weight"))
 
 
 _INNER = re.compile(r"(.*\.)(q|k|v|o|out|gate|up|down|fc1|fc2|w1|w2|w3)_v_proj\.weight", re.DOTALL)
@@ -69,6 +60,10 @@ _INNER = re.compile(r"(.*\.)(q|k|v|o|out|gate|up|down|fc1|fc2|w1|w2|w3)_v_proj\.
 class SvdLlm(Compressor):
     name = "svd-llm"
     classes = ("component.svd_",)
+    note = (
+        "no plain transformers class has these factored weights: use gacprof.load_model or "
+        "SVD-LLM's own code"
+    )
 
     def found(self, contents: Contents) -> Iterator[Linear]:
         for name in contents.tensors:
@@ -81,12 +76,6 @@ class SvdLlm(Compressor):
             if f"{outer}.weight" in contents.tensors:
                 biases = bias_of(contents, outer)
                 yield Linear(module, (f"{outer}.weight",), inner=name, biases=biases)
-
-    def notes(self, contents: Contents, found: Sequence[Linear]) -> Iterator[str]:
-        yield (
-            "no plain transformers class has these factored weights: use gacprof.load_model or "
-            "SVD-LLM's own code"
-        )
 
 
 class LlmPruner(Compressor):

@@ -23,9 +23,8 @@ from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.files import Record
 from gacprof.core.points import PointNote
 from gacprof.devices.worker import BLOCK_TIMEOUT_S
-from gacprof.extras.fleet.cluster import Cluster, OpenerOn, Place
+from gacprof.extras.fleet.cluster import THREADS, Cluster, Hello, OpenerOn, Place, Step, Worker
 from gacprof.extras.fleet.members import Group, Member, Share, kind_of, link_curves, split
-from gacprof.extras.fleet.worker import THREADS, Hello, Step, Worker
 from gacprof.sweeping.engine import Outcome, RunSummary
 from gacprof.sweeping.estimate import guessed_s
 from gacprof.sweeping.run import header_of, opened

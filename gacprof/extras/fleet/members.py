@@ -12,8 +12,7 @@ from typing import Any
 from gacprof.core.formatting import slug
 from gacprof.core.points import Block, Environment, PointNote, curve_key
 from gacprof.devices.environment import STEERING
-from gacprof.extras.fleet.cluster import Place
-from gacprof.extras.fleet.worker import Hello, Step
+from gacprof.extras.fleet.cluster import Hello, Place, Step
 from gacprof.sweeping.engine import Outcome
 from gacprof.sweeping.run import CONDITIONS
 from gacprof.sweeping.store import RunFolder, read_blocks

@@ -25,9 +25,8 @@ from gacprof.core.errors import GacprofError, MeasurementError, first_line
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import device_name
 from gacprof.devices.environment import cpu_environment, cuda_environment
-from gacprof.extras.fleet.cluster import GoneError, Making, Place
+from gacprof.extras.fleet.cluster import GoneError, Making, Place, Worker
 from gacprof.extras.fleet.members import kind_of
-from gacprof.extras.fleet.worker import Worker
 
 STORE = 128 << 20
 """Bytes of a local Ray's object store."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from gacprof.checkpoint import mirrored_files
-from gacprof.checkpoint.computed import module_facts
 from gacprof.checkpoint.config import refuse_oversized
-from gacprof.checkpoint.foreign import carried_config
+from gacprof.checkpoint.foreign import carried_config, module_facts
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
