@@ -54,6 +54,7 @@ _NAMES = {
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
     "gacprof.extras.compress.choosing": ("align",),
+    "gacprof.extras.compress.request": ("CompressRequest",),
     "gacprof.extras.compress.run": ("compress",),
     "gacprof.core.errors": ("GacprofError",),
     "gacprof.diagnosing": ("diagnose",),
@@ -77,8 +78,8 @@ _NAMES = {
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
-    "CliffMap", "Constraints", "Fuse", "GacprofError", "LintRequest", "Padding", "ParetoRequest",
-    "Plan", "PlanRequest", "Suite", "Uniform", "__version__",
+    "CliffMap", "CompressRequest", "Constraints", "Fuse", "GacprofError", "LintRequest",
+    "Padding", "ParetoRequest", "Plan", "PlanRequest", "Suite", "Uniform", "__version__",
     "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
     "explain_dim", "export", "import_gguf", "lint", "load_model", "open_source", "operator",
     "pareto", "plan", "realign", "rule_table",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from gacprof.elsewhere.model import times_elsewhere
     from gacprof.evaluation import bench, evaluate, verify
     from gacprof.extras.compress.choosing import align
+    from gacprof.extras.compress.request import CompressRequest
     from gacprof.extras.compress.run import compress
     from gacprof.extras.serve import export
     from gacprof.extras.serve.engines import bench_engine

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from gacprof.cli.options import (
     Checkpoint,
-    EngineOption,
     Fleet,
-    OneDevice,
-    Source,
     Tokenizer,
-    Tokens,
     grouped,
 )
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
 from gacprof.core.formatting import counted, percent
+from gacprof.extras.compress.request import CompressRequest
 
 if TYPE_CHECKING:
     from gacprof.extras.compress.outcome import CompressResult
@@ -31,49 +29,7 @@ SHOWN = 12
 
 
 @grouped
-def compress(
-    model: Annotated[str, Argument(help="A dense model's folder or weights file.")],
-    *,
-    out: Annotated[Path, Option(help="The compressed model's folder; must not exist.")],
-    method: Annotated[str, Option(help="asvd, svd-llm, palu, llm-pruner or svd.")],
-    ratio: Annotated[
-        float, Option(help="Share of the parameters to remove from the layers it compresses.")
-    ],
-    source: Source,
-    round_to: Annotated[
-        int | None, Option("--round", min=1, help="In place of a map: the tool's own rounding.")
-    ] = None,
-    calib: Annotated[Path | None, Option(help="A calibration text (svd needs none).")] = None,
-    score: Annotated[str | None, Option(help="magnitude, activation, gradient or fisher.")] = None,
-    objective: Annotated[
-        str, Option(help="energy: most energy kept; gac: the paper's Eq. 4, by the score.")
-    ] = "energy",
-    latency_limit: Annotated[
-        float | None, Option(min=0.0, help="Most predicted time of the compressed weights, µs.")
-    ] = None,
-    tokens: Tokens = None,
-    engine: EngineOption = None,
-    window: Annotated[
-        float, Option(min=0.0, max=4.0, help="± share that a size may move, and 32 at least.")
-    ] = 0.25,
-    windows: Annotated[int, Option(min=1, help="Windows read of the text.")] = 32,
-    length: Annotated[int, Option(min=2, help="Tokens in a window.")] = 512,
-    alpha: Annotated[
-        float | None, Option(min=0.0, max=4.0, help="asvd: exponent of the scaling; 0.5.")
-    ] = None,
-    group_size: Annotated[int | None, Option(min=1, help="palu: most heads in a group; 4.")] = None,
-    scope: Annotated[
-        str | None, Option(help="llm-pruner: local (one share for all layers) or global.")
-    ] = None,
-    tokenizer: Tokenizer = None,
-    device: OneDevice = None,
-    work: Annotated[
-        Path | None,
-        Option(help="Keep what is worked out here, for other ratios and maps of this method."),
-    ] = None,
-    fleet: Fleet = None,
-    as_json: bool = Json,
-) -> None:
+def compress(asked: CompressRequest, *, fleet: Fleet = None, as_json: bool = Json) -> None:
     """Compress a dense model by a published method, with every size one that the map knows to be
     good.
 
@@ -83,16 +39,8 @@ def compress(
     import gacprof
     from gacprof.extras.fleet.on_ray import tasks_on
 
-    opened = source.open_if_named()
-    own = {"alpha": alpha, "group_size": group_size, "scope": scope}
-    with progress(method), tasks_on(fleet, device) as tasks:
-        result = gacprof.compress(
-            model, out, method=method, ratio=ratio, cliff_map=opened, round_to=round_to,
-            objective=objective, score=score, latency_limit_us=latency_limit, tokens=tokens,
-            window=window, preset=engine, calib=calib, windows=windows, length=length,
-            tokenizer=tokenizer, device=device, work=work, tell=_step, tasks=tasks,
-            options={name: value for name, value in own.items() if value is not None},
-        )  # fmt: skip
+    with progress(asked.method), tasks_on(fleet, asked.device) as tasks:
+        result = gacprof.compress(replace(asked, tell=_step, tasks=tasks))
     emit(result, as_json, print_compressed)
 
 

@@ -4,7 +4,7 @@ the same defaults, and refuse the same values."""
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 import pytest
 
@@ -12,9 +12,10 @@ import gacprof
 from gacprof.cli.app import _verb
 from gacprof.core.errors import GacprofError
 from gacprof.core.request import Option, Request, given_texts, option, options_of, spelling
+from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Constraints, ParetoRequest, PlanRequest
 
-VERBS = {"plan": PlanRequest, "pareto": ParetoRequest}
+VERBS = {"plan": PlanRequest, "pareto": ParetoRequest, "compress": CompressRequest}
 
 
 def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
@@ -50,16 +51,23 @@ def test_every_option_of_a_verb_has_a_help_text(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_ours(verb, run):
-    request = VERBS[verb]
-    first = {name: "x" for name, known, _ in flattened(request) if known.argument}
-    for name, known, _ in flattened(request):
+    known_of = {name: (known, default) for name, known, default in flattened(VERBS[verb])}
+    needed = {
+        name: 0.5 if known.read is float else "x"
+        for name, (known, default) in known_of.items() if default is MISSING
+    }  # fmt: skip
+    words = [
+        str(value) if known_of[name][0].argument else f"{spelling(name, known_of[name][0])}={value}"
+        for name, value in needed.items()
+    ]
+    for name, (known, _) in known_of.items():
         below = known.least if known.least is not None else known.above
         if below is None or known.reads_text:
             continue
         bad = -7 if known.read is int else below - 7.5
         with pytest.raises(GacprofError, match=f"^{name}.* is -7.*: it must be "):
-            getattr(gacprof, verb)(**first, **{name: bad})
-        result = run(verb, *first.values(), f"{spelling(name, known)}={bad}")
+            getattr(gacprof, verb)(**needed, **{name: bad})
+        result = run(verb, *words, f"{spelling(name, known)}={bad}")
         assert result.code == 2 and result.err.count("\n") == 1 and "it must be" in result.err
 
 

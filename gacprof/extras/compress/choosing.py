@@ -28,7 +28,7 @@ from gacprof.planning.request import WINDOW
 from gacprof.solver import InfeasibleBudget, solve
 
 if TYPE_CHECKING:
-    from gacprof.extras.compress.outcome import CompressRequest
+    from gacprof.extras.compress.request import CompressRequest
 
 NOTHING_KNOWN = "the map knows no safe size for any dim"
 """How the planner says so; it cannot name a checkpoint that does not exist yet."""

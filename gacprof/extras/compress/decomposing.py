@@ -27,7 +27,7 @@ from gacprof.extras.compress.activations import (
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.methods.low_rank import decompose
 from gacprof.extras.compress.methods.method import LowRank, Target
-from gacprof.extras.compress.outcome import BACKWARD
+from gacprof.extras.compress.request import BACKWARD
 from gacprof.extras.compress.state import Work
 
 FACTORS = "factors-{}.safetensors"

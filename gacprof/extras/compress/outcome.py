@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core.errors import CompressionError
-from gacprof.core.files import Record, read_json
+from gacprof.core.files import read_json
 from gacprof.core.formatting import at_most, counted, microseconds, percent
-from gacprof.diagnosing.predict import Tokens, is_number
-from gacprof.extras.compress.calibration import LENGTH, WINDOWS, Calibration
+from gacprof.extras.compress.calibration import Calibration
+from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Plan
 from gacprof.planning.evaluation import CUT
 from gacprof.planning.memory import NewSizes
-from gacprof.planning.request import WINDOW
 from gacprof.resizing.output import PROVENANCE
-
-OBJECTIVES = ("energy", "gac")
-SCORES = ("magnitude", "activation", "gradient", "fisher")
-BACKWARD = ("gradient", "fisher")
-"""The scores that need a backward pass."""
-TAYLOR = "taylor"
-"""What pruning ranks by unless a score is asked for."""
-
-
-@dataclass(frozen=True)
-class CompressRequest(Record):
-    """``ratio`` is the share of the parameters to be removed from the layers that the method
-    compresses. ``round_to`` asks for the method's own rounding in place of a map.
-
-    ``objective`` is ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's
-    Eq. 4, by ``score``); ``latency_limit_us`` is the most time that the workload ``tokens`` may
-    take in the compressed weights' products, by the map; ``window`` how far a size may move, as a
-    share. ``preset`` names an engine that is to take every size (:mod:`gacprof.planning.presets`).
-    ``windows`` of ``length`` tokens are read of the calibration text. ``options`` are the
-    method's own. Raises :class:`CompressionError` for a value out of range.
-    """
-
-    method: str
-    ratio: float
-    round_to: int | None = None
-    objective: str = "energy"
-    score: str | None = None
-    latency_limit_us: float | None = None
-    tokens: Tokens | None = None
-    window: float = WINDOW
-    windows: int = WINDOWS
-    length: int = LENGTH
-    options: dict[str, Any] = field(default_factory=dict)
-    preset: str | None = None
-
-    def __post_init__(self) -> None:
-        if not is_number(self.ratio) or not 0 < self.ratio < 1:
-            meant = f": was {self.ratio / 100:g} meant?" if 2 <= self.ratio < 100 else ""
-            raise CompressionError(
-                f"the ratio {self.ratio} is not between 0 and 1: it is the share of parameters to "
-                f"remove{meant}"
-            )
-        for what, given, known in (
-            ("objective", self.objective, OBJECTIVES),
-            ("score", self.score, (*SCORES, None)),
-        ):
-            if given not in known:
-                raise CompressionError(
-                    f"the {what} is '{given}': it must be one of {', '.join(filter(None, known))}"
-                )
-        for name in ("round_to", "windows", "length"):
-            value = getattr(self, name)
-            least = 2 if name == "length" else 1
-            if value is not None and (not is_number(value, int) or value < least):
-                raise CompressionError(f"{name} is {value!r}: it must be {least} or more")
-
 
 SCHEMA = "gacprof.compressed/1"
 
@@ -216,9 +157,6 @@ def record_of(
     data = result.as_dict()
     for key in ("source", "out", "plan"):
         del data[key]
-    asked = request.as_dict()
-    if request.tokens is not None and not isinstance(request.tokens, Mapping):
-        asked["tokens"] = list(request.tokens)
     try:  # the record that the model itself came with, if any
         earlier = read_json(Path(source.folder) / PROVENANCE)
     except (OSError, ValueError):
@@ -228,7 +166,7 @@ def record_of(
         "gacprof": gacprof.__version__,
         "source": {"name": Path(source.path).name, "fingerprint": source.fingerprint},
         "earlier": earlier,
-        "request": asked,
+        "request": request.recorded(),
         "calibration": None if calibration is None else calibration.as_dict(),
         "map": None if result.plan is None else result.plan.map,
         "device": None if result.plan is None else result.plan.device,

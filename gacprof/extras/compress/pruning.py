@@ -22,7 +22,7 @@ from gacprof.core.factors import COMPUTABLE, Stored, norms
 from gacprof.extras.compress.activations import FILE, back_through, enter, pass_on
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning, Units, strongest
-from gacprof.extras.compress.outcome import TAYLOR
+from gacprof.extras.compress.request import TAYLOR
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, unique
 from gacprof.planning.memory import NewSizes

@@ -22,122 +22,81 @@ from gacprof.core.errors import (
     PlanError,
     is_out_of_memory,
 )
+from gacprof.core.request import verb
 from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
-from gacprof.diagnosing.predict import Predictor, Tokens
-from gacprof.diagnosing.sources import open_source
-from gacprof.extras.compress.calibration import LENGTH, WINDOWS, calibration_of
+from gacprof.diagnosing.predict import Predictor
+from gacprof.extras.compress.calibration import calibration_of
 from gacprof.extras.compress.choosing import choose, only, weighted
 from gacprof.extras.compress.factoring import Factoring
 from gacprof.extras.compress.methods import method_named
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning
 from gacprof.extras.compress.methods.method import LowRank
 from gacprof.extras.compress.outcome import (
-    BACKWARD,
-    TAYLOR,
-    CompressRequest,
     CompressResult,
     PhaseTime,
     card_of,
     record_of,
 )
 from gacprof.extras.compress.pruning import Pruning
-from gacprof.extras.compress.state import Tell, Work, key_of, remove_leftovers, state_for
+from gacprof.extras.compress.request import BACKWARD, TAYLOR, CompressRequest
+from gacprof.extras.compress.state import Work, key_of, remove_leftovers, state_for
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
 from gacprof.planning import Plan
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.preset_text import parse_preset
-from gacprof.planning.request import WINDOW
 from gacprof.resizing.output import PROVENANCE
 from gacprof.resizing.workspace import lies_in, refuse_existing
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 Family = Factoring | Pruning
 
 COMPRESSED = ("factored", "grouped")
 
 
-def compress(
-    model: str | Path | Inventory | torch.nn.Module,
-    out: str | Path,
-    *,
-    method: str,
-    ratio: float,
-    cliff_map: SizeSource | str | Path | None = None,
-    round_to: int | None = None,
-    objective: str = "energy",
-    score: str | None = None,
-    latency_limit_us: float | None = None,
-    tokens: Tokens | None = None,
-    window: float = WINDOW,
-    calib: str | Path | torch.Tensor | None = None,
-    windows: int = WINDOWS,
-    length: int = LENGTH,
-    tokenizer: str | Path | None = None,
-    device: str | None = None,
-    work: str | Path | None = None,
-    options: dict[str, Any] | None = None,
-    preset: str | None = None,
-    tell: Tell = lambda line: None,
-    tasks: Tasks | None = None,
-) -> CompressResult:
-    """Compress the dense ``model`` by ``ratio`` with a published method, and write it to ``out``.
+def _compress(request: CompressRequest) -> CompressResult:
+    """Compress a dense model by a ratio with a published method, and write it to ``out``.
 
-    With a ``cliff_map`` every size is one that the map knows to be served well at ``tokens``
-    (counts with weights; default: the map's own), and the model has no more parameters than the
-    ratio allows. Without, the sizes are the method's own, or by ``round_to`` those of its own
-    rounding. ``calib`` is a text file or token ids [windows, tokens]; plain SVD needs none. The
-    other keywords are the fields of :class:`CompressRequest`.
+    With a map or rules every size is one that they know to be served well at ``tokens``, and the
+    model has no more parameters than the ratio allows. Without, the sizes are the method's own, or
+    by ``round_to`` those of its own rounding. ``calib`` is a text file or token ids
+    [windows, tokens]; plain SVD needs none.
 
     ``out`` appears whole or not at all. What is worked out on the way lies beside it until then, so
     that the same call goes on after an interrupt; in a folder ``work`` of your own it stays, for
-    other ratios and maps. ``device`` is ``cpu`` or ``cuda`` (default: a GPU if there is one).
-    ``tasks`` decompose the layers elsewhere, as :mod:`gacprof.extras.fleet.on_ray` does; the result
-    is the same to the last bit.
+    other ratios and maps. ``tell`` is called with a line for each step; ``tasks`` decompose the
+    layers elsewhere, as :mod:`gacprof.extras.fleet.on_ray` does.
 
     Raises :class:`CompressionError`, :class:`CheckpointError`, :class:`MapError`,
     :class:`PlanError` or :class:`SolverError`.
     """
-    request = CompressRequest(
-        method, ratio, round_to, objective, score, latency_limit_us, tokens, window, windows,
-        length, dict(options or {}), preset,
-    )  # fmt: skip
-    if cliff_map is not None and round_to is not None:
-        raise CompressionError(
-            "a map or rules say which sizes are good: give these or round_to, not both"
-        )
-    if preset is not None and cliff_map is None:
-        raise CompressionError(
-            "an engine's preset chooses among good sizes: give --map or --gpu too"
-        )
-    if latency_limit_us is not None and cliff_map is None:
-        raise CompressionError("a limit on latency needs a map, which predicts it")
-    out = Path(out)
+    out = Path(request.out)
     if (out / PROVENANCE).is_file():  # killed between the output's last step and this
         remove_leftovers(out)
     refuse_existing(out)
-    reader = tensors_of(model)
+    reader = tensors_of(request.model)
     inventory = reader.inventory
     _refuse_all_but_dense(inventory)
     if lies_in(out, inventory):
         raise CompressionError(f"{out} lies in the model's folder {inventory.path}: name another")
-    loaded = None if cliff_map is None else open_source(cliff_map)
+    loaded = request.open_source() if request.has_source else None
     calibration = None
-    if calib is not None:
+    if request.calib is not None:
         calibration = calibration_of(
-            calib, inventory, windows=windows, length=length, tokenizer=tokenizer
-        )
-    where = present_device(device)
-    chosen = method_named(request.method, request.options)
-    if preset is not None and isinstance(chosen, LowRank):
-        _refuse_pairs(preset, chosen)
+            request.calib, inventory, windows=request.windows, length=request.length,
+            tokenizer=request.tokenizer,
+        )  # fmt: skip
+    where = present_device(request.device)
+    chosen = method_named(request.method, dict(request.options))
+    if request.preset is not None and isinstance(chosen, LowRank):
+        _refuse_pairs(request.preset, chosen)
     by, passes = _score(chosen, request)
     if passes == "none":
         calibration = None
     elif calibration is None:
-        why = f"{chosen.name} by the score {score}" if score else chosen.name
+        why = f"{chosen.name} by the score {request.score}" if request.score else chosen.name
         raise CompressionError(f"{why} needs a calibration text (--calib FILE)")
     facts = {  # what the work depends on; the ratio and the map are no part of it
         "method": request.method,
@@ -147,8 +106,10 @@ def compress(
         "device": where.partition(":")[0],
     }
     key = f"{request.method}-{key_of(inventory, facts)}"
-    with _memory_errors(where), state_for(out, Path(work) if work else None, key) as state:
-        setting = Work(reader, state, calibration, where, tell, tasks or Tasks())
+    work = Path(request.work) if request.work else None
+    tell = request.tell or (lambda line: None)
+    with _memory_errors(where), state_for(out, work, key) as state:
+        setting = Work(reader, state, calibration, where, tell, request.tasks or Tasks())
         family: Family
         if isinstance(chosen, TaylorPruning):
             family = Pruning(setting, chosen, by or TAYLOR)
@@ -156,6 +117,9 @@ def compress(
             family = Factoring(setting, chosen, by)
         family.prepare()
         return _finish(family, request, loaded, out, key, setting)
+
+
+compress = verb("compress", CompressRequest, _compress)
 
 
 def _refuse_all_but_dense(inventory: Inventory) -> None:

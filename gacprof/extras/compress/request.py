@@ -1,0 +1,177 @@
+"""What a compression is asked for, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gacprof.core.errors import CompressionError
+from gacprof.core.files import plain
+from gacprof.core.request import Request, argument, hook, option
+from gacprof.core.tasks import Tasks
+from gacprof.diagnosing.request import OnSource
+from gacprof.extras.compress.calibration import LENGTH, WINDOWS
+from gacprof.planning.request import LIMITS, WINDOW
+
+if TYPE_CHECKING:
+    import torch as pytorch
+
+    from gacprof.diagnosing.request import Model
+    from gacprof.extras.compress.state import Tell
+
+OBJECTIVES = ("energy", "gac")
+SCORES = ("magnitude", "activation", "gradient", "fisher")
+BACKWARD = ("gradient", "fisher")
+"""The scores that need a backward pass."""
+TAYLOR = "taylor"
+"""What pruning ranks by unless a score is asked for."""
+
+METHOD = "Method"
+CALIBRATION = "Calibration"
+RUN = "Run"
+OWN = ("alpha", "group_size", "scope")
+"""Options of one method alone."""
+OF_THE_RUN = frozenset(
+    ("model", "out", "cliff_map", "gpu", "torch", "calib", "tokenizer", "device", "work", *OWN)
+)
+"""Fields that say on what and where, not what is made: the record has them elsewhere or not."""
+
+
+def _methods() -> list[str]:
+    from gacprof.extras.compress.methods import METHODS
+
+    return list(METHODS)
+
+
+class OnDense(Request):
+    """A request that makes a new model of a dense one."""
+
+    model: Model = argument(kw_only=False, help="A dense model's folder or weights file.")
+    out: str | Path = option(
+        kw_only=False, read=Path, help="The compressed model's folder; must not exist."
+    )
+
+
+class CompressRequest(OnSource, OnDense):
+    """What :func:`gacprof.compress` is asked.
+
+    ``ratio`` is the share of the parameters to be removed from the layers that the method
+    compresses. With a source of sizes every size is one that it knows to be served well at
+    ``tokens``; else the sizes are the method's own, or by ``round_to`` those of its own rounding.
+    ``objective`` is ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's
+    Eq. 4, by ``score``). ``calib`` is a text file or token ids [windows, tokens]. ``options`` are
+    the method's own by name: those that the command line has as options, and those of methods that
+    other packages bring. ``tell`` is called with a line for each step; ``tasks`` decompose the
+    layers elsewhere, with the same result to the last bit.
+
+    Raises :class:`CompressionError` for a value out of range.
+    """
+
+    error = CompressionError
+
+    method: str = option(
+        group=METHOD, suggested=_methods, help="asvd, svd-llm, palu, llm-pruner or svd."
+    )
+    ratio: float = option(
+        group=METHOD, read=float,
+        help="Share of the parameters to remove from the layers it compresses.",
+    )  # fmt: skip
+    round_to: int | None = option(
+        default=None, name="--round", read=int, least=1, group=METHOD,
+        help="In place of a map: the tool's own rounding.",
+    )  # fmt: skip
+    calib: str | Path | pytorch.Tensor | None = option(
+        default=None, read=Path, group=CALIBRATION, help="A calibration text (svd needs none)."
+    )
+    score: str | None = option(
+        default=None, choices=SCORES, group=METHOD,
+        help="magnitude, activation, gradient or fisher.",
+    )  # fmt: skip
+    objective: str = option(
+        default="energy", choices=OBJECTIVES, group=METHOD,
+        help="energy: most energy kept; gac: the paper's Eq. 4, by the score.",
+    )  # fmt: skip
+    latency_limit_us: float | None = option(
+        default=None, name="--latency-limit", read=float, above=0, group=LIMITS,
+        help="Most predicted time of the compressed weights, µs.",
+    )  # fmt: skip
+    preset: str | None = option(
+        default=None, name=("--for", "--preset"), metavar="ENGINE[,…]", group=LIMITS,
+        help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
+        "trt-llm, sglang.",
+    )  # fmt: skip
+    window: float = option(
+        default=WINDOW, read=float, least=0, group=LIMITS,
+        help="± share that a size may move, and 32 at least.",
+    )  # fmt: skip
+    windows: int = option(
+        default=WINDOWS, read=int, least=1, group=CALIBRATION, help="Windows read of the text."
+    )
+    length: int = option(
+        default=LENGTH, read=int, least=2, group=CALIBRATION, help="Tokens in a window."
+    )
+    alpha: float | None = option(
+        default=None, read=float, least=0, most=4, group=METHOD,
+        help="asvd: exponent of the scaling; 0.5.",
+    )  # fmt: skip
+    group_size: int | None = option(
+        default=None, read=int, least=1, group=METHOD, help="palu: most heads in a group; 4."
+    )
+    scope: str | None = option(
+        default=None, group=METHOD,
+        help="llm-pruner: local (one share for all layers) or global.",
+    )  # fmt: skip
+    tokenizer: str | Path | None = option(
+        default=None, read=Path, group=CALIBRATION,
+        help="A folder with a tokenizer. Default: the models' own.",
+    )  # fmt: skip
+    device: str | None = option(
+        default=None, group=RUN,
+        help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.",
+    )  # fmt: skip
+    work: str | Path | None = option(
+        default=None, read=Path, group=RUN,
+        help="Keep what is worked out here, for other ratios and maps of this method.",
+    )  # fmt: skip
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tell: Tell | None = hook(default=None)
+    tasks: Tasks | None = hook(default=None)
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in OWN}
+        own = {name: value for name, value in given.items() if value is not None}
+        object.__setattr__(self, "options", {**own, **self.options})
+        for name in OWN:
+            object.__setattr__(self, name, self.options.get(name))
+        super().__post_init__()
+        object.__setattr__(self, "out", Path(self.out))
+        if not 0 < self.ratio < 1:
+            meant = f": was {self.ratio / 100:g} meant?" if 2 <= self.ratio < 100 else ""
+            raise CompressionError(
+                f"the ratio {self.ratio} is not between 0 and 1: it is the share of parameters to "
+                f"remove{meant}"
+            )
+        self._check_source()
+
+    def _check_source(self) -> None:
+        """Raises :class:`CompressionError` for what goes with a source of sizes alone, or not."""
+        if self.has_source and self.round_to is not None:
+            raise CompressionError(
+                "a map or rules say which sizes are good: give these or round_to, not both"
+            )
+        if self.preset is not None and not self.has_source:
+            raise CompressionError(
+                "an engine's preset chooses among good sizes: give --map or --gpu too"
+            )
+        if self.latency_limit_us is not None and not self.has_source:
+            raise CompressionError("a limit on latency needs a map, which predicts it")
+
+    def recorded(self) -> dict[str, Any]:
+        """What the output's record says of the request."""
+        names = [f.name for f in fields(self) if f.compare and f.name not in OF_THE_RUN]
+        asked = {name: plain(getattr(self, name)) for name in names}
+        if self.tokens is not None and not isinstance(self.tokens, Mapping):
+            asked["tokens"] = list(self.tokens)
+        return asked
