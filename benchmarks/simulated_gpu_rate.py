@@ -25,8 +25,7 @@ from simulated_gpu import gpu as simulation
 from simulated_gpu import torch_side
 from simulated_gpu.device import SimulatedDevice
 
-from gacprof.cliffmap.build import noise_of_blocks
-from gacprof.sweeping import load_suite, read_blocks, run_sweep
+from gacprof.sweeping import build_map_of, load_suite, run_sweep
 
 START_NS = 2_000_000_000
 
@@ -93,7 +92,7 @@ def measured(name: str, processes: int, budget_s: float | None) -> dict[str, Any
         stack.enter_context(patch("gacprof.sweeping.engine.time", now))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         run = run_sweep(suite, device, folder / "run")
-        floor = noise_of_blocks(read_blocks(folder / "run")).floor
+        floor = build_map_of(folder / "run").floor
         gpu, seconds = device._gpu, clock.monotonic()
         return {
             "points": run.points, "seconds": seconds, "rate": run.points / seconds,

@@ -17,7 +17,6 @@ from gacprof.cliffmap.map import CliffMap
 from gacprof.cliffmap.schema import KIND, SCHEMA, Curve, Device, LonePoint, MapFile, Provenance
 from gacprof.core.errors import MapError
 from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample, curve_key
-from gacprof.stats.findings import Noise
 from gacprof.stats.fit import FEWEST_BLOCKS, block_row, contended, fit_blocks, log_matrix
 from gacprof.stats.judge import TOLERANCE
 from gacprof.stats.noise import (
@@ -128,12 +127,6 @@ def build_map(
         unmeasured=list(dict.fromkeys([*unmeasured, *left_out])),
     )  # fmt: skip
     return CliffMap(file)
-
-
-def noise_of_blocks(blocks: Iterable[Block]) -> Noise:
-    """The A/A floor of these blocks, without a map. Raises :class:`MapError`."""
-    held = list(blocks)
-    return noise_of(list(_by_curve(held, _timer_of(held)[0])[0].values()))
 
 
 class _Key(NamedTuple):

@@ -34,13 +34,16 @@ class Noise(Strict):
     reason: str = ""
 
 
+CheckName = Literal["carry-over", "drift", "contention", "levels", "devices"]
+
+
 class Check(Strict):
     """A property that the design assumes, tested on the calls themselves.
 
     ``effect`` is the relative size of what was found, ``bound`` how large it may be by chance.
     """
 
-    name: Literal["carry-over", "drift", "contention", "levels", "devices"]
+    name: CheckName
     effect: float
     bound: float
     passed: bool

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from gacprof.core.points import Block, Point
-from gacprof.stats.findings import Check, Noise
+from gacprof.stats.findings import Check, CheckName, Noise
 from gacprof.stats.fit import (
     CONTENDED,
     Fit,
@@ -200,23 +201,43 @@ def levels_of(blocks: Sequence[Block], curves: Sequence[CurveBlocks]) -> list[Fl
 
 
 def checks(curves: Sequence[CurveBlocks], levels: Sequence[Floats] = ()) -> list[Check]:
-    """Carry-over from the predecessor, drift of the level, contention, how far ``levels`` of
-    curves moved (log), and whether equal devices are equally fast, each tested."""
-    found = (
-        _carry_over(curves), _drift(curves), _contention(curves), _moved(levels), _devices(curves)
-    )  # fmt: skip
-    return [check for check in found if check is not None]
+    """What the design assumes, each property tested; ``levels`` are the moves of
+    the curves' levels (log)."""
+    tests: list[tuple[CheckName, Result | None]] = [
+        ("carry-over", _carry_over(curves)),
+        ("drift", _drift(curves)),
+        ("contention", _contention(curves)),
+        ("levels", _moved(levels)),
+        ("devices", _devices(curves)),
+    ]
+    return [
+        Check(
+            name=name, effect=round(found.effect, 5), bound=round(found.bound, 5),
+            passed=abs(found.effect) <= found.bound and not found.failed, told=found.message,
+        )
+        for name, found in tests
+        if found is not None
+    ]  # fmt: skip
 
 
-def _carry_over(curves: Sequence[CurveBlocks]) -> Check | None:
+class Result(NamedTuple):
+    """The effect found, how large it may be, and what that means. ``failed`` for another reason."""
+
+    effect: float
+    bound: float
+    message: str
+    failed: bool = False
+
+
+def _carry_over(curves: Sequence[CurveBlocks]) -> Result | None:
     """How much longer a call takes after a slow dim of its curve than after a fast one."""
     before, rest = [], []
     for curve in curves:
         place = {slot: i for i, slot in enumerate(curve.slots)}
-        effect = curve.fit.effect - np.nanmedian(curve.fit.effect)
+        relative = curve.fit.effect - np.nanmedian(curve.fit.effect)
         for row, block in enumerate(curve.blocks):
             columns = [place[call.point, call.replicate] for call in block.calls]
-            before += effect[columns[:-1]].tolist()
+            before += relative[columns[:-1]].tolist()
             rest += curve.fit.residual[row, columns[1:]].tolist()
     x, y = np.array(before), np.array(rest)
     known = ~(np.isnan(x) | np.isnan(y))
@@ -231,36 +252,25 @@ def _carry_over(curves: Sequence[CurveBlocks]) -> Check | None:
         return None
     slope = float(np.cov(x, y)[0, 1] / np.var(x))
     error = float(np.std(y - slope * x) / np.sqrt(len(x) * np.var(x)))
-    effect_size, bound = slope * (slow - fast), 3 * error * (slow - fast)
-    return Check(
-        name="carry-over",
-        effect=round(effect_size, 5),
-        bound=round(max(bound, CARRY_OVER_BOUND), 5),
-        passed=abs(effect_size) <= max(bound, CARRY_OVER_BOUND),
-        told=f"after one of the slowest tenth a call takes {effect_size:+.2%} against one after "
-        f"the fastest tenth (chance: {bound:.2%}); orders are random, so no dim gains by it",
+    effect, chance = slope * float(slow - fast), 3 * error * float(slow - fast)
+    return Result(
+        effect,
+        max(chance, CARRY_OVER_BOUND),
+        f"after one of the slowest tenth a call takes {effect:+.2%} against one after "
+        f"the fastest tenth (chance: {chance:.2%}); orders are random, so no dim gains by it",
     )
 
 
-def _drift(curves: Sequence[CurveBlocks]) -> Check | None:
+def _drift(curves: Sequence[CurveBlocks]) -> Result | None:
     """How much the level of the curves moved from the sweep's first third to its last."""
-    moves = []
-    for curve in curves:
-        level = _level_by_block(curve)
-        level = level[~np.isnan(level)]
-        third = len(level) // 3
-        if third:
-            moves.append(float(np.median(level[-third:]) - np.median(level[:third])))
-    if not moves:
+    levels = [level[~np.isnan(level)] for level in map(_level_by_block, curves)]
+    thirds = [(level, len(level) // 3) for level in levels if len(level) >= 3]
+    if not thirds:
         return None
-    moved = float(np.expm1(np.median(moves)))
-    return Check(
-        name="drift",
-        effect=round(moved, 5),
-        bound=DRIFT_BOUND,
-        passed=abs(moved) <= DRIFT_BOUND,
-        told=f"the last third of the sweep ran {moved:+.1%} against the first; blocks take that up",
-    )
+    moved = np.median([np.median(level[-n:]) - np.median(level[:n]) for level, n in thirds])
+    drift = float(np.expm1(moved))
+    message = f"the last third of the sweep ran {drift:+.1%} against the first; blocks take that up"
+    return Result(drift, DRIFT_BOUND, message)
 
 
 def _level_by_block(curve: CurveBlocks) -> Floats:
@@ -273,7 +283,7 @@ SLOW, MANY_SLOW = 3.0, 0.1
 """Calls of so many times their usual length are counted; above that share the machine was busy."""
 
 
-def _contention(curves: Sequence[CurveBlocks]) -> Check:
+def _contention(curves: Sequence[CurveBlocks]) -> Result:
     """Waits for a core are counted by the system; what neighbours of a virtual machine take is not,
     and shows in calls that take several times as long as usual."""
     residual = np.concatenate([np.zeros(0), *(c.fit.residual.ravel() for c in curves)])
@@ -281,30 +291,24 @@ def _contention(curves: Sequence[CurveBlocks]) -> Check:
     slow = float(np.mean(residual > np.log(SLOW))) if len(residual) else 0.0
     share = float(np.mean([curve.disturbed for curve in curves])) if curves else 0.0
     contended = sum(curve.contended for curve in curves)
-    return Check(
-        name="contention",
-        effect=round(share, 5),
-        bound=CONTENDED,
-        passed=not contended and slow <= MANY_SLOW,
-        told=f"{share:.1%} of the calls waited for a core that other work had, "
+    message = (
+        f"{share:.1%} of the calls waited for a core that other work had, "
         f"{slow:.1%} took over {SLOW:g} times as long as usual; "
-        + (f"{contended} curves are undecided for it" if contended else "the others count"),
+        + (f"{contended} curves are undecided for it" if contended else "the others count")
     )
+    return Result(share, CONTENDED, message, failed=bool(contended) or slow > MANY_SLOW)
 
 
-def _moved(levels: Sequence[Floats]) -> Check | None:
+def _moved(levels: Sequence[Floats]) -> Result | None:
     moved = [float(np.median(level)) for level in levels]
     if not any(moved):
         return None
     low, middle, high = np.expm1(np.quantile(moved, (0.1, 0.5, 0.9))).tolist()
-    return Check(
-        name="levels",
-        effect=round(middle, 5),
-        bound=LEVELS_BOUND,
-        passed=max(abs(low), abs(high)) <= LEVELS_BOUND,
-        told=f"in turn with those of other curves, calls take {middle:+.1%} ({low:+.1%} to "
-        f"{high:+.1%}) against their own curves' blocks; latencies are of the former",
+    message = (
+        f"in turn with those of other curves, calls take {middle:+.1%} ({low:+.1%} to "
+        f"{high:+.1%}) against their own curves' blocks; latencies are of the former"
     )
+    return Result(middle, LEVELS_BOUND, message, failed=max(abs(low), abs(high)) > LEVELS_BOUND)
 
 
 def device_variance(curves: Sequence[CurveBlocks]) -> float:
@@ -314,13 +318,11 @@ def device_variance(curves: Sequence[CurveBlocks]) -> float:
     return float(np.median(found)) if found else 0.0
 
 
-def _devices(curves: Sequence[CurveBlocks]) -> Check | None:
+def _devices(curves: Sequence[CurveBlocks]) -> Result | None:
     """Which of several equal devices is slower or faster than the others, by link curves."""
     levels: dict[str, list[float]] = {}
     spreads: list[float] = []
-    for curve in curves:
-        if len(curve.devices) < 2:
-            continue
+    for curve in (curve for curve in curves if len(curve.devices) > 1):
         by_row = _level_by_block(curve)
         own = {name: _levels(curve, by_row, name) for name in curve.devices}
         middle = float(np.median([np.mean(each) for each in own.values()]))
@@ -330,19 +332,14 @@ def _devices(curves: Sequence[CurveBlocks]) -> Check | None:
     if not levels:
         return None
     off = {name: float(np.expm1(np.mean(each))) for name, each in levels.items()}
+    worst, *others = sorted(off, key=lambda name: -abs(off[name]))
     chance = 4 * float(np.sqrt(np.mean(spreads))) if spreads else 0.0
     bound = max(chance, DEVICES_BOUND)
-    odd = sorted((n for n in off if abs(off[n]) > bound), key=lambda n: -abs(off[n]))
-    worst = max(off, key=lambda name: abs(off[name]))
-    told = ", ".join(f"{name} takes {off[name]:+.1%}" for name in (odd or [worst])[:3])
+    odd = [name for name in (worst, *others) if abs(off[name]) > bound]
+    named = ", ".join(f"{name} takes {off[name]:+.1%}" for name in (odd or [worst])[:3])
     more = f" and {len(odd) - 3} more differ" if len(odd) > 3 else ""
-    return Check(
-        name="devices",
-        effect=round(off[worst], 5),
-        bound=round(bound, 5),
-        passed=not odd,
-        told=f"of {len(off)} equal devices {told}{more} against the median (chance: {chance:.1%})",
-    )
+    message = f"of {len(off)} equal devices {named}{more} against the median (chance: {chance:.1%})"
+    return Result(off[worst], bound, message)
 
 
 def _levels(curve: CurveBlocks, by_row: Floats, device: str) -> list[float]:

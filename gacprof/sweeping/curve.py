@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from gacprof.cliffmap.curves import judge_curve, pooled
+from gacprof.cliffmap.curves import Measured, judge_curve, pooled
 from gacprof.core.points import Block, Call, Point
 from gacprof.devices.device import BlockTimes, Session, Slot
 from gacprof.stats.fit import BlockRow, Fit, block_row, contended, fit_blocks, log_matrix
 from gacprof.stats.judge import LOOKS
-from gacprof.sweeping.refine import Seen, next_dims
+from gacprof.sweeping.refine import Known, next_dims
 from gacprof.sweeping.suite import CurvePlan, Schedule
 
 T = TypeVar("T")
@@ -164,25 +164,25 @@ class CurveState:
         waiting = any(self.counts[i] < COARSE_BLOCKS for i in self.callable_slots)
         if not self._refining or not self._rows or waiting:
             return False
-        wanted = next_dims(sorted(self.plan.refined), self._seen(), SMALLEST_CLIFF)
+        wanted = next_dims(sorted(self.plan.refined), self._known(), SMALLEST_CLIFF)
         self._add(wanted)
         self._refining = bool(wanted)
         return self._refining
 
-    def _seen(self) -> dict[int, Seen]:
-        found = self.fit()
-        return {
-            slot.point.dim[self.plan.axis]: self._seen_at(place, found)
-            for place, slot in enumerate(self.slots)
-            if not slot.replicate and slot.point.dim[self.plan.axis] in self.plan.refined
-        }
+    def _known(self) -> Known:
+        """What was measured of the refined dims; None of those without any time."""
+        measured = {m.d: m for m in self._measured(self.fit())}
+        known: dict[int, Measured | None] = {}
+        for slot in self.slots:
+            d = slot.point.dim[self.plan.axis]
+            if d in self.plan.refined:
+                found, kernels = measured.get(d), self.kernels.get(slot.point, ())
+                known[d] = found and replace(found, kernels=kernels)
+        return known
 
-    def _seen_at(self, place: int, fit: Fit) -> Seen:
-        if np.isnan(fit.effect[place]):
-            return Seen(None)
-        middle, wide = fit.latency_us[place], np.exp(1.96 * fit.error[place])
-        kernels = self.kernels.get(self.slots[place].point, ())
-        return Seen(float(middle), float(middle / wide), float(middle * wide), kernels)
+    def _measured(self, fit: Fit) -> list[Measured]:
+        """The curve's dims, each by its slots."""
+        return pooled([slot.point.dim[self.plan.axis] for slot in self.slots], fit)
 
     def fit(self) -> Fit:
         processes, rows = zip(*self._rows, strict=True)
@@ -258,7 +258,7 @@ class CurveState:
         known = fit.error[np.isfinite(fit.error)]
         if len(known):
             self.noise = float(np.median(known)) * max(1, self.blocks) ** 0.5
-        measured = pooled([slot.point.dim[self.plan.axis] for slot in self.slots], fit)
+        measured = self._measured(fit)
         if contended([row for _, row in self._rows], len(self.slots)):
             measured = [replace(m, error=inf) for m in measured]
         found = judge_curve(measured, self._timing.tolerance)

@@ -14,10 +14,12 @@ from its samples.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, log
 from statistics import median
+
+from gacprof.cliffmap.curves import Measured
+from gacprof.cliffmap.detect import NORMAL_95
 
 RESIDUES = 16
 GRID = 9
@@ -29,17 +31,11 @@ LARGEST_SHARE = 3
 take more, the largest differences are located first."""
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What one dim gave: microseconds and kernels; ``median`` is None where it failed."""
-
-    median: float | None
-    low: float = 0.0
-    high: float = 0.0
-    kernels: tuple[str, ...] = ()
+Known = Mapping[int, Measured | None]
+"""What was measured of dims; None of one that failed."""
 
 
-def next_dims(dims: Sequence[int], known: Mapping[int, Seen], floor: float) -> list[int]:
+def next_dims(dims: Sequence[int], known: Known, floor: float) -> list[int]:
     """Which of ascending ``dims`` to measure next, where those ``known`` were; none at the end.
     ``floor`` is the smallest change of interest (a fraction)."""
     if not known:
@@ -68,24 +64,24 @@ def residue_classes(dims: Iterable[int]) -> list[list[int]]:
     return [found[remainder] for remainder in sorted(found)]
 
 
-def _growth(classes: list[list[int]], known: Mapping[int, Seen]) -> float:
+def _growth(classes: list[list[int]], known: Known) -> float:
     """The power of the dim with which latency grows along most of the axis: 0 on a plateau."""
     found = []
     for members in classes:
         for a, b in pairwise(d for d in members if d in known):
-            first, last = known[a].median, known[b].median
+            first, last = known[a], known[b]
             if first and last:
-                found.append(log(last / first) / log(b / a))
+                found.append(log(last.us / first.us) / log(b / a))
     return median(found) if found else 0.0
 
 
-def _change(a: Seen, b: Seen, grown: float, floor: float) -> float:
+def _change(a: Measured | None, b: Measured | None, grown: float, floor: float) -> float:
     """How much changes between two dims, beyond ``grown``: |log ratio|; infinite between one that
     works and one that does not; 0 for the same kernel within noise or within the ``floor``."""
-    if not a.median or not b.median:
-        return inf if bool(a.median) != bool(b.median) else 0.0
-    apart = abs(log(b.median / a.median) - grown)
+    if a is None or b is None:
+        return 0.0 if a is b else inf
+    apart = abs(log(b.us / a.us) - grown)
     if a.kernels and b.kernels and a.kernels != b.kernels:
         return max(apart, floor)
-    noise = log(a.high / a.low) / 2 + log(b.high / b.low) / 2 if a.low and b.low else 0.0
+    noise = NORMAL_95 * ((a.error or 0.0) + (b.error or 0.0))
     return apart if apart > max(log(1 + floor), noise) else 0.0

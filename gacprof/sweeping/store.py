@@ -145,17 +145,6 @@ class RunFolder:
             self._lock = None
 
 
-def write_run(
-    path: Path,
-    header: Mapping[str, Any],
-    blocks: Sequence[Block],
-    notes: Mapping[Point, PointNote],
-) -> None:
-    """A run folder of blocks that were measured elsewhere; replaces one that is there."""
-    _write_folded(path, blocks, notes)
-    write_json(path / RUN, dict(header) | {"schema": RUN_SCHEMA})
-
-
 def _write_folded(path: Path, blocks: Sequence[Block], notes: Mapping[Point, PointNote]) -> None:
     with replacing(path / PARQUET) as temporary:
         frame_of(blocks).to_parquet(

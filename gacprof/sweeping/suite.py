@@ -213,28 +213,6 @@ class Suite(_Strict):
         """The suite as plain data, every key spelt out."""
         return self.model_dump(mode="json", by_alias=True)
 
-    def in_dtype(self, dtype: str) -> Suite:
-        """The same sweeps in one compute dtype, as far as their operators have it; 8-bit types
-        have products of their own (``quantised``). ``auto`` changes nothing.
-
-        Raises :class:`SuiteError` where no sweep is left.
-        """
-        if dtype == "auto":
-            return self
-        sweeps = []
-        for sweep in self.sweep:
-            if sweep.operator == "linear" and dtype in operators.get("quantised").dtypes:
-                flags = {k: v for k, v in sweep.flags.items() if k == "cache"}
-                change: dict[str, Any] = {"operator": "quantised", "flags": flags}
-            elif dtype in operators.get(sweep.operator).dtypes:
-                change = {}
-            else:
-                continue
-            sweeps.append(sweep.model_copy(update={**change, "dtype": dtype}))
-        if not sweeps:
-            raise SuiteError(f"suite '{self.name}': none of its operators has the dtype {dtype}")
-        return self.model_copy(update={"sweep": sweeps})
-
     def exhaustive(self) -> Suite:
         """The same suite with every point of every sweep measured."""
         sweeps = [s.model_copy(update={"strategy": "exhaustive"}) for s in self.sweep]

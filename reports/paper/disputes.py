@@ -23,16 +23,15 @@ from gacprof import api
 from gacprof.cli.app import main
 from gacprof.cli.printing import progress as bar
 from gacprof.cli.printing import say
-from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.cliffmap.detect import ASSUMED_FLOOR
 from gacprof.core import Progress
-from gacprof.core.errors import MeasurementError
+from gacprof.core.errors import MapError, MeasurementError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.core.points import Point
 from gacprof.devices.device import device_name
 from gacprof.explain.case import Where
-from gacprof.sweeping import Suite, environment_of, read_blocks, read_samples
+from gacprof.sweeping import Suite, build_map_of, environment_of, read_samples
 from gacprof.sweeping.suite import Sweep
 
 PAGE, DATA = "disputes.md", "disputes.json"
@@ -103,7 +102,10 @@ def measure(
         suite_of(points), device=device, out=folder, resume=begun, budget_s=budget_s,
         progress=progress,
     )  # fmt: skip
-    floor = noise_of_blocks(read_blocks(folder)).floor
+    try:
+        floor = build_map_of(folder).floor
+    except MapError:  # nothing could be measured
+        floor = None
     where = Where.of(environment_of(folder))
     return Results(read_samples(folder), where, ASSUMED_FLOOR if floor is None else floor)
 

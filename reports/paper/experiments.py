@@ -157,10 +157,21 @@ AS_COMPILED = row_sum(4097, "float16"), row_sum(4096, "float16")
 ALL_NARROW = row_sum(4097, "float16", False), row_sum(4096, "float16", False)
 
 
+def jit_divisibility(value: int) -> int:
+    """The divisor that Triton's JIT tells its compiler about an integer argument: 16 or 1.
+
+    Asked of the installed Triton. Raises :class:`MeasurementError` without one.
+    """
+    static.version()
+    from triton.backends.compiler import BaseBackend
+
+    return 16 if "D" in BaseBackend.get_int_specialization(value, align=True) else 1
+
+
 def compiled_loads() -> Decision:
     """Compile the probe for K 4096, 4104 and 4097 as Triton's JIT would."""
     try:
-        known = {k: static.jit_divisibility(k) for k in (4096, 4104, 4097)}
+        known = {k: jit_divisibility(k) for k in (4096, 4104, 4097)}
         rows = {k: static.table(["row_sum"], ["sm80"], [known[k]])[0] for k in known}
     except MeasurementError as error:
         return OPEN, "Triton is needed to settle it without a GPU", (str(error),)

@@ -7,12 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
+from planted import write_run
 
 from gacprof.core.errors import MeasurementError, SuiteError
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.diagnosing import diagnose
 from gacprof.sweeping import build_map_of, read_blocks, run_sweep
-from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder, read_notes, write_run
+from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder, read_notes
 from gacprof.sweeping.suite import load_suite, parse_suite
 
 

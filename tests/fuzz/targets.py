@@ -125,7 +125,7 @@ def _evil(folder: Path) -> Path:
 def _run(folder: Path) -> Path:
     """A finished sweep, a part of it still in the journal."""
     from gacprof.sweeping import read_blocks, run_sweep
-    from gacprof.sweeping.store import RunFolder, read_header, read_notes, write_run
+    from gacprof.sweeping.store import PARQUET, RunFolder, frame_of
     from gacprof.sweeping.suite import parse_suite
 
     tables = [
@@ -137,8 +137,8 @@ def _run(folder: Path) -> Path:
     timing = {"blocks": 8, "most_blocks": 8}
     suite = parse_suite({"name": "small", "timing": timing, "sweep": tables}, "the fuzzer")
     run_sweep(suite, _device(), folder)
-    blocks, notes = read_blocks(folder), read_notes(folder)
-    write_run(folder, read_header(folder), blocks[:-5], notes)
+    blocks = read_blocks(folder)
+    frame_of(blocks[:-5]).to_parquet(folder / PARQUET, index=False, write_page_checksum=True)
     store = RunFolder(folder)
     for block in blocks[-5:]:
         store.append(block)

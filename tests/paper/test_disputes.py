@@ -14,15 +14,14 @@ from random import Random
 import experiments as ex
 import pytest
 from disputes import Verdict, chosen, measure, script, settle, suite_of
-from experiments import DISPUTES, Dispute, Results
+from experiments import DISPUTES, Dispute, Results, jit_divisibility
 
 from gacprof import operators
-from gacprof.cliffmap.build import noise_of_blocks
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point, Sample
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.explain.case import Where
-from gacprof.sweeping import read_blocks, read_samples
+from gacprof.sweeping import build_map_of, read_blocks, read_samples
 
 A100, H200 = Where("sm80", "2.9.1"), Where("sm90", "2.13.0", 92000)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -331,7 +330,7 @@ def test_the_floor_is_what_hidden_replicates_differ_by(gpu, tmp_path: Path) -> N
     draw = Random(1)
     gpu(lambda point: latency_us(point) * draw.lognormvariate(0, 0.05))
     floor = measure(chosen([7]), "cuda", tmp_path / "noisy").floor
-    assert floor == noise_of_blocks(read_blocks(tmp_path / "noisy")).floor
+    assert floor == build_map_of(tmp_path / "noisy").floor
     assert 0.001 < floor < 0.1
 
     def never(point: Point) -> float:
@@ -380,3 +379,9 @@ def test_what_is_no_gpu_and_no_dispute_is_refused_in_one_line(
 ) -> None:
     told = run(script, *arguments, "--out", tmp_path)
     assert told.code == 2 and told.out == "" and words in told.err and told.err.count("\n") == 1
+
+
+def test_triton_tells_its_compiler_only_of_multiples_of_16() -> None:
+    pytest.importorskip("triton")
+    marked = {value: jit_divisibility(value) for value in (96, 104, 107, 112, 128)}
+    assert marked == {96: 16, 104: 1, 107: 1, 112: 16, 128: 16}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
-from gacprof.core.points import Environment, Point
+from gacprof.core.points import Block, Environment, Point, PointNote
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.sweeping import Suite, build_map_of, run_sweep
 from gacprof.sweeping.for_checkpoint import suite_for
+from gacprof.sweeping.store import JOURNAL, PARQUET, RunFolder
 
 TOKENS = {1: 1.0, 64: 1.0}
 PLANTED = Environment("recorded", "planted device", "none", {}, {"planted": "1"})
@@ -51,3 +52,17 @@ def swept_map(
     """The map of what a sweep of the device leaves in ``folder``."""
     run_sweep(suite, RecordedDevice(latency, PLANTED), folder)
     return build_map_of(folder, "planted")
+
+
+def write_run(
+    path: Path, header: dict[str, Any], blocks: Sequence[Block], notes: Mapping[Point, PointNote]
+) -> None:
+    """A run folder of these blocks, in place of one that is there."""
+    store = RunFolder(path)
+    for name in (PARQUET, JOURNAL):
+        (path / name).unlink(missing_ok=True)
+    store.write_header(header)
+    store.append(*blocks)
+    store.note(notes.values())
+    store.fold()
+    store.close()

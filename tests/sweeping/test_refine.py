@@ -2,18 +2,19 @@
 
 import random
 from itertools import pairwise
-from math import log1p, sqrt
+from math import log, log1p, sqrt
 
 import pytest
 
 from gacprof.cliffmap import CliffMap
-from gacprof.cliffmap.detect import FAMILY, edges
+from gacprof.cliffmap.curves import Measured
+from gacprof.cliffmap.detect import FAMILY, NORMAL_95, edges
 from gacprof.core.errors import MeasurementError
 from gacprof.devices.recorded import RecordedDevice
 from gacprof.stats.fit import FEWEST_BLOCKS
 from gacprof.stats.judge import quantiles
 from gacprof.sweeping import build_map_of, read_blocks
-from gacprof.sweeping.refine import LARGEST_SHARE, Seen, next_dims, residue_classes
+from gacprof.sweeping.refine import LARGEST_SHARE, Known, next_dims, residue_classes
 from gacprof.sweeping.results import read_samples
 from gacprof.sweeping.run import run_sweep
 from gacprof.sweeping.suite import parse_suite
@@ -24,15 +25,15 @@ LONG = [c for c in PUBLISHED.file.curves if len(c.points.d) >= 900]
 
 
 def measured_by_refinement(latency: dict[int, float], floor: float = 0.03) -> list[int]:
-    return refined(list(latency), lambda d: Seen(latency[d], latency[d], latency[d]), floor)
+    return refined(list(latency), lambda d: Measured(d, latency[d], 0.0), floor)
 
 
 def refined(dims, seen, floor: float = 0.03) -> list[int]:
     """All dims that are asked for, of an axis where ``seen`` tells what each would give."""
-    known: dict[int, Seen] = {}
+    known: Known = {}
     while wanted := next_dims(sorted(dims), known, floor):
         assert not known.keys() & set(wanted)
-        known |= {d: seen(d) for d in wanted}
+        known = {**known, **{d: seen(d) for d in wanted}}
     return sorted(known)
 
 
@@ -182,7 +183,8 @@ def test_a_short_axis_is_measured_whole():
 
 def test_a_change_of_kernel_is_found_though_latency_does_not_tell():
     known = refined(
-        range(1000, 2000), lambda d: Seen(10.0, 10.0, 10.0, ("early",) if d < 1500 else ("late",))
+        range(1000, 2000),
+        lambda d: Measured(d, 10.0, kernels=("early",) if d < 1500 else ("late",)),
     )
     for d in residue_classes(range(1000, 2000)):
         before, after = next((a, b) for a, b in pairwise(d) if a < 1500 <= b)
@@ -190,7 +192,7 @@ def test_a_change_of_kernel_is_found_though_latency_does_not_tell():
 
 
 def test_where_dims_begin_to_fail_is_located():
-    known = refined(range(1, 1001), lambda d: Seen(None if d > 777 else 5.0, 5.0, 5.0))
+    known = refined(range(1, 1001), lambda d: None if d > 777 else Measured(d, 5.0))
     assert {777, 778} & set(known) and len(known) <= 250
 
 
@@ -199,9 +201,9 @@ def test_noise_within_the_intervals_is_no_difference():
     grid = next_dims(dims, {}, 0.03)
 
     def after(half_width):
-        known = {d: Seen(t := 10.0 * (1 + 0.05 * (d % 2)), t / half_width, t * half_width)
-                 for d in grid}  # fmt: skip
-        moved = {grid[5]: Seen(11.5, 11.5 / half_width, 11.5 * half_width)}
+        error = log(half_width) / NORMAL_95
+        known = {d: Measured(d, 10.0 * (1 + 0.05 * (d % 2)), error) for d in grid}
+        moved = {grid[5]: Measured(grid[5], 11.5, error)}
         return next_dims(dims, known | moved, 0.03)
 
     assert after(1.2) == [] and after(1.001)

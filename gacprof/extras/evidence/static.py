@@ -88,17 +88,6 @@ def table(
         return tuple(_row(*each) for each in product(probes, architectures, divisors))
 
 
-def jit_divisibility(value: int) -> int:
-    """The divisor that Triton's JIT tells its compiler about an integer argument: 16 or 1.
-
-    Asked of the installed Triton. Raises :class:`MeasurementError` without one.
-    """
-    _triton()
-    from triton.backends.compiler import BaseBackend
-
-    return 16 if "D" in BaseBackend.get_int_specialization(value, align=True) else 1
-
-
 def version() -> str:
     """Triton's version. Raises :class:`MeasurementError` without Triton."""
     return str(_triton().__version__)
