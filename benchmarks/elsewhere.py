@@ -82,7 +82,8 @@ def main() -> None:
     for gpu in gpus:
         for row in rows(gpu):
             print(row, flush=True)
-    prefill = gacprof.times_elsewhere(LLAMA_3_8B, "h100", tokens=[1024]).totals[0].good
+    source = gacprof.open_source(gpu="h100")
+    prefill = gacprof.diagnose(LLAMA_3_8B, source, tokens=[1024]).times.totals[0].good
     low, value, high = (each / 1e3 for each in (prefill.low, prefill.value, prefill.high))
     print(
         f"\nLlama-3-8B on H100, prefill of 1024: products {value:.1f} ms ({low:.1f} to "

@@ -11,13 +11,10 @@ The chain, one function an arrow::
     gacprof.bench(["model/", "model-aligned/"])
     gacprof.evaluate(["model/", "model-aligned/"], text="text.txt")
 
-For a GPU that is not at hand, by rules, in tiers and without latencies::
+For a GPU that is not at hand, by rules, and with times by others' measurements where the extra
+``elsewhere`` is installed (a ``config.json`` alone will do for those)::
 
-    gacprof.diagnose("model/", gacprof.rule_table("h100", "2.11"))
-
-and what its products take there by others' measurements (extra ``elsewhere``)::
-
-    gacprof.times_elsewhere("model/config.json", "h100", engine="vllm")
+    gacprof.diagnose("model/", gacprof.open_source(gpu="h100", engine="vllm"))
 
 Before compression, in the loop that picks ranks::
 
@@ -60,7 +57,6 @@ _NAMES = {
     "gacprof.diagnosing": ("diagnose",),
     "gacprof.diagnosing.ranks": ("safe_ranks",),
     "gacprof.diagnosing.sources": ("open_source", "rule_table"),
-    "gacprof.elsewhere.model": ("times_elsewhere",),
     "gacprof.evaluation": ("bench", "evaluate", "verify"),
     "gacprof.extras.serve.engines": ("bench_engine",),
     "gacprof.extras.serve": ("export",),
@@ -83,7 +79,7 @@ __all__ = [
     "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
     "explain_dim", "export", "import_gguf", "lint", "load_model", "open_source", "operator",
     "pareto", "plan", "realign", "rule_table",
-    "safe_ranks", "scan", "shipped_maps", "sweep", "times_elsewhere", "verify", "write_report",
+    "safe_ranks", "scan", "shipped_maps", "sweep", "verify", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -95,7 +91,6 @@ if TYPE_CHECKING:
     from gacprof.diagnosing import diagnose
     from gacprof.diagnosing.ranks import safe_ranks
     from gacprof.diagnosing.sources import open_source, rule_table
-    from gacprof.elsewhere.model import times_elsewhere
     from gacprof.evaluation import bench, evaluate, verify
     from gacprof.extras.compress.choosing import align
     from gacprof.extras.compress.request import CompressRequest

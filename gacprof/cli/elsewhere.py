@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +16,10 @@ from gacprof.core.formatting import counted, microseconds, percent
 from gacprof.core.texts import sizes
 
 if TYPE_CHECKING:
-    from gacprof.cliffmap.source import Tokens
+    from gacprof.cliffmap.source import Interval
     from gacprof.elsewhere.curves import MeasuredCurve
     from gacprof.elsewhere.data import Held
-    from gacprof.elsewhere.levels import Interval
-    from gacprof.elsewhere.model import ModelTimes, ProductTime
+    from gacprof.elsewhere.model import Part, StepTimes
 
 
 def gpus(
@@ -134,81 +133,60 @@ def _known(held: Sequence[Held]) -> list[dict[str, Any]]:
     ]
 
 
-def is_config(model: str) -> bool:
-    from gacprof.linting.reading import is_config
-
-    return is_config(model)
-
-
-def times_if_known(
-    model: str,
-    gpu: str,
-    engine: str | None,
-    tokens: Tokens | None,
-    dtype: str | None,
-    tp: int,
-) -> ModelTimes | str:
-    """The model's times, or why there are none; an engine that was asked for must be known."""
-    import gacprof
-
-    try:
-        return gacprof.times_elsewhere(model, gpu, engine=engine, tokens=tokens, dtype=dtype, tp=tp)
-    except MapError as error:
-        if engine is not None:
-            raise
-        return str(error)
-
-
-def print_times(times: ModelTimes | str, every: bool) -> None:
-    """Totals with bounds, then the products that take longest; or why there are none."""
-    if isinstance(times, str):
-        if times:
-            say_notes([f"no times: {times}"])
-        return
+def print_times(times: StepTimes, every: bool) -> None:
+    """Totals with bounds, then the parts that take longest, and what has no time."""
     say(
-        f"matrix products of {times.model} on {times.gpu}, in {', '.join(times.dtypes)}"
+        f"whole steps on {times.gpu}, in {', '.join(times.dtypes)}"
         f"{f', on one of {times.tp} ranks' if times.tp > 1 else ''}, measured elsewhere by "
         f"{', '.join(times.sources)}"
     )
     rows = [
         (
-            counted(total.tokens, "token"), _shown(total.good), _shown(total.now),
-            _shown(total.saved), total.open or None, total.unknown or None,
+            counted(total.tokens, "token"), shown(total.good), shown(total.now),
+            shown(total.saved), total.open or None, total.unknown or None,
         )
         for total in times.totals
     ]  # fmt: skip
     columns = ("step of", "at good sizes", "as they are", "good sizes save", "open", "no time")
     print_table("", columns, rows)
     for i, total in enumerate(times.totals):
-        known = [p for p in times.products if p.costs[i].good is not None]
+        known = [p for p in times.parts if p.costs[i].good is not None]
         known.sort(key=lambda p: -_value(p.costs[i].good))
-        shown = known if every else known[: MOST_ROWS // 2]
+        few = known if every else known[: MOST_ROWS // 2]
         title = f"a step of {counted(total.tokens, 'token')}"
-        head = ("product", "N×K", "good", "at good sizes", "as it is", "saves")
-        print_table(title, head, [_row(p, i) for p in shown])
-        if len(known) > len(shown):
-            say(f"… and {len(known) - len(shown)} more (--all shows each)")
-    why = dict.fromkeys(c.missing for p in times.products for c in p.costs if c.good and c.missing)
+        head = ("part", "size", "good", "at good sizes", "as it is", "saves")
+        print_table(title, head, [_row(p, i) for p in few])
+        if len(known) > len(few):
+            say(f"… and {len(known) - len(few)} more (--all shows each)")
+    why = list(
+        dict.fromkeys(c.missing for p in times.parts for c in p.costs if c.good and c.missing)
+    )
     if why:
-        say_notes([f"open: {next(iter(why))}" + (f" (and {len(why) - 1} more)" if why else "")])
+        say_notes([f"open: {why[0]}" + (f" (and {len(why) - 1} more)" if why[1:] else "")])
     say_notes([*(f"without a time: {one}" for one in times.left_out), *times.notes])
 
 
-def _row(product: ProductTime, i: int) -> tuple[Any, ...]:
-    need, cost = product.need, product.costs[i]
-    good = f"{product.best_n}×{product.best_k}"
-    changed = (product.best_n, product.best_k) != (need.n, need.k)
+def _row(part: Part, i: int) -> tuple[Any, ...]:
+    need, cost = part.need, part.costs[i]
+    changed = part.good != need.shape
     return (
-        f"{need.name} ×{need.count:g}", f"{need.n}×{need.k}", good if changed else None,
-        _shown(cost.good), _shown(cost.now), _shown(cost.saved) if changed else None,
+        f"{need.name} ×{need.count:g}", _size(need.shape), _size(part.good) if changed else None,
+        shown(cost.good), shown(cost.now), shown(cost.saved) if changed else None,
     )  # fmt: skip
+
+
+def _size(shape: Mapping[str, int]) -> str:
+    """``4096×4096`` of a product, else each size by its name."""
+    if list(shape) == ["N", "K"]:
+        return f"{shape['N']}×{shape['K']}"
+    return ", ".join(f"{name} {size}" for name, size in shape.items())
 
 
 def _value(time: Interval | None) -> float:
     return 0.0 if time is None else time.value
 
 
-def _shown(time: Interval | None) -> str | None:
+def shown(time: Interval | None) -> str | None:
     """``4.31 ms (4.02 to 4.61)``."""
     if time is None:
         return None

@@ -91,7 +91,7 @@ def candidates(
         for m in loaded if not as_json else ():
             if isinstance(m, CliffMap):
                 _say_curve(m, m.curve(op, ax, near=max(1, near // tp), **about), near, tp)
-    if not found and one and not one.timed and not uses and not as_json:
+    if not found and one and one.basis and not uses and not as_json:
         limits["safe_only"] = False
         known = one.candidates(op, axis=ax, near=near, shards=tp, **limits, **about)
         if known and all(c.verdict == "undecided" for c in known):

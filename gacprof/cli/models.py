@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.elsewhere import is_config, print_times, times_if_known
+from gacprof.cli.elsewhere import print_times
 from gacprof.cli.options import Checkpoint, Ranks, Source, Tokenizer, Tokens, grouped
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
     emit,
     labelled,
-    print_json,
     print_table,
     progress,
     say,
     say_notes,
 )
 from gacprof.core import formatting
-from gacprof.core.errors import MapError, MeasurementError, PlanError
+from gacprof.core.errors import MeasurementError, PlanError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
 from gacprof.core.texts import token_counts
 from gacprof.report.grouping import Group, group
@@ -32,7 +31,6 @@ from gacprof.report.wording import left_open, measured, verdict_of
 if TYPE_CHECKING:
     from gacprof.diagnosing import Diagnosis
     from gacprof.diagnosing.findings import DimFinding
-    from gacprof.elsewhere.model import ModelTimes
     from gacprof.evaluation import BenchResult, Verification
     from gacprof.resizing import RealignResult
 
@@ -67,24 +65,13 @@ def diagnose(
     """
     import gacprof
 
-    if engine is not None and source.gpu is None:
-        raise MapError("--engine goes with --gpu: a map is of one device and stack")
-    if source.gpu is not None and is_config(checkpoint):
-        timed = gacprof.times_elsewhere(
-            checkpoint, source.gpu, engine=engine, tokens=tokens, dtype=dtype, tp=tp
-        )
-        emit(timed, as_json, print_times, every)
+    opened = gacprof.open_source(
+        source.cliff_map, gpu=source.gpu, torch=source.torch, engine=engine
+    )
+    found = gacprof.diagnose(checkpoint, opened, tokens=tokens, dtype=dtype, tp=tp)
+    emit(found, as_json, print_diagnosis, every, why)
+    if found.layout == "config":
         return
-    found = gacprof.diagnose(checkpoint, source.open(), tokens=tokens, dtype=dtype, tp=tp)
-    times: ModelTimes | str = ""
-    if source.gpu is not None:
-        times = times_if_known(checkpoint, source.gpu, engine, tokens, dtype, tp)
-    if as_json and not isinstance(times, str):
-        print_json(found.as_dict() | {"elsewhere": times.as_dict()})
-    else:
-        emit(found, as_json, print_diagnosis, every, why)
-        if not as_json:
-            print_times(times, every)
     if found.findings or not found.knows_any:
         raise typer.Exit(1)
 
@@ -302,6 +289,11 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
     """The verdict, what it leaves open, and what to do with the dims that lose most; ``why`` adds
     the other dims, the time lost, and the notes, ``every`` shows each dim on its own."""
     totals = found.totals()
+    if found.times is not None:
+        print_times(found.times, every)
+    if found.layout == "config":
+        say_notes(found.notes)
+        return
     say(verdict_of(totals, found.device, found.basis))
     if totals["judged"] and (left := left_open(totals)):
         say(left)

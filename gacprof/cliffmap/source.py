@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, hypot, log, sqrt
 from numbers import Real
 from typing import TYPE_CHECKING, Protocol
 
 from gacprof.core.errors import PlanError
+from gacprof.core.files import Record
 from gacprof.core.points import Environment, Flag
 from gacprof.stats.findings import Verdict
 
@@ -66,17 +67,35 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Interval(Record):
+    """A time in µs, or a difference of times, with its bounds."""
+
+    low: float
+    value: float
+    high: float
+
+
+SURELY = 1.645
+"""Standard errors that 90 % of errors stay below on both sides (the normal distribution's)."""
+
+
+@dataclass(frozen=True)
 class Estimate:
     """A predicted time, or why there is none. ``scaled`` if any part was not measured exactly.
 
     ``variance`` is that of the time in µs², of what the source's errors tell; None where it gives
-    no error for a part.
+    no error for a part. Errors of a table have one sign more often than not, and their variances
+    would average out what does not: such a source gives ``own``, the bounds in µs by errors that
+    differ from size to size, which add up; and ``shared``, the relative error (of the logarithm)
+    that all its times have in common, which leaves a difference's sign as it is.
     """
 
     latency_us: float | None
     missing: str = ""
     scaled: bool = False
     variance: float | None = None
+    own: tuple[float, float] | None = None
+    shared: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -90,18 +109,55 @@ class Estimate:
             return Estimate(None, self.missing or other.missing)
         known = self.variance is not None and other.variance is not None
         variance = (self.variance or 0.0) + (other.variance or 0.0) if known else None
-        return Estimate(
-            self.latency_us + other.latency_us, "", self.scaled or other.scaled, variance
-        )
+        own = None
+        if self.own and other.own:
+            own = self.own[0] + other.own[0], self.own[1] + other.own[1]
+        scaled, total = self.scaled or other.scaled, self.latency_us + other.latency_us
+        common = self.shared * self.latency_us + other.shared * other.latency_us
+        shared = common / total if total else 0.0
+        return Estimate(total, "", scaled, variance, own, shared)
 
     def times(self, weight: float) -> Estimate:
         if self.latency_us is None:
             return self
         variance = None if self.variance is None else self.variance * weight**2
-        return Estimate(self.latency_us * weight, "", self.scaled, variance)
+        own = None if self.own is None else (self.own[0] * weight, self.own[1] * weight)
+        return Estimate(self.latency_us * weight, "", self.scaled, variance, own, self.shared)
+
+    @property
+    def interval(self) -> Interval | None:
+        """The time with its bounds; None where it, or its error, is not known."""
+        value = self.latency_us
+        if value is None:
+            return None
+        if self.own and value > 0:
+            low, high = (hypot(log(end / value), self.shared) for end in self.own)
+            return Interval(value * exp(-low), value, value * exp(high))
+        if self.own or self.variance is None:
+            return Interval(value, value, value) if self.own else None
+        return Interval(value - self._half, value, value + self._half)
+
+    @property
+    def _half(self) -> float:
+        return SURELY * sqrt(self.variance or 0.0)
+
+    def saved(self, then: Estimate) -> Interval | None:
+        """How much less ``then`` takes than this, with bounds; None where that is not known."""
+        if self.latency_us is None or then.latency_us is None:
+            return None
+        value = self.latency_us - then.latency_us
+        if self.own and then.own:
+            low, high = self.own[0] - then.own[1], self.own[1] - then.own[0]
+            wider = exp(max(self.shared, then.shared))
+            low = low / wider if low > 0 else low * wider
+            return Interval(low, value, high * wider if high > 0 else high / wider)
+        if self.variance is None or then.variance is None:
+            return None
+        half = hypot(self._half, then._half)
+        return Interval(value - half, value, value + half)
 
 
-NOTHING = Estimate(0.0, variance=0.0)
+NOTHING = Estimate(0.0, variance=0.0, own=(0.0, 0.0))
 
 
 def rules_instead(environment: Environment) -> str:

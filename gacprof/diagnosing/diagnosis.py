@@ -18,6 +18,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory
 from gacprof.checkpoint.products import check_heads
 from gacprof.cliffmap.selection import check_whole
 from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
+from gacprof.core.errors import MapError
 from gacprof.core.tasks import no_collection
 from gacprof.diagnosing.findings import (
     Diagnosis,
@@ -28,8 +29,14 @@ from gacprof.diagnosing.findings import (
 from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
 from gacprof.diagnosing.latency_profile import around, latency_profile
 from gacprof.diagnosing.neighbours import Neighbours
-from gacprof.diagnosing.predict import Estimate, Predictor, Tokens
+from gacprof.diagnosing.predict import Estimate, Predictor, Tokens, workload_of
 from gacprof.diagnosing.sources import open_source
+from gacprof.elsewhere import data
+from gacprof.elsewhere.model import StepTimes, step_times
+from gacprof.elsewhere.needs import Found, needs_of_config, needs_of_weights
+from gacprof.elsewhere.table import ElsewhereTable
+from gacprof.linting.reading import config_named, is_config
+from gacprof.rules.table import RuleTable
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +47,7 @@ WINDOW = 0.25
 
 @no_collection()
 def diagnose(
-    checkpoint: str | Path | Inventory | torch.nn.Module,
+    checkpoint: str | Path | Inventory | Mapping[str, Any] | torch.nn.Module,
     source: SizeSource | str | Path,
     *,
     tokens: Tokens | None = None,
@@ -48,15 +55,20 @@ def diagnose(
     tp: int = 1,
 ) -> Diagnosis:
     """Judge a checkpoint's dims by a map, or by the rules of a GPU
-    (:func:`gacprof.rule_table`). Reads headers only; imports no torch.
+    (:func:`gacprof.open_source`). Reads headers only; imports no torch.
 
-    ``checkpoint`` is a path, a hub id, an inventory, or a model in memory. ``tokens`` are counts,
+    ``checkpoint`` is a path, a hub id, an inventory, or a model in memory; for times on a GPU that
+    others measured a ``config.json`` alone, or its values, will do. ``tokens`` are counts,
     or maps counts to weights; by default those that the map measured this model at, else one
     decode step and one prefill of 1024. Sizes are judged as one of ``tp`` ranks holds them.
     Raises :class:`CheckpointError`, :class:`MapError` or :class:`PlanError`.
     """
     check_whole("tp", tp, 1)
     source = open_source(source)
+    if isinstance(checkpoint, Mapping) or (
+        isinstance(checkpoint, str | Path) and is_config(checkpoint)
+    ):
+        return _of_config(checkpoint, source, tokens, dtype, tp)
     inventory = inventory_for(checkpoint)
     check_heads(inventory, tp)
     predictor = Predictor(source, inventory, tokens, dtype, tp)
@@ -67,10 +79,45 @@ def diagnose(
     found = (*dims.values(), *(f for f in fixed.values() if f.verdict == "misaligned"), *heads)
     notes = [*inventory.notes, *predictor.ranks.notes, *predictor.view.notes]
     notes += _remarks(predictor, found, weights)
+    times = None
+    if isinstance(source, RuleTable):
+        try:
+            times = _steps(source, needs_of_weights(inventory, tp, dtype), tokens, tp)
+        except MapError as error:
+            notes.append(f"no times: {error}")
     return Diagnosis(
         inventory.path, inventory.layout, source.name, source.environment.name,
         predictor.dtype, dict(predictor.tokens), predictor.tolerance or None, inventory.parameters,
-        weights, found, tuple(notes), source.basis, tp,
+        weights, found, tuple(notes), source.basis, tp, times,
+    )  # fmt: skip
+
+
+def _steps(source: RuleTable, found: Found, tokens: Tokens | None, tp: int) -> StepTimes:
+    """Raises :class:`MapError` where nobody measured the GPU, or none of that is installed."""
+    if not isinstance(source, ElsewhereTable):
+        source = ElsewhereTable(source.target, data.installed())
+    return step_times(source, found, tokens, tp)
+
+
+def _of_config(
+    config: str | Path | Mapping[str, Any],
+    source: SizeSource,
+    tokens: Tokens | None,
+    dtype: str | None,
+    tp: int,
+) -> Diagnosis:
+    """The times of a config alone, whose sizes :func:`gacprof.lint` judges."""
+    named = config_named(config)
+    if not isinstance(source, RuleTable):
+        raise MapError(
+            f"{named.name} is a config alone: a map judges weights; --gpu takes others' times of a "
+            "GPU ('gacprof gpus' lists them), 'gacprof lint' judges its sizes"
+        )
+    times = _steps(source, needs_of_config(named.config, tp, dtype), tokens, tp)
+    notes = (*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine")
+    return Diagnosis(
+        named.name, "config", source.name, source.environment.name, ", ".join(times.dtypes),
+        workload_of(tokens), None, 0, (), (), notes, source.basis, tp, times,
     )  # fmt: skip
 
 
@@ -173,9 +220,14 @@ def _judge_dim(predictor: Predictor, dim: Dim) -> DimFinding:
     if not here or (alone and here.penalty_high is None and dim.size == max(profile.costs)):
         return finding
     best = here if here.verdict == "safe" or best is None else best
+    now_us, then_us = here.latency_us, best.latency_us
+    if predictor.source.timed and here.penalty is None:  # judged by tiers
+        now, then = predictor.dim(dim, dim.size), predictor.dim(dim, best.size)
+        saved = now.saved(then)
+        now_us, then_us = now.latency_us, then.latency_us if saved and saved.low > 0 else None
     return replace(
         finding, verdict=here.verdict, penalty=here.penalty, best_size=best.size,
-        best_latency_us=best.latency_us, tier=here.mechanism or predictor.mechanism(dim),
+        latency_us=now_us, best_latency_us=then_us, tier=here.mechanism or predictor.mechanism(dim),
         scaled=profile.scaled,
         penalty_low=here.penalty_low, penalty_high=here.penalty_high, relative=here.relative,
         relative_from=here.relative_from, advice=_advice(dim, here, best.size),
@@ -275,13 +327,13 @@ def _remarks(
 
 def _what_knows(source: SizeSource) -> str:
     sweep = "sweep the checkpoint's own shapes with 'gacprof sweep --for CHECKPOINT'"
-    instead = "" if not source.timed else rules_instead(source.environment)
+    instead = "" if source.basis else rules_instead(source.environment)
     return f"{instead}; on the GPU itself, {sweep}" if instead else sweep
 
 
 def _all_safe(judged: Sequence[DimFinding], everything: bool, source: SizeSource) -> str:
     """That dims are not to blame is said only where the map excludes it for every one."""
-    if not source.timed:
+    if source.basis:
         best = "every dim that can be changed and that is known is of the best tier"
         return f"{best}, {source.basis}"
     most = max(d.tolerance or 0.0 for d in judged)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
+
+if TYPE_CHECKING:
+    from gacprof.elsewhere.model import StepTimes
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class Diagnosis(Framed, Record):
     basis: str = ""
     """``by rules, not measured`` where that is so: there are verdicts then and no times."""
     tp: int = 1
+    times: StepTimes | None = None
+    """Whole steps on a GPU that others measured (``--gpu``); None where nothing is known of any."""
 
     def __repr__(self) -> str:
         return (
@@ -209,9 +214,10 @@ class Diagnosis(Framed, Record):
         del data["parameters"]  # is among the totals
         if self.tp == 1:
             del data["tp"]
-        parts = {name: data.pop(name) for name in ("weights", "dims", "notes", "basis")}
-        if not self.basis:
-            del parts["basis"]
+        parts = {name: data.pop(name) for name in ("weights", "dims", "notes", "basis", "times")}
+        for name in ("basis", "times"):
+            if not parts[name]:
+                del parts[name]
         return {"schema": "gacprof.diagnosis/1", **data, "totals": self.totals(), **parts}
 
 

@@ -68,7 +68,7 @@ def safe_ranks(
     view = source.view(replace(asked, tokens=tokens))
     first, last = within or (1, max(1, _below_break_even(shapes)))
     last = min(last, *(min(shape) for shape in shapes))
-    if not source.timed and view.step(products) == 1:
+    if source.basis and view.step(products) == 1:
         raise MapError(
             f"by the rules of '{source.name}' all sizes are of one tier in {view.dtype}, so that "
             "none is known to be better: name the dtype that is served, such as dtype='bfloat16'"
@@ -88,7 +88,7 @@ def safe_ranks(
     ]
     found = source.judge_jointly(uses, first, last)
     chosen = [c for c in found if c.safe or not safe_only]
-    if found and not chosen and not source.timed:
+    if found and not chosen and source.basis:
         raise MapError(_why_none(shapes, source, view))
     return chosen
 
@@ -153,7 +153,7 @@ def _dtype(asked: Any, layers: Any, source: SizeSource) -> str:
     own = full_name(str(getattr(weight, "dtype", "")))
     if own in source.dtypes:
         return own
-    if len(source.dtypes) > 1 and source.timed:
+    if len(source.dtypes) > 1 and not source.basis:
         raise MapError(
             f"the map '{source.name}' holds {', '.join(source.dtypes)}: name one as dtype"
         )
@@ -178,7 +178,7 @@ def _check_held(
         if not held:
             why = f"has no curve of {of}"
         elif within is not None and not (held[0] <= within[0] and held[-1] >= within[1]):
-            if not source.timed:
+            if source.basis:
                 continue  # rules answer any rank
             why = (
                 f"holds ranks from {held[0]} to {held[-1]} of {of}, not {within[0]} to {within[1]}"

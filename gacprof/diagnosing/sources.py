@@ -1,4 +1,5 @@
-"""Which source of sizes answers: a map's name or file, a rule table's file, or a GPU's name.
+"""Which source of sizes answers: a map's name or file, a rule table's file, or a GPU's name (its
+rules, with times where others' measurements of it are installed).
 
 A new source is one more branch of :func:`open_source`; all that diagnoses, plans or compresses
 takes what it returns.
@@ -13,6 +14,8 @@ from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import MapError
 from gacprof.core.files import beginning
 from gacprof.devices.datasheet import sheets
+from gacprof.elsewhere import data
+from gacprof.elsewhere.table import ElsewhereTable
 from gacprof.kernels import fa2
 from gacprof.rules.table import SCHEMA, RuleTable
 from gacprof.rules.target import target
@@ -32,23 +35,40 @@ def rule_table(gpu: str, torch: str | None = None, dtypes: tuple[str, ...] = ())
     return RuleTable(target(gpu, torch or NEWEST), dtypes)
 
 
+def gpu_source(gpu: str, torch: str | None = None, engine: str | None = None) -> RuleTable:
+    """The rules of a GPU, with times where others' measurements of it are installed. Raises as
+    :func:`open_source`."""
+    rules = rule_table(gpu, torch)
+    try:
+        return ElsewhereTable(rules.target, data.installed(), engine)
+    except MapError:
+        if engine is not None:
+            raise
+        return rules
+
+
 def open_source(
     source: SizeSource | str | Path | None = None,
     *,
     gpu: str | None = None,
     torch: str | None = None,
+    engine: str | None = None,
 ) -> SizeSource:
     """A source as it is, a map by its name, a map or a rule table by its file, or the rules of a
-    ``gpu``. Raises :class:`MapError` for none of them or for two."""
+    ``gpu``, with others' times of it where they are installed, of one ``engine`` (vllm, sglang,
+    trtllm) or by default the median of all. Raises :class:`MapError` for none of them or for two,
+    and for an engine that was not measured."""
     if (source is None) == (gpu is None):
         raise MapError(
             "give either a map (--map, a name or a file) or, for the rules of a GPU that is not at "
             f"hand, its name (--gpu {', '.join(sheets())})"
         )
     if gpu is not None:
-        return rule_table(gpu, torch)
+        return gpu_source(gpu, torch, engine)
     if torch is not None:
         raise MapError("a PyTorch release goes with a GPU's name (--gpu): a map has its own")
+    if engine is not None:
+        raise MapError("--engine goes with --gpu: a map is of one device and stack")
     if hasattr(source, "view"):
         return source  # type: ignore[return-value]
     if not isinstance(source, str | Path):

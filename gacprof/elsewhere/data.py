@@ -29,9 +29,36 @@ if TYPE_CHECKING:
 
 PACKAGE = "aiconfigurator_core"
 INSTALL = "pip install 'gacprof[elsewhere]'"
-CACHE = "elsewhere-1"
+CACHE = "elsewhere-2"
 """The cache's format; another number leaves older files aside."""
-COLUMNS = ("gemm_dtype", "m", "n", "k", "latency")
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which rows of which table are times over two or three sizes: the columns of the data type
+    and of the sizes ``m``, ``n`` and ``k`` (none: 1), and what other columns are ``fixed`` at.
+    ``n`` is divided by the column ``shared_by``. Of kernels, those with ``without`` in their name
+    are left out."""
+
+    operator: str
+    file: str
+    dtype: str
+    m: str
+    n: str
+    k: str = ""
+    fixed: tuple[tuple[str, int | str], ...] = ()
+    shared_by: str = ""
+    without: str = ""
+
+    @property
+    def columns(self) -> list[str]:
+        named = [self.dtype, self.m, self.n, self.k, self.shared_by, *(c for c, _ in self.fixed)]
+        named.append("kernel_source" if self.without else "")
+        return [*dict.fromkeys(filter(None, named)), "latency"]
+
+
+PRODUCTS = Query("gemm", "gemm_perf", "gemm_dtype", "m", "n", "k")
+"""y[m, n] = x[m, k] · W[n, k]ᵀ."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +76,8 @@ class Held(Record):
 
 @dataclass(frozen=True)
 class Surface:
-    """Times of y[m, n] = x[m, k] · W[n, k]ᵀ in one framework and data type: ``latency_us`` is over
-    the sizes ``m``, ``n`` and ``k``, NaN where nothing was measured."""
+    """Times in one framework and data type: ``latency_us`` is over the sizes ``m``, ``n`` and
+    ``k``, NaN where nothing was measured. Of products y[m, n] = x[m, k] · W[n, k]ᵀ."""
 
     framework: str
     version: str
@@ -116,34 +143,48 @@ class Measurements:
             raise MapError(self._refused(path, first_line(error))) from None
         return Held(gpu, operator, framework, version, tuple(sorted(map(str, seen))), rows)
 
-    def surfaces(self, gpu: str) -> list[Surface]:
-        """The matrix products of a GPU, of each framework's newest version that has the data type.
+    def engines(self, gpu: str, operator: str = PRODUCTS.operator) -> list[str]:
+        """Frameworks that have such a table of the GPU."""
+        return sorted({path.parts[-3] for path in self.files(self.gpu(gpu), operator)})
 
-        Raises :class:`MapError` for a GPU without any, and for files without the known columns.
+    def surfaces(self, gpu: str, query: Query = PRODUCTS) -> list[Surface]:
+        """What a query finds of a GPU, of each framework's newest version that has it in a data
+        type; nothing where it finds none.
+
+        Raises :class:`MapError` for a GPU without any table, and for files without the columns.
         """
         folder = self.gpu(gpu)
-        files = self.files(folder, "gemm")
-        kept = self.cache / f"gemm-{folder}-{_fingerprint(self.root, files)}.npz"
+        files = [path for path in self.files(folder, query.operator) if path.stem == query.file]
+        name = f"{query.operator}-{folder}-{_fingerprint(self.root, files, query)}.npz"
+        kept = self.cache / name
         with suppress(OSError, ValueError, KeyError, EOFError):
             return _unpacked(np.load(kept, allow_pickle=False))
         found: dict[tuple[str, str], Surface] = {}
         for path in sorted(files, key=lambda path: release(path.parent.name)):
-            found |= {(s.framework, s.dtype): s for s in self._surfaces(path)}
+            found |= {(s.framework, s.dtype): s for s in self._surfaces(path, query)}
         surfaces = [found[key] for key in sorted(found)]
-        if not surfaces:
-            raise MapError(f"there are no matrix products of '{gpu}' among the measurements")
         with suppress(OSError), replacing(kept) as temporary, temporary.open("wb") as file:
             np.savez(file, **_packed(surfaces))  # type: ignore[arg-type]
         return surfaces
 
-    def _surfaces(self, path: Path) -> list[Surface]:
-        table = self.read(path, COLUMNS)
+    def _surfaces(self, path: Path, query: Query) -> list[Surface]:
+        table = self.read(path, query.columns)
+        rows = {name: table[name].to_numpy(zero_copy_only=False) for name in query.columns}
+        here = np.isfinite(rows["latency"]) & (rows["latency"] > 0)
+        for name, size in query.fixed:
+            here &= rows[name] == size
+        if query.without:
+            kernels = rows["kernel_source"].astype(str)
+            here &= np.char.find(kernels, query.without) < 0
+        rows = {name: values[here] for name, values in rows.items()}
+        n = rows[query.n] // rows[query.shared_by] if query.shared_by else rows[query.n]
+        k = rows[query.k] if query.k else np.ones_like(n)
         framework, version = path.parts[-3:-1]
-        dtypes = np.array(table["gemm_dtype"].to_pylist(), dtype=str)
-        columns = {name: table[name].to_numpy() for name in COLUMNS[1:]}
+        dtypes = rows[query.dtype].astype(str)
         return [
-            _surface(framework, version, str(dtype), {c: v[dtypes == dtype] for c, v in
-                                                      columns.items()})
+            _surface(framework, version, str(dtype), *(each[dtypes == dtype] for each in (
+                rows[query.m], n, k, rows["latency"]
+            )))
             for dtype in np.unique(dtypes)
         ]  # fmt: skip
 
@@ -198,9 +239,9 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def _fingerprint(root: Path, files: Sequence[Path]) -> str:
+def _fingerprint(root: Path, files: Sequence[Path], query: Query | None = None) -> str:
     facts = [(str(p), s.st_size, s.st_mtime_ns) for p in files for s in (p.stat(),)]
-    return hashlib.sha256(repr((str(root), facts)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((str(root), facts, query)).encode()).hexdigest()[:16]
 
 
 def _summed(parts: Sequence[Held]) -> list[Held]:
@@ -215,30 +256,30 @@ def _summed(parts: Sequence[Held]) -> list[Held]:
 
 
 def _surface(
-    framework: str, version: str, dtype: str, columns: Mapping[str, NDArray[Any]]
-) -> Surface:
-    """Several rows of one size count by their median; times that are not positive are left out."""
-    sound = np.isfinite(columns["latency"]) & (columns["latency"] > 0)
+    framework: str, version: str, dtype: str,
+    m: NDArray[Any], n: NDArray[Any], k: NDArray[Any], ms: NDArray[Any],
+) -> Surface:  # fmt: skip
+    """Several rows of one size count by their median."""
     axes, places = [], []
-    for axis in "mnk":
-        grid, place = np.unique(columns[axis][sound].astype(np.int64), return_inverse=True)
+    for sizes in (m, n, k):
+        grid, place = np.unique(sizes.astype(np.int64), return_inverse=True)
         axes.append(grid)
         places.append(place)
-    flat = np.ravel_multi_index(tuple(places), [len(axis) for axis in axes])
+    shape = [len(axis) for axis in axes]
+    flat = np.ravel_multi_index(tuple(places), shape)
     order = np.argsort(flat, kind="stable")
     cells, first = np.unique(flat[order], return_index=True)
-    times = columns["latency"][sound][order] * 1e3
-    us = np.full([len(axis) for axis in axes], np.nan)
+    times = ms[order] * 1e3
+    us = np.full(shape, np.nan)
     if len(cells) == len(times):
         us.flat[cells] = times
     else:
         us.flat[cells] = [np.median(part) for part in np.split(times, first[1:])]
-    m, n, k = axes
-    return Surface(framework, version, dtype, m, n, k, us)
+    return Surface(framework, version, dtype, axes[0], axes[1], axes[2], us)
 
 
 def _packed(surfaces: Sequence[Surface]) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {"count": np.array(len(surfaces))}
     for i, one in enumerate(surfaces):
         arrays[f"{i}.named"] = np.array([one.framework, one.version, one.dtype])
         arrays |= {f"{i}.{axis}": getattr(one, axis) for axis in "mnk"}
@@ -247,11 +288,8 @@ def _packed(surfaces: Sequence[Surface]) -> dict[str, NDArray[Any]]:
 
 
 def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[Surface]:
-    count = sum(name.endswith(".named") for name in arrays)
-    if not count:
-        raise ValueError("an empty cache")
     found = []
-    for i in range(count):
+    for i in range(int(arrays["count"])):
         framework, version, dtype = map(str, arrays[f"{i}.named"])
         m, n, k, us = (arrays[f"{i}.{name}"] for name in ("m", "n", "k", "us"))
         found.append(Surface(framework, version, dtype, m, n, k, us))

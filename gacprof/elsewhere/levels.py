@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, hypot, log
+from math import exp, hypot, log, sqrt
 
 import numpy as np
 
+from gacprof.cliffmap.source import SURELY, Estimate, Interval
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
-from gacprof.core.files import Record
 from gacprof.elsewhere.data import Surface
 
 QUANTILE = 90
@@ -32,25 +32,8 @@ arithmetic bound them."""
 NAMES = {"bfloat16": "bfloat16", "float16": "bfloat16", "float8_e4m3": "fp8",
          "float8_e4m3fn": "fp8", "int8": "sq"}  # fmt: skip
 """Our data types by the tables' names. 16-bit types take the same kernels, at the same rate."""
-
-
-@dataclass(frozen=True)
-class Interval(Record):
-    """A time in µs with its bounds."""
-
-    low: float
-    value: float
-    high: float
-
-    def __add__(self, other: Interval) -> Interval:
-        """Errors of one table have one sign more often than not: bounds add up."""
-        return Interval(self.low + other.low, self.value + other.value, self.high + other.high)
-
-    def times(self, count: float) -> Interval:
-        return Interval(self.low * count, self.value * count, self.high * count)
-
-
-NO_TIME = Interval(0.0, 0.0, 0.0)
+OUR_NAMES = {"bfloat16": "bfloat16", "fp8": "float8_e4m3", "sq": "int8"}
+"""The rules' data types by the tables' names; of others rules say nothing."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +51,40 @@ class Level:
     """A time with what it is from. ``left_out`` and ``differ`` are the relative errors (of the
     logarithm) from leaving sizes out, and between frameworks."""
 
-    time: Interval
+    us: float
     left_out: float
     differ: float
     sources: tuple[str, ...]
+
+    @property
+    def estimate(self) -> Estimate:
+        own = self.us * exp(-self.left_out), self.us * exp(self.left_out)
+        error = self.us * hypot(self.left_out, self.differ) / SURELY
+        return Estimate(self.us, "", False, error**2, own, self.differ)
+
+    @property
+    def time(self) -> Interval:
+        found = self.estimate.interval
+        assert found is not None
+        return found
 
 
 class Levels:
     """The times of one GPU's matrix products in one data type.
 
-    ``engine`` is a framework of the tables (``vllm``); without one, the median of all counts.
+    ``engine`` is a framework of the tables (``vllm``); without one, the median of all counts, and
+    how far engines are from it is an error. Of one engine that error is ``repeated``, by class of
+    rows: how far several of them are from each other in calls of one library.
     Raises :class:`MapError` for a data type or an engine that is not there, naming those that are.
     """
 
-    def __init__(self, surfaces: Sequence[Surface], dtype: str, engine: str | None = None) -> None:
+    def __init__(
+        self,
+        surfaces: Sequence[Surface],
+        dtype: str,
+        engine: str | None = None,
+        repeated: Sequence[float] | None = None,
+    ) -> None:
         named = table_dtype(dtype)
         self.all = [s for s in surfaces if s.dtype == named]
         of_engine = [s for s in surfaces if engine in (None, s.framework)]
@@ -94,6 +97,7 @@ class Levels:
             there = _listed(s.dtype for s in of_engine)
             raise MapError(f"no times of {dtype}{where} were measured: there are {there} (--dtype)")
         self.dtype, self.engine = named, engine
+        self._repeated = repeated if engine else None
         grids = [set(map(int, s.m)) for s in surfaces]
         self.steps = sorted({m for grid in grids for m in grid if m > 16 and m + 1 in grid}
                             | {16 for grid in grids if 17 in grid})  # fmt: skip
@@ -127,10 +131,10 @@ class Levels:
             return "too few sizes were measured to say how sure a time between them is"
         middle, left_out = float(np.median(list(found.values()))), max(errors)
         differ = self.differ[_rows(m)]
-        low, high = (end(found.values()) - middle for end in (min, max))
-        error = hypot(left_out, differ)
-        time = Interval(*(exp(middle + e) for e in (min(-error, low), 0.0, max(error, high))))
-        return Level(time, left_out, differ, tuple(sorted(found)))
+        apart = max(abs(each - middle) for each in found.values())
+        if apart > hypot(left_out, differ):  # engines are further from each other here than usual
+            differ = sqrt(apart**2 - left_out**2)
+        return Level(exp(middle), left_out, differ, tuple(sorted(found)))
 
     def _places(self, surface: Surface, sizes: Mapping[str, int]) -> list[Place] | str:
         places = []
@@ -154,6 +158,13 @@ class Levels:
             if place.weight not in (0.0, 1.0)
         ))  # fmt: skip
 
+    def error(self, m: int) -> tuple[float, float] | None:
+        """At so many rows: what sizes of N and K between measured ones err by, and how far
+        frameworks differ; None where too few were measured to say."""
+        found = [self.errors[s.framework][_rows(m)] for s in self.used]
+        worst = max(hypot(one["N"][0], one["K"][0]) for one in found)
+        return None if worst == float("inf") else (worst, self.differ[_rows(m)])
+
     @cached_property
     def errors(self) -> dict[str, list[dict[str, tuple[float, float]]]]:
         """By framework and class of rows, for each axis: the errors between and beyond sizes."""
@@ -169,8 +180,14 @@ class Levels:
     @cached_property
     def differ(self) -> list[float]:
         """By class of rows, how far frameworks are from their median."""
-        apart = [differences(self.all, rows) for rows in range(len(ROWS) + 1)]
-        return [_quantile(errors) if errors.size else DIFFER for errors in apart]
+        return list(self._repeated or apart(self.all))
+
+
+def apart(surfaces: Sequence[Surface]) -> list[float]:
+    """By class of rows, how far frameworks are from their median at one size; :data:`DIFFER` where
+    one alone was measured."""
+    errors = [differences(surfaces, rows) for rows in range(len(ROWS) + 1)]
+    return [_quantile(each) if each.size else DIFFER for each in errors]
 
 
 def table_dtype(dtype: str) -> str:

@@ -128,7 +128,7 @@ def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable
             "compress without --map first, and measure what comes out with 'gacprof sweep --for "
             f"OUT --tokens {tokens} --out runs/own'"
         )
-    instead = rules_instead(cliff_map.environment) if cliff_map.timed else ""
+    instead = rules_instead(cliff_map.environment) if not cliff_map.basis else ""
     return f"{how}; {instead}" if instead else how
 
 

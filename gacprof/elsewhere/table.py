@@ -1,0 +1,170 @@
+"""Times that others measured as a source of sizes: verdicts by rules, times as intervals.
+
+No table has misaligned sizes of N or K, so which sizes are good is the rules' to say. The time of a
+product is the level that others measured, times what was published of its tier; where nothing was,
+there is no time.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from gacprof.cliffmap.source import NOTHING, SURELY, Asked, Estimate
+from gacprof.core.errors import MapError
+from gacprof.core.formatting import percent
+from gacprof.elsewhere.data import Measurements, Surface
+from gacprof.elsewhere.levels import OUR_NAMES, Levels, apart, table_dtype
+from gacprof.rules import gemm
+from gacprof.rules.table import RuleTable
+from gacprof.rules.target import Target
+from gacprof.rules.view import RuleView
+
+BASIS = "by rules; times are others' measurements"
+PUBLISHED_WORK = 512 * 4096 * 4000
+"""M · N · K of the product whose misaligned K was published (:data:`gemm.PAPER`). A smaller one may
+be bound by its launch or by memory, and lose nothing: its bounds begin at its level."""
+MEASURE = "measure it there: gacprof sweep --for MODEL"
+
+
+class ElsewhereTable(RuleTable):
+    """The rules of a GPU, with times from its tables.
+
+    ``engine`` is a framework of the tables (``vllm``); without one, the median of all counts.
+    Raises :class:`MapError` for a GPU without tables of products and for an engine that is not
+    there, naming those that are.
+    """
+
+    basis = BASIS
+    timed = True
+
+    def __init__(
+        self, about: Target, measured: Measurements, engine: str | None = None, name: str = ""
+    ) -> None:
+        super().__init__(about, name=name or f"{about.sheet.key}-elsewhere")
+        self.measured, self.engine = measured, engine
+        self.gpu = measured.gpu(about.sheet.key)
+        there = measured.engines(self.gpu)
+        if not there:
+            raise MapError(f"there are no matrix products of '{self.gpu}' among the measurements")
+        if engine is not None and engine not in there:
+            raise MapError(
+                f"no engine '{engine}' was measured: there are {', '.join(there)} (--engine)"
+            )
+        self._levels: dict[str, Levels] = {}
+
+    @cached_property
+    def surfaces(self) -> list[Surface]:
+        return self.measured.surfaces(self.gpu)
+
+    @cached_property
+    def repeated(self) -> list[float] | None:
+        """How far engines are from each other in bf16, where they call one library (cuBLAS): what
+        is not known of one engine's single measurements. None without an engine."""
+        return apart([s for s in self.surfaces if s.dtype == "bfloat16"]) if self.engine else None
+
+    @property
+    def provenance(self) -> str:
+        return f"measured elsewhere: aiconfigurator-core {self.measured.version}"
+
+    def levels(self, dtype: str) -> Levels:
+        """The products in a data type. Raises :class:`MapError` where none were measured."""
+        named = table_dtype(dtype)
+        if named not in self._levels:
+            self._levels[named] = Levels(self.surfaces, named, self.engine, self.repeated)
+        return self._levels[named]
+
+    def time(self, dtype: str, m: int, n: int, k: int) -> Estimate:
+        """What y[m, n] = x[m, k] · Wᵀ takes. Raises as :meth:`levels`."""
+        level = self.levels(dtype).at(m, n, k)
+        if isinstance(level, str):
+            return Estimate(None, level)
+        relative = self._relative(OUR_NAMES.get(table_dtype(dtype), ""), m, n, k)
+        if isinstance(relative, str):
+            return Estimate(None, relative)
+        return _slower(level.estimate, relative, m * n * k)
+
+    def good(self, dtype: str, size: int) -> int:
+        """The next size of the best tier; of 32 where rules say nothing of the type, as of all that
+        was measured."""
+        named, multiple = OUR_NAMES.get(table_dtype(dtype), ""), 32
+        if named in self.target.chip.tiers:
+            demanded, _ = gemm.DEMANDS.get(named, (1, 1))
+            multiple = max(gemm.levels(self.target, named)[0].elements, demanded)
+        return -(-size // multiple) * multiple
+
+    def _relative(self, dtype: str, m: int, n: int, k: int) -> float | str:
+        """The published time of such sizes beside aligned ones; or why it is not known."""
+        if dtype not in self.target.chip.tiers:
+            aligned = n % 32 == 0 and k % 32 == 0  # as all sizes that were measured
+            return 1.0 if aligned else f"what N={n}, K={k} cost is not known; {MEASURE}"
+        tier = gemm.tier(self.target, dtype, m, n, k)
+        if tier == 1:
+            return 1.0
+        cost = gemm.relative_cost(self.target, dtype, m, n, k)
+        if tier is None or cost is None:
+            what = f"tier {tier}" if tier else "no kernel"
+            return f"N={n}, K={k} are of {what}: what that costs was not published; {MEASURE}"
+        return cost
+
+    @property
+    def published(self) -> str:
+        """What is known of misaligned sizes."""
+        if self.target.arch not in gemm.RELATIVE:
+            return f"what misaligned sizes cost was not published for {self.target.arch}"
+        return (
+            f"what misaligned sizes cost: {gemm.PAPER}, of K alone; on H100 the published times "
+            "of both may be bound by the host, and the true cost larger"
+        )
+
+    def view(self, asked: Asked) -> ElsewhereView:
+        return ElsewhereView(self, asked)
+
+
+class ElsewhereView(RuleView):
+    """One model's products on that GPU: verdicts as :class:`RuleView`, with times."""
+
+    def __init__(self, table: ElsewhereTable, asked: Asked) -> None:
+        super().__init__(table.target, table.dtypes, asked, f"{BASIS} ({table.name})")
+        self.table = table
+        self.notes += [*self._sources(), table.published]
+        self._times: dict[tuple[int, int, str], Estimate] = {}
+
+    def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
+        key = n, k, self.dtype if self._asked or not dtype else dtype
+        if key not in self._times:
+            self._times[key] = self._latency(*key)
+        return self._times[key]
+
+    def _latency(self, n: int, k: int, dtype: str) -> Estimate:
+        try:
+            each = [self.table.time(dtype, m, n, k).times(w) for m, w in self.tokens.items()]
+        except MapError as error:
+            return Estimate(None, str(error))
+        return sum(each, NOTHING)
+
+    def _sources(self) -> list[str]:
+        """Framework, version and errors of the times; or why there are none."""
+        try:
+            levels = self.table.levels(self.dtype)
+        except MapError as error:
+            return [f"no times: {error}"]
+        by = ", ".join(sorted({f"{s.framework} {s.version}" for s in levels.used}))
+        errors = [level for m in self.tokens for level in (levels.error(m),) if level]
+        left_out, differ = (max((e[i] for e in errors), default=0.0) for i in (0, 1))
+        return [
+            f"times are {self.table.provenance}, {levels.dtype} by {by}: sizes between the "
+            f"measured ones err by up to {percent(left_out)}, engines differ by up to "
+            f"{percent(differ)} (90 % of them)"
+        ]
+
+
+def _slower(aligned: Estimate, relative: float, work: int) -> Estimate:
+    """The time of a product of a worse tier, of its level and what was published of the tier."""
+    if relative == 1.0 or aligned.latency_us is None or aligned.own is None:
+        return aligned
+    least = relative if work >= PUBLISHED_WORK else 1.0
+    low, high = aligned.own
+    value = aligned.latency_us * relative
+    spread = max(value - low * least, (high - aligned.latency_us) * relative) / SURELY
+    variance = spread**2 + (aligned.shared * value / SURELY) ** 2
+    return Estimate(value, "", False, variance, (low * least, high * relative), aligned.shared)
