@@ -66,7 +66,9 @@ def diagnose(
     check_whole("tp", tp, 1)
     source = open_source(source)
     if isinstance(checkpoint, Mapping) or (
-        isinstance(checkpoint, str | Path) and is_config(checkpoint)
+        isinstance(source, RuleTable)
+        and isinstance(checkpoint, str | Path)
+        and is_config(checkpoint)
     ):
         return _of_config(checkpoint, source, tokens, dtype, tp)
     inventory = inventory_for(checkpoint)
