@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from math import isfinite
+from numbers import Real
+from typing import Any, Literal
 
-from gacprof.core.errors import MapError, PlanError, SuiteError
+from gacprof.core.errors import MapError, PlanError, SuiteError, short
 
 DIGITS = 24
 """Of a size in a text."""
@@ -140,3 +143,84 @@ def window(text: str | None) -> int | tuple[int, int] | None:
     if len(ends) == 2 and ends[0] <= ends[1]:
         return ends[0], ends[1]
     raise MapError(f"--window is a half-width, as 16, or a range, as 96:160, not '{text}'")
+
+
+Reference = Literal["given", "own", "dense"]
+WORKLOAD = re.compile(r"prefill:(?P<prefill>[1-9]\d{0,8})|decode(:(?P<decode>[1-9]\d{0,8}))?")
+AMOUNT = re.compile(
+    r"(?P<number>\d+\.?\d*(e[+-]?\d+)?)\s*(?P<unit>us|µs|ms)?"
+    r"|(?P<of>own|dense)?(?P<share>[+-]?\d+\.?\d*)%|(?P<alone>own|dense)",
+    re.IGNORECASE,
+)
+LIKE = "write for example prefill:256=-5%,decode=0% or decode=900us"
+
+
+@dataclass(frozen=True)
+class LatencyLimit:
+    """At most ``amount`` µs, or by that share more than the time ``of`` a reference takes.
+    ``tokens`` are the rows of every product; None: the plan's own workload."""
+
+    text: str
+    amount: float
+    tokens: int | None = None
+    of: Reference | None = None
+
+
+def latency_limits(given: float | str | None) -> tuple[LatencyLimit, ...]:
+    """Limits on time: a number of µs, or text ``WORKLOAD=AMOUNT``, several with commas between:
+    ``prefill:256=-5%,decode=0%``.
+
+    A workload is ``prefill:TOKENS``, ``decode`` or ``decode:SEQUENCES``: so many rows go through
+    every product. An amount is a time (``900``, ``900us``, ``1.2ms``) or a change against the model
+    as it is given (``-5%``), the sizes that the compressor chose (``own-5%``), or the uncompressed
+    model (``dense+2%``). An amount without a workload is over the plan's own token counts.
+
+    Raises :class:`PlanError`.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, Real) and not isinstance(given, bool):
+        if not 0 < given < float("inf"):
+            raise PlanError(f"--latency-limit {given}: it must be positive; {LIKE}")
+        return (LatencyLimit(f"{float(given):g}us", float(given)),)
+    if not isinstance(given, str) or not given.strip():
+        raise PlanError(f"--latency-limit {given!r}: it must be a time in µs or text; {LIKE}")
+    found = [_limit(part.strip()) for part in given.split(",")]
+    twice = next((f.text for i, f in enumerate(found) if f.tokens in {
+        g.tokens for g in found[:i]}), None)  # fmt: skip
+    if twice is not None:
+        raise PlanError(f"--latency-limit '{twice}' is the second for its workload: {LIKE}")
+    return tuple(found)
+
+
+def _limit(text: str) -> LatencyLimit:
+    name, equals, amount = text.rpartition("=")
+    tokens = workload_tokens(name.strip()) if equals else None
+    read = AMOUNT.fullmatch(amount.strip())
+    if read is None or (equals and tokens is None):
+        raise PlanError(f"--latency-limit '{short(text)}' is not understood: {LIKE}")
+    if read["number"] is not None:
+        us = float(read["number"]) * (1e3 if read["unit"] == "ms" else 1.0)
+        if not 0 < us < float("inf"):
+            raise PlanError(f"--latency-limit '{short(text)}' must be positive; {LIKE}")
+        return LatencyLimit(text, us, tokens)
+    share = float(read["share"] or 0.0) / 100
+    if not isfinite(share) or share <= -1:
+        raise PlanError(f"--latency-limit '{short(text)}' leaves no time: {LIKE}")
+    of: Reference = (read["of"] or read["alone"] or "given").lower()  # type: ignore[assignment]
+    return LatencyLimit(text, share, tokens, of)
+
+
+def workload_tokens(name: str) -> int | None:
+    """The rows of every product of ``prefill:TOKENS``, ``decode`` (1) or ``decode:SEQUENCES``; None
+    for another name."""
+    read = WORKLOAD.fullmatch(name)
+    return None if read is None else int(read["prefill"] or read["decode"] or 1)
+
+
+def multiple_of(text: str) -> int:
+    """The multiple of ``rounded-8``. Raises :class:`PlanError` for another baseline."""
+    read = re.fullmatch(r"rounded-([1-9]\d{0,4})", text) if isinstance(text, str) else None
+    if read is None:
+        raise PlanError(f"no baseline is called {short(text)!r}: ask for --dominate rounded-8")
+    return int(read[1])

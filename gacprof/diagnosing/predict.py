@@ -154,6 +154,11 @@ class Predictor:
         """The GEMM of that weight, as it is."""
         return self.gemms([self._gemms[weight]])
 
+    def dense(self, module: Module) -> Estimate:
+        """The module's factors multiplied out: one product as long and as wide as it is."""
+        bias = any(gemm.bias for gemm in module.gemms)
+        return self.gemms([Gemm(module.name, module.out_features, module.in_features, bias)])
+
     def resized(self, dim: Dim, size: int) -> list[Gemm]:
         """The GEMMs that ``dim`` feeds, as they would be at ``size``."""
         more = size - dim.size

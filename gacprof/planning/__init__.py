@@ -13,7 +13,7 @@ def _plan(request: PlanRequest) -> Plan:
     Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError` or
     :class:`SolverError`.
     """
-    from gacprof.planning.make import make_plan
+    from gacprof.planning.solving import make_plan
 
     return make_plan(request)
 

@@ -32,6 +32,7 @@ from gacprof.planning.coupled import (
     Tables,
     components,
 )
+from gacprof.planning.limits import ROUNDING, Limits
 from gacprof.planning.on_offer import also_of, axis_of, nothing_safe
 
 if TYPE_CHECKING:
@@ -45,15 +46,14 @@ FEW = 64
 """Sizes of neighbours, for which all sizes of a dim are judged beforehand."""
 SURELY = 3.0
 """Standard errors on either side, beyond which one time is longer than another for certain."""
-ROUNDING = 1e-12
-"""Sums of doubles in another order differ by less than this share."""
 
 
 @dataclass(frozen=True)
 class Option:
     """Joint sizes of a class, one an axis, and what all its weights take: parameters, bytes as
-    stored, µs of all their products (None where the map lacks one). ``kept`` is the share of energy
-    summed over dims, None where one is not known; ``value`` what the objective makes of it."""
+    stored, µs of all their products (None where the map lacks one), and those µs at each workload
+    that is limited. ``kept`` is the share of energy summed over dims, None where one is not known;
+    ``value`` what the objective makes of it."""
 
     sizes: tuple[Size, ...]
     cost: int
@@ -61,6 +61,7 @@ class Option:
     latency_us: float | None
     kept: float | None
     value: float
+    limited_us: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,8 @@ class DimClass:
         return {dim.name: size for axis, size in pairs for dim in axis.members}
 
 
-def build_classes(problem: Problem, active: Sequence[str]) -> list[DimClass]:
-    """All choices of the plan. ``active`` are the limits that the options are kept apart for:
-    parameters, memory, latency, energy.
+def build_classes(problem: Problem, limits: Limits) -> list[DimClass]:
+    """All choices of the plan, their options kept apart for what is limited.
 
     Raises :class:`PlanError` for dims that may not stay as they are and have nothing else.
     """
@@ -97,7 +97,7 @@ def build_classes(problem: Problem, active: Sequence[str]) -> list[DimClass]:
         found = components(problem.inventory, axes)
     fixed = {d.name: axis.sizes[0] for axis in axes if not axis.free for d in axis.members}
     grown = Grown(axes)
-    return [build_class(problem, c, fixed, grown, active, narrowed) for c in found]
+    return [build_class(problem, c, fixed, grown, limits, narrowed) for c in found]
 
 
 def _narrowed(
@@ -143,8 +143,9 @@ def _alone(problem: Problem, axis: Axis) -> Size:
 class Joint:
     """The joint sizes of one component, and which of them may be chosen."""
 
-    def __init__(self, problem: Problem, tables: Tables, fixed: NewSizes) -> None:
+    def __init__(self, problem: Problem, tables: Tables, fixed: NewSizes, limits: Limits) -> None:
         self.problem, self.axes, self.tables, self.fixed = problem, tables.axes, tables, fixed
+        self.limits = limits
         self.own = tables.unchanged()
         self._place = {dim.name: i for i, axis in enumerate(self.axes) for dim in axis.members}
 
@@ -219,44 +220,61 @@ class Joint:
                         allowed[tuple(here)] = False
         return allowed, left
 
-    def chosen(self, active: Sequence[str]) -> list[tuple[int, ...]]:
+    def break_even(self) -> NDArray[np.bool_]:
+        """Where no factor pair is slower than the dense product in its place at every workload that
+        is limited: the device's break-even, not that of parameters."""
+        fair = np.ones(self.tables.shape, np.bool_)
+        for i, axis in enumerate(self.axes):
+            if self.limits.break_even and axis.sizes[-1:] == (None,):
+                slower = np.ones(self.tables.shape, np.bool_)
+                for us in self.tables.limited_us:
+                    with np.errstate(invalid="ignore"):
+                        slower &= us > np.take(us, [-1], axis=i) * (1 + ROUNDING)
+                fair &= ~slower
+        return fair
+
+    def chosen(self) -> list[tuple[int, ...]]:
         """The joint sizes worth offering to the solver: of those that may be chosen, the ones that
-        no other equals in value and undercuts in all that is limited (``active``)."""
+        no other equals in value and undercuts in all that is limited."""
         goal = self.problem.goal
         stay = self.problem.request.constraints.untouched
         for may_stay in (stay,) if stay or not goal.safe else (False, True):
             allowed, left = np.ones(self.tables.shape, np.bool_), list[int]()
-            known = ~np.isnan(self.tables.latency_us)
-            if known.any():  # no plan rests on products that were not measured, if others were
-                allowed = known
+            for us in (self.tables.latency_us, *self.tables.limited_us):
+                known = ~np.isnan(us)
+                if known.any():  # no plan rests on products that were not measured, if others were
+                    allowed &= known
+            allowed &= self.break_even()
             if goal.safe:
                 allowed, left = self.judged(allowed & self.allowed(), may_stay)
             if stay and self.own is not None:
                 allowed[self.own] = True
-            found = self._undominated(allowed, left, may_stay, active)
+            found = self._undominated(allowed, left, may_stay)
             if found:
                 return found
         return []
 
     def _undominated(
-        self, allowed: NDArray[np.bool_], left: Sequence[int], stay: bool, active: Sequence[str]
+        self, allowed: NDArray[np.bool_], left: Sequence[int], stay: bool
     ) -> list[tuple[int, ...]]:
-        parameters, nbytes = self.tables.costs
-        for name, known in (("latency", self.tables.latency_us), ("energy", self.tables.kept())):
-            if name in active and not np.isnan(known[allowed]).all():
-                allowed = allowed & ~np.isnan(known)
+        (parameters, nbytes), active = self.tables.costs, self.limits.active
+        unknown = self.tables.limited_us if "latency" in active else []
+        unknown = [*unknown, self.tables.kept()] if "energy" in active else unknown
+        for table in unknown:
+            if not np.isnan(table[allowed]).all():
+                allowed = allowed & ~np.isnan(table)
         cells = np.argwhere(allowed)
         worth = self.problem.goal.values(self.tables)[allowed]
-        tables: dict[str, NDArray[np.float64] | NDArray[np.int64]] = {
-            "parameters": parameters, "memory": nbytes,
-            "latency": np.nan_to_num(self.tables.latency_us), "energy": -self.tables.kept(0.0),
-        }  # fmt: skip
-        names = dict.fromkeys(("parameters", *active)) if active else ()  # the smaller of equals
-        limited = np.stack([np.zeros(worth.shape), *(tables[name][allowed] for name in names)])
+        tables: list[NDArray[np.float64] | NDArray[np.int64]] = [parameters] if active else []
+        tables += [nbytes] if "memory" in active else []
+        tables += [-self.tables.kept(0.0)] if "energy" in active else []
+        tables += [np.nan_to_num(us) for us in self.tables.limited_us]
+        limited = np.stack([np.zeros(worth.shape), *(table[allowed] for table in tables)])
         changed = np.ones(self.tables.shape)
         if self.own is not None:
             changed[self.own] = 0
-        ties = [tables["latency"][allowed], changed[allowed], nbytes[allowed], parameters[allowed]]
+        latency = np.nan_to_num(self.tables.latency_us)
+        ties = [latency[allowed], changed[allowed], nbytes[allowed], parameters[allowed]]
         order = np.lexsort((np.arange(worth.size), *ties, *limited[::-1], -worth))
         taken: list[int] = []
         while order.size:
@@ -277,7 +295,7 @@ def build_class(
     component: Component,
     fixed: NewSizes,
     grown: Grown,
-    active: Sequence[str],
+    limits: Limits,
     notes: Mapping[str, str],
 ) -> DimClass:
     """The class of coupled dims, beside those that are ``fixed``.
@@ -286,11 +304,13 @@ def build_class(
     """
 
     def make() -> tuple[Option, ...]:
-        return _options(problem, component, fixed, grown, active)
+        return _options(problem, component, fixed, grown, limits)
 
     like = _equal(problem, component, grown)
-    options = problem.predictor.once((*like, *active), make) if like else make()
-    before = Tables(problem.predictor, replace(component, axes=()), Grown(), {})
+    timed = tuple(each.predictor for each in limits.times)
+    apart = (*limits.active, limits.break_even, *(str(each.tokens) for each in timed))
+    options = problem.predictor.once((*like, *apart), make) if like else make()
+    before = Tables(problem.predictor, replace(component, axes=()), Grown(), {}, timed)
     untouched = replace(
         _option(before, np.zeros(()), ()),
         kept=float(sum(1 for a in component.axes for _ in a.members)),
@@ -322,11 +342,12 @@ def _equal(problem: Problem, component: Component, grown: Grown) -> tuple[object
 
 
 def _options(
-    problem: Problem, component: Component, fixed: NewSizes, grown: Grown, active: Sequence[str]
+    problem: Problem, component: Component, fixed: NewSizes, grown: Grown, limits: Limits
 ) -> tuple[Option, ...]:
-    tables = Tables(problem.predictor, component, grown, problem.kept)
-    joint = Joint(problem, tables, fixed)
-    cells = joint.chosen(active)
+    timed = tuple(each.predictor for each in limits.times)
+    tables = Tables(problem.predictor, component, grown, problem.kept, timed)
+    joint = Joint(problem, tables, fixed, limits)
+    cells = joint.chosen()
     if not cells and joint.own is None:
         first = component.axes[0]
         raise PlanError(
@@ -338,12 +359,17 @@ def _options(
 
 def _option(tables: Tables, values: Floats, cell: tuple[int, ...]) -> Option:
     parameters, nbytes = tables.costs
-    latency, kept = float(tables.latency_us[cell]), float(tables.kept()[cell])
+    kept = float(tables.kept()[cell])
+    latency, *limited = (
+        None if np.isnan(us[cell]) else float(us[cell])
+        for us in (tables.latency_us, *tables.limited_us)
+    )
     return Option(
         tuple(axis.sizes[j] for axis, j in zip(tables.axes, cell, strict=True)),
         int(parameters[cell]),
         int(nbytes[cell]),
-        None if np.isnan(latency) else latency,
+        latency,
         None if np.isnan(kept) else kept,
         float(values[cell]),
+        tuple(limited),
     )

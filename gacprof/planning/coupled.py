@@ -145,12 +145,14 @@ class Grown:
 @dataclass(frozen=True)
 class Tables:
     """What every joint choice of a component's sizes takes: arrays with one dimension an axis, of
-    its modules and tensors. Axes of one size have been ``grown`` already."""
+    its modules and tensors. Axes of one size have been ``grown`` already; ``limited`` tells the
+    times of the workloads that are limited."""
 
     predictor: Predictor
     component: Component
     grown: Grown
     kept_of: Kept = field(default_factory=dict)
+    limited: tuple[Predictor, ...] = ()
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -204,9 +206,19 @@ class Tables:
     def times(self) -> tuple[Floats, Floats]:
         """µs of all products and their variance (0 where the map gives no error); NaN where the map
         lacks one of them."""
+        return self._times(self.predictor)
+
+    @cached_property
+    def limited_us(self) -> list[Floats]:
+        """µs of all products at every workload that is limited."""
+        own = self.predictor
+        return [self.times[0] if each is own else self._times(each)[0] for each in self.limited]
+
+    def _times(self, by: Predictor) -> tuple[Floats, Floats]:
         total, variance = np.zeros(self.shape), np.zeros(self.shape)
         for module in self.component.modules:
-            here = [self._product(g, self._side(g, "N"), self._side(g, "K")) for g in module.gemms]
+            sides = [(g, self._side(g, "N"), self._side(g, "K")) for g in module.gemms]
+            here = [self._product(by, *each) for each in sides]
             latency, spread = sum(h[0] for h in here), sum(h[1] for h in here)
             out = self._out(module)
             if out is not None:
@@ -217,7 +229,7 @@ class Tables:
                 )  # fmt: skip
                 wide = self._side(last, "N") - last.N + dense.N
                 deep = self._side(first, "K") - first.K + dense.K
-                one = self._product(dense, wide, deep)
+                one = self._product(by, dense, wide, deep)
                 latency, spread = np.where(out, one[0], latency), np.where(out, one[1], spread)
             total, variance = total + latency, variance + spread
         return total, variance
@@ -229,14 +241,14 @@ class Tables:
     def _side(self, gemm: Gemm, axis: str) -> Ints:
         return self._sizes(gemm.weight, axis, gemm.N if axis == "N" else gemm.K)
 
-    def _product(self, gemm: Gemm, wide: Ints, deep: Ints) -> tuple[Floats, Floats]:
+    def _product(self, by: Predictor, gemm: Gemm, wide: Ints, deep: Ints) -> tuple[Floats, Floats]:
         pairs = np.broadcast_arrays(wide, deep)
         each, place = np.unique(pairs[0] * (1 << 31) + pairs[1], return_inverse=True)
         place = place.reshape(pairs[0].shape)
         shapes = [divmod(key, 1 << 31) for key in each.tolist()]
-        found = [self.predictor.gemms([Gemm(gemm.weight, n, k, gemm.bias)]) for n, k in shapes]
+        found = [by.gemms([Gemm(gemm.weight, n, k, gemm.bias)]) for n, k in shapes]
         # No plan rests on what was not measured, unless nothing was: a bias apart.
-        plain = [self.predictor.gemms([Gemm(gemm.weight, n, k)]).scaled for n, k in shapes]
+        plain = [by.gemms([Gemm(gemm.weight, n, k)]).scaled for n, k in shapes]
         some = not all(plain)
         latency = [
             nan if e.latency_us is None or (scaled and some) else e.latency_us

@@ -14,8 +14,9 @@ from gacprof.checkpoint.inventory import ALIGNED, Dim, NewSizes
 from gacprof.core.dtypes import of_merging
 from gacprof.diagnosing.fixed import unchanged
 from gacprof.planning.coupled import Axis, share_kept
+from gacprof.planning.limits import Limits
 from gacprof.planning.memory import footprint, planned
-from gacprof.planning.problem import Limits, Problem
+from gacprof.planning.problem import Problem
 from gacprof.planning.schema import (
     Budget,
     Choice,
@@ -57,6 +58,11 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         proof = proof.model_copy(update={"notes": [*proof.notes, note], "proved": False})
     warnings = [*_warnings(problem, outcome, choices), *problem.required.unmet]
     warnings += [*problem.request.notes, *unchanged(predictor)]
+    if limits.times and not limits.break_even:
+        warnings.append(
+            "no plan within the limits has all factor pairs as fast as the dense products in their "
+            "place: some are slower"
+        )
     if after.latency_us is None and predictor.source.timed:
         warnings.append(f"the time of the planned sizes together is not known: {after.missing}")
     return Plan(

@@ -1,4 +1,4 @@
-"""What a checkpoint of other sizes takes, in parameters and in bytes as stored, and may take.
+"""What a checkpoint of other sizes takes, in parameters and in bytes as stored.
 
 Bytes are those of the weights, on disk and in memory alike; headers, the tokenizer, the cache
 of keys and values and the activations are not in them.
@@ -7,14 +7,12 @@ of keys and values and the activations are not in them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
-from gacprof.core.errors import PlanError
 from gacprof.core.points import BYTES_PER_ELEMENT
-from gacprof.planning.request import PlanRequest, SizesRequest
 
 
 @dataclass(frozen=True)
@@ -98,59 +96,6 @@ def bytes_per_parameter(inventory: Inventory, module: Module) -> int:
     if last is None or not last.numel:
         return BYTES_PER_ELEMENT.get(module.dtype, 4)
     return last.nbytes // last.numel
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """The most that the planned weights may take, ``unit`` ``parameters`` or ``bytes``, and how it
-    was arrived at. ``as_given`` says such a sum in the terms that the user set the ceiling in."""
-
-    most: int
-    unit: str
-    basis: str
-    as_given: Callable[[int], str]
-
-
-def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
-    """The request's limits on parameters and on bytes, of the weights that adjustable dims are
-    written in. Raises :class:`PlanError` for one that the rest alone exceeds."""
-    if not isinstance(request, PlanRequest):
-        return None, None
-    now = footprint(inventory, {})
-    weights = planned(inventory, [dim for dim in inventory.dims if dim.adjustable])
-    parameters = memory = None
-    if request.budget_parameters is not None:
-        wanted = int(request.budget_parameters)
-        parameters = _of_all(wanted, now.parameters, weights.parameters, "parameters")
-    elif request.budget is not None:
-        dense = dense_parameters(inventory)
-        parameters = Ceiling(
-            int(min(request.budget * dense, 2.0**100)),
-            "parameters",
-            f"{request.budget:g} of {dense:,} dense parameters",
-            lambda cost: f"{ceil(cost / dense * 1e4) / 1e4:g} of the dense size",
-        )
-    if request.memory is not None:
-        memory = _of_all(int(request.memory), now.nbytes, weights.nbytes, "bytes")
-    return parameters, memory
-
-
-def _of_all(limit: int, now: int, weights: int, unit: str) -> Ceiling:
-    """A limit on the whole checkpoint: it holds ``now``, ``weights`` of it in planned weights."""
-    amount = "{:,}".format if unit == "parameters" else human_bytes
-    noun, less = ("parameters", "fewer") if unit == "parameters" else ("of weights", "less")
-    rest = now - weights
-    if limit <= rest:
-        raise PlanError(
-            f"{amount(limit)} {noun} are {less} than the {amount(rest)} that no plan can change; "
-            f"as it is the checkpoint has {amount(now)}"
-        )
-    return Ceiling(
-        limit - rest,
-        unit,
-        f"{amount(limit)} {noun} in all ({amount(now)} as it is)",
-        lambda cost: f"{amount(cost + rest)} {noun} in all",
-    )
 
 
 def human_bytes(count: int) -> str:

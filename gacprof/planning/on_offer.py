@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.inventory import BESIDE, Dim, Gemm, Module
+from gacprof.checkpoint.inventory import BESIDE, Dim
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.latency_profile import LEAST_REACH, around
@@ -162,12 +162,12 @@ def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
 def _may_be_dense(problem: Problem, dim: Dim, bounds: Bounds) -> bool:
     """Whether the dense weight in place of the pair is on offer: where the rank is its module's
     only one, and, for an objective that asks for safe sizes, where it is surely no slower than the
-    pair as it is."""
+    pair as it is, in the workload or in one that is limited."""
     if dim.kind != "rank" or dim.padding == "refused":
         return False
     for module in problem.inventory.modules_of(dim.name):
         ranks = [n for n in module.dims if problem.inventory.dim(n).kind == "rank"]
-        dense = dense_of(problem, module)
+        dense = problem.predictor.dense(module)
         full = dim.dense_size or min(module.out_features, module.in_features)
         within = bounds.within(max(full, dim.size)) or problem.request.constraints.dense
         if not within or len(ranks) > 1 or not problem.required.allows_dense(module.name):
@@ -175,16 +175,11 @@ def _may_be_dense(problem: Problem, dim: Dim, bounds: Bounds) -> bool:
         if dense.latency_us is None:  # of times nothing is known: only what is less work
             smaller = module.out_features * module.in_features <= dim.size * dim.params_per_unit
             return smaller and problem.predictor.served_well(module)
-        pair = problem.predictor.dim(dim, dim.size)
-        return not problem.goal.safe or _no_slower(dense, pair, problem.predictor.tolerance)
+        return not problem.goal.safe or any(
+            _no_slower(by.dense(module), by.dim(dim, dim.size), by.tolerance)
+            for by in (problem.predictor, *problem.timed)
+        )
     return False
-
-
-def dense_of(problem: Problem, module: Module) -> Estimate:
-    """The time of the module's factors multiplied out."""
-    bias = any(gemm.bias for gemm in module.gemms)
-    dense = Gemm(module.name, module.out_features, module.in_features, bias)
-    return problem.predictor.gemms([dense])
 
 
 def _no_slower(dense: Estimate, pair: Estimate, tolerance: float) -> bool:

@@ -6,6 +6,7 @@ budget, naive rounding, and the checkpoint as it is; all evaluated by the same m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -17,11 +18,11 @@ from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
 from gacprof.core.points import MAX_DIM
 from gacprof.core.request import verb
-from gacprof.planning.classes import ROUNDING, DimClass
+from gacprof.planning.classes import DimClass
 from gacprof.planning.evaluation import Evaluator, Variant
-from gacprof.planning.memory import Ceiling
+from gacprof.planning.limits import Ceiling, Limits, TimeLimit
 from gacprof.planning.objectives import objective
-from gacprof.planning.problem import Limits, Problem, problem_of
+from gacprof.planning.problem import Problem, problem_of
 from gacprof.planning.request import ParetoRequest
 from gacprof.planning.solving import Outcome, solve_classes
 from gacprof.solver import InfeasibleBudget, solve_gac
@@ -83,7 +84,7 @@ def _pareto(request: ParetoRequest) -> Pareto:
             "'gacprof plan' makes a plan for one budget"
         )
     problem = problem_of(inventory, source, request, all_spectra=True)
-    predictor, limits = problem.predictor, problem.limits(request.quality_floor)
+    predictor, limits = problem.predictor, replace(problem.limits(), break_even=False)
     classes = problem.classes(replace(limits, parameters=_ceiling(0)))
     evaluator = Evaluator(problem)
     variants = [evaluator.variant("as it is", {}), *_rounded(evaluator)]
@@ -92,9 +93,7 @@ def _pareto(request: ParetoRequest) -> Pareto:
     for outcome, today in _ours(problem, classes, limits, request.budgets, progress):
         proof = outcome.certificate
         method = f"gacprof {request.objective}" + (", today's budget" if today else "")
-        made = evaluator.variant(method, outcome.sizes, "; ".join(proof.notes), proof.proved)
-        if _meets(made, request):
-            ours.append(made)
+        ours.append(evaluator.variant(method, outcome.sizes, "; ".join(proof.notes), proof.proved))
     if not ours:
         raise PlanError("no budget leaves a plan that meets the quality floor or latency limit")
     return Pareto(
@@ -113,14 +112,6 @@ def _pareto(request: ParetoRequest) -> Pareto:
 pareto = verb("pareto", ParetoRequest, _pareto)
 
 
-def _meets(made: Variant, request: ParetoRequest) -> bool:
-    floor, limit = request.quality_floor, request.latency_limit_us
-    kept, time_us = made.energy_kept, made.latency_us
-    lossy = floor is not None and (kept is None or kept < floor - ROUNDING)
-    slow = limit is not None and (time_us is None or time_us > limit * (1 + ROUNDING))
-    return not lossy and not slow
-
-
 def _ours(
     problem: Problem,
     classes: Sequence[DimClass],
@@ -130,7 +121,10 @@ def _ours(
 ) -> Iterator[tuple[Outcome, bool]]:
     """The objective's choices from the tightest budget that can be met to one that never binds:
     each different choice once, cheapest first, and whether it is that of today's size."""
-    unbound = solve_classes(problem, classes, limits)
+    try:
+        unbound = solve_classes(problem, classes, limits)
+    except InfeasibleBudget:
+        return
     least = sum(min(option.cost for option in group.options) for group in classes)
     most = sum(option.cost for option in unbound.chosen)
     today = sum(group.untouched.cost for group in classes)
@@ -212,8 +206,10 @@ def _grid(
 ) -> Grid:
     """``size`` budgets by ``size`` latency limits. Raises :class:`PlanError` where latencies are
     not known."""
-    classes = problem.classes(replace(limits, parameters=_ceiling(0), latency_us=0.0))
-    best = solve_classes(problem, classes, replace(limits, latency_us=None)).chosen
+    slow = TimeLimit(problem.predictor, math.inf, str)
+    limits = replace(limits, parameters=_ceiling(0), times=(*limits.times, slow))
+    classes = problem.classes(limits)
+    best = solve_classes(problem, classes, replace(limits, parameters=None)).chosen
     times = [[o.latency_us for o in g.options if o.latency_us is not None] for g in classes]
     if any(len(row) < len(g.options) for row, g in zip(times, classes, strict=True)):
         raise PlanError("the map lacks some of the planned products: no grid over latency")
@@ -229,7 +225,8 @@ def _grid(
     def cell(budget: int, most: float) -> Variant | None:
         if progress:
             progress(0, size * size, "cell")
-        within = replace(limits, parameters=_ceiling(budget), latency_us=most)
+        fast = (*limits.times[:-1], replace(slow, most_us=most))
+        within = replace(limits, parameters=_ceiling(budget), times=fast)
         try:
             outcome = solve_classes(problem, classes, within)
         except InfeasibleBudget:

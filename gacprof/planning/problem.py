@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
+from gacprof.core.texts import LatencyLimit, latency_limits, multiple_of
 from gacprof.diagnosing.neighbours import Neighbours, Word
 from gacprof.diagnosing.predict import NOTHING, Predictor
 from gacprof.planning.bounds import Bounds, grouped
 from gacprof.planning.classes import DimClass, build_classes
 from gacprof.planning.coupled import Axis, Dims, Kept
-from gacprof.planning.memory import Ceiling, ceilings
+from gacprof.planning.limits import (
+    ROUNDING,
+    Ceiling,
+    Limits,
+    References,
+    TimeLimit,
+    ceilings,
+    rounded_down,
+    time_limit,
+)
+from gacprof.planning.memory import footprint, planned
 from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
-from gacprof.planning.on_offer import also_of, dense_of
+from gacprof.planning.on_offer import also_of
 from gacprof.planning.presets import Requirements, requirements
 from gacprof.planning.request import SizesRequest
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a plan must keep to, over all planned dims; None is no limit.
-
-    ``latency_us`` is the workload's predicted time in the products of the planned weights;
-    ``energy_kept`` is the least mean share of energy.
-    """
-
-    parameters: Ceiling | None = None
-    memory: Ceiling | None = None
-    latency_us: float | None = None
-    energy_kept: float | None = None
-
-    @property
-    def active(self) -> tuple[str, ...]:
-        """What is limited."""
-        given = {
-            "parameters": self.parameters, "memory": self.memory,
-            "latency": self.latency_us, "energy": self.energy_kept,
-        }  # fmt: skip
-        return tuple(name for name, limit in given.items() if limit is not None)
-
-
-@dataclass(frozen=True)
 class Problem:
     """``kept`` are the shares of energy that each rank keeps, empty where no spectra were read;
-    ``groups`` the dims that take one size, and their bounds; ``required`` what an engine asks."""
+    ``groups`` the dims that take one size, and their bounds; ``required`` what an engine asks;
+    ``limited`` the limits on time, and ``references`` what they may be relative to."""
 
     request: SizesRequest
     predictor: Predictor
@@ -56,6 +45,8 @@ class Problem:
     kept: Kept
     groups: Sequence[tuple[Dims, Bounds]]
     required: Requirements
+    limited: tuple[LatencyLimit, ...] = ()
+    references: References = field(default_factory=References)
 
     @property
     def inventory(self) -> Inventory:
@@ -74,14 +65,14 @@ class Problem:
     def dense_us(self, dim: Dim) -> float | None:
         """The time of the dim's modules multiplied out."""
         modules = self.inventory.modules_of(dim.name)
-        return sum((dense_of(self, module) for module in modules), NOTHING).latency_us
+        return sum((self.predictor.dense(module) for module in modules), NOTHING).latency_us
 
     def classes(self, limits: Limits | None = None) -> list[DimClass]:
         """The choices of the plan, their options kept apart for what is limited.
 
         Raises :class:`PlanError` where nothing is on offer at all.
         """
-        classes = build_classes(self, limits.active if limits else ())
+        classes = build_classes(self, limits or Limits())
         held = [axis for group in classes for axis in group.axes if axis.held]
         if len(held) == len(self.groups) and not self.predictor.noisy:
             why = self.predictor.tokens_note or f"({held[0].held})"
@@ -92,16 +83,62 @@ class Problem:
             )
         return classes
 
-    def limits(self, least_kept: float | None) -> Limits:
-        """The request's limits. What an objective itself makes the most of need not be a resource
-        beside the budget: the best there is meets the limit, or nothing does."""
-        parameters, memory = ceilings(self.inventory, self.request)
-        return Limits(
-            parameters,
-            memory,
-            None if self.goal.name == "latency" else self.request.latency_limit_us,
-            None if self.goal.name == "energy" else least_kept,
-        )
+    @cached_property
+    def phases(self) -> dict[int, Predictor]:
+        """The workload's token counts and those of the limits, each by itself."""
+        named = [each.tokens for each in self.limited if each.tokens is not None]
+        return {count: self._at(count) for count in sorted({*self.predictor.tokens, *named})}
+
+    def _at(self, tokens: int) -> Predictor:
+        here = self.predictor
+        if here.tokens == {tokens: 1.0}:
+            return here
+        return Predictor(here.source, self.inventory, {tokens: 1.0}, here.dtype, here.ranks.tp)
+
+    @property
+    def timed(self) -> tuple[Predictor, ...]:
+        """Of every workload that is limited in time."""
+        if self.request.dominate is not None:
+            return tuple(self.phases.values())
+        each = (self.phases.get(limit.tokens or 0, self.predictor) for limit in self.limited)
+        return tuple({id(predictor): predictor for predictor in each}.values())
+
+    def limits(self) -> Limits:
+        """The request's limits.
+
+        Raises :class:`PlanError` where a limit is relative to what is not known.
+        """
+        asked = self.request
+        parameters, memory = ceilings(self.inventory, asked)
+        times = [
+            time_limit(limit, self.phases.get(limit.tokens or 0, self.predictor), self.references)
+            for limit in self.limited
+        ]
+        if asked.dominate is not None:
+            room, fast = self._dominated(asked.dominate)
+            parameters = min(filter(None, (parameters, room)), key=lambda each: each.most)
+            times += fast
+        return Limits(parameters, memory, tuple(times), asked.least_kept, break_even=bool(times))
+
+    def _dominated(self, baseline: str) -> tuple[Ceiling, list[TimeLimit]]:
+        """No larger than the baseline, and no slower at any token count of the workload."""
+        sizes = self.references.rounded or rounded_down(self.inventory.dims, multiple_of(baseline))
+        before, then = (footprint(self.inventory, each).parameters for each in ({}, sizes))
+        weights = planned(self.inventory, [dim for dim in self.inventory.dims if dim.adjustable])
+        rest = before - weights.parameters
+        room = Ceiling(
+            then - rest, "parameters", f"{then:,} parameters in all ({baseline})",
+            lambda cost: f"{cost + rest:,} parameters in all",
+        )  # fmt: skip
+        times = []
+        for count, predictor in self.phases.items():
+            took = predictor.weights(sizes)
+            if took.latency_us is None:
+                raise PlanError(f"how long {baseline} takes at {count} tokens is not known: "
+                                f"{took.missing}")  # fmt: skip
+            told = f"{{:.1f}} µs at {count} tokens, where {baseline} takes {took.latency_us:.1f} µs"
+            times.append(TimeLimit(predictor, took.latency_us * (1 + ROUNDING), told.format))
+        return room, times
 
 
 def problem_of(
@@ -112,6 +149,7 @@ def problem_of(
     reader: TensorReader | None = None,
     all_spectra: bool = False,
     kept: Kept | None = None,
+    references: References | None = None,
 ) -> Problem:
     """Check the request against the checkpoint and the map, and read the spectra that the
     objective needs, or ``all_spectra``; ``reader`` reads tensors that are not on disk. Where the
@@ -123,7 +161,8 @@ def problem_of(
     if not dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
     goal = objective(request.objective, request.scores)
-    if not source.timed and (goal.name == "latency" or request.latency_limit_us is not None):
+    limited = latency_limits(request.latency_limit_us)
+    if not source.timed and (goal.name == "latency" or limited or request.dominate):
         raise PlanError(
             f"'{source.name}' is {source.basis} and knows no latency: ask for the objective pad, "
             "energy or gac, without a limit on latency"
@@ -140,4 +179,6 @@ def problem_of(
     spectra = all_spectra or goal.name in ("energy", "latency") or request.least_kept is not None
     if kept is None:
         kept = energy_kept(inventory, dims, reader) if spectra else {}
-    return Problem(request, predictor, goal, kept, groups, required)
+    return Problem(
+        request, predictor, goal, kept, groups, required, limited, references or References()
+    )

@@ -12,7 +12,7 @@ from gacprof.core import Progress
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_json
 from gacprof.core.request import Request, hook, nested, option
-from gacprof.core.texts import by_pattern, byte_count
+from gacprof.core.texts import by_pattern, byte_count, latency_limits, multiple_of
 from gacprof.diagnosing.request import OnWorkload
 
 WINDOW = 0.25
@@ -99,7 +99,9 @@ class SizesRequest(OnWorkload):
     """What ``plan`` and ``pareto`` are asked alike; all limits that are given hold.
 
     ``quality_floor`` is the least mean share of energy kept, ``latency_limit_us`` the most time
-    that the workload may take in the planned weights' products, all of them resized together.
+    that workloads may take in the planned weights' products, all of them resized together
+    (:func:`gacprof.core.texts.latency_limits`). ``dominate`` names a baseline that the plan is to
+    be no larger and no slower than.
     ``tokens`` and ``dtype`` are the workload; ``scores`` are importances by dim name, for the
     objective ``gac``. ``progress(value, bound, what)`` is called while the search goes on.
     """
@@ -120,12 +122,24 @@ class SizesRequest(OnWorkload):
         default=None, read=float, least=0, most=1, group=LIMITS,
         help="Least mean share of energy kept.",
     )  # fmt: skip
-    latency_limit_us: float | None = option(
-        default=None, name="--latency-limit", read=float, above=0, group=LIMITS,
-        help="Most predicted time of the planned weights, µs.",
+    latency_limit_us: float | str | None = option(
+        default=None, name="--latency-limit", metavar="WORKLOAD=AMOUNT,…", group=LIMITS,
+        help="Most predicted time of the planned weights, by workload: prefill:256=-5%,decode=own "
+        "or decode=1.2ms; µs over --tokens where it is a number.",
+    )  # fmt: skip
+    dominate: str | None = option(
+        default=None, metavar="rounded-8", group=LIMITS,
+        help="No larger than with all sizes rounded down to multiples, nor slower at any of "
+        "--tokens.",
     )  # fmt: skip
     constraints: Constraints = nested(factory=Constraints)
     progress: Progress | None = hook(default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        latency_limits(self.latency_limit_us)
+        if self.dominate is not None:
+            multiple_of(self.dominate)
 
     @property
     def has_budget(self) -> bool:

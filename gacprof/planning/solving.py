@@ -1,4 +1,4 @@
-"""From a problem's classes to the solver and back.
+"""Making a plan: the choices there are, the best of them by the solver, and what they come to.
 
 Classes share no weights and no products, so that their costs and times add up to those of the plan,
 all of its dims resized together.
@@ -9,15 +9,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from gacprof.checkpoint import inventory_for
+from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.tensors import ModelReader
 from gacprof.core import Progress
 from gacprof.core.errors import PlanError
-from gacprof.planning.classes import ROUNDING, DimClass, Option
-from gacprof.planning.coupled import Size
-from gacprof.planning.memory import Ceiling
-from gacprof.planning.problem import Limits, Problem
-from gacprof.planning.schema import Certificate
+from gacprof.planning.classes import DimClass, Option
+from gacprof.planning.coupled import Kept, Size
+from gacprof.planning.limits import ROUNDING, Ceiling, Limits, References, TimeLimit
+from gacprof.planning.problem import Problem, problem_of
+from gacprof.planning.request import PlanRequest
+from gacprof.planning.schema import Certificate, Plan
 from gacprof.solver import InfeasibleBudget, solve
 
 TIE = 1e-7
@@ -43,11 +48,55 @@ class Outcome:
 @dataclass(frozen=True)
 class _Limit:
     """One resource of the solver: what each option takes of it, and the most that all may take.
-    ``refused`` says in the user's terms what would do."""
+    ``refused`` says in the user's terms what would do; ``is_value``: less of it is what the
+    objective itself is after."""
 
     rows: Sequence[Sequence[float]]
     most: float
     refused: Callable[[float], InfeasibleBudget]
+    is_value: bool = False
+
+
+def make_plan(
+    request: PlanRequest, *, kept: Kept | None = None, references: References | None = None
+) -> Plan:
+    """Choose one size for every adjustable dim.
+
+    The request's time limit or Ctrl-C ends a search early with its best plan and the gap. ``kept``
+    are the shares of energy kept where the original weights are at hand; ``references`` what limits
+    on time are relative to.
+
+    Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError`, or :class:`SolverError`
+    naming the nearest feasible budget.
+    """
+    from gacprof.planning.evaluation import summary
+
+    seconds = request.time_limit
+    deadline = None if seconds is None else time.monotonic() + seconds
+    source, reader = request.open_source(), None
+    if isinstance(request.checkpoint, str | Path | Inventory):
+        inventory = inventory_for(request.checkpoint)
+    else:
+        reader = ModelReader(request.checkpoint)
+        inventory = reader.inventory
+    problem = problem_of(
+        inventory, source, request, reader=reader, kept=kept, references=references
+    )
+
+    def solved(limits: Limits) -> Plan:
+        classes = problem.classes(limits)
+        outcome = solve_classes(
+            problem, classes, limits, deadline=deadline, progress=request.progress
+        )
+        return summary(problem, outcome, limits)
+
+    limits = problem.limits()
+    try:
+        return solved(limits)
+    except InfeasibleBudget:
+        if not limits.break_even:
+            raise
+        return solved(replace(limits, break_even=False))
 
 
 def solve_classes(
@@ -58,13 +107,15 @@ def solve_classes(
     deadline: float | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Choose one option a class, within the limits.
+    """Choose one option a class, within the limits. What the objective itself makes the most of is
+    no resource beside the others: the best there is meets the limit, or nothing does.
 
     ``deadline`` is on the monotonic clock; ``progress`` gets the best value so far and its bound.
     Raises :class:`PlanError` where the map does not hold the products that would show that a limit
     is kept; :class:`InfeasibleBudget` naming the nearest budget or limit that can be met.
     """
-    resources = list(_limits(problem, classes, limits))
+    every = _limits(problem, classes, limits)
+    resources = [each for each in every if not each.is_value]
     options = [group.options for group in classes]
     scale = max(abs(option.value) for row in options for option in row)
     per_unit = TIE * scale / sum(max(option.cost for option in row) + 1 for row in options)
@@ -78,6 +129,10 @@ def solve_classes(
         )
     except InfeasibleBudget as error:
         raise resources[error.resource].refused(error.nearest) from None
+    for each in every:
+        takes = math.fsum(row[j] for row, j in zip(each.rows, solution.choice, strict=True))
+        if each.is_value and takes > each.most:
+            raise each.refused(takes)
     chosen = [row[j] for row, j in zip(options, solution.choice, strict=True)]
     value = math.fsum(option.value for option in chosen)
     gap = 0.0 if solution.proved else solution.gap + TIE * scale
@@ -98,7 +153,7 @@ def solve_classes(
     return Outcome(classes, chosen, certificate)
 
 
-def _limits(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> Sequence[_Limit]:
+def _limits(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> list[_Limit]:
     options = [group.options for group in classes]
     found = []
     for ceiling, rows in (
@@ -107,10 +162,12 @@ def _limits(problem: Problem, classes: Sequence[DimClass], limits: Limits) -> Se
     ):
         if ceiling is not None:
             found.append(_Limit(rows, ceiling.most, _over(ceiling)))
-    if limits.latency_us is not None:
-        found.append(_latency(problem, classes, limits.latency_us))
+    for place, each in enumerate(limits.times):
+        is_value = problem.goal.name == "latency" and each.predictor is problem.predictor
+        found.append(replace(_latency(classes, place, each), is_value=is_value))
     if limits.energy_kept is not None:
-        found.append(_energy(classes, limits.energy_kept))
+        energy = _energy(classes, limits.energy_kept)
+        found.append(replace(energy, is_value=problem.goal.name == "energy"))
     return found
 
 
@@ -123,13 +180,13 @@ def _over(ceiling: Ceiling) -> Callable[[float], InfeasibleBudget]:
     return refused
 
 
-def _latency(problem: Problem, classes: Sequence[DimClass], most: float) -> _Limit:
-    """µs of all products of the planned weights."""
+def _latency(classes: Sequence[DimClass], place: int, limit: TimeLimit) -> _Limit:
+    """µs of all products of the planned weights at the workload of one limit."""
     rows = []
     for group in classes:
-        known = [o.latency_us for o in group.options if o.latency_us is not None]
+        known = [us for o in group.options if (us := o.limited_us[place]) is not None]
         if len(known) < len(group.options):
-            near = problem.predictor.beside(group.sizes(group.options[0]))
+            near = limit.predictor.beside(group.sizes(group.options[0]))
             fed = (near.product(feed.weight) for dim in group.members for feed in dim.feeds)
             why = next((f": {product.missing}" for product in fed if product.missing), "")
             raise PlanError(
@@ -141,11 +198,10 @@ def _latency(problem: Problem, classes: Sequence[DimClass], most: float) -> _Lim
 
     def refused(nearest: float) -> InfeasibleBudget:
         least = math.ceil(nearest * 10) / 10  # as said, it can be met
-        return InfeasibleBudget(
-            f"no plan is within {most:.1f} µs; the nearest is {least:.1f} µs", 0, least
-        )
+        asked, found = limit.within(limit.most_us), limit.within(least)
+        return InfeasibleBudget(f"no plan is within {asked}; the nearest is {found}", 0, least)
 
-    return _Limit(rows, most, refused)
+    return _Limit(rows, limit.most_us, refused)
 
 
 def _energy(classes: Sequence[DimClass], floor: float) -> _Limit:

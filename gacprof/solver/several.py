@@ -45,21 +45,17 @@ def solve_several(classes: Classes, caps: Caps) -> Solution:
     Raises :class:`InfeasibleBudget`, or :class:`SolverError` where the time is over before any
     choice was found.
     """
-    for place, each in enumerate(classes.resources):
-        floor = _floor(classes, each)
-        if each.most < floor:
-            raise InfeasibleBudget(
-                f"the limit of {each.name} is {each.most}: the least of every class takes {floor}",
-                place, floor,
-            )  # fmt: skip
     deadline = caps.deadline if caps.deadline is not None else time.monotonic() + SECONDS
+    for place, each in enumerate(classes.resources):
+        if each.most < _floor(classes, each):
+            raise _refusal(classes, place, deadline)
     search, interrupted = _Search(classes, deadline), False
     try:
         search.run()
     except KeyboardInterrupt:
         interrupted = True
     if search.items is None and not interrupted and search.infeasible:
-        raise _refusal(classes, deadline)
+        raise _refusal(classes, 0, deadline)
     if search.items is None:
         raise SolverError("the search ended before any choice that fits was found: allow more time")
     value = classes.value(search.items)
@@ -243,17 +239,22 @@ def _quiet() -> Iterator[None]:
         os.close(kept)
 
 
-def _refusal(classes: Classes, deadline: float) -> SolverError:
-    """Where each limit could be kept, but not all: the least of the first that would do."""
-    first, *others = classes.resources
-    rest = Classes(-first.takes.astype(np.float64), tuple(others), classes.lengths)
+def _refusal(classes: Classes, place: int, deadline: float) -> SolverError:
+    """That one limit cannot be kept, and the least of it within the others that would do; where
+    these cannot be kept together either, what would do of them."""
+    short = classes.resources[place]
+    others = (*classes.resources[:place], *classes.resources[place + 1 :])
+    rest = Classes(-short.takes.astype(np.float64), others, classes.lengths)
     try:
         caps = Caps(10**8, deadline)
         found = (solve_one if len(others) == 1 else solve_several)(rest, caps)
+    except InfeasibleBudget as error:
+        own = error.resource + (error.resource >= place)
+        return InfeasibleBudget(str(error), own, error.nearest)
     except SolverError as error:
         return error
-    least = first.of(np.array(found.choice) + classes.starts)
+    least = short.of(np.array(found.choice) + classes.starts)
     return InfeasibleBudget(
-        f"the limit of {first.name} is {first.most}: within the other limits the least is {least}",
-        0, least,
+        f"the limit of {short.name} is {short.most}: within the other limits the least is {least}",
+        place, least,
     )  # fmt: skip

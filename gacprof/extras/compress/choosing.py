@@ -22,9 +22,9 @@ from gacprof.diagnosing.latency_profile import LEAST_REACH
 from gacprof.diagnosing.predict import Predictor, is_number
 from gacprof.diagnosing.sources import open_source
 from gacprof.planning import Constraints, Plan, PlanRequest
-from gacprof.planning.make import make_plan
 from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE
 from gacprof.planning.request import WINDOW
+from gacprof.planning.solving import make_plan
 from gacprof.solver import InfeasibleBudget, solve
 
 if TYPE_CHECKING:

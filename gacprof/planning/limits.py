@@ -1,0 +1,169 @@
+"""What a plan must keep to: parameters, bytes, a quality floor, and times by workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.core.errors import PlanError
+from gacprof.core.points import MAX_DIM
+from gacprof.core.texts import LatencyLimit, Reference
+from gacprof.diagnosing.predict import Estimate, Predictor
+from gacprof.planning.memory import dense_parameters, footprint, human_bytes, planned
+from gacprof.planning.request import PlanRequest, SizesRequest
+
+REFERENCES: Mapping[Reference, str] = {
+    "given": "the model as given", "own": "its own sizes", "dense": "the uncompressed model",
+}  # fmt: skip
+ROUNDING = 1e-12
+"""Sums of doubles in another order differ by less than this share."""
+
+
+def rounded_down(dims: Sequence[Dim], multiple: int) -> dict[str, int | None]:
+    """Every dim at the multiple below, or at the first one."""
+    return {
+        d.name: min(max(multiple, d.size // multiple * multiple), d.most or MAX_DIM)
+        for d in dims
+        if d.adjustable and d.padding == "exact"
+    }
+
+
+@dataclass(frozen=True)
+class TimeLimit:
+    """The most that the products of the planned weights may take at a workload, of which
+    ``predictor`` tells the times. ``within`` says such a time in the terms of the request."""
+
+    predictor: Predictor
+    most_us: float
+    within: Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The most that the planned weights may take, ``unit`` ``parameters`` or ``bytes``, and how it
+    was arrived at. ``as_given`` says such a sum in the terms that the user set the ceiling in."""
+
+    most: int
+    unit: str
+    basis: str
+    as_given: Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a plan must keep to, over all planned dims; None is no limit. ``energy_kept`` is the
+    least mean share of energy. ``break_even`` leaves out factor pairs that are slower than the
+    dense product in their place at every workload that is limited."""
+
+    parameters: Ceiling | None = None
+    memory: Ceiling | None = None
+    times: tuple[TimeLimit, ...] = ()
+    energy_kept: float | None = None
+    break_even: bool = False
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """What is limited."""
+        given = {
+            "parameters": self.parameters, "memory": self.memory,
+            "latency": self.times or None, "energy": self.energy_kept,
+        }  # fmt: skip
+        return tuple(name for name, limit in given.items() if limit is not None)
+
+
+@dataclass(frozen=True)
+class References:
+    """What limits are relative to. ``given`` is which model the user gave; ``dense`` the
+    uncompressed one, where its sizes are known otherwise than by multiplying pairs out; ``rounded``
+    what a compressor's own rounding makes of its sizes, where that is not down."""
+
+    given: Literal["own", "dense"] = "own"
+    dense: Inventory | None = None
+    rounded: NewSizes | None = None
+
+
+def time_limit(
+    limit: LatencyLimit, predictor: Predictor, known: References, rest_us: float | None = None
+) -> TimeLimit:
+    """The limit in µs of the planned weights' products, at the workload of ``predictor``.
+
+    ``rest_us`` is what the rest of the model takes, where it was measured: a relative limit is on
+    the whole model then. Raises :class:`PlanError` where the time that it is relative to is not
+    known.
+    """
+    if limit.of is None:
+        return TimeLimit(predictor, limit.amount, "{:.1f} µs".format)
+    of = known.given if limit.of == "given" else limit.of
+    reference = dense_time(predictor, known.dense) if of == "dense" else predictor.weights({})
+    if reference.latency_us is None:
+        instead = "dense" if of == "own" else "own"
+        raise PlanError(
+            f"the latency limit '{limit.text}' is relative to {REFERENCES[of]}, whose time is not "
+            f"known: {reference.missing}; sweep it, or give a time in µs or a limit of {instead}"
+        )
+    base = reference.latency_us + (rest_us or 0.0)
+
+    def within(us: float) -> str:
+        change = ceil(((us + (rest_us or 0.0)) / base - 1) * 1e4) / 1e2
+        return f"{us:.1f} µs ({change:+.2f} % of {REFERENCES[of]})"
+
+    most = (reference.latency_us + limit.amount * base) * (1 + ROUNDING)
+    return TimeLimit(predictor, most, within)
+
+
+def dense_time(predictor: Predictor, dense: Inventory | None) -> Estimate:
+    """The time of the planned weights in the uncompressed model."""
+    modules = [m for m in predictor.inventory.modules if m.dims]
+    if dense is None:
+        dims = (predictor.inventory.dim(name) for m in modules for name in m.dims)
+        return predictor.weights({dim.name: None for dim in dims if dim.kind == "rank"})
+    names = {module.name for module in modules}
+    uncompressed = Predictor(
+        predictor.source, dense, predictor.tokens, predictor.dtype, predictor.ranks.tp
+    )
+    return uncompressed.gemms([g for m in dense.modules if m.name in names for g in m.gemms])
+
+
+def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:
+    """The request's limits on parameters and on bytes, of the weights that adjustable dims are
+    written in. Raises :class:`PlanError` for one that the rest alone exceeds."""
+    if not isinstance(request, PlanRequest):
+        return None, None
+    now = footprint(inventory, {})
+    weights = planned(inventory, [dim for dim in inventory.dims if dim.adjustable])
+    parameters = memory = None
+    if request.budget_parameters is not None:
+        wanted = request.budget_parameters
+        parameters = _of_all(wanted, now.parameters, weights.parameters, "parameters")
+    elif request.budget is not None:
+        dense = dense_parameters(inventory)
+        parameters = Ceiling(
+            int(min(request.budget * dense, 2.0**100)),
+            "parameters",
+            f"{request.budget:g} of {dense:,} dense parameters",
+            lambda cost: f"{ceil(cost / dense * 1e4) / 1e4:g} of the dense size",
+        )
+    if request.memory is not None:
+        memory = _of_all(request.memory, now.nbytes, weights.nbytes, "bytes")
+    return parameters, memory
+
+
+def _of_all(wanted: float, now: int, weights: int, unit: str) -> Ceiling:
+    """A limit on the whole checkpoint: it holds ``now``, ``weights`` of it in planned weights."""
+    amount = "{:,}".format if unit == "parameters" else human_bytes
+    noun, less = ("parameters", "fewer") if unit == "parameters" else ("of weights", "less")
+    limit, rest = int(wanted), now - weights
+    if limit <= rest:
+        raise PlanError(
+            f"{amount(limit)} {noun} are {less} than the {amount(rest)} that no plan can change; "
+            f"as it is the checkpoint has {amount(now)}"
+        )
+    return Ceiling(
+        limit - rest,
+        unit,
+        f"{amount(limit)} {noun} in all ({amount(now)} as it is)",
+        lambda cost: f"{amount(cost + rest)} {noun} in all",
+    )

@@ -1,0 +1,213 @@
+"""Limits on time by workload: what is written, what it is relative to, and that it holds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planted import TOKENS, planted_map_of
+
+from gacprof.checkpoint import scan
+from gacprof.cliffmap import CliffMap
+from gacprof.core.errors import GacprofError, PlanError
+from gacprof.core.texts import latency_limits
+from gacprof.diagnosing.predict import Predictor
+from gacprof.planning import Constraints, plan
+from gacprof.planning.limits import dense_time, rounded_down
+from gacprof.planning.memory import footprint
+from gacprof.solver import InfeasibleBudget, solve
+
+
+def at(inventory, cliff_map, tokens):
+    return Predictor(cliff_map, inventory, {tokens: 1.0})
+
+
+def only_multiples_of_8(whole):
+    curves = []
+    for curve in whole.file.curves:
+        held = [i for i, d in enumerate(curve.points.d) if d % 8 == 0]
+        lists = {
+            name: [values[i] for i in held]
+            for name, values in curve.points
+            if isinstance(values, list) and values
+        }
+        points = curve.points.model_copy(update=lists)
+        curves.append(curve.model_copy(update={"points": points, "tiers": []}))
+    return CliffMap(whole.file.model_copy(update={"curves": curves}))
+
+
+def time_of(made, predictor):
+    return predictor.weights(made.changes).latency_us
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "amount", "of"),
+    [
+        ("prefill:256=-5%", 256, -0.05, "given"),
+        ("decode=0%", 1, 0.0, "given"),
+        ("decode:8=own+2.5%", 8, 0.025, "own"),
+        ("decode=dense", 1, 0.0, "dense"),
+        ("decode=900", 1, 900.0, None),
+        ("decode=1.2ms", 1, 1200.0, None),
+        ("900us", None, 900.0, None),
+        ("dense-10%", None, -0.1, "dense"),
+    ],
+)
+def test_a_limit_names_a_workload_and_a_time_or_a_change(text, tokens, amount, of):
+    (found,) = latency_limits(text)
+    assert (found.tokens, found.of) == (tokens, of)
+    assert found.amount == pytest.approx(amount)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "prefill=1", "prefill:0=5%", "decode", "decode=-100%", "decode=0", "decode=-3us",
+     "chat=5%", "decode=nan", "decode=1%,decode=2%", "1,2", "decode=0%,", "=5%", "own5", 0, -1.0,
+     float("nan"), float("inf"), True, [1]],
+)  # fmt: skip
+def test_what_is_no_limit_is_refused_in_one_line_that_shows_one(text):
+    with pytest.raises(PlanError) as told:
+        latency_limits(text)
+    assert "\n" not in str(told.value) and "decode=" in str(told.value)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_or_refused(text):
+    try:
+        assert latency_limits(text)
+    except PlanError as error:
+        assert "\n" not in str(error)
+
+
+def test_several_workloads_are_limited_at_once(asvd, planted_map):
+    inventory = scan(asvd)
+    free = plan(asvd, planted_map, tokens=TOKENS)
+    decode, prefill = (at(inventory, planted_map, m) for m in (1, 64))
+    text = (
+        f"decode={0.999 * time_of(free, decode)}us,prefill:64={0.99 * time_of(free, prefill):.3f}us"
+    )
+    made = plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=text)
+    assert time_of(made, decode) <= 0.999 * time_of(free, decode) * (1 + 1e-9)
+    assert time_of(made, prefill) <= 0.99 * time_of(free, prefill) * (1 + 1e-9)
+    assert made.energy_kept < free.energy_kept
+
+
+def test_a_change_is_against_the_model_as_it_is_or_the_uncompressed_one(asvd, planted_map):
+    inventory = scan(asvd)
+    prefill = at(inventory, planted_map, 64)
+    own, dense = prefill.weights({}).latency_us, dense_time(prefill, None).latency_us
+    assert own != pytest.approx(dense, rel=0.02)
+    for text, most in (("-8%", 0.92 * own), ("own-10%", 0.9 * own), ("dense-5%", 0.95 * dense)):
+        made = plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=f"prefill:64={text}")
+        assert time_of(made, prefill) <= most * (1 + 1e-9)
+
+
+def test_the_nearest_is_told_in_the_terms_of_the_limit_and_can_be_met(asvd, planted_map):
+    with pytest.raises(InfeasibleBudget, match=r"nearest is .* % of its own sizes") as told:
+        plan(asvd, planted_map, tokens=TOKENS, latency_limit_us="prefill:64=own-90%")
+    change = str(told.value).rpartition("(")[2].partition(" %")[0]
+    plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=f"prefill:64=own{change}%")
+
+
+def test_a_limit_relative_to_what_was_not_measured_says_so(asvd, planted_map):
+    with pytest.raises(PlanError, match=r"prefill:300=-5%.*not known"):
+        plan(asvd, planted_map, tokens=TOKENS, latency_limit_us="prefill:300=-5%")
+
+
+def test_limits_hold_where_the_sizes_as_they_are_were_not_measured(asvd, tmp_path):
+    """A map of multiples of 8 alone: of the checkpoint's own products it knows nothing."""
+    inventory = scan(asvd)
+    some = only_multiples_of_8(planted_map_of(asvd, tmp_path / "all"))
+    predictor = at(inventory, some, 64)
+    assert predictor.weights({}).latency_us is None
+    free = plan(asvd, some, tokens=TOKENS)
+    made = plan(
+        asvd, some, tokens=TOKENS,
+        latency_limit_us=f"prefill:64={0.98 * time_of(free, predictor)}us",
+    )  # fmt: skip
+    assert time_of(made, predictor) <= 0.98 * time_of(free, predictor) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("multiple", [8, 16])
+def test_a_plan_that_dominates_rounding_is_no_slower_no_larger_and_better(
+    asvd, planted_map, multiple
+):
+    inventory = scan(asvd)
+    rounded = rounded_down(inventory.dims, multiple)
+    made = plan(inventory, planted_map, tokens=TOKENS, dominate=f"rounded-{multiple}")
+    for tokens in TOKENS:
+        predictor = at(inventory, planted_map, tokens)
+        assert time_of(made, predictor) <= predictor.weights(rounded).latency_us * (1 + 1e-9)
+    assert made.budget.checkpoint_after <= footprint(inventory, rounded).parameters
+    kept = {c.dim: c.energy_kept for c in made.choices}
+    held = Constraints(pinned=rounded, fuse=False)
+    down = plan(inventory, planted_map, tokens=TOKENS, constraints=held)
+    assert sum(kept.values()) >= sum(c.energy_kept for c in down.choices) - 1e-9
+
+
+def test_a_baseline_that_is_none_is_refused(asvd, planted_map):
+    with pytest.raises(PlanError, match="rounded-8"):
+        plan(asvd, planted_map, tokens=TOKENS, dominate="naive")
+
+
+def test_a_pair_slower_than_its_dense_product_is_never_chosen_under_a_limit(asvd, planted_map):
+    """A launch is 2 µs of the planted device: at one token a pair is slower than the dense product
+    whatever its rank."""
+    inventory = scan(asvd)
+    decode = at(inventory, planted_map, 1)
+    made = plan(asvd, planted_map, tokens=TOKENS, latency_limit_us="decode=own")
+    for choice in made.choices:
+        if choice.kind == "rank" and choice.after is not None and choice.fusable:
+            dim = inventory.dim(choice.dim)
+            (module,) = inventory.modules_of(dim.name)
+            assert decode.dim(dim, choice.after).latency_us <= decode.dense(module).latency_us
+    assert any(c.after is None for c in made.choices)
+
+
+def test_the_nearest_of_one_limit_is_within_the_others():
+    values, sizes, times = [[0.0, 1.0, 2.0]], [[5, 6, 9]], [[9, 6, 2]]
+    with pytest.raises(InfeasibleBudget) as told:
+        solve(values, [(sizes, 4), (times, 6)])
+    assert (told.value.resource, told.value.nearest) == (0, 6)
+    assert solve(values, [(sizes, 6), (times, 6)]).choice == (1,)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4),
+        min_size=1, max_size=4,
+    ),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)  # fmt: skip
+def test_raising_a_limit_to_the_nearest_leads_to_a_choice(rows, first, second):
+    values = [[float(i) for i, _ in enumerate(row)] for row in rows]
+    takes = [[[pair[i] for pair in row] for row in rows] for i in range(2)]
+    most = [first, second]
+    for _ in range(3):
+        try:
+            found = solve(values, list(zip(takes, most, strict=True)))
+        except InfeasibleBudget as error:
+            assert error.nearest > most[error.resource]
+            most[error.resource] = int(error.nearest)
+        else:
+            assert all(t <= m for t, m in zip(found.takes, most, strict=True))
+            return
+    raise AssertionError(f"nothing meets {most}, raised twice to the nearest")
+
+
+def test_refusals_are_the_houses_own(asvd, planted_map):
+    for text in ("decode=1us", "decode=own-99.9%", "decode=dense-99%"):
+        with pytest.raises(GacprofError):
+            plan(asvd, planted_map, tokens=TOKENS, latency_limit_us=text)
+
+
+def test_a_budget_that_only_slower_pairs_meet_is_met_and_the_plan_says_so(asvd, planted_map):
+    size = scan(asvd).parameters
+    made = plan(
+        asvd,
+        planted_map,
+        tokens=TOKENS,
+        budget_parameters=size,
+        latency_limit_us="decode=dense+99%",
+    )
+    assert made.budget.checkpoint_after <= size
+    assert any("dense products in their place" in warning for warning in made.warnings)
