@@ -17,10 +17,9 @@ from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.demands import model as demanded
 from gacprof.demands.configs import Config, config_of
-from gacprof.demands.products import Product, Size
+from gacprof.demands.products import Product, Size, Sizes
 from gacprof.demands.products import Ranks as Shared
 from gacprof.demands.quantisation import of_config
-from gacprof.demands.sizes import Sizes
 from gacprof.elsewhere.data import Query
 from gacprof.elsewhere.levels import NAMES, table_dtype
 
