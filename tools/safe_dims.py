@@ -18,7 +18,7 @@ from gacprof import operators
 from gacprof.core.errors import MapError
 from gacprof.core.files import write_text
 from gacprof.devices.datasheet import sheets
-from gacprof.rules import Target, serve, step, target
+from gacprof.rules import Target, gemm, serve, target
 
 TORCH = ("2.9.1", "2.11.0")
 TOKENS = 1024
@@ -68,33 +68,23 @@ def tier(gpu: Target, dtype: str, n: int, k: int) -> int:
 
 
 def safe_rank(gpu: Target, dtype: str, shape: tuple[int, int], wish: int) -> int:
-    """The largest rank up to ``wish`` whose two products are of the best tier."""
+    """The largest safe rank up to ``wish`` for both products of a pair."""
     out, into = shape
-    both = (
-        r for r in range(wish, 0, -1) if tier(gpu, dtype, r, into) == tier(gpu, dtype, out, r) == 1
+    return next(
+        r
+        for r in range(wish, 0, -1)
+        if gemm.is_sure(dtype, r) and tier(gpu, dtype, r, into) == tier(gpu, dtype, out, r) == 1
     )
-    return next(both)
 
 
-def safe_width(gpu: Target, dtype: str, model: Model, wish: int, whole: bool = False) -> int:
-    """The largest width up to ``wish`` of the best tier, as N and as K; ``whole``: that fills the
-    finest tile too."""
-    for width in range(wish, 0, -1):
-        both = tier(gpu, dtype, width, model.hidden), tier(gpu, dtype, model.hidden, width)
-        if both == (1, 1) and (not whole or _fills(gpu, dtype, width)):
-            return width
-    raise AssertionError("1 is a tile's worth of nothing")
-
-
-def _fills(gpu: Target, dtype: str, width: int) -> bool:
-    """Whether one more would begin another tile, of N and of K."""
-    operator = "quantised" if dtype == "float8_e4m3" else "linear"
-
-    def steps(axis: str, size: int) -> object:
-        dims = {"M": TOKENS, "N": 64, "K": 64} | {axis: size}
-        return step(operators.point(operator, dims, dtype), axis, gpu)
-
-    return all(steps(axis, width) != steps(axis, width + 1) for axis in ("N", "K"))
+def safe_width(gpu: Target, dtype: str, model: Model, wish: int) -> int:
+    """The largest safe width up to ``wish``, as N and as K."""
+    h = model.hidden
+    return next(
+        w
+        for w in range(wish, 0, -1)
+        if gemm.is_sure(dtype, w) and tier(gpu, dtype, w, h) == tier(gpu, dtype, h, w) == 1
+    )
 
 
 def head_dims(gpu: Target, model: Model) -> list[int]:
@@ -124,9 +114,8 @@ def sizes_of(gpu: Target, dtype: str, model: Model) -> tuple[str, ...]:
         even = out * into / (out + into)
         ranks = (safe_rank(gpu, dtype, (out, into), int((1 - r) * even)) for r in REMOVED)
         cells.append(" / ".join(map(str, ranks)))
-    for whole in (False, True):
-        wishes = (int((1 - r) * model.width) for r in REMOVED)
-        cells.append(" / ".join(str(safe_width(gpu, dtype, model, w, whole)) for w in wishes))
+    wishes = (int((1 - r) * model.width) for r in REMOVED)
+    cells.append(" / ".join(str(safe_width(gpu, dtype, model, wish)) for wish in wishes))
     return tuple(cells)
 
 
@@ -165,7 +154,7 @@ def _lines() -> Iterator[str]:
         for dtype in ("bfloat16", "float8_e4m3"):
             have = {key: gpu for key, gpu in gpus.items() if dtype in gpu.chip.tiers}
             groups = alike({key: sizes_of(gpu, dtype, model) for key, gpu in have.items()})
-            rows = [*(f"rank of {role}" for role in model.weights), "width", "width, whole tiles"]
+            rows = [*(f"rank of {role}" for role in model.weights), "width"]
             columns = (dtype, *(", ".join(keys) for keys in groups.values()))
             yield ""
             cells = zip(rows, *groups, strict=True)

@@ -155,7 +155,7 @@ def _print_agreement(found: Agreement) -> None:
     say_notes(found.notes)
     say(
         "precision: of the dims that rules name, those that the measurement does too; recall: the "
-        "other way round; undecided dims count for neither"
+        "other way round, those that rules leave undecided too"
     )
 
 

@@ -28,12 +28,13 @@ class LatencyProfile:
 
     def offers(self, size: int, now: int) -> bool:
         """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
-        it undecided, if the map tells what is gained and is not ``noisy``; and the size as it is
-        ``now`` while nothing says that it is misaligned."""
+        it undecided, if the map tells what is gained and is not ``noisy``; one of the best tier,
+        where that is all there is; and the size as it is ``now`` while nothing says that it is
+        misaligned."""
         cost = self.costs.get(size)
         if cost is None or cost.verdict == "misaligned":
             return False
-        if cost.verdict == "safe" or size == now:
+        if cost.verdict == "safe" or size == now or cost.tier == 1:
             return True
         if self.noisy or cost.penalty_high is None or now not in self.costs:
             return False

@@ -98,8 +98,10 @@ def _why_none(shapes: Sequence[Shape], source: SizeSource, view: ModelView) -> s
     step = view.step(_pairs(shapes, view.dtype))
     odd = dict.fromkeys(f"{size}" for shape in shapes for size in shape if size % step)
     held = f"{' and '.join(odd)}, which no rank changes, is no multiple of {step}: it holds"
-    why = held if odd else "other sides hold"
-    return f"by the rules of '{source.name}' no rank is safe in {view.dtype}: {why} the pair back"
+    why = f"{held} the pair back" if odd else "none of the best tier in reach is sure"
+    return (
+        f"by the rules of '{source.name}' no rank is safe in {view.dtype}: {why} (safe_only=False)"
+    )
 
 
 def _pairs(shapes: Iterable[Shape], dtype: str) -> list[Product]:

@@ -22,6 +22,12 @@ WIDE = Rule("rows of a multiple of 16: ld.global.v4, 16 bytes a load", PTX, "bin
 NARROW = Rule(
     "Triton is told of divisibility by 16 only: single elements are loaded", PTX, "binary"
 )
+ROWS = Rule(
+    "the one published sweep of rows falls over 4000 to 4048 as if its clock still rose: which "
+    "multiples of 16 are good is not known",
+    "arXiv 2604.09595, figures 8c and 13c",
+    "published",
+)
 
 
 def _serve_rows(point: Point, target: Target) -> Served:
@@ -29,7 +35,7 @@ def _serve_rows(point: Point, target: Target) -> Served:
     for every architecture of the data sheet (:mod:`gacprof.extras.evidence.static`), a row copy
     loads 16 bytes at once where it does and single elements where it does not."""
     if point.dim["K"] % 16 == 0 and point.flag.get("specialise", True):
-        return Served(1, "16-byte loads", (WIDE,))
+        return Served(1, "16-byte loads", (WIDE,), doubts=(ROWS,), open=True)
     return Served(2, "single-element loads", (NARROW,))
 
 

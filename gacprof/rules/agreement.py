@@ -1,7 +1,8 @@
 """How far the rules hold: every curve of a measured map judged by them, at its own sizes.
 
-The two verdicts are set side by side. Sizes that either leaves undecided, or that the map has
-nothing larger to settle by, count for neither.
+The two verdicts are set side by side. Sizes that the measurement leaves undecided, or that the map
+has nothing larger to settle by, count for neither; those that rules leave undecided count as not
+named by them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from gacprof.cliffmap.schema import Cliff, Curve
 from gacprof.core.errors import MapError
 from gacprof.core.files import Record
 from gacprof.rules import step
-from gacprof.rules.gemm import Edge, wave_edges
 from gacprof.rules.table import RuleTable
 from gacprof.rules.target import NoRuleError, Target
 from gacprof.rules.view import Verdicts, judged
+from gacprof.rules.waves import Edge, wave_edges
 
 
 @dataclass(frozen=True)
@@ -141,12 +142,13 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
     if len(at) < 2:
         raise NoRuleError(f"{measured.operator} over {axis}: fewer than two sizes that are served")
     ruled = {d: found for d, found in at.items() if found[0] != "undecided"}
-    best = [d for d, found in at.items() if found[1] == 1 and found[0] == "safe"]
+    best = [d for d, found in at.items() if found[1] == 1]
     widest = {step(measured.point(d), axis, target): d for d in best}
     settled = [d for d in p.d if measured.coverage.settles(d) and d in at]
     verdict = dict(zip(p.d, measured.verdicts, strict=True))
     penalty = dict(zip(p.d, detect.penalty(p.median_us), strict=True))
-    decided = [d for d in settled if d in ruled and verdict[d] != "undecided"]
+    measured_too = [d for d in settled if verdict[d] != "undecided"]
+    decided = [d for d in measured_too if d in ruled]
     wrong = [
         CounterExample(d, ruled[d][1] or 0, ruled[d][0], verdict[d], round(penalty[d], 4))
         for d in decided
@@ -161,7 +163,7 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
         axis=axis,
         curve=measured.identity,
         compared=len(decided),
-        safe=_share(safe, set(measured.safe), decided),
+        safe=_share(safe, set(measured.safe), measured_too),
         frontier=_share(set(widest.values()), set(measured.frontier), settled),
         counter_examples=wrong,
         cliffs=len(cliffs),

@@ -1,8 +1,8 @@
-"""Matrix products: alignment tiers of K and N, hard demands of 8-bit types, tiles and waves.
+"""Matrix products: alignment tiers of K and N, hard demands of 8-bit types, and what is not sure.
 
 A tier follows from the rows that a kernel loads and stores: K for x and W, N for y. The token count
-is no row: it is cut into tiles only, and so is N. Tiles and waves bound what a step may cost; they
-do not say where the library's heuristic puts one.
+is no row: it is cut into tiles only (:mod:`gacprof.rules.waves`), and so is N. The best tier is
+sure to be served well only at multiples of 128 bytes and with more than a few rows.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from gacprof.core.points import BYTES_PER_ELEMENT, Point
 from gacprof.kernels.tiers import AlignmentTier
+from gacprof.rules import waves
 from gacprof.rules.target import NoRuleError, RefusedError, Rule, Served, Target
 
 HALVES = ("float16", "bfloat16")
@@ -23,6 +24,10 @@ PAPER = "arXiv 2604.09595, K around 4000 at M=512, N=4096, float16"
 RELATIVE: Mapping[str, tuple[float, ...]] = {"sm80": (1.0, 1.6, 3.0), "sm90": (1.0, 2.1, 3.3)}
 """Published cost of K's tiers for 16-bit types, best first: :data:`PAPER`'s points of A100 and
 H100. Other architectures have none."""
+HOST_BOUND = (
+    "the published A100 curves of one token never fall below 23 µs, where others measured "
+    "4 to 10 µs by CUDA graph"
+)
 ROWS_OF_PAPER = 512
 """Fewer rows are bound by memory, and nothing was published for them."""
 
@@ -43,30 +48,43 @@ SPLIT = Rule(
 )
 SPLIT_FROM, SPLIT_K = 1 << 21, 4096
 ONE_ROW = Rule(
-    "one token takes a gemv kernel; that its loads want the same multiples is not shown",
-    "PyTorch's dispatch of matrix times vector",
-    "expected",
+    "one token takes a gemv kernel: multiples of 8 of K lost up to 18 % near 3800 and 12 % near "
+    "1200, odd N up to 12 % near 3850 and nothing from 4000 on; the times may be the host's "
+    f"({HOST_BOUND})",
+    "arXiv 2604.09595, figure 6 (A100)",
+    "published",
+)
+FEW_ROWS = 16
+FEW = Rule(
+    "products of at most 16 rows are bound by loads and launches: 5 to 15 % of the aligned sizes "
+    "that were measured lose more than 2 % to a larger one (of more rows than 256: 1 to 6 %)",
+    "aiconfigurator-core 0.12.0, A100 and H100 (benchmarks/rules_by_evidence.py)",
+    "elsewhere",
+)
+SURE_BYTES = 128
+"""Multiples of it are safe as published. cuBLAS's guide asks for as much on A100: 64 elements of
+16-bit types, 32 of tf32, 128 of int8; it is the widest swizzle of TMA."""
+UNSURE = Rule(
+    f"a multiple of the tier that is none of {SURE_BYTES} bytes: whether a larger one is served "
+    "better is not known",
+    "cuBLAS 13 documentation, section Tensor Core Usage",
+    "document",
 )
 SIXTEEN = {
     arch: Rule(
-        f"multiples of 8 that are none of 16 were up to {most} slower than those of 16 near 4000, "
-        "and no slower near 100",
+        f"near 4000 multiples of 8 that are none of 64 lost up to {most} to a larger size",
         "arXiv 2604.09595, figures 7, 8, 12 and 13",
         "published",
     )
     for arch, most in (("sm80", "19 %"), ("sm90", "6 %"))
 }
-"""Seen when the rules were compared with the published maps: a doubt, no tier of its own."""
-
-OLD_TILES = (
-    (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
-)  # fmt: skip
-"""Tiles of cuBLAS's 16-bit kernels for sm80, which sm86 and sm89 run too; either way round, since
-cuBLAS computes the transpose of a row-major product. From the names of ampere_*16816gemm kernels in
-libcublasLt."""
-MOST_WAVES = 8
-"""The end of the ninth wave costs less than an eighth."""
-OLD = ("sm80", "sm86", "sm89")
+NARROW_NN = Rule(
+    "torch.mm of x[M, K] · W[K, N] took 51 % more at N=1024 to 1256 than at 1264, with M=2048 and "
+    "K=128; torch.nn.functional.linear of that shape did not (aiconfigurator-core 0.12.0)",
+    "arXiv 2604.09595, figure 7 (A100)",
+    "published",
+)
+NARROW_K = 256
 
 
 @dataclass(frozen=True)
@@ -93,20 +111,45 @@ def serve(point: Point, target: Target) -> Served:
             )
         worst = max(worst, at)
     tier, mechanism, rules = worst + 1, found[worst].mechanism, [found[worst].rule]
-    doubts = []
-    if d.get("M") == 1 and point.operator == "linear":
-        doubts = [ONE_ROW]
-    elif point.dtype in HALVES and target.arch in SIXTEEN:
-        doubts = [SIXTEEN[target.arch]]
     if point.operator == "linear" and _unsplit(target, point.dtype, d["M"], d["N"], d["K"]):
         tier, mechanism = tier + len(found), f"{mechanism}; K not split"
         rules.append(SPLIT)
+    doubt = _doubt(point, target, tier == 1)
     relative = None
     if point.operator == "linear":
         relative = relative_cost(target, point.dtype, d["M"], d["N"], d["K"])
     if relative is not None:
         rules[0] = replace(rules[0], source=f"{rules[0].source}; cost: {PAPER}")
-    return Served(tier, mechanism, tuple(rules), relative, tuple(doubts))
+    doubts: tuple[Rule, ...] = () if doubt is None else (doubt,)
+    if tier == 1 and not (is_sure(point.dtype, d["N"]) and is_sure(point.dtype, d["K"])):
+        doubts += (unsure(target, point.dtype),)
+    return Served(tier, mechanism, tuple(rules), relative, doubts, open=doubt is not None)
+
+
+def _doubt(point: Point, target: Target, is_best: bool) -> Rule | None:
+    """What leaves a verdict by the tier open; None where nothing does."""
+    d, rows = point.dim, point.dim.get("M", FEW_ROWS + 1)
+    if not is_best:  # one row of y is not stored in rows: N alone holds nothing back for sure
+        k = _level(levels(target, point.dtype), d["K"])
+        return ONE_ROW if rows == 1 and point.dtype in HALVES and k == 0 else None
+    if rows <= FEW_ROWS:
+        return ONE_ROW if rows == 1 else FEW
+    return NARROW_NN if point.flag.get("layout") == "nn" and d["K"] < NARROW_K else None
+
+
+def sure_multiple(dtype: str) -> int:
+    """What K and N are multiples of where the best tier is sure, in elements."""
+    return SURE_BYTES // BYTES_PER_ELEMENT[dtype]
+
+
+def is_sure(dtype: str, size: int) -> bool:
+    """Whether a size of K or N that is of the best tier is surely served well."""
+    return size % sure_multiple(dtype) == 0
+
+
+def unsure(target: Target, dtype: str) -> Rule:
+    """What is known of sizes of the best tier that are not sure."""
+    return SIXTEEN.get(target.arch, UNSURE) if dtype in HALVES else UNSURE
 
 
 def tier(target: Target, dtype: str, m: int, n: int, k: int) -> int | None:
@@ -180,49 +223,12 @@ def relative_cost(target: Target, dtype: str, m: int, n: int, k: int) -> float |
 
 
 def step(point: Point, axis: str, target: Target) -> int:
-    """Dims of one number do the same work: whole tiles along M and N, whole slices along K.
+    """Dims of one number do the same work: whole slices along K, along M and N what
+    :mod:`gacprof.rules.waves` says.
 
-    The finest that any kernel has: 64 rows or columns, from Hopper on 8 (nvjet's tiles go from
-    ``64x8`` to ``256x256``); 64 bytes of K, from Hopper on 128 (``64x64_32x6``, ``_64x4``).
-    """
-    size = point.dim[axis]
-    if axis not in ("K", "N", "M", "tokens"):
-        return size
-    old = target.arch in OLD
-    finest = 64 if old else 8
-    if axis == "K":
-        finest = (64 if old else 128) // BYTES_PER_ELEMENT[point.dtype]
-    return -(-size // finest)
-
-
-@dataclass(frozen=True)
-class Edge:
-    """``after`` this dim a wave of ``tile`` ends: the next costs at most the share ``at_most``
-    more."""
-
-    after: int
-    tile: str
-    at_most: float
-
-
-def wave_edges(point: Point, axis: str, target: Target, dims: Sequence[int]) -> list[Edge]:
-    """Where a step over M or N may be, by the tiles that are known and the GPU's SMs.
-
-    Empty where the tiles are too many to say anything (nvjet's), or the SMs are not known.
-    """
-    sms = target.sheet.sms
-    if target.arch not in OLD or sms is None or axis not in ("M", "N"):
-        return []
-    if point.operator not in ("linear", "bmm") or point.dtype not in HALVES:
-        return []
-    across = point.dim["N" if axis == "M" else "M"]
-    batch = point.dim.get("batch", 1) if point.operator == "bmm" else 1
-    largest: dict[int, Edge] = {}
-    for along, other in OLD_TILES:
-        beside = batch * -(-across // other)
-        for waves in range(1, MOST_WAVES + 1):
-            edge = Edge(along * (waves * sms // beside), f"{along}×{other}", round(1 / waves, 4))
-            known = largest.get(edge.after)
-            if dims[0] <= edge.after < dims[-1] and (not known or known.at_most < edge.at_most):
-                largest[edge.after] = edge
-    return [largest[after] for after in sorted(largest)]
+    A slice is 128 bytes of K (``64x64_64x4``, 64 elements of a 16-bit type), 64 up to Ada
+    (``_32x6``)."""
+    if axis != "K":
+        return waves.step(point, axis, target) if axis in ("M", "N") else point.dim[axis]
+    slice_bytes = 64 if target.arch in waves.OLD else 128
+    return -(-point.dim[axis] * BYTES_PER_ELEMENT[point.dtype] // slice_bytes)

@@ -69,7 +69,7 @@ class RuleTable(Framed):
 
     >>> table = RuleTable(target("h100", "2.11"))
     >>> [c.d for c in table.candidates("linear", axis="K", near=107, below=1, above=1)]
-    [104, 112]
+    [64, 128]
     """
 
     basis = BASIS
@@ -169,6 +169,8 @@ class RuleTable(Framed):
                 dims = {"K": multiple, "N": ALIGNED["N"]}
                 served = serve(self._point(operator, dims, dtype), self.target)
                 sizes = "any size" if multiple == 1 else f"multiples of {multiple}"
+                sure = gemm.sure_multiple(dtype)
+                sizes += f" (safe: of {sure})" if not i else ""
                 found.append(
                     Tier(
                         operator, "K, N", dtype, i + 1, sizes, level.mechanism, served.relative,
@@ -245,10 +247,12 @@ class RuleTable(Framed):
 
     def judge_jointly(self, uses: Sequence[Use], first: int, last: int) -> list[Candidate]:
         """Every size from ``first`` to ``last`` that is served: ``safe`` where it is so in all
-        uses, ``misaligned`` where it is so in any, of the worst of their tiers."""
+        uses, ``misaligned`` where it is so in any, of the worst of their tiers. Uses of few rows
+        count where there are no others."""
         if not uses:
             raise MapError("joint candidates of no uses: name at least one operator and axis")
-        each = [self._judged(use, first, last) for use in uses]
+        rows = [use for use in uses if dict(use.fixed).get("M", ALIGNED["M"]) > gemm.FEW_ROWS]
+        each = [self._judged(use, first, last) for use in rows or uses]  # few rows say nothing
         common = sorted(set.intersection(*(set(found) for found in each)))
         frontier = self._widest(uses, [d for d in common if all(f[d][1] == 1 for f in each)])
         order = ("misaligned", "undecided", "safe")

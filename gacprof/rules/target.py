@@ -12,7 +12,7 @@ from gacprof.devices.datasheet import Sheet, sheet
 from gacprof.kernels import fa2
 from gacprof.kernels.tiers import Architecture, architecture
 
-Basis = Literal["binary", "code", "document", "thread", "published", "expected"]
+Basis = Literal["binary", "code", "document", "thread", "published", "elsewhere", "expected"]
 
 CUDNN = {
     "2.6.0": 90100, "2.8.0": 91002, "2.9.1": 91002, "2.10.0": 91002, "2.11.0": 91900,
@@ -33,7 +33,8 @@ class NoRuleError(MapError):
 class Rule:
     """What a rule ``says``, its ``source``, and how sure it is by what it rests on: ``binary``
     (kernels in a library), ``code``, ``document``, ``thread`` (somebody measured it once),
-    ``published`` (a figure), ``expected`` (it follows from the mechanism and nobody showed it)."""
+    ``published`` (a figure), ``elsewhere`` (others' tables of times), ``expected`` (it follows from
+    the mechanism and nobody showed it)."""
 
     says: str
     source: str

@@ -1,9 +1,11 @@
 """What rules say of a model's sizes: any size of any product, token count and shard.
 
 The verdict comes from the tiers themselves. A size is *safe* where every product that the dim is in
-is of tier 1, the best there is; *misaligned* where a larger size within reach is of a better tier
-or no kernel serves it at all; *undecided* where something else holds its products in a worse tier,
-or what serves it has steps that nobody knows. What the rules do not cover is unknown, never safe.
+is of tier 1, the best there is, and the size one that nothing published speaks against (multiples
+of 128 bytes, more than a few rows); *misaligned* where a larger size within reach is of a better
+tier or no kernel serves it at all; *undecided* where it is of the best tier and no more is known,
+where something else holds its products in a worse tier, or what serves it has steps that nobody
+knows. What the rules do not cover is unknown, never safe. Sizes of the best tier are on offer.
 
 Another side of a product whose size may be changed too is taken as aligned: it is judged by itself.
 """
@@ -121,7 +123,8 @@ class RuleView:
     def _answer(self, products: Sequence[Product], size: int, most: int | None) -> Answer:
         tier = self._tier(products, size)
         if tier == 1:
-            return Answer(size, _cost(size, "safe", 1))
+            why = self._unsure(products, size)
+            return Answer(size, _cost(size, "undecided" if why else "safe", 1, why))
         last = size + self._reach(products)
         last = last if most is None else min(last, most)
         for larger in range(size + 1, last + 1):
@@ -136,6 +139,21 @@ class RuleView:
         why = f"of tier {tier}, and so is every larger size near it: something else holds it there"
         return Answer(size, _cost(size, "undecided", tier, why))
 
+    def _unsure(self, products: Sequence[Product], size: int) -> str:
+        """Why a size of the best tier is not safe; empty where it is. Its own sides count: another
+        side that may be changed is judged by itself."""
+        if max(self.tokens) <= gemm.FEW_ROWS:
+            return f"at most {max(self.tokens)} tokens: {gemm.FEW.says}"
+        for product in products:
+            dtype = self._dtype(product)
+            own = [side.at(size) for side in (product.N, product.K) if side.times]
+            if not all(length and gemm.is_sure(dtype, length) for length in own):
+                multiple = gemm.sure_multiple(dtype)
+                return (
+                    f"no multiple of {multiple} on a rank: {gemm.unsure(self.target, dtype).says}"
+                )
+        return ""
+
     def _tier(self, products: Sequence[Product], size: int) -> int | None:
         """The worst tier of the products over the token counts; None where one is not served."""
         worst = 1
@@ -147,7 +165,8 @@ class RuleView:
                 key = (*sides, m, self._dtype(product))
                 if key not in self._tiers:
                     n, k, _, dtype = key
-                    self._tiers[key] = gemm.tier(self.target, dtype, m, n, k)
+                    one_row = m == 1 and dtype in gemm.HALVES  # then N holds nothing back for sure
+                    self._tiers[key] = gemm.tier(self.target, dtype, m, 0 if one_row else n, k)
                 found = self._tiers[key]
                 if found is None:
                     return None
@@ -257,19 +276,22 @@ def judged(at: Point, axis: str, dims: Sequence[int], target: Target) -> dict[in
                 known[d] = None, False, str(error)
         return known[d]
 
+    rows = axis in ("K", "N") and at.operator in GEMMS
     verdicts: dict[int, Verdicts] = {}
     for d in dims:
         tier, is_open, mechanism = served(d)
         if tier == 1:
+            is_open = is_open or (rows and not gemm.is_sure(at.dtype, d))
             verdicts[d] = ("undecided" if is_open else "safe"), 1, d, mechanism
             continue
         above = {s: t for s in range(d + 1, d + REACH + 1) if (t := served(s)[0]) is not None}
         best = min(above, key=lambda s: (above[s], s), default=None)
-        if best is not None and (tier is None or above[best] < tier):
+        if best is not None and (tier is None or above[best] < tier) and not is_open:
             verdicts[d] = "misaligned", tier, best, mechanism
         elif tier is not None:
             verdicts[d] = "undecided", tier, d, mechanism
     return verdicts
 
 
+GEMMS = ("linear", "bmm", "experts", "quantised")
 TOKEN_AXES = ("M", "q_len", "kv_len", "tokens", "rows", "batch")

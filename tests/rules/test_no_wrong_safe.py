@@ -48,9 +48,16 @@ class Case:
             for size in (n, k)
         ]
         half = self.dtype in ("float16", "bfloat16")
+        if m == 1 and half:  # one row of y: only K is loaded in rows
+            tiers = tiers[1:]
         if arch == "sm120" and half and m > 1 and k >= 4096 and m * n * k < 2**21:
             return max(tiers) + len(multiples)
         return max(tiers)
+
+    def is_sure(self, size: int, shards: int) -> bool:
+        """A multiple of 128 bytes on a rank, with more than 16 tokens."""
+        bytes_each = {"float16": 2, "bfloat16": 2, "float8_e4m3": 1, "int8": 1}.get(self.dtype, 4)
+        return max(self.tokens) > 16 and size // shards * bytes_each % 128 == 0
 
     def width_tier(self, width: int) -> int:
         """Of gate and down on one rank."""
@@ -116,13 +123,15 @@ def test_a_thousand_models_are_judged_as_by_hand() -> None:
                     by_hand(size) < tier for size in range(answer.size + 1, answer.size + reach + 1)
                 )
                 verdict = answer.cost.verdict if answer.cost else "unknown"
-                right = "safe" if tier == 1 else "misaligned" if better else "not safe"
+                sure = case.is_sure(answer.size, case.tp if dim.name == "w" else 1)
+                right = "misaligned" if better else "not safe"
+                right = ("safe" if sure else "undecided") if tier == 1 else right
                 if verdict != right and not (right == "not safe" and verdict != "safe"):
                     wrong.append((case, answer.size, verdict, right))
                 safe += verdict == "safe"
                 misaligned += verdict == "misaligned"
     assert wrong[:3] == []
-    assert safe > 1000 and misaligned > 500
+    assert safe > 500 and misaligned > 500
 
 
 SIZES = st.integers(1, 6000)

@@ -12,7 +12,6 @@ from gacprof.core.errors import MapError
 from gacprof.core.points import Point
 from gacprof.devices.datasheet import sheets
 from gacprof.rules import NoRuleError, RefusedError, serve, target
-from gacprof.rules.gemm import wave_edges
 
 HEADS = {"heads": 32, "q_len": 2048}
 
@@ -101,20 +100,6 @@ def test_with_a_mask_a_head_dim_that_is_no_eight_falls_to_math(tier: Any) -> Non
     point = operators.point("attention", HEADS | {"head_dim": 107}, "float16", masked)
     served = serve(point, target("h100", "2.9.1"))
     assert served.tier > 1 and served.mechanism == "SDPA math"
-
-
-def test_a_wave_ends_where_the_papers_a100_has_its_cliff_after_1664() -> None:
-    """N 1664 → 1672 costs 40 % (figure 7, M=2048, K=128) though both are multiples of 8."""
-    point = operators.point("linear", {"M": 2048, "N": 1664, "K": 128}, "float16")
-    edges = wave_edges(point, "N", target("a100", "2.9.1"), range(1024, 2049))
-    assert {e.after: e.at_most for e in edges}[1664] >= 0.4
-    assert all(0 < e.at_most <= 1 for e in edges)
-
-
-def test_no_wave_is_foretold_without_the_number_of_sms_or_with_tiles_of_every_width() -> None:
-    point = operators.point("linear", {"M": 2048, "N": 1664, "K": 128}, "float16")
-    for gpu in ("l4", "h100"):
-        assert wave_edges(point, "N", target(gpu, "2.11.0"), range(1024, 2049)) == []
 
 
 @pytest.mark.slow
