@@ -25,7 +25,9 @@ MULTIPLES = {
     "sm80": {"float16": (8, 2, 1), "bfloat16": (8, 2, 1), "tf32": (4, 1), "float32": (1,)},
     "sm89": {"float16": (16, 8, 2, 1), "bfloat16": (16, 8, 2, 1), "tf32": (4, 1)},
 }
-MULTIPLES["sm86"] = MULTIPLES["sm90"] = MULTIPLES["sm100"] = MULTIPLES["sm120"] = MULTIPLES["sm80"]
+MULTIPLES["sm86"] = MULTIPLES["sm103"] = MULTIPLES["sm90"] = MULTIPLES["sm100"] = MULTIPLES[
+    "sm120"
+] = MULTIPLES["sm80"]
 EIGHT_BIT = {"float8_e4m3": (16,), "int8": (16, 8)}
 
 
