@@ -297,6 +297,8 @@ def print_diagnosis(found: Diagnosis, every: bool, why: bool) -> None:
     say(verdict_of(totals, found.device, found.basis))
     if totals["judged"] and (left := left_open(totals)):
         say(left)
+    for merge in found.merges:
+        say(str(merge))
     dims = {verdict: [d for d in found.dims if d.verdict == verdict] for verdict in SECTIONS}
     for advice in [d.advice for d in dims["unknown"][:1]]:
         say(f"the first unknown dim: {advice}")

@@ -28,6 +28,7 @@ from gacprof.diagnosing.findings import (
 )
 from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
 from gacprof.diagnosing.latency_profile import around, latency_profile
+from gacprof.diagnosing.merging import merges
 from gacprof.diagnosing.neighbours import Neighbours
 from gacprof.diagnosing.predict import Estimate, Predictor, Tokens, workload_of
 from gacprof.diagnosing.sources import open_source
@@ -90,7 +91,7 @@ def diagnose(
     return Diagnosis(
         inventory.path, inventory.layout, source.name, source.environment.name,
         predictor.dtype, dict(predictor.tokens), predictor.tolerance or None, inventory.parameters,
-        weights, found, tuple(notes), source.basis, tp, times,
+        weights, found, tuple(notes), source.basis, tp, times, tuple(merges(predictor)),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from gacprof.core.files import Record
 from gacprof.core.formatting import Framed
 
 if TYPE_CHECKING:
+    from gacprof.diagnosing.merging import Merge
     from gacprof.elsewhere.model import StepTimes
 
 
@@ -97,6 +98,8 @@ class Diagnosis(Framed, Record):
     tp: int = 1
     times: StepTimes | None = None
     """Whole steps on a GPU that others measured (``--gpu``); None where nothing is known of any."""
+    merges: tuple[Merge, ...] = ()
+    """Factor pairs that the map shows to be slower than their dense products, by token count."""
 
     def __repr__(self) -> str:
         return (

@@ -86,6 +86,17 @@ class Predictor:
             return Estimate(None, f"{self.ranks.tp} shards cannot divide {gemm.N}×{gemm.K}")
         return self.view.latency(*local, gemm.bias, self.ranks.dtype_of(gemm.weight))
 
+    def at(self, tokens: int) -> Predictor:
+        """The model as it is at one token count."""
+        if self.tokens == {tokens: 1.0}:
+            return self
+        return self.once(
+            ("at", tokens),
+            lambda: Predictor(
+                self.source, self.inventory, {tokens: 1.0}, self.dtype, self.ranks.tp
+            ),
+        )
+
     def beside(self, sizes: Mapping[str, int | None]) -> Predictor:
         """The same, with these dims at other sizes to begin with. A rank that becomes None is
         multiplied out: the other dims of its module feed one dense product."""

@@ -87,13 +87,8 @@ class Problem:
     def phases(self) -> dict[int, Predictor]:
         """The workload's token counts and those of the limits, each by itself."""
         named = [each.tokens for each in self.limited if each.tokens is not None]
-        return {count: self._at(count) for count in sorted({*self.predictor.tokens, *named})}
-
-    def _at(self, tokens: int) -> Predictor:
-        here = self.predictor
-        if here.tokens == {tokens: 1.0}:
-            return here
-        return Predictor(here.source, self.inventory, {tokens: 1.0}, here.dtype, here.ranks.tp)
+        counts = sorted({*self.predictor.tokens, *named})
+        return {count: self.predictor.at(count) for count in counts}
 
     @property
     def timed(self) -> tuple[Predictor, ...]:

@@ -1,0 +1,72 @@
+"""A diagnosis names the factor pairs that would surely be faster as one dense product."""
+
+import json
+
+import pytest
+from planted import TOKENS, planted_map_of
+
+from gacprof.checkpoint import scan
+from gacprof.diagnosing import diagnose
+from gacprof.diagnosing.merging import pairs_of
+from gacprof.planning import plan
+
+
+def slow_calls(point):
+    """A call costs more than all it computes, and odd sizes cost nothing: two products are slower
+    than one whatever their sizes."""
+    m, n, k = (point.dim[axis] for axis in "MNK")
+    return 50.0 + m * n * k / 1e7
+
+
+def fast_calls(point):
+    """Work alone: a pair is faster wherever it has fewer operations."""
+    m, n, k = (point.dim[axis] for axis in "MNK")
+    return m * n * k / 1e5
+
+
+@pytest.fixture(scope="module")
+def slow(asvd, tmp_path_factory):
+    return planted_map_of(asvd, tmp_path_factory.mktemp("slow") / "run", latency=slow_calls)
+
+
+def test_pairs_slower_than_dense_are_counted_with_what_merging_saves(asvd, slow):
+    found = diagnose(asvd, slow, tokens=TOKENS)
+    pairs = list(pairs_of(scan(asvd)))
+    assert [merge.tokens for merge in found.merges] == sorted(TOKENS)
+    for merge in found.merges:
+        assert merge.weights == tuple(pair.name for pair in pairs)
+        assert (merge.pairs, len(merge.weights)) == (len(pairs), len(pairs))
+        assert 0 < merge.low_us <= merge.saved_us <= merge.high_us
+        by_hand = sum(
+            sum(slow_calls(at(merge.tokens, gemm.N, gemm.K)) for gemm in pair.gemms)
+            - slow_calls(at(merge.tokens, pair.out_features, pair.in_features))
+            for pair in pairs
+        )
+        assert merge.saved_us == pytest.approx(by_hand, rel=0.01)
+    assert json.loads(json.dumps(found.as_dict()))["merges"][0]["tokens"] == 1
+
+
+def at(m, n, k):
+    class Point:
+        dim = {"M": m, "N": n, "K": k}  # noqa: RUF012
+
+    return Point
+
+
+def test_a_plan_merges_what_the_diagnosis_names(asvd, slow):
+    found = diagnose(asvd, slow, tokens=TOKENS)
+    made = plan(asvd, slow, tokens=TOKENS, objective="latency")
+    merged = {c.dim.rpartition(":")[0] for c in made.choices if c.after is None}
+    assert {name for merge in found.merges for name in merge.weights} == merged
+
+
+def test_nothing_is_claimed_where_pairs_are_faster_or_times_are_not_known(asvd, tmp_path):
+    fast = planted_map_of(asvd, tmp_path / "run", latency=fast_calls)
+    pairs = [p for p in pairs_of(scan(asvd)) if sum(g.N * g.K for g in p.gemms) < dense_of(p)]
+    named = {name for merge in diagnose(asvd, fast, tokens=TOKENS).merges for name in merge.weights}
+    assert pairs and not named.intersection(pair.name for pair in pairs)
+    assert diagnose(asvd, fast, tokens={77: 1.0}).merges == ()
+
+
+def dense_of(pair):
+    return pair.out_features * pair.in_features
