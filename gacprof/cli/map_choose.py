@@ -103,7 +103,7 @@ def candidates(
 
 def _say_curve(cliff_map: CliffMap, curve: Curve, near: int, tp: int) -> None:
     say(f"{cliff_map.name}: {curve.identity}{f', on one of {tp} ranks' if tp > 1 else ''}")
-    first, last = curve.points.d[0] * tp, curve.coverage.settled * tp
+    first, last = curve.points.d[0] * tp, curve.coverage.last_comparable * tp
     if not first <= near <= last:
         say(f"  {near} is outside of what it can judge: {first} to {last}")
 

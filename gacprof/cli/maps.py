@@ -138,7 +138,7 @@ def _worst(curve: Curve) -> float:
     """The largest penalty of a dim."""
     from gacprof.cliffmap.detect import penalty
 
-    return max(penalty(curve.points.median_us))
+    return max(penalty(curve.points.latency_us))
 
 
 def _fixed(curve: Curve) -> str:
@@ -332,7 +332,7 @@ def _print_summary(loaded: CliffMap, brief: bool = False, faults: bool = True) -
     for check in loaded.file.checks:
         if brief and check.passed:
             continue
-        say(f"{'check' if check.passed else 'check failed'}: {check.name}: {check.told}")
+        say(f"{'check' if check.passed else 'check failed'}: {check.name}: {check.message}")
 
 
 def _print_curves(loaded: CliffMap, every: bool) -> None:
@@ -416,7 +416,7 @@ def _bounds(curve: Curve) -> str:
     open_ones = len(curve.undecided) - len(bounded)
     parts = [f"penalties of at most {at_most(max(bounded))}"] if bounded else []
     if open_ones:
-        parts.append(f"{open_ones} with nothing larger that would settle it")
+        parts.append(f"{open_ones} with nothing comparable that is larger")
     return ", ".join(parts)
 
 

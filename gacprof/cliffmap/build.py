@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from gacprof.cliffmap.curves import Axis, Measured, make_curve, pooled
 from gacprof.cliffmap.map import CliffMap
-from gacprof.cliffmap.schema import KIND, SCHEMA, Curve, Device, LonePoint, MapFile, Provenance
+from gacprof.cliffmap.schema import KIND, SCHEMA, Curve, Device, IsolatedPoint, MapFile, Provenance
 from gacprof.core.errors import MapError
 from gacprof.core.points import LEVEL, Block, Call, Environment, Point, PointNote, Sample, curve_key
 from gacprof.stats.fit import FEWEST_BLOCKS, block_row, contended, fit_blocks, log_matrix
@@ -85,7 +85,7 @@ def build_map(
     noise, across = noise_of(fits), device_variance(fits) ** 0.5
     failed = _failed_by_curve(about, curves)
     made: list[Curve] = []
-    lone: dict[Point, LonePoint] = {}
+    isolated: dict[Point, IsolatedPoint] = {}
     for (key, curve), shift in sorted(
         zip(curves.items(), moved, strict=True), key=lambda each: str(each[0][0])
     ):
@@ -98,7 +98,7 @@ def build_map(
         )
         measured = [_named(m, key, curve.contended, about, mechanism_of) for m in measured]
         if len(measured) < 2:
-            lone |= {key.point(m.d): _lone(m, key, timer) for m in reversed(measured)}
+            isolated |= {key.point(m.d): _isolated(m, key, timer) for m in reversed(measured)}
             continue
         what = Axis(key.operator, key.axis, dict(key.fixed), key.dtype, dict(key.flags), timer)
         try:
@@ -123,7 +123,7 @@ def build_map(
         noise=noise,
         checks=checks(fits, moved),
         curves=made,
-        lone=[alone for point, alone in lone.items() if point not in on_curves],
+        isolated=[alone for point, alone in isolated.items() if point not in on_curves],
         unmeasured=list(dict.fromkeys([*unmeasured, *left_out])),
     )  # fmt: skip
     return CliffMap(file)
@@ -252,9 +252,9 @@ def _failed_by_curve(
     return found
 
 
-def _lone(m: Measured, key: _Key, timer: str) -> LonePoint:
-    return LonePoint(
+def _isolated(m: Measured, key: _Key, timer: str) -> IsolatedPoint:
+    return IsolatedPoint(
         operator=key.operator, dims=dict(key.fixed) | {key.axis: m.d}, dtype=key.dtype,
-        flags=dict(key.flags), timer=timer, median_us=float(f"{m.us:.6g}"), count=m.count,
+        flags=dict(key.flags), timer=timer, latency_us=float(f"{m.us:.6g}"), count=m.count,
         mechanism=m.mechanism, kernels=list(m.kernels),
     )  # fmt: skip

@@ -36,8 +36,8 @@ class JudgedDim(Record):
 class Candidate(JudgedDim):
     """A dim and what it costs. ``latency_us`` is summed over the uses where there are several;
     ``penalty`` is how much longer it takes than the best larger dim, between ``penalty_low`` and
-    ``penalty_high`` (None where no larger dim settles it), judged by the ``tolerance``; ``curve``
-    says what that is known from.
+    ``penalty_high`` (None where nothing comparable is larger), judged by the ``tolerance``;
+    ``curve`` says what that is known from.
 
     Where the source knows mechanisms and no times, ``tier`` counts them, 1 for the best, and
     latency and penalties are None; :meth:`as_dict` leaves them out."""
@@ -96,8 +96,10 @@ def of_curve(curve: Curve, shards: int = 1) -> list[Candidate]:
     share, each holds one of the curve's."""
     p, frontier = curve.points, set(curve.frontier)
     about = curve.tolerance, curve.identity
-    penalties, verdicts = detect.penalty(p.median_us), curve.verdicts
-    columns = zip(p.d, p.median_us, penalties, p.penalty_low, p.penalty_high, verdicts, strict=True)
+    penalties, verdicts = detect.penalty(p.latency_us), curve.verdicts
+    columns = zip(
+        p.d, p.latency_us, penalties, p.penalty_low, p.penalty_high, verdicts, strict=True
+    )
     return [
         Candidate(d * shards, latency, penalty, low, high, verdict, d in frontier, *about)
         for d, latency, penalty, low, high, verdict in columns
@@ -117,24 +119,24 @@ class OnCurve:
         found = (self.side.size_for(length) for length in self.curve.points.d)
         return {size for size in found if size is not None}
 
-    def settled_among(self, sizes: Sequence[int]) -> list[bool]:
-        return self.curve.settled_among([self.side.at(size) or 0 for size in sizes])
+    def comparable_among(self, sizes: Sequence[int]) -> list[bool]:
+        return self.curve.comparable_among([self.side.at(size) or 0 for size in sizes])
 
 
 @dataclass(frozen=True)
 class Summed:
     """Ascending sizes of one dim, judged on the time of all its operators together: their verdicts,
-    and what they rest on. ``settled`` are the comparable ones."""
+    and what they rest on. Those that are not ``comparable`` are never safe."""
 
     sizes: list[int]
     latency_us: list[float]
     error: list[float] | None
-    settled: list[bool]
+    comparable: list[bool]
     judged: Judged
 
     @property
     def rows(self) -> Iterator[tuple[int, float, float, float, float | None, Verdict]]:
-        """Size, latency, penalty, its bounds (None: nothing larger settles it) and verdict."""
+        """Size, latency, penalty, its bounds (None: nothing comparable is larger) and verdict."""
         penalty, low, high = (
             column.tolist() for column in (self.judged.penalty, self.judged.low, self.judged.high)
         )
@@ -147,7 +149,7 @@ class Summed:
     def frontier(self) -> list[int]:
         floor = detect.cliff_floor(self.error)
         verdicts = self.judged.verdict
-        return detect.frontier_of(self.sizes, self.latency_us, self.settled, verdicts, floor)
+        return detect.frontier_of(self.sizes, self.latency_us, self.comparable, verdicts, floor)
 
 
 def judge_sums(
@@ -161,12 +163,13 @@ def judge_sums(
     that is ``most`` at most."""
     known = {size: e for size, e in estimates.items() if e.latency_us is not None}
     sizes, latency = list(known), [e.latency_us or 0.0 for e in known.values()]
-    each = [(place.settled_among(sizes), place.curve.foretells) for place in along]
+    each = [(place.comparable_among(sizes), place.curve.period is not None) for place in along]
     shards = max((place.side.shards for place in along), default=1)
-    settled = comparable_sums(sizes, each, shards) if each else [False] * len(sizes)
-    settled = [yes or size == most for size, yes in zip(sizes, settled, strict=True)]
+    comparable = comparable_sums(sizes, each, shards) if each else [False] * len(sizes)
+    comparable = [yes or size == most for size, yes in zip(sizes, comparable, strict=True)]
     error = known_errors([e.error for e in known.values()])
-    return Summed(sizes, latency, error, settled, judge(latency, error, tolerance, settled))
+    judged = judge(latency, error, tolerance, comparable)
+    return Summed(sizes, latency, error, comparable, judged)
 
 
 J = TypeVar("J", bound=JudgedDim)

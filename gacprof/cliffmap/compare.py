@@ -121,7 +121,7 @@ def _latencies(curve: Curve) -> dict[int, _Bounds]:
     p = curve.points
     return {
         d: (middle if low is None else low, middle, middle if high is None else high)
-        for d, middle, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
+        for d, middle, low, high in zip(p.d, p.latency_us, p.low_us, p.high_us, strict=True)
     }
 
 

@@ -173,7 +173,7 @@ def make_curve(
         throttled=throttled,
         points=Points(
             d=dims,
-            median_us=[_rounded(us) for us in latency],
+            latency_us=[_rounded(us) for us in latency],
             low_us=[_bound(m, -1) for m in measured],
             high_us=[_bound(m, 1) for m in measured],
             count=[m.count for m in measured],
@@ -197,8 +197,8 @@ def make_curve(
         floor=found.floor,
         tolerance=tolerance,
         coverage=Coverage(
-            first=min(asked), last=max(asked), measured=len(measured), settled=last,
-            unsettled=[d for d, yes in zip(dims, found.comparable, strict=True)
+            first=min(asked), last=max(asked), measured=len(measured), last_comparable=last,
+            not_comparable=[d for d, yes in zip(dims, found.comparable, strict=True)
                        if d < last and not yes],
             failed=failed,
         ),

@@ -62,12 +62,12 @@ def frontier(d: Sequence[int], latency: Sequence[float], floor: float) -> list[i
 def frontier_of(
     d: Sequence[int],
     latency_us: Sequence[float],
-    settled: Sequence[bool],
+    comparable: Sequence[bool],
     verdict: Sequence[str],
     floor: float,
 ) -> list[int]:
-    """The :func:`frontier` of the settled dims, without misaligned ones."""
-    sure = [i for i, yes in enumerate(settled) if yes]
+    """The :func:`frontier` of the comparable dims, without misaligned ones."""
+    sure = [i for i, yes in enumerate(comparable) if yes]
     found = frontier([d[i] for i in sure], [latency_us[i] for i in sure], floor)
     misaligned = {size for size, v in zip(d, verdict, strict=True) if v == "misaligned"}
     return [size for size in found if size not in misaligned]

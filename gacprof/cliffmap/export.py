@@ -76,15 +76,15 @@ TOOLS = (
 
 def moduli(curve: Curve) -> list[Modulus]:
     """Every modulus that the curve can judge, ascending. 1 stands for no rounding at all."""
-    d, latency, settles = curve.points.d, curve.points.median_us, curve.coverage.settles
+    d, latency, compares = curve.points.d, curve.points.latency_us, curve.coverage.compares
     at = dict(zip(d, latency, strict=True))
     best = dict(zip(d, detect.envelope(latency), strict=True))
     found = []
     for modulus in range(1, LARGEST_MODULUS + 1):
-        multiples = [size for size in d if size % modulus == 0 and settles(size)]
+        multiples = [size for size in d if size % modulus == 0 and compares(size)]
         if len(multiples) < LEAST_MULTIPLES:
             continue
-        rounded = ((wish, -(-wish // modulus) * modulus) for wish in d if settles(wish))
+        rounded = ((wish, -(-wish // modulus) * modulus) for wish in d if compares(wish))
         penalties = [at[size] / best[size] - 1 for size in multiples]
         found.append(
             Modulus(
@@ -224,7 +224,7 @@ def _axis(curve: Curve) -> dict[str, Any]:
     return {
         "operator": curve.operator, "axis": curve.axis, "dtype": curve.dtype,
         "fixed": curve.fixed, "flags": curve.flags,
-        "first": curve.coverage.first, "last": curve.coverage.settled,
+        "first": curve.coverage.first, "last": curve.coverage.last_comparable,
         "safe": curve.safe, "undecided": curve.undecided, "frontier": curve.frontier,
         "best_modulus": best,
     }  # fmt: skip

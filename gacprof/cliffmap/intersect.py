@@ -60,8 +60,8 @@ class Intersection(Record):
 
     def least_worst(self, count: int = 1) -> list[SharedDim]:
         """The dims with the smallest worst-case penalty, widest first among equals. One at an end
-        of a curve, whose penalty nothing larger settles, has no rank."""
-        ranked = [dim for dim in self.dims if _settled(dim)]
+        of a curve, whose penalty is open, has no rank."""
+        ranked = [dim for dim in self.dims if _ranked(dim)]
         return sorted(ranked, key=lambda dim: (*_badness(dim), -dim.d))[:count]
 
     def near(self, d: int, below: int = 2, above: int = 2) -> list[SharedDim]:
@@ -88,12 +88,12 @@ class Intersection(Record):
         upper = [dim for dim in everything if dim.d > near]
         for most, dims in ((limits.get("below"), lower), (limits.get("above"), upper)):
             if most != 0 and not any(dim.safe for dim in dims):
-                ranked = [dim for dim in dims if _settled(dim)]
+                ranked = [dim for dim in dims if _ranked(dim)]
                 found += sorted(ranked, key=lambda dim: (*_badness(dim), abs(dim.d - near)))[:1]
         return sorted(found, key=lambda dim: dim.d)
 
 
-def _settled(dim: SharedDim) -> bool:
+def _ranked(dim: SharedDim) -> bool:
     return dim.penalty_high is not None or not dim.penalties
 
 

@@ -21,7 +21,7 @@ from math import gcd, inf, log
 from typing import Any, Literal
 
 from gacprof.cliffmap.detect import NORMAL_95
-from gacprof.cliffmap.schema import Curve, LonePoint, MapFile
+from gacprof.cliffmap.schema import Curve, IsolatedPoint, MapFile
 from gacprof.cliffmap.selection import (
     MapLookupError,
     complete_dims,
@@ -90,14 +90,14 @@ def measured(curve: Curve, d: int) -> Lookup | None:
     place = p.place(d)
     if place is None:
         return None
-    found = p.median_us[place], p.low_us[place], p.high_us[place]
+    found = p.latency_us[place], p.low_us[place], p.high_us[place]
     return Lookup(*found, "exact", curve.identity)
 
 
 def between(curve: Curve, d: int) -> Lookup | None:
     """Linear between the two measured neighbours of d's tier; None where d is in no one tier."""
     tiers = [tier for tier in curve.tiers if tier.holds(d)]
-    p, dims, latency = curve.points, curve.points.d, curve.points.median_us
+    p, dims, latency = curve.points, curve.points.d, curve.points.latency_us
     step = finest_step(dims)
     # A sweep in steps says nothing of residues that it never visited.
     if len(tiers) != 1 or (d - dims[0]) % step:
@@ -158,9 +158,9 @@ class Index:
         for curve in file.curves:
             self._through[_through(curve, curve.axis, curve.fixed)].append(curve)
             self._alike[_alike(curve, curve.axis, curve.fixed)].append(curve)
-        self._lone: dict[tuple[Any, ...], list[LonePoint]] = defaultdict(list)
-        for point in file.lone:
-            self._lone[_through(point, "", point.dims)].append(point)
+        self._isolated: dict[tuple[Any, ...], list[IsolatedPoint]] = defaultdict(list)
+        for point in file.isolated:
+            self._isolated[_through(point, "", point.dims)].append(point)
 
     def find(
         self,
@@ -195,10 +195,10 @@ class Index:
         self, query: _Query, curves: Iterable[tuple[tuple[int, int], Curve]]
     ) -> Lookup | None:
         hits = [(distance, measured(c, query.dims[c.axis])) for distance, c in curves]
-        for p in self._lone.get(_through(query, "", query.dims), ()):
+        for p in self._isolated.get(_through(query, "", query.dims), ()):
             distance = query.distance(p.flags)
             if distance is not None:
-                found = Lookup(p.median_us, p.low_us, p.high_us, "exact", "a point of its own")
+                found = Lookup(p.latency_us, p.low_us, p.high_us, "exact", "a point of its own")
                 hits.append((distance, found))
         return _nearest_flags(hits)
 
@@ -272,7 +272,7 @@ def _nearest_flags(hits: Iterable[tuple[tuple[int, int], Lookup | None]]) -> Loo
     return min(found, key=lambda hit: hit[0], default=(None, None))[1]
 
 
-def _through(of: Curve | LonePoint | _Query, axis: str, fixed: Mapping[str, int]) -> tuple:
+def _through(of: Curve | IsolatedPoint | _Query, axis: str, fixed: Mapping[str, int]) -> tuple:
     """What curves over an axis have in common that run through one point."""
     return of.operator, axis, of.dtype, tuple(sorted(fixed.items()))
 

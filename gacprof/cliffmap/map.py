@@ -191,7 +191,7 @@ class CliffMap(Framed):
             why = f"{axis}={d} was not measured on {curve.identity}"
             dims = {**curve.fixed, axis: d}
             raise MapLookupError(why, operator, dims, curve.dtype, curve.flags)
-        return detect.penalty(curve.points.median_us)[place]
+        return detect.penalty(curve.points.latency_us)[place]
 
     def candidates(
         self,

@@ -1,4 +1,4 @@
-"""The cliff map as a file: ``gacprof.cliffmap/2``.
+"""The cliff map as a file: ``gacprof.cliffmap/3``.
 
 Everything a map says about one swept axis stands in a :class:`Curve`; points are kept as
 parallel columns, so that a map of tens of thousands of points stays small and loads fast.
@@ -20,7 +20,7 @@ from gacprof.core.points import Point
 from gacprof.stats.findings import Check, Fraction, Noise, Period, Strict, Verdict
 from gacprof.stats.judge import comparable_dims
 
-SCHEMA: Literal["gacprof.cliffmap/2"] = "gacprof.cliffmap/2"
+SCHEMA: Literal["gacprof.cliffmap/3"] = "gacprof.cliffmap/3"
 
 Size = Annotated[int, Field(gt=0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -101,15 +101,15 @@ class Tier(Strict):
 class Points(Strict):
     """Parallel columns, ascending in ``d``, one entry a measured dim.
 
-    ``median_us`` is the latency by the two-way fit over the curve's blocks; ``low_us`` and
+    ``latency_us`` is fitted by the two-way fit over the curve's blocks; ``low_us`` and
     ``high_us`` bound it beside the curve's other dims (95 %), null where the source gives none;
     ``count`` is its number of calls. ``penalty_low`` and ``penalty_high`` bound the penalty;
-    a high bound is null where nothing larger settles it. ``mechanism`` and ``kernels`` are empty
+    a high bound is null where nothing comparable is larger. ``mechanism`` and ``kernels`` are empty
     or hold for each dim an index into the curve's lists of these names.
     """
 
     d: list[int]
-    median_us: list[float]
+    latency_us: list[float]
     low_us: list[float | None]
     high_us: list[float | None]
     count: list[int]
@@ -133,7 +133,7 @@ class Points(Strict):
                 raise ValueError(f"d={after} is there twice")
             if after < before:
                 raise ValueError(f"d={after} stands after d={before}: dims must ascend")
-        for latency in zip(self.d, self.median_us, self.low_us, self.high_us, strict=True):
+        for latency in zip(self.d, self.latency_us, self.low_us, self.high_us, strict=True):
             _check_latency(*latency)
         return self
 
@@ -148,15 +148,16 @@ def _check_latency(d: int, latency: float, low: float | None, high: float | None
         raise ValueError(f"the latency at d={d} is {latency}, not a positive number")
     # A bound that is NaN fails both comparisons, hence "not <=" rather than ">".
     if low is not None and not 0 < low <= latency:
-        raise ValueError(f"low_us at d={d} is {low}, not between 0 and the median {latency}")
+        raise ValueError(f"low_us at d={d} is {low}, not between 0 and the latency {latency}")
     if high is not None and not latency <= high < math.inf:
-        raise ValueError(f"high_us at d={d} is {high}, below the median {latency} or no number")
+        raise ValueError(f"high_us at d={d} is {high}, below the latency {latency} or no number")
 
 
 class Coverage(Strict):
     """Which dims were asked for and which could not be measured, each with its reason.
 
-    What dims above ``settled`` and the ``unsettled`` ones would be padded to was not measured
+    What dims above ``last_comparable`` and the ``not_comparable`` ones would be padded to was not
+    measured
     (:func:`gacprof.stats.judge.comparable_dims`):
     their penalty is a lower bound, so they are never called safe.
     """
@@ -164,12 +165,12 @@ class Coverage(Strict):
     first: Size
     last: Size
     measured: int
-    settled: Annotated[int, Field(ge=0)]
-    unsettled: list[Size] = Field(default_factory=list)
+    last_comparable: Annotated[int, Field(ge=0)]
+    not_comparable: list[Size] = Field(default_factory=list)
     failed: dict[int, str] = Field(default_factory=dict)
 
-    def settles(self, d: int) -> bool:
-        return d <= self.settled and d not in self.unsettled
+    def compares(self, d: int) -> bool:
+        return d <= self.last_comparable and d not in self.not_comparable
 
 
 class Curve(Strict, Framed):
@@ -233,22 +234,17 @@ class Curve(Strict, Framed):
                     raise ValueError(f"'{where}' {index} is not among the {named} that are named")
         return self
 
-    def settled_among(self, sizes: Sequence[int]) -> list[bool]:
-        """Which of these sizes, ascending, are settled where only they are compared. One that was
-        not measured is as the next one that was."""
+    def comparable_among(self, sizes: Sequence[int]) -> list[bool]:
+        """Which of these sizes, ascending, are comparable where only they are measured. One that
+        was not measured is as the next one that was."""
         known = [d for d in sizes if self.points.place(d) is not None]
         comparable = [*comparable_dims(known, self.period), False]
         return [comparable[bisect_left(known, d)] for d in sizes]
 
-    @property
-    def foretells(self) -> bool:
-        """Whether it is known what larger dims cost: by a period."""
-        return self.period is not None
-
     def frame_rows(self) -> Iterator[dict[str, Any]]:
         p = self.points
         names = ("latency_us", "low_us", "high_us", "count", "penalty_low", "penalty_high")
-        columns = (p.median_us, p.low_us, p.high_us, p.count, p.penalty_low, p.penalty_high)
+        columns = (p.latency_us, p.low_us, p.high_us, p.count, p.penalty_low, p.penalty_high)
         for d, verdict, *numbers in zip(p.d, self.verdicts, *columns, strict=True):
             yield {
                 self.axis: d,
@@ -294,7 +290,7 @@ class Curve(Strict, Framed):
         return " ".join([self.dtype, *(f"{name}={value}" for name, value in self.flags.items())])
 
 
-class LonePoint(Strict):
+class IsolatedPoint(Strict):
     """A measured point that lies on no swept axis: good for look-ups, not for findings."""
 
     operator: str
@@ -302,7 +298,7 @@ class LonePoint(Strict):
     dtype: str
     flags: dict[str, bool | int | str] = Field(default_factory=dict)
     timer: str
-    median_us: Positive
+    latency_us: Positive
     low_us: Positive | None = None
     high_us: Positive | None = None
     count: int
@@ -313,14 +309,14 @@ class LonePoint(Strict):
 class MapFile(Strict):
     """The whole file. ``unmeasured`` are curves that the sweep was to measure and did not."""
 
-    schema_: Literal["gacprof.cliffmap/2"] = Field(alias="schema")
+    schema_: Literal["gacprof.cliffmap/3"] = Field(alias="schema")
     name: str
     device: Device
     provenance: Provenance
     noise: Noise
     checks: list[Check] = Field(default_factory=list)
     curves: list[Curve]
-    lone: list[LonePoint] = Field(default_factory=list)
+    isolated: list[IsolatedPoint] = Field(default_factory=list)
     unmeasured: list[str] = Field(default_factory=list)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -339,8 +335,8 @@ class MapFile(Strict):
         """Why the map cannot be judged by; empty where it can.
 
         Its A/A floor is above :data:`MOST_FLOOR`, or more than :data:`MOST_WIDE` of its dims are
-        undecided with a bound above :data:`WIDE` tolerances. Dims that are not settled
-        do not count: no quieter sweep would decide them.
+        undecided with a bound above :data:`WIDE` tolerances. Dims that are not
+        comparable do not count: no quieter sweep would decide them.
         """
         reasons = []
         floor = self.noise.floor
@@ -352,7 +348,7 @@ class MapFile(Strict):
             for d, verdict, high in zip(
                 curve.points.d, curve.verdicts, curve.points.penalty_high, strict=True
             )
-            if curve.coverage.settles(d)
+            if curve.coverage.compares(d)
         ]
         wide = sum(v == "undecided" and (high is None or high > most) for v, high, most in bounds)
         if wide > MOST_WIDE * len(bounds):

@@ -177,8 +177,8 @@ class SizeCost:
 
     Times are µs over the workload, None where the source knows none. The penalty is the time over
     that of the fastest size at least as large, minus 1; ``penalty_high`` is None where nothing
-    larger settles it: the size is not safe then. ``tier`` counts mechanisms from the best, 1, where
-    the source knows them; ``why`` says what the verdict rests on, where it is not a penalty;
+    comparable is larger: the size is not safe then. ``tier`` counts mechanisms from the best, 1,
+    where the source knows them; ``why`` says what the verdict rests on, where it is not a penalty;
     ``mechanism`` serves the product that is served worst. ``relative`` is what was published of
     that product's tier beside the best one (2.1: ×2.1), measured where ``relative_from`` says.
     """

@@ -25,6 +25,14 @@ from gacprof.operators import OPERATORS
 if TYPE_CHECKING:
     from gacprof.cliffmap.map import CliffMap
 
+EARLIER, BEGINNING = '"gacprof.cliffmap/2"', 200
+"""A version that is read still, and where a file says so."""
+NAMES = {
+    "told": "message", "lone": "isolated", "median_us": "latency_us",
+    "settled": "last_comparable", "unsettled": "not_comparable",
+}  # fmt: skip
+"""What has been renamed since."""
+
 ROUNDING = 2e-4
 """Jumps are kept with four decimals, medians with six digits."""
 
@@ -45,6 +53,8 @@ def read_map(name_or_path: str | Path) -> MapFile:
     this version.
     """
     text, where = _text(name_or_path)
+    if EARLIER in text[:BEGINNING]:
+        text = _renamed(text)
     try:
         file = MapFile.model_validate_json(text)
     except ValidationError as error:
@@ -53,6 +63,21 @@ def read_map(name_or_path: str | Path) -> MapFile:
     if fault is not None:
         raise MapError(f"{where} contradicts itself: {fault}")
     return file
+
+
+def _renamed(text: str) -> str:
+    """A file of version 2 with the names of today; what is no such file as it is."""
+    try:
+        data = json.loads(text)
+        data["schema"] = SCHEMA
+        tables = [data, *data["curves"], *data.get("checks", ()), *data.get("lone", ())]
+        tables += [curve[part] for curve in data["curves"] for part in ("points", "coverage")]
+        for table in tables:
+            for old in NAMES.keys() & table.keys():
+                table[NAMES[old]] = table.pop(old)
+        return json.dumps(data)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return text
 
 
 def is_map(path: Path) -> bool:
@@ -175,7 +200,7 @@ def _of_dims(curve: Curve) -> Iterator[str]:
 def _of_verdicts(curve: Curve) -> Iterator[str]:
     """Verdicts follow from the penalties' bounds, and these hold the penalty itself."""
     p, most = curve.points, curve.tolerance
-    columns = (p.d, curve.verdicts, detect.penalty(p.median_us), p.penalty_low, p.penalty_high)
+    columns = (p.d, curve.verdicts, detect.penalty(p.latency_us), p.penalty_low, p.penalty_high)
     for d, verdict, penalty, low, high in zip(*columns, strict=True):
         if not low - ROUNDING <= penalty or (high is not None and penalty > high + ROUNDING):
             yield f"the penalty of {d} is {penalty:.1%}, its bounds are {low} and {high}"
@@ -183,12 +208,12 @@ def _of_verdicts(curve: Curve) -> Iterator[str]:
             yield f"'safe' names {d}, whose penalty may be {high or penalty:.1%}"
         if verdict == "misaligned" and low <= most - ROUNDING:
             yield f"'misaligned' names {d}, whose penalty may be as low as {low:.1%}"
-        if verdict == "safe" and not curve.coverage.settles(d):
+        if verdict == "safe" and not curve.coverage.compares(d):
             yield f"'safe' names {d}, but what it would be padded to was not measured"
 
 
 def _of_cliffs(curve: Curve) -> Iterator[str]:
-    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    latency = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
     for cliff in curve.cliffs:
         jump = latency[cliff.after] / latency[cliff.before] - 1
         if abs(jump - cliff.jump) > ROUNDING * (1 + abs(jump)):
@@ -206,7 +231,7 @@ def _disagreements(file: MapFile) -> Iterator[str]:
     said: dict[Point, list[tuple[float, str]]] = defaultdict(list)
     for curve in file.curves:
         p = curve.points
-        for d, us, low in zip(p.d, p.median_us, p.low_us, strict=True):
+        for d, us, low in zip(p.d, p.latency_us, p.low_us, strict=True):
             if (curve.axis, d) not in crossed or (low is None and curve.timer in SPREAD_KNOWN):
                 continue
             point = curve.point(d)
@@ -244,7 +269,7 @@ def map_facts(cliff_map: CliffMap, today: datetime | None = None) -> dict[str, A
         "too_noisy": cliff_map.too_noisy,
         "tolerances": sorted({curve.tolerance for curve in file.curves}),
         "curves": len(file.curves),
-        "points": sum(len(curve.points.d) for curve in file.curves) + len(file.lone),
+        "points": sum(len(curve.points.d) for curve in file.curves) + len(file.isolated),
         "cliffs": sum(len(curve.cliffs) for curve in file.curves),
         **verdicts,
     }

@@ -161,11 +161,11 @@ class MeasuredView:
             if place is None or (worst and curve.points.penalty_low[place] <= _low(worst)):
                 continue
             p, verdict = curve.points, curve.verdicts[place]
-            larger = list(zip(p.median_us, p.d, curve.verdicts, strict=True))[place:]
+            larger = list(zip(p.latency_us, p.d, curve.verdicts, strict=True))[place:]
             fastest = min(larger)[0]
             best = min(((t, d) for t, d, v in larger if v == "safe"), default=(0.0, head_dim))[1]
             cost = SizeCost(
-                head_dim, p.median_us[place], p.median_us[place] / fastest - 1,
+                head_dim, p.latency_us[place], p.latency_us[place] / fastest - 1,
                 p.penalty_low[place], p.penalty_high[place], verdict, why=curve.shape,
             )  # fmt: skip
             worst = Answer(best, cost)

@@ -68,7 +68,7 @@ def interval(low: float, value: float, high: float, decimals: int = 1) -> str:
 
 
 def at_most(bound: float | None) -> str:
-    """The upper bound of a penalty; *open* where nothing larger settles it."""
+    """The upper bound of a penalty; *open* where nothing comparable is larger."""
     return percent(bound) or "open"
 
 

@@ -142,7 +142,7 @@ class Case:
     @cached_property
     def latency(self) -> dict[int, float]:
         """Dim → median in µs, measured dims only."""
-        return dict(zip(self.curve.points.d, self.curve.points.median_us, strict=True))
+        return dict(zip(self.curve.points.d, self.curve.points.latency_us, strict=True))
 
     def kernels(self, d: int) -> list[str]:
         """Names of the kernels that ran at ``d``; empty where none were recorded."""

@@ -218,7 +218,7 @@ def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
     p, undecided = curve.points, set(curve.undecided)
     bars = [
         (d, factor * us, factor * (us - (low or us)), factor * ((high or us) - us))
-        for d, us, low, high in zip(p.d, p.median_us, p.low_us, p.high_us, strict=True)
+        for d, us, low, high in zip(p.d, p.latency_us, p.low_us, p.high_us, strict=True)
         if d in undecided
     ]
     if not bars:
@@ -231,12 +231,12 @@ def _draw_undecided(axes: Axes, curve: Curve, factor: float) -> None:
 
 
 def _draw_frontier(axes: Axes, curve: Curve, factor: float, shown: tuple[int, int]) -> None:
-    """The envelope as far as it is settled, the tolerance above it, and the frontier's dims."""
-    sure = sum(size <= curve.coverage.settled for size in curve.points.d)
+    """The envelope of comparable dims, the tolerance above it, and the frontier's dims."""
+    sure = sum(size <= curve.coverage.last_comparable for size in curve.points.d)
     if not sure:
         return
     d = curve.points.d[:sure]
-    envelope = [t * factor for t in detect.envelope(curve.points.median_us)[:sure]]
+    envelope = [t * factor for t in detect.envelope(curve.points.latency_us)[:sure]]
     width = curve.tolerance
     axes.step(d, envelope, where="pre", color=INK, linewidth=1.1, zorder=2.6, label="envelope")
     axes.fill_between(

@@ -207,7 +207,7 @@ def telling_curves(
     diagnosed model's sizes, then those where a dim costs most on the average."""
 
     def weight(curve: Curve) -> tuple[int, float]:
-        lost = penalty(curve.points.median_us)
+        lost = penalty(curve.points.latency_us)
         return len(sizes_asked(curve, diagnosis)), sum(lost) / max(len(lost), MANY_DIMS)
 
     chosen: list[Curve] = []

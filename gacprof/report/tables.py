@@ -274,12 +274,12 @@ def class_rows(curve: Curve) -> list[tuple[Cell, ...]]:
 
 def latencies(curve: Curve) -> dict[int, float]:
     """Dim → median in µs."""
-    return dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    return dict(zip(curve.points.d, curve.points.latency_us, strict=True))
 
 
 def penalties(curve: Curve) -> dict[int, float]:
     """Dim → penalty as a share."""
-    return dict(zip(curve.points.d, detect.penalty(curve.points.median_us), strict=True))
+    return dict(zip(curve.points.d, detect.penalty(curve.points.latency_us), strict=True))
 
 
 def main_kernels(curve: Curve, dims: Sequence[int]) -> list[Kernel]:
@@ -297,12 +297,12 @@ def _device(cliff_map: CliffMap) -> str:
 
 
 def _lost(curve: Curve, dims: list[int]) -> tuple[float | None, float | None]:
-    """(median penalty, share of the rate that it means) over these dims, as far as settled."""
+    """(median penalty, share of the rate that it means) over these dims, as far as comparable."""
     lost = penalties(curve)
-    settled = [lost[d] for d in dims if curve.coverage.settles(d)]
-    if not settled:
+    known = [lost[d] for d in dims if curve.coverage.compares(d)]
+    if not known:
         return None, None
-    penalty = median(settled)
+    penalty = median(known)
     return penalty, penalty / (1 + penalty)
 
 

@@ -129,7 +129,7 @@ def point_words(curve: Curve) -> dict[int, str]:
     lost, cheapest = penalties(curve), len(p.d) - 1
     verdicts = dict.fromkeys(curve.safe, "safe") | dict.fromkeys(curve.misaligned, "misaligned")
     for i in reversed(range(len(p.d))):
-        if p.median_us[i] <= p.median_us[cheapest]:
+        if p.latency_us[i] <= p.latency_us[cheapest]:
             cheapest = i
         low, high = microseconds(p.low_us[i]), microseconds(p.high_us[i])
         interval = "" if p.low_us[i] is None or p.high_us[i] is None else f" ({low} to {high})"
@@ -138,7 +138,7 @@ def point_words(curve: Curve) -> dict[int, str]:
             verdict += f", {percent(lost[p.d[i]])} more than {p.d[cheapest]}"
         by = p.mechanism[i] if p.mechanism else None
         kernel = "" if by is None else f"; {curve.mechanisms[by]}"
-        told[p.d[i]] = f"{microseconds(p.median_us[i])}{interval}: {verdict}{kernel}"
+        told[p.d[i]] = f"{microseconds(p.latency_us[i])}{interval}: {verdict}{kernel}"
     return told
 
 

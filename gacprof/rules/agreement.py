@@ -1,7 +1,7 @@
 """How far the rules hold: every curve of a measured map judged by them, at its own sizes.
 
 The two verdicts are set side by side. Sizes that the measurement leaves undecided, or that the map
-has nothing larger to settle by, count for neither; those that rules leave undecided count as not
+has nothing larger to compare with, count for neither; those that rules leave undecided count as not
 named by them.
 """
 
@@ -144,10 +144,10 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
     ruled = {d: found for d, found in at.items() if found[0] != "undecided"}
     best = [d for d, found in at.items() if found[1] == 1]
     widest = {step(measured.point(d), axis, target): d for d in best}
-    settled = [d for d in p.d if measured.coverage.settles(d) and d in at]
+    comparable = [d for d in p.d if measured.coverage.compares(d) and d in at]
     verdict = dict(zip(p.d, measured.verdicts, strict=True))
-    penalty = dict(zip(p.d, detect.penalty(p.median_us), strict=True))
-    measured_too = [d for d in settled if verdict[d] != "undecided"]
+    penalty = dict(zip(p.d, detect.penalty(p.latency_us), strict=True))
+    measured_too = [d for d in comparable if verdict[d] != "undecided"]
     decided = [d for d in measured_too if d in ruled]
     wrong = [
         CounterExample(d, ruled[d][1] or 0, ruled[d][0], verdict[d], round(penalty[d], 4))
@@ -164,7 +164,7 @@ def _compared(measured: Curve, target: Target) -> CurveAgreement:
         curve=measured.identity,
         compared=len(decided),
         safe=_share(safe, set(measured.safe), measured_too),
-        frontier=_share(set(widest.values()), set(measured.frontier), settled),
+        frontier=_share(set(widest.values()), set(measured.frontier), comparable),
         counter_examples=wrong,
         cliffs=len(cliffs),
         unexplained=[(c.before, c.after, c.jump) for c in _unexplained(cliffs, at, edges)],

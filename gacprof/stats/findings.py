@@ -47,7 +47,7 @@ class Check(Strict):
     effect: float
     bound: float
     passed: bool
-    told: str
+    message: str
 
 
 class ResidueClass(Strict):
@@ -65,7 +65,7 @@ class Period(Strict):
     """A repeating structure found in the data: which modulus, which residues together.
 
     ``classes`` are fastest first; a remainder that no measured dim has is in none of them.
-    ``explained`` is how much better a dim's latency is foretold by its neighbours of the
+    ``explained`` is how much better a dim's latency is predicted by its neighbours of the
     same residue than by those next to it: 1 is perfectly, 0 is no better.
     """
 
@@ -74,7 +74,7 @@ class Period(Strict):
     explained: float
 
     @model_validator(mode="after")
-    def _remainders_are_told_apart(self) -> Period:
+    def _classes_are_disjoint(self) -> Period:
         named = [r for c in self.classes for r in c.remainders]
         if len(set(named)) != len(named) or not all(0 <= r < self.modulus for r in named):
             raise ValueError(f"the classes of modulus {self.modulus} overlap or leave its range")

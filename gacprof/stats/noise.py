@@ -213,7 +213,7 @@ def checks(curves: Sequence[CurveBlocks], levels: Sequence[Floats] = ()) -> list
     return [
         Check(
             name=name, effect=round(found.effect, 5), bound=round(found.bound, 5),
-            passed=abs(found.effect) <= found.bound and not found.failed, told=found.message,
+            passed=abs(found.effect) <= found.bound and not found.failed, message=found.message,
         )
         for name, found in tests
         if found is not None

@@ -317,7 +317,7 @@ def together(pieces: Sequence[BlockTimes]) -> BlockTimes:
 def shares(states: Sequence[CurveState]) -> Iterator[float]:
     """How often each curve is to have a block, 1 for the most urgent.
 
-    A block of n slots takes n calls, and what it settles is worth the curve's weight in the
+    A block of n slots takes n calls, and what it decides is worth the curve's weight in the
     model's time. To make the sum of weight × error small at a given cost, blocks are dealt out
     as (weight × noise / n)^(2/3): the minimum of Σ w·σ/√b under Σ b·n. A curve has a tenth at
     least. One that was not looked at yet is taken to be as noisy as the others.

@@ -78,7 +78,7 @@ def test_maps_that_are_none(run, asvd, planted_map, tmp_path):
     refused(run("diagnose", asvd, "--map", "nonesuch"), "nonesuch")
     data = json.loads(planted_map.read_text())
     for change, told in (
-        ({"schema": "gacprof.cliffmap/3"}, "newer"),
+        ({"schema": "gacprof.cliffmap/4"}, "newer"),
         ({"schema": "gacprof.cliffmap/1"}, "of an earlier gacprof"),
         ({"schema": "something/1"}, "something/1"),
         ({"curves": 3}, "curves"),

@@ -35,15 +35,16 @@ def over_k(dims, latency, **options) -> list[Block]:
 
 def test_a_machine_that_slows_block_by_block_leaves_the_ratios_alone():
     curve = only_curve(over_k(range(8, 33), lambda d: 10.0 + d, level=0.3, count=8))
-    latency = np.array(curve.points.median_us)
+    latency = np.array(curve.points.latency_us)
     wanted = np.array([10.0 + d for d in range(8, 33)])
     assert np.ptp(np.log(latency / wanted)) < 1e-4
     assert not curve.undecided
 
 
-@given(slowed=st.sets(st.integers(8, 31), max_size=24), factor=st.floats(1.05, 20.0))
+@given(slowed=st.sets(st.integers(8, 31), max_size=17), factor=st.floats(1.05, 20.0))
 @settings(max_examples=10, deadline=None)
 def test_calls_disturbed_in_a_third_of_the_blocks_change_nothing(slowed, factor):
+    """Of fewer than three quarters of the dims: of more, the block's own level is theirs."""
     quiet = over_k(range(8, 32), lambda d: 10.0 + d, count=12)
     disturbed = [
         replace(block, calls=tuple(_slower(call, factor, slowed) for call in block.calls))
@@ -51,7 +52,7 @@ def test_calls_disturbed_in_a_third_of_the_blocks_change_nothing(slowed, factor)
         else block
         for block in quiet
     ]
-    assert only_curve(disturbed).points.median_us == only_curve(quiet).points.median_us
+    assert only_curve(disturbed).points.latency_us == only_curve(quiet).points.latency_us
 
 
 def _slower(call: Call, factor: float, slowed: set[int]) -> Call:
@@ -62,10 +63,10 @@ def test_of_a_slots_calls_in_a_block_the_undisturbed_one_counts():
     blocks = []
     for block in over_k([8, 16, 24], lambda d: 10.0):
         again = [c for c in block.calls if c.point.dim["K"] == 16]
-        spoilt = [replace(c, us=80.0, disturbed=True) for c in again]
+        disturbed_calls = [replace(c, us=80.0, disturbed=True) for c in again]
         rest = [c for c in block.calls if c.point.dim["K"] != 16]
-        blocks.append(replace(block, calls=(*spoilt, *rest, *again)))
-    assert only_curve(blocks).points.median_us == [10.0, 10.0, 10.0]
+        blocks.append(replace(block, calls=(*disturbed_calls, *rest, *again)))
+    assert only_curve(blocks).points.latency_us == [10.0, 10.0, 10.0]
 
 
 def test_the_floor_is_what_replicates_differ_by_across_processes():
@@ -176,7 +177,7 @@ def test_throttled_blocks_are_left_out_and_said_so():
     good = over_k([8, 16], lambda d: 1.0)
     hot = [replace(b, throttled="thermal") for b in over_k([8, 16], lambda d: 50.0, count=2)]
     built = map_of(numbered(good, hot))
-    assert built.curves[0].points.median_us == [1.0, 1.0]
+    assert built.curves[0].points.latency_us == [1.0, 1.0]
     assert any("2 blocks ran throttled" in note for note in built.file.provenance.notes)
 
 
@@ -234,7 +235,7 @@ def test_a_point_on_two_axes_is_on_both_curves():
 def test_a_point_alone_on_its_axis_is_kept_for_look_ups():
     alone = Point.of("linear", {"M": 1, "N": 4096, "K": 4096}, "float16", {"bias": False})
     built = map_of(planted([alone], "N", lambda d: 35.0))
-    assert built.curves == [] and len(built.file.lone) == 1
+    assert built.curves == [] and len(built.file.isolated) == 1
     found = built.latency("linear", {"M": 1, "N": 4096, "K": 4096}, "float16")
     assert (found.latency_us, found.kind) == (35.0, "exact")
 
@@ -281,7 +282,7 @@ def test_the_cause_of_a_cliff_is_what_its_kernels_tell():
 def test_another_timer_is_left_out_and_said_so():
     events = over_k([8, 16, 24], lambda d: 2.0, timer="events")
     built = map_of(numbered(over_k([8], lambda d: 9.0, count=2), events))
-    assert built.curves[0].timer == "events" and built.curves[0].points.median_us == [2.0] * 3
+    assert built.curves[0].timer == "events" and built.curves[0].points.latency_us == [2.0] * 3
     assert any("'recorded'" in note for note in built.file.provenance.notes)
 
 

@@ -35,9 +35,9 @@ def refused(tmp_path):
 
 
 def test_a_newer_version_asks_for_an_upgrade(data, refused):
-    data["schema"] = "gacprof.cliffmap/3"
+    data["schema"] = "gacprof.cliffmap/4"
     data["galaxies"] = []
-    assert "newer than the gacprof.cliffmap/2" in refused(data)
+    assert "newer than the gacprof.cliffmap/3" in refused(data)
 
 
 def test_an_older_version_names_the_command_that_makes_it_anew(data, refused):
@@ -46,9 +46,23 @@ def test_an_older_version_names_the_command_that_makes_it_anew(data, refused):
     assert "gacprof sweep … --out RUN, then gacprof map build RUN" in told
 
 
+def test_a_map_of_the_version_before_is_read(tmp_path):
+    """Version 2 had other names for some keys."""
+    made = CliffMap.load("cpu-example")
+    text = json.dumps(made.as_dict()).replace("cliffmap/3", "cliffmap/2")
+    for now, then in {
+        '"message"': '"told"', '"isolated"': '"lone"', '"latency_us"': '"median_us"',
+        '"last_comparable"': '"settled"', '"not_comparable"': '"unsettled"',
+    }.items():  # fmt: skip
+        assert now in text
+        text = text.replace(now, then)
+    (tmp_path / "map.json").write_text(text)
+    assert CliffMap.load(tmp_path / "map.json").file == made.file
+
+
 def test_another_schema_and_none_at_all(data, refused):
     data["schema"] = "gacprof.plan/1"
-    assert "'gacprof.plan/1', not gacprof.cliffmap/2" in refused(data)
+    assert "'gacprof.plan/1', not gacprof.cliffmap/3" in refused(data)
     del data["schema"]
     assert "'schema' is missing" in refused(data)
 
@@ -72,7 +86,7 @@ def test_a_cliff_that_runs_backwards(data, refused):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -3.0, 0.0])
 def test_a_latency_that_is_no_positive_number(bad, data, refused):
-    data["curves"][1]["points"]["median_us"][4] = bad
+    data["curves"][1]["points"]["latency_us"][4] = bad
     message = refused(data)
     assert "curves[1] (linear M" in message
     assert "not a positive number" in message or "should be a finite number" in message
@@ -129,7 +143,7 @@ def test_findings_that_the_points_contradict(data, refused):
     assert "is called safe and misaligned" in refused(data)
     data["curves"][0] = curve = json.loads(good)
     curve["points"]["penalty_high"][0] = 0.0
-    curve["points"]["median_us"][0] *= 1.5
+    curve["points"]["latency_us"][0] *= 1.5
     assert re.search(r"the penalty of 64 is .*, its bounds are", refused(data))
     data["curves"][0] = curve = json.loads(good)
     curve["cliffs"][0]["jump"] += 0.05
@@ -149,7 +163,7 @@ def test_the_same_curve_twice(data, refused):
 
 def test_curves_that_disagree_where_they_cross(data, refused):
     over_k = next(c for c in data["curves"] if c["axis"] == "K" and c["fixed"].get("M") == 512)
-    over_k["points"]["median_us"] = [1.5 * t for t in over_k["points"]["median_us"]]
+    over_k["points"]["latency_us"] = [1.5 * t for t in over_k["points"]["latency_us"]]
     assert "two curves disagree at linear K=4096 M=512 N=4096" in refused(data)
 
 

@@ -26,7 +26,7 @@ def tflops(curve, cls, first):
     """(lowest, highest) rate of a residue class from ``first`` on, from the latencies."""
     rates = [
         2 * 512 * 4096 * d / (latency * 1e6)
-        for d, latency in zip(curve.points.d, curve.points.median_us, strict=True)
+        for d, latency in zip(curve.points.d, curve.points.latency_us, strict=True)
         if d >= first and d % curve.period.modulus in cls.remainders
     ]
     return min(rates), max(rates)
@@ -107,7 +107,7 @@ def test_gemv_needs_k_a_multiple_of_eight(a100):
 
 def test_nothing_beyond_the_last_dim_of_the_best_class_is_called_safe(a100):
     curve = a100.curve("linear", "K", M=512, N=4096)
-    assert curve.points.d[-1] == 4100 and curve.coverage.settled == 4096
+    assert curve.points.d[-1] == 4100 and curve.coverage.last_comparable == 4096
     assert max(curve.safe) == max(curve.frontier) == 4096
 
 
@@ -154,7 +154,7 @@ def test_every_h100_point_is_the_published_one(h100, fixtures):
     rates = {int(row.split(",")[3]): float(row.split(",")[4]) for row in rows}
     points = h100.curve("linear", "N", M=512, K=4096).points
     assert points.d == sorted(rates)
-    for d, latency in zip(points.d, points.median_us, strict=True):
+    for d, latency in zip(points.d, points.latency_us, strict=True):
         assert latency == pytest.approx(2 * 512 * 4096 * d / (rates[d] * 1e6), rel=1e-5)
 
 

@@ -44,7 +44,7 @@ def test_padding_is_a_cause_below_each_multiple_of_8_and_only_there(d: int) -> N
     (cause,) = padding
     to = -(-d // 8) * 8
     assert f"to {to} and slicing" in cause.sentence
-    latency = dict(zip(ATTENTION.points.d, ATTENTION.points.median_us, strict=True))
+    latency = dict(zip(ATTENTION.points.d, ATTENTION.points.latency_us, strict=True))
     # three pads and a slice cost 0.056 + 0.0049 · roundup8(d) ms, a line through these points
     assert cause.share == pytest.approx((latency[d] - latency[to]) / latency[d])
     assert cause.share * latency[d] / 1000 == pytest.approx(0.056 + 0.0049 * to, abs=0.045)
@@ -181,7 +181,7 @@ def curve(latency: dict[int, float], kernels: dict[int, list[str]], **changes: A
         "timer": "cuda events",
         "points": Points(
             d=list(latency),
-            median_us=list(latency.values()),
+            latency_us=list(latency.values()),
             low_us=[None] * n,
             high_us=[None] * n,
             count=[10] * n,
@@ -193,7 +193,7 @@ def curve(latency: dict[int, float], kernels: dict[int, list[str]], **changes: A
         "floor": 0.02,
         "tolerance": 0.02,
         "coverage": Coverage(
-            first=min(latency), last=max(latency), measured=n, settled=max(latency)
+            first=min(latency), last=max(latency), measured=n, last_comparable=max(latency)
         ),
     }
     return Curve(**(base | changes))

@@ -56,7 +56,7 @@ def checks_of(cliff_map):
 def test_a_card_that_is_slower_than_its_sisters_is_named():
     check = checks_of(map_of(5, slower={3: 1.04}))["devices"]
     assert not check.passed and check.effect == pytest.approx(0.04, abs=0.004)
-    assert "gpu3 takes +4." in check.told and "gpu1" not in check.told
+    assert "gpu3 takes +4." in check.message and "gpu1" not in check.message
 
 
 def test_equal_sisters_pass_and_a_single_device_is_not_asked():

@@ -43,7 +43,7 @@ def published(operator: str, axis: str, fixed: Mapping[str, int], d: int) -> flo
         if (one["operator"], one["axis"]) != (operator, axis) or d not in one["points"]["d"]:
             continue
         if all(one["fixed"].get(name) == size for name, size in fixed.items()):
-            return one["points"]["median_us"][one["points"]["d"].index(d)]
+            return one["points"]["latency_us"][one["points"]["d"].index(d)]
     return None
 
 

@@ -176,7 +176,7 @@ def test_a_point_is_told_with_latency_interval_verdict_and_kernel():
     at, p = curve.points.place(111), curve.points
     words = point_words(curve)[111]
     low, high = (microseconds(us) for us in (p.low_us[at], p.high_us[at]))
-    assert words.startswith(f"{microseconds(p.median_us[at])} ({low} to {high}): misaligned, ")
+    assert words.startswith(f"{microseconds(p.latency_us[at])} ({low} to {high}): misaligned, ")
     assert words.endswith("more than 128")
     kernels = curve.model_copy(
         update={

@@ -76,7 +76,7 @@ def found_of(latency: dict[int, float], chosen: list[int], floor: float) -> tupl
 def test_every_published_tier_edge_is_found_with_a_quarter_of_the_points(curve):
     """Neighbours in a residue class of 16 between which the exhaustive data has an edge are both
     measured, so that the edge is found exactly where it is, in most classes that have it."""
-    latency = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    latency = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
     chosen = measured_by_refinement(latency)
     tiers, found, share = found_of(latency, chosen, curve.floor)
     assert len(chosen) <= len(latency) / 4
@@ -93,13 +93,13 @@ def adaptive_suite(values=None, **timing):
 ADAPTIVE = {"strategy": "adaptive", "dtype": "float16", "flags": {"layout": "nn"}}
 
 
-AXIS = dict(list(zip(LONG[1].points.d, LONG[1].points.median_us, strict=True))[100:750])
+AXIS = dict(list(zip(LONG[1].points.d, LONG[1].points.latency_us, strict=True))[100:750])
 """Dims enough for refinement, for tests that make a whole sweep of them."""
 
 
 def replaying(curve):
     """The published curve as a device; dims that the figure does not tell fail."""
-    at = dict(zip(curve.points.d, curve.points.median_us, strict=True))
+    at = dict(zip(curve.points.d, curve.points.latency_us, strict=True))
 
     def answer(point):
         if point.dim["N"] not in at:
@@ -142,7 +142,7 @@ def test_dims_added_later_are_tied_to_the_others(tmp_path):
     suite = adaptive_suite(list(AXIS))
     run_sweep(suite, RecordedDevice(slowing), tmp_path / "run")
     (made,) = build_map_of(tmp_path / "run").curves
-    ratios = [t / AXIS[d] for d, t in zip(made.points.d, made.points.median_us, strict=True)]
+    ratios = [t / AXIS[d] for d, t in zip(made.points.d, made.points.latency_us, strict=True)]
     assert len(calls) > 2500
     assert max(ratios) / min(ratios) < 1.03
 

@@ -169,7 +169,7 @@ def test_a_long_curve_is_dealt_out_in_partial_blocks_and_every_dim_is_called(tmp
             counts[call.point.dim["K"]] += not call.replicate
     assert min(counts.values()) >= 6
     curve = build_map_of(tmp_path / "run").curves[0]
-    assert curve.points.median_us == pytest.approx(curve.points.d, rel=1e-4)
+    assert curve.points.latency_us == pytest.approx(curve.points.d, rel=1e-4)
 
 
 def test_a_failing_point_is_recorded_and_the_sweep_goes_on(tmp_path):

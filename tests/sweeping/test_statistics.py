@@ -84,7 +84,7 @@ def test_the_floor_tells_how_much_two_sweeps_of_one_device_differ(tmp_path):
             device = Shared(10 * seed + part, between=0.01)
             run_sweep(suite(replicates=1.0, processes=6, most_blocks=48), device, folder)
             maps.append(build_map_of(folder))
-        a, b = (np.log(m.curves[0].points.median_us) for m in maps)
+        a, b = (np.log(m.curves[0].points.latency_us) for m in maps)
         apart = np.abs((a - np.median(a)) - (b - np.median(b)))
         agree.append(np.mean(apart <= np.log1p(np.mean([m.floor for m in maps]))))
     assert 0.85 < np.mean(agree) < 1.0
