@@ -23,7 +23,8 @@ import torch
 import transformers
 
 from gacprof.devices.environment import cpu_name, native_bfloat16
-from gacprof.evaluation import BenchResult, bench
+from gacprof.evaluation import bench
+from gacprof.evaluation.summary import BenchResult
 
 HIDDEN, INTERMEDIATE, LAYERS, HEADS, VOCABULARY = 512, 1408, 4, 8, 1024
 WIDER = (1.1, 1.3)

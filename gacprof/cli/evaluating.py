@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from gacprof.cli.options import Fleet, OneDevice, Tokenizer
+from gacprof.cli.options import Fleet, grouped
 from gacprof.cli.printing import Json, emit, labelled, print_table, progress, say, say_notes
 from gacprof.core.errors import CheckpointError
 from gacprof.core.formatting import interval
+from gacprof.evaluation.request import EvaluateRequest
 
 if TYPE_CHECKING:
-    from gacprof.evaluation import Perplexity, Quality
+    from gacprof.evaluation.evaluating import Quality
     from gacprof.evaluation.harness import TaskScores
+    from gacprof.evaluation.perplexity import Perplexity
     from gacprof.resizing import ImportResult
 
+HARNESS = "lm-evaluation-harness"
 
+
+@grouped
 def evaluate(
-    models: Annotated[list[str], Argument(help="Checkpoints; differences are to the first.")],
-    text: Annotated[Path | None, Option(help="A text file, for perplexity.")] = None,
-    tokenizer: Tokenizer = None,
-    window: Annotated[
-        int | None, Option(min=1, help="Tokens seen at once. Default: 1024, or the positions.")
-    ] = None,
-    stride: Annotated[
-        int | None, Option(min=1, help="Tokens from window to window. Default: half a window.")
-    ] = None,
-    limit_tokens: Annotated[
-        int | None, Option(min=2, help="Take only the first tokens of the text.")
-    ] = None,
-    batch: Annotated[int, Option(min=1, help="Windows at once.")] = 1,
+    asked: EvaluateRequest,
+    *,
     tasks: Annotated[
-        str | None, Option(help="Tasks of lm-evaluation-harness instead.", metavar="TASK,…")
+        str | None,
+        Option(
+            rich_help_panel=HARNESS, metavar="TASK,…",
+            help="Tasks of lm-evaluation-harness instead.",
+        ),
     ] = None,
-    task_folder: Annotated[Path | None, Option(help="With --tasks: where yours are.")] = None,
-    limit: Annotated[int | None, Option(min=1, help="With --tasks: examples of each.")] = None,
-    dtype: Annotated[str | None, Option(help="Computed in. Default: as stored.")] = None,
-    device: OneDevice = None,
+    task_folder: Annotated[
+        Path | None, Option(rich_help_panel=HARNESS, help="With --tasks: where yours are.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        Option(min=1, rich_help_panel=HARNESS, help="With --tasks: examples of each."),
+    ] = None,
     fleet: Fleet = None,
     as_json: bool = Json,
-) -> None:
+) -> None:  # fmt: skip
     """Perplexity on a text, or tasks of lm-evaluation-harness, of several models side by side.
 
     Exit code 1 if a model's perplexity is not finite.
@@ -53,24 +55,19 @@ def evaluate(
     if tasks is not None:
         if fleet is not None:
             raise CheckpointError("--tasks runs on this machine: leave out --fleet")
-        if text is not None:
+        if asked.text is not None:
             raise CheckpointError("--tasks goes without --text")
         from gacprof.evaluation.harness import run_tasks
 
         scores = run_tasks(
-            models, tasks.split(","), task_folder=task_folder, tokenizer=tokenizer,
-            limit=limit, batch=batch, dtype=dtype, device=device,
+            asked.models, tasks.split(","), task_folder=task_folder, tokenizer=asked.tokenizer,
+            limit=limit, batch=asked.batch, dtype=asked.dtype, device=asked.device,
         )  # fmt: skip
         emit(scores, as_json, print_task_scores)
         return
-    if text is None:
-        raise CheckpointError("give a text (--text), or tasks (--tasks)")
+    device = None if asked.device is None else str(asked.device)
     with progress("eval") as advance, tasks_on(fleet, device) as elsewhere:
-        found = gacprof.evaluate(
-            models, text=text, tokenizer=tokenizer, window=window, stride=stride,
-            limit_tokens=limit_tokens, batch=batch, dtype=dtype, device=device, progress=advance,
-            tasks=elsewhere,
-        )  # fmt: skip
+        found = gacprof.evaluate(replace(asked, progress=advance, tasks=elsewhere))
     emit(found, as_json, print_quality)
     if not found.finite:
         raise typer.Exit(1)

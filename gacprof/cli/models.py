@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from gacprof.cli.elsewhere import print_times
-from gacprof.cli.options import Checkpoint, Ranks, Source, Tokenizer, Tokens, grouped
+from gacprof.cli.options import Checkpoint, grouped
 from gacprof.cli.printing import (
     MOST_ROWS,
     Json,
@@ -24,29 +25,29 @@ from gacprof.cli.printing import (
 from gacprof.core import formatting
 from gacprof.core.errors import MeasurementError, PlanError
 from gacprof.core.formatting import at_most, interval, microseconds, percent
-from gacprof.core.texts import token_counts
+from gacprof.diagnosing.request import DiagnoseRequest
+from gacprof.evaluation.request import (
+    BenchRequest,
+    EngineBenchRequest,
+    OnEngine,
+    TimedModels,
+    VerifyRequest,
+)
 from gacprof.report.grouping import Group, group
 from gacprof.report.wording import left_open, measured, verdict_of
 
 if TYPE_CHECKING:
     from gacprof.diagnosing import Diagnosis
     from gacprof.diagnosing.findings import DimFinding
-    from gacprof.evaluation import BenchResult, Verification
+    from gacprof.evaluation.summary import BenchResult
+    from gacprof.evaluation.verification import Verification
     from gacprof.resizing import RealignResult
 
 
 @grouped
 def diagnose(
-    checkpoint: Checkpoint,
+    asked: DiagnoseRequest,
     *,
-    source: Source,
-    tp: Ranks = 1,
-    tokens: Tokens = None,
-    dtype: Annotated[str | None, Option(help="Default: the checkpoint's.")] = None,
-    engine: Annotated[
-        str | None,
-        Option(help="With --gpu: times of this engine (vllm, sglang, trtllm). Default: of all."),
-    ] = None,
     every: Annotated[
         bool, Option("--all", help="Print every dim, safe ones too, a line each.")
     ] = False,
@@ -65,10 +66,7 @@ def diagnose(
     """
     import gacprof
 
-    opened = gacprof.open_source(
-        source.cliff_map, gpu=source.gpu, torch=source.torch, engine=engine
-    )
-    found = gacprof.diagnose(checkpoint, opened, tokens=tokens, dtype=dtype, tp=tp)
+    found = gacprof.diagnose(asked)
     emit(found, as_json, print_diagnosis, every, why)
     if found.layout == "config":
         return
@@ -113,68 +111,45 @@ def realign(
     emit(result, as_json, print_realigned, base)
 
 
-def verify(
-    a: Annotated[str, Argument(help="The reference checkpoint.")],
-    b: Annotated[str, Argument(help="The checkpoint to compare with it.")],
-    dtype: Annotated[str | None, Option(help="Computed in; default float32.")] = None,
-    text: Annotated[Path | None, Option(help="A text, for perplexity.")] = None,
-    tokenizer: Tokenizer = None,
-    device: Annotated[str, Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    as_json: bool = Json,
-) -> None:
+@grouped
+def verify(asked: VerifyRequest, *, as_json: bool = Json) -> None:
     """Run both models on the same inputs and report the error. Exit code 1 above tolerance."""
     import gacprof
 
-    check = gacprof.verify(a, b, dtype=dtype, text=text, tokenizer=tokenizer, device=device)
+    check = gacprof.verify(asked)
     emit(check, as_json, print_verification)
     if not check.passed:
         raise typer.Exit(1)
 
 
+@grouped
 def bench(
-    models: Annotated[list[str], Argument(help="Checkpoints; ratios are to the first.")],
-    tokens: Annotated[str, Option(help="Prefill lengths.")] = "128,512,1024",
-    decode_steps: Annotated[
-        int, Option(min=0, help="Decode steps of a model a round; 0 leaves decoding out.")
-    ] = 8,
-    batch: Annotated[int, Option(min=1)] = 1,
-    rounds: Annotated[
-        int, Option(min=12, help="At most; fewer where all verdicts are decided before.")
-    ] = 384,
-    time_cap: Annotated[float, Option(min=0, help="Seconds; no round begins later.")] = 300,
-    device: Annotated[str | None, Option(help="Default: the first GPU, else CPU.")] = None,
-    dtype: Annotated[str | None, Option(help="Default: as stored.")] = None,
+    asked: BenchRequest,
+    *,
     engine: Annotated[
-        str | None, Option(help="Time them in this engine: transformers, vllm or llama.cpp.")
+        str | None,
+        Option(
+            rich_help_panel="Engine",
+            help="Time them in this engine: transformers, vllm or llama.cpp.",
+        ),
     ] = None,
-    engine_python: Annotated[
-        Path | None, Option(help="The Python that the engine runs in (vllm has its own).")
-    ] = None,
-    threads: Annotated[int | None, Option(min=1, help="With --engine; default: all cores.")] = None,
-    trust_remote_code: Annotated[
-        bool, Option("--trust-remote-code", help="With --engine: run a checkpoint's own code.")
-    ] = False,
+    of_engine: OnEngine,
     as_json: bool = Json,
 ) -> None:
     """Measure prefill and decode latency of models, interleaved, on the device at hand."""
     import gacprof
 
-    how: dict[str, Any] = {
-        "tokens": token_counts(tokens), "decode_steps": decode_steps, "rounds": rounds,
-        "time_cap_s": time_cap, "dtype": dtype,
-    }  # fmt: skip
-    of_engine: dict[str, Any] = {
-        "python": engine_python, "threads": threads, "trust_remote_code": trust_remote_code
-    }  # fmt: skip
-    if engine is None and any(of_engine.values()):
+    if engine is None and of_engine != OnEngine():
         raise MeasurementError("--engine-python, --threads, --trust-remote-code go with --engine")
-    if engine is not None and (batch > 1 or device is not None):
+    if engine is not None and (asked.batch > 1 or asked.device is not None):
         raise MeasurementError("with --engine the batch is 1 and the device is the engine's own")
     with progress("bench") as advance:
-        if engine is not None:
-            timed = gacprof.bench_engine(models, engine, progress=advance, **how, **of_engine)
+        if engine is None:
+            timed = gacprof.bench(replace(asked, progress=advance))
         else:
-            timed = gacprof.bench(models, batch=batch, device=device, progress=advance, **how)
+            shared = {field.name: getattr(asked, field.name) for field in fields(TimedModels)}
+            made = EngineBenchRequest(engine=engine, **shared | vars(of_engine))
+            timed = gacprof.bench_engine(replace(made, progress=advance))
     emit(timed, as_json, print_timings)
 
 
@@ -198,7 +173,7 @@ def print_realigned(result: RealignResult, base: str | None) -> None:
 
 
 def print_verification(check: Verification) -> None:
-    from gacprof.evaluation import distinct_names
+    from gacprof.evaluation.models import distinct_names
 
     def shown(value: float | None) -> str:
         return "not finite" if value is None else f"{value:.3g}"

@@ -162,16 +162,6 @@ Tokens = Annotated[
 OneDevice = Annotated[
     str | None, Option(help="cpu, cuda or cuda:N. Default: the first GPU, else the CPU.")
 ]
-EngineOption = Annotated[
-    str | None,
-    Option(
-        "--for",
-        "--preset",
-        metavar="ENGINE[,…]",
-        help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
-        "trt-llm, sglang.",
-    ),
-]
 Fleet = Annotated[
     str | None,
     Option(

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import (
     Any,
@@ -164,7 +164,7 @@ class Request:
         real = isinstance(value, Real) and not isinstance(value, bool)
         fits = real and (isinstance(value, int) or isfinite(value))
         if fits and known.read is int:
-            fits = value == int(value)
+            fits = isinstance(value, Integral)
             value = int(value) if fits else value
         fits = fits and not (
             (known.least is not None and value < known.least)

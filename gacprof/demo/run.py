@@ -19,7 +19,8 @@ from gacprof.core.files import Record, write_json
 from gacprof.core.formatting import interval, microseconds, percent
 from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
 from gacprof.devices.environment import native_bfloat16
-from gacprof.evaluation import BenchResult, ModelTiming, device_of
+from gacprof.evaluation.models import device_of
+from gacprof.evaluation.summary import BenchResult, ModelTiming
 
 TOKENS = {1: 1.0, 256: 1.0}
 """A decode step, and a prefill short enough for a laptop's CPU."""

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gacprof.checkpoint import inventory_for
-from gacprof.checkpoint.inventory import Dim, Inventory
+from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.products import check_heads
-from gacprof.cliffmap.selection import check_whole
 from gacprof.cliffmap.source import SizeCost, SizeSource, rules_instead
 from gacprof.core.errors import MapError
+from gacprof.core.request import verb
 from gacprof.core.tasks import no_collection
 from gacprof.diagnosing.findings import (
     Diagnosis,
@@ -30,8 +30,8 @@ from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
 from gacprof.diagnosing.latency_profile import around, latency_profile
 from gacprof.diagnosing.merging import merges
 from gacprof.diagnosing.neighbours import Neighbours
-from gacprof.diagnosing.predict import Estimate, Predictor, Tokens, workload_of
-from gacprof.diagnosing.sources import open_source
+from gacprof.diagnosing.predict import Estimate, Predictor, workload_of
+from gacprof.diagnosing.request import DiagnoseRequest
 from gacprof.elsewhere import data
 from gacprof.elsewhere.model import StepTimes, step_times
 from gacprof.elsewhere.needs import Found, needs_of_config, needs_of_weights
@@ -39,42 +39,31 @@ from gacprof.elsewhere.table import ElsewhereTable
 from gacprof.linting.reading import config_named, is_config
 from gacprof.rules.table import RuleTable
 
-if TYPE_CHECKING:
-    import torch
-
 WINDOW = 0.25
 """How far around a dim's size better sizes are looked for, as a fraction."""
 
 
 @no_collection()
-def diagnose(
-    checkpoint: str | Path | Inventory | Mapping[str, Any] | torch.nn.Module,
-    source: SizeSource | str | Path,
-    *,
-    tokens: Tokens | None = None,
-    dtype: str | None = None,
-    tp: int = 1,
-) -> Diagnosis:
+def _diagnose(request: DiagnoseRequest) -> Diagnosis:
     """Judge a checkpoint's dims by a map, or by the rules of a GPU
     (:func:`gacprof.open_source`). Reads headers only; imports no torch.
 
     ``checkpoint`` is a path, a hub id, an inventory, or a model in memory; for times on a GPU that
     others measured a ``config.json`` alone, or its values, will do. ``tokens`` are counts,
     or maps counts to weights; by default those that the map measured this model at, else one
-    decode step and one prefill of 1024. Sizes are judged as one of ``tp`` ranks holds them.
+    decode step and one prefill of 1024.
     Raises :class:`CheckpointError`, :class:`MapError` or :class:`PlanError`.
     """
-    check_whole("tp", tp, 1)
-    source = open_source(source)
+    checkpoint, source, tp = request.checkpoint, request.open_source(), request.tp
     if isinstance(checkpoint, Mapping) or (
         isinstance(source, RuleTable)
         and isinstance(checkpoint, str | Path)
         and is_config(checkpoint)
     ):
-        return _of_config(checkpoint, source, tokens, dtype, tp)
+        return _of_config(checkpoint, source, request)
     inventory = inventory_for(checkpoint)
     check_heads(inventory, tp)
-    predictor = Predictor(source, inventory, tokens, dtype, tp)
+    predictor = Predictor(source, inventory, request.tokens, request.dtype, tp)
     dims = _judge_dims(predictor)
     fixed = {finding.name: finding for finding in fixed_findings(predictor)}
     weights = tuple(_judge_weights(predictor, dims, fixed))
@@ -85,7 +74,7 @@ def diagnose(
     times = None
     if isinstance(source, RuleTable):
         try:
-            times = _steps(source, needs_of_weights(inventory, tp, dtype), tokens, tp)
+            times = _steps(source, needs_of_weights(inventory, tp, request.dtype), request)
         except MapError as error:
             notes.append(f"no times: {error}")
     return Diagnosis(
@@ -95,19 +84,15 @@ def diagnose(
     )  # fmt: skip
 
 
-def _steps(source: RuleTable, found: Found, tokens: Tokens | None, tp: int) -> StepTimes:
+def _steps(source: RuleTable, found: Found, request: DiagnoseRequest) -> StepTimes:
     """Raises :class:`MapError` where nobody measured the GPU, or none of that is installed."""
     if not isinstance(source, ElsewhereTable):
         source = ElsewhereTable(source.target, data.installed())
-    return step_times(source, found, tokens, tp)
+    return step_times(source, found, request.tokens, request.tp)
 
 
 def _of_config(
-    config: str | Path | Mapping[str, Any],
-    source: SizeSource,
-    tokens: Tokens | None,
-    dtype: str | None,
-    tp: int,
+    config: str | Path | Mapping[str, Any], source: SizeSource, request: DiagnoseRequest
 ) -> Diagnosis:
     """The times of a config alone, whose sizes :func:`gacprof.lint` judges."""
     named = config_named(config)
@@ -116,12 +101,16 @@ def _of_config(
             f"{named.name} is a config alone: a map judges weights; --gpu takes others' times of a "
             "GPU ('gacprof gpus' lists them), 'gacprof lint' judges its sizes"
         )
-    times = _steps(source, needs_of_config(named.config, tp, dtype), tokens, tp)
+    needs = needs_of_config(named.config, request.tp, request.dtype)
+    times = _steps(source, needs, request)
     notes = (*named.notes, "a config alone: 'gacprof lint' judges its sizes for an engine")
     return Diagnosis(
         named.name, "config", source.name, source.environment.name, ", ".join(times.dtypes),
-        workload_of(tokens), None, 0, (), (), notes, source.basis, tp, times,
+        workload_of(request.tokens), None, 0, (), (), notes, source.basis, request.tp, times,
     )  # fmt: skip
+
+
+diagnose = verb("diagnose", DiagnoseRequest, _diagnose)
 
 
 def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gacprof.cliffmap.source import SizeSource, Tokens
 from gacprof.core.dtypes import full_name
+from gacprof.core.errors import PlanError
 from gacprof.core.request import Request, argument, option
 from gacprof.core.texts import workload
 
@@ -54,6 +56,10 @@ class OnSource(Request):
         default=None, group=SOURCE,
         help="With --gpu: the PyTorch release, as 2.11. Default: the newest.",
     )  # fmt: skip
+    engine: str | None = option(
+        default=None, group=SOURCE,
+        help="With --gpu: times of this engine (vllm, sglang, trtllm). Default: of all.",
+    )  # fmt: skip
     tokens: Tokens | None = option(
         default=None, read=workload, metavar="M[:W],…", group=WORKLOAD,
         help="Token counts served, with weights: 1:0.9,1024:0.1. Default: those that the map's "
@@ -64,16 +70,39 @@ class OnSource(Request):
         """Raises :class:`MapError` for none or two, and for a GPU or release without rules."""
         from gacprof.diagnosing.sources import open_source
 
-        return open_source(self.cliff_map, gpu=self.gpu, torch=self.torch)
+        return open_source(self.cliff_map, gpu=self.gpu, torch=self.torch, engine=self.engine)
 
     @property
     def has_source(self) -> bool:
         return any(given is not None for given in (self.cliff_map, self.gpu, self.torch))
 
 
-class OnWorkload(OnSource, OnCheckpoint):
-    """A request that judges a checkpoint's sizes in a dtype."""
+class OnDtype(OnSource):
+    """A request that judges sizes in a dtype."""
 
     dtype: str | None = option(
         default=None, read=full_name, group=WORKLOAD, help="Default: the checkpoint's."
     )
+
+
+class OnWorkload(OnDtype, OnCheckpoint):
+    """A request that judges a checkpoint's sizes."""
+
+
+class OnConfig(Request):
+    """A request for which a config alone may do."""
+
+    checkpoint: Model | Mapping[str, Any] = argument(
+        kw_only=False, help="A checkpoint's folder or weights file; for --gpu a config.json."
+    )
+
+
+class DiagnoseRequest(OnDtype, OnConfig):
+    """What :func:`gacprof.diagnose` is asked."""
+
+    error = PlanError
+
+    tp: int = option(
+        default=1, read=int, least=1, most=1024, group=WORKLOAD,
+        help="Sizes as one of so many tensor-parallel ranks holds them.",
+    )  # fmt: skip

@@ -1,27 +1,65 @@
-"""A changed checkpoint evaluated: the same function? faster? how good?"""
+"""A changed checkpoint evaluated: the same function? faster? how good?
+
+Torch is imported when a verb is called.
+"""
 
 from __future__ import annotations
 
-from gacprof.evaluation.benchmark import bench
-from gacprof.evaluation.comparison import Change
-from gacprof.evaluation.evaluating import ModelQuality, Quality, evaluate
-from gacprof.evaluation.models import device_of, distinct_names
-from gacprof.evaluation.perplexity import Perplexity
-from gacprof.evaluation.summary import BenchResult, ModelTiming, Replicate
-from gacprof.evaluation.verification import Verification, verify
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BenchResult",
-    "Change",
-    "ModelQuality",
-    "ModelTiming",
-    "Perplexity",
-    "Quality",
-    "Replicate",
-    "Verification",
-    "bench",
-    "device_of",
-    "distinct_names",
-    "evaluate",
-    "verify",
-]
+from gacprof.core.request import verb
+from gacprof.evaluation.request import BenchRequest, EvaluateRequest, VerifyRequest
+
+if TYPE_CHECKING:
+    from gacprof.evaluation.evaluating import Quality
+    from gacprof.evaluation.summary import BenchResult
+    from gacprof.evaluation.verification import Verification
+
+
+def _verify(request: VerifyRequest) -> Verification:
+    """Run both models on the same inputs and compare their logits.
+
+    Raises :class:`CheckpointError` for models that cannot be compared.
+    """
+    from gacprof.evaluation.verification import verify_models
+
+    return verify_models(request)
+
+
+def _bench(request: BenchRequest) -> BenchResult:
+    """Prefill latency at every length of ``tokens``, decode latency after the shortest.
+
+    A round holds one prefill of each length and ``decode_steps`` decode steps of every model; 0
+    leaves decoding out. ``rounds`` are measured at most. It ends earlier when every verdict is
+    decided, looked at after 12, 24, 48 … rounds, or after ``time_cap_s`` seconds and at least 4
+    rounds; with fewer than 12 all verdicts are ``undecided``.
+
+    ``dtype`` defaults to the stored one (the widest of all models). The models are in memory
+    together, the reference twice where there is room for it. Models that were given in memory are
+    left in the mode and with the tensors in which they came; on a CPU they need their room twice.
+
+    Raises :class:`MeasurementError` for a device that is not there or too small,
+    :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.
+    """
+    from gacprof.evaluation.benchmark import bench_models
+
+    return bench_models(request)
+
+
+def _evaluate(request: EvaluateRequest) -> Quality:
+    """The perplexity of the file ``text`` under each model.
+
+    ``dtype`` defaults to the stored one, the widest of all models. Raises
+    :class:`CheckpointError` for a model or text that cannot be used, :class:`MeasurementError`
+    for a device that is not there or too small.
+    """
+    from gacprof.evaluation.evaluating import evaluate_models
+
+    return evaluate_models(request)
+
+
+verify = verb("verify", VerifyRequest, _verify)
+bench = verb("bench", BenchRequest, _bench)
+evaluate = verb("evaluate", EvaluateRequest, _evaluate)
+
+__all__ = ["BenchRequest", "EvaluateRequest", "VerifyRequest", "bench", "evaluate", "verify"]

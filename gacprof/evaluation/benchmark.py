@@ -29,7 +29,6 @@ from gacprof.core.points import Environment
 from gacprof.devices.device import open_device
 from gacprof.devices.environment import free_bytes
 from gacprof.devices.threads import bound_threads
-from gacprof.evaluation.comparison import FIRST_LOOK
 from gacprof.evaluation.models import (
     LoadedModels,
     Model,
@@ -45,6 +44,7 @@ from gacprof.evaluation.models import (
     text_config,
     vocabulary,
 )
+from gacprof.evaluation.request import BenchRequest
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds, conditions
 from gacprof.evaluation.workloads import (
     BenchWorkload,
@@ -56,42 +56,15 @@ from gacprof.evaluation.workloads import (
 )
 
 SEED = 0
-ROUNDS = 384
-"""At most, by default: looks after 12, 24, 48, 96, 192 and 384."""
 
 
-def bench(
-    models: Sequence[Model],
-    *,
-    tokens: Sequence[int] = (128, 512, 1024),
-    decode_steps: int = 8,
-    batch: int = 1,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str | None = None,
-    rounds: int = ROUNDS,
-    time_cap_s: float | None = 300.0,
-    progress: Progress | None = None,
-) -> BenchResult:
-    """Prefill latency at every length of ``tokens``, decode latency after the shortest.
-
-    A round holds one prefill of each length and ``decode_steps`` decode steps of every model; 0
-    leaves decoding out. ``rounds`` are measured at most. It ends earlier when every verdict is
-    decided, looked at after 12, 24, 48 … rounds, or after ``time_cap_s`` seconds and at least 4
-    rounds; with fewer than 12 all verdicts are ``undecided``.
-
-    ``dtype`` defaults to the stored one (the widest of all models). The models are in memory
-    together, the reference twice where there is room for it. Models that were given in memory are
-    left in the mode and with the tensors in which they came; on a CPU they need their room twice.
-
-    Raises :class:`MeasurementError` for a device that is not there or too small,
-    :class:`CheckpointError` for a model that cannot be loaded or has no positions for a length.
-    """
-    workloads = workloads_of(tokens, decode_steps, batch)
-    if not models or rounds < FIRST_LOOK:
-        raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
+def bench_models(request: BenchRequest) -> BenchResult:
+    """:func:`gacprof.bench`."""
+    models, dtype, batch = request.models, request.dtype, request.batch
+    workloads = workloads_of(request.tokens, request.decode_steps, batch)
     refuse_other_than_models(models)
     with as_found(models) as held:
-        where = device_of(device)
+        where = device_of(request.device)
         numbers = dtype_of(dtype) if dtype is not None else common_dtype(models)
         loaded = load_models(models, numbers, where)
         sources = tuple(name_of(model) for model in models)
@@ -99,9 +72,9 @@ def bench(
         names = distinct_names(sources)
         # A GPU's host thread is left alone.
         with bound_threads() if where.type == "cpu" else nullcontext() as threads:
-            shown, clock = progress or notebook_progress("bench"), Clock(where, threads)
+            shown, clock = request.progress or notebook_progress("bench"), Clock(where, threads)
             weights = _movable(loaded, held)
-            found = _measure(names, loaded, workloads, clock, rounds, time_cap_s, shown, weights)
+            found = _measure(names, loaded, workloads, clock, request, shown, weights)
         bound = threads is not None and threads.bound
         return BenchResult(
             models=names,
@@ -109,7 +82,7 @@ def bench(
             parameters=tuple(sum(p.numel() for p in m.parameters()) for m in loaded.models),
             dtype=str(numbers).removeprefix("torch."),
             batch=batch,
-            decode_steps=decode_steps,
+            decode_steps=request.decode_steps,
             rounds=found.rounds.count,
             timings=found.timings(),
             replicates=found.replicates(),
@@ -126,8 +99,7 @@ def _measure(
     loaded: LoadedModels,
     workloads: Sequence[BenchWorkload],
     clock: Clock,
-    most: int,
-    time_cap_s: float | None,
+    request: BenchRequest,
     progress: Progress | None,
     weights: Sequence[Sequence[torch.Tensor]],
 ) -> BenchSummary:
@@ -137,8 +109,9 @@ def _measure(
     same = [identical(loaded.models[0], model) for model in loaded.models]
     draw = np.random.default_rng(SEED)
     rounds = Rounds(
-        workloads, runners, clock, most, time_cap_s, progress, anew=lambda: move(weights, draw)
-    )
+        workloads, runners, clock, request.rounds, request.time_cap_s, progress,
+        anew=lambda: move(weights, draw),
+    )  # fmt: skip
     found = BenchSummary(names, workloads, same, rounds)
     with running("bench", "fewer tokens, models, or a smaller batch or dtype"):
         rounds.run(found.decided)

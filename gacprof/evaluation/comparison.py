@@ -27,12 +27,11 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
+from gacprof.evaluation.request import FIRST_LOOK
 from gacprof.stats.fit import QUARTILE, Floats, Ints, two_way
 
 LEVEL = 0.05
 """Of all verdicts of a bench together: the chance that any of them claims what is not there."""
-FIRST_LOOK = 12
-"""Rounds. Fewer tell too little of their own spread for a verdict."""
 RESAMPLES = 200
 NEGLIGIBLE = 0.01
 """A bench goes on until a difference is shown or cannot be larger than this."""

@@ -50,6 +50,7 @@ from gacprof.evaluation.perplexity import (
     score_windows,
     windows,
 )
+from gacprof.evaluation.request import EvaluateRequest
 
 WINDOW = 1024
 """Tokens that a model sees at once, unless it has fewer positions."""
@@ -98,45 +99,24 @@ class Quality(Record):
         return all(model.finite for model in self.models)
 
 
-def evaluate(
-    models: Sequence[Model] | Model,
-    *,
-    text: str | Path,
-    tokenizer: str | Path | None = None,
-    window: int | None = None,
-    stride: int | None = None,
-    limit_tokens: int | None = None,
-    batch: int = 1,
-    dtype: torch.dtype | str | None = None,
-    device: torch.device | str | None = None,
-    progress: Progress = lambda done, total, what: None,
-    tasks: Tasks | None = None,
-) -> Quality:
-    """The perplexity of the file ``text`` under each model.
-
-    ``window`` is how many tokens a model sees at once, by default 1024 or what it has positions
-    for; ``stride`` how far windows are apart, by default half a window. ``limit_tokens`` cuts
-    the text. ``batch`` windows run at once. ``tokenizer`` is a folder; by default the one that
-    the models bring. ``dtype`` defaults to the stored one, the widest of all models. ``tasks``
-    score parts of it elsewhere, as :mod:`gacprof.extras.fleet.on_ray` does; every number stays the
-    same.
-
-    Raises :class:`CheckpointError` for a model or text that cannot be used,
-    :class:`MeasurementError` for a device that is not there or too small.
-    """
+def evaluate_models(request: EvaluateRequest) -> Quality:
+    """:func:`gacprof.evaluate`."""
+    models, dtype, text = request.models, request.dtype, request.text
+    if text is None:
+        raise CheckpointError("give a text (--text), or tasks (--tasks)")
     given = [models] if isinstance(models, str | Path | nn.Module) else list(models)
     if not given:
         raise CheckpointError("give a model, and a text (--text)")
     refuse_other_than_models(given)
-    where = device_of(device)
+    where = device_of(request.device)
     numbers = dtype_of(dtype) if dtype is not None else common_dtype(given)
-    size, step = _window(given, window, stride, batch)
-    ids = _token_ids(given, text, tokenizer, limit_tokens)
-    asked = _Text(batch, ids, windows(len(ids), size, step))
+    size, step = _window(given, request)
+    ids = _token_ids(given, text, request.tokenizer, request.limit_tokens)
+    asked = _Text(request.batch, ids, windows(len(ids), size, step))
     names = distinct_names([name_of(model) for model in given])
-    shares = [_share(progress, i, len(given), asked, name) for i, name in enumerate(names)]
+    shares = [_share(request.progress, i, len(given), asked, name) for i, name in enumerate(names)]
     found = [
-        _scored(_Subject(model, name, numbers, where), asked, advance, tasks or Tasks())
+        _scored(_Subject(model, name, numbers, where), asked, advance, request.tasks or Tasks())
         for model, name, advance in zip(given, names, shares, strict=True)
     ]
     level = LEVEL / max(1, len(given) - 1)
@@ -155,16 +135,12 @@ def evaluate(
     )
 
 
-def _window(
-    models: Sequence[Model], window: int | None, stride: int | None, batch: int
-) -> tuple[int, int]:
+def _window(models: Sequence[Model], request: EvaluateRequest) -> tuple[int, int]:
     """Window and stride, as asked for or by default. Raises :class:`CheckpointError`."""
     held = {name_of(model): positions_of(model) for model in models}
     least = min((n for n in held.values() if n), default=None)
-    size = window if window is not None else min(WINDOW, least or WINDOW)
-    step = stride if stride is not None else max(1, size // 2)
-    if size < 1 or batch < 1:
-        raise CheckpointError(f"{batch} windows of {size} tokens at once: both are at least 1")
+    size = request.window or min(WINDOW, least or WINDOW)
+    step = request.stride or max(1, size // 2)
     if not 1 <= step <= size:
         raise CheckpointError(
             f"a stride of {step} tokens between windows of {size}: it is from 1 to {size}"
@@ -199,7 +175,7 @@ def _token_ids(
 
 
 def _share(
-    progress: Progress, index: int, models: int, asked: _Text, name: str
+    progress: Progress | None, index: int, models: int, asked: _Text, name: str
 ) -> Callable[[int], None]:
     """Progress of one model as progress of all."""
     done = index * asked.work
@@ -207,7 +183,8 @@ def _share(
     def advance(more: int) -> None:
         nonlocal done
         done += more
-        progress(done, models * asked.work, name)
+        if progress:
+            progress(done, models * asked.work, name)
 
     return advance
 

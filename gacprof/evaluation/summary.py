@@ -22,7 +22,6 @@ from gacprof.core.formatting import Framed
 from gacprof.core.points import Environment
 from gacprof.core.tasks import no_collection
 from gacprof.evaluation.comparison import (
-    FIRST_LOOK,
     LEVEL,
     Difference,
     Ratio,
@@ -35,6 +34,7 @@ from gacprof.evaluation.comparison import (
     looks,
 )
 from gacprof.evaluation.models import multiplies
+from gacprof.evaluation.request import FIRST_LOOK
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 from gacprof.stats.fit import FEWEST_BLOCKS, Floats
 

@@ -41,6 +41,7 @@ from gacprof.evaluation.perplexity import (
     read_text,
     score_text,
 )
+from gacprof.evaluation.request import VerifyRequest
 
 Inputs = Any
 """Token ids [batch, tokens]: a tensor, an array, or nested lists."""
@@ -118,35 +119,18 @@ def merged_weights(a: Model, b: Model) -> list[str]:
     ]
 
 
-def verify(
-    a: Model,
-    b: Model,
-    *,
-    inputs: Inputs | None = None,
-    dtype: torch.dtype | str | None = None,
-    text: str | Path | None = None,
-    tokenizer: str | Path | None = None,
-    device: torch.device | str | None = "cpu",
-) -> Verification:
-    """Run both models on the same inputs and compare.
-
-    ``inputs`` are token ids [batch, tokens]; by default 2×32 random ones from a fixed seed.
-    ``dtype`` is what is computed in: a model's own where one is in memory, else float32 whatever
-    is stored, because there rounding hides least. ``text`` is a file whose perplexity is measured
-    under both models, with the tokenizer of the folder ``tokenizer``, else of a's folder, else of
-    b's. The models are held one after the other.
-
-    Raises :class:`CheckpointError` for models that cannot be compared.
-    """
-    where = device_of(device)
+def verify_models(request: VerifyRequest) -> Verification:
+    """:func:`gacprof.verify`. The models are held one after the other."""
+    a, b, dtype, text = request.a, request.b, request.dtype, request.text
+    where = device_of(request.device)
     own = [next(m.parameters()).dtype for m in (a, b) if isinstance(m, nn.Module)]
     numbers = dtype_of(dtype) if dtype is not None else (*own, torch.float32)[0]
-    given = None if inputs is None else _token_ids(inputs)
+    given = None if request.inputs is None else _token_ids(request.inputs)
     folders = [m for m in (a, b) if isinstance(m, str | Path)]
     tokens = None
     if text is not None:
         content = read_text(text)
-        tokens = encode(common_tokenizer(folders, tokenizer, content), content, LARGEST)
+        tokens = encode(common_tokenizer(folders, request.tokenizer, content), content, LARGEST)
     first = _Run(a, numbers, where, given, tokens)
     second = _Run(b, numbers, where, first.ids, tokens)
     source = "given" if given is not None else f"random, seed {SEED}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gacprof.checkpoint.inventory import Inventory
-    from gacprof.evaluation import BenchResult
+    from gacprof.evaluation.summary import BenchResult
 
 SHARED = ("model.embed_tokens", "lm_head")
 """What compression leaves alone, held once for all variants on a device."""
@@ -241,7 +241,7 @@ def build(
 
     from gacprof.checkpoint.load import dtype_of
     from gacprof.checkpoint.skeleton import build_skeleton
-    from gacprof.evaluation import device_of
+    from gacprof.evaluation.models import device_of
 
     where, numbers = device_of(device), dtype_of(dtype)
     model, _ = build_skeleton(inventory, numbers)

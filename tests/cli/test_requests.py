@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import MISSING, fields
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,18 @@ import gacprof
 from gacprof.cli.app import _verb
 from gacprof.core.errors import GacprofError
 from gacprof.core.request import Option, Request, given_texts, option, options_of, spelling
+from gacprof.diagnosing.request import DiagnoseRequest
+from gacprof.evaluation.request import BenchRequest, EvaluateRequest, VerifyRequest
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Constraints, ParetoRequest, PlanRequest
 
-VERBS = {"plan": PlanRequest, "pareto": ParetoRequest, "compress": CompressRequest}
+VERBS = {
+    "plan": PlanRequest, "pareto": ParetoRequest, "compress": CompressRequest,
+    "diagnose": DiagnoseRequest, "verify": VerifyRequest, "bench": BenchRequest,
+    "evaluate": EvaluateRequest,
+}  # fmt: skip
+ON_THE_COMMAND_LINE = {"evaluate": "eval"}
+"""Verbs of another name there."""
 
 
 def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
@@ -28,10 +37,14 @@ def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
     return found
 
 
+def parameters(verb: str) -> list[Any]:
+    return _verb(ON_THE_COMMAND_LINE.get(verb, verb)).params
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_field_is_an_option_and_a_parameter_with_the_same_default(verb):
     request = VERBS[verb]
-    offered = {parameter.name: parameter for parameter in _verb(verb).params}
+    offered = {parameter.name: parameter for parameter in parameters(verb)}
     for name, known, default in flattened(request):
         parameter = offered[name]
         if not known.argument:
@@ -46,7 +59,7 @@ def test_every_field_is_an_option_and_a_parameter_with_the_same_default(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_of_a_verb_has_a_help_text(verb):
-    assert [p.name for p in _verb(verb).params if not getattr(p, "help", "")] == []
+    assert [p.name for p in parameters(verb) if not getattr(p, "help", "")] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -67,7 +80,7 @@ def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_o
         bad = -7 if known.read is int else below - 7.5
         with pytest.raises(GacprofError, match=f"^{name}.* is -7.*: it must be "):
             getattr(gacprof, verb)(**needed, **{name: bad})
-        result = run(verb, *words, f"{spelling(name, known)}={bad}")
+        result = run(ON_THE_COMMAND_LINE.get(verb, verb), *words, f"{spelling(name, known)}={bad}")
         assert result.code == 2 and result.err.count("\n") == 1 and "it must be" in result.err
 
 

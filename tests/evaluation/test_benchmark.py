@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from gacprof.devices.kineto import Traced  # noqa: E402
-from gacprof.evaluation import bench, distinct_names, models  # noqa: E402
-from gacprof.evaluation.models import identical  # noqa: E402
-from gacprof.evaluation.summary import BenchSummary, Rounds, WorkloadTimes, conditions  # noqa: E402  # noqa: E402
+from gacprof.evaluation import bench, models  # noqa: E402
+from gacprof.evaluation.models import distinct_names, identical  # noqa: E402
+from gacprof.evaluation.summary import BenchSummary, Rounds, WorkloadTimes, conditions  # noqa: E402
 from gacprof.evaluation.workloads import (  # noqa: E402
     BenchWorkload,
     CallTime,

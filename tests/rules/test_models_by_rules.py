@@ -196,7 +196,7 @@ def test_heads_that_ranks_cannot_share_whole_are_refused(llama: Make, run: Run) 
 
 @pytest.mark.parametrize("tp", [0, -8, "8", 2.0, True])
 def test_a_number_of_ranks_is_a_whole_number(llama: Make, tp: Any) -> None:
-    with pytest.raises(GacprofError, match="tp must be a whole number"):
+    with pytest.raises(GacprofError, match="it must be a whole number"):
         gacprof.diagnose(llama(), h100(), tp=tp)
 
 

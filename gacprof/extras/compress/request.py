@@ -34,7 +34,19 @@ RUN = "Run"
 OWN = ("alpha", "group_size", "scope")
 """Options of one method alone."""
 OF_THE_RUN = frozenset(
-    ("model", "out", "cliff_map", "gpu", "torch", "calib", "tokenizer", "device", "work", *OWN)
+    (
+        "model",
+        "out",
+        "cliff_map",
+        "gpu",
+        "torch",
+        "engine",
+        "calib",
+        "tokenizer",
+        "device",
+        "work",
+        *OWN,
+    )
 )
 """Fields that say on what and where, not what is made: the record has them elsewhere or not."""
 

@@ -23,15 +23,15 @@ import torch
 
 from gacprof.checkpoint import scan
 from gacprof.checkpoint.foreign import seen_by_loader
-from gacprof.core import Progress
 from gacprof.core.errors import GacprofError, MeasurementError
 from gacprof.core.files import read_bytes
 from gacprof.core.points import Environment
+from gacprof.core.request import verb
 from gacprof.devices.device import open_device
 from gacprof.devices.environment import free_bytes
-from gacprof.evaluation.benchmark import ROUNDS, SEED, workloads_of
-from gacprof.evaluation.comparison import FIRST_LOOK
+from gacprof.evaluation.benchmark import SEED, workloads_of
 from gacprof.evaluation.models import distinct_names
+from gacprof.evaluation.request import EngineBenchRequest
 from gacprof.evaluation.summary import BenchResult, BenchSummary, Rounds
 from gacprof.evaluation.workloads import BenchWorkload, CallTime, Clock, Runner
 from gacprof.extras.serve.engines.engine import (
@@ -40,8 +40,6 @@ from gacprof.extras.serve.engines.engine import (
     EngineProcess,
     engine_of,
 )
-
-DECODE_STEPS = 8
 
 
 class EngineClock(Clock):
@@ -75,47 +73,30 @@ class EngineRunner(Runner):
         return self.call()
 
 
-def bench_engine(
-    models: Sequence[str | Path],
-    engine: str,
-    *,
-    python: str | Path | None = None,
-    tokens: Sequence[int] = (128, 512, 1024),
-    decode_steps: int = DECODE_STEPS,
-    threads: int | None = None,
-    dtype: str | None = None,
-    trust_remote_code: bool = False,
-    rounds: int = ROUNDS,
-    time_cap_s: float | None = 300.0,
-    progress: Progress | None = None,
-) -> BenchResult:
-    """Prefill at every length of ``tokens`` and decode after the shortest, by ``engine``
-    (``transformers``, ``vllm`` or ``llama.cpp``).
+def _bench_engine(request: EngineBenchRequest) -> BenchResult:
+    """Prefill at every length of ``tokens`` and decode after the shortest, by an engine.
 
     A round holds one call of each workload and model; a decode call is the mean of
-    ``decode_steps`` tokens. ``python`` is the interpreter that the engine runs in, by default this
-    one. ``threads`` defaults to the cores at hand, the same for all. ``dtype`` is what is computed
-    in, by default what is stored; llama.cpp takes what the file holds.
-    ``trust_remote_code`` lets a checkpoint's own code run; without it the engine gets the weights
-    and what of the config names no code. Rounds and time cap as in
-    :func:`gacprof.bench`.
+    ``decode_steps`` tokens. Rounds and time cap as in :func:`gacprof.bench`.
 
     Raises :class:`MeasurementError` for an engine that is missing or refuses a model,
     :class:`CheckpointError` for a model in another format than the engine's.
     """
-    setting, paths = _setting(models, engine, python, threads, dtype, trust_remote_code)
-    found, workloads = setting.engine, workloads_of(tokens, min(decode_steps, 1), 1)
-    if not models or rounds < FIRST_LOOK:
-        raise MeasurementError(f"bench needs a model and at least {FIRST_LOOK} rounds")
+    models, engine, steps = request.models, request.engine, request.decode_steps
+    setting, paths = _setting(models, engine, request)
+    found, workloads = setting.engine, workloads_of(request.tokens, min(steps, 1), 1)
     names = distinct_names(list(map(str, models)))
     same = [path == paths[0] or _same_files(path, paths[0]) for path in paths]
-    with setting.opened(paths, max(tokens) + decode_steps) as processes:
+    with setting.opened(paths, max(request.tokens) + steps) as processes:
         vocabulary = min(int(each.told["vocabulary"]) for each in processes)
         runners = [
-            [EngineRunner(each, workload, vocabulary, decode_steps) for each in processes]
+            [EngineRunner(each, workload, vocabulary, steps) for each in processes]
             for workload in workloads
         ]
-        taken = Rounds(workloads, runners, EngineClock(found), rounds, time_cap_s, progress)
+        taken = Rounds(
+            workloads, runners, EngineClock(found), request.rounds, request.time_cap_s,
+            request.progress,
+        )  # fmt: skip
         summary = BenchSummary(names, workloads, same, taken)
         taken.run(summary.decided)
     told = processes[0].told
@@ -125,7 +106,7 @@ def bench_engine(
         parameters=tuple(map(_parameters, paths, processes)),
         dtype=told["dtype"],
         batch=1,
-        decode_steps=decode_steps,
+        decode_steps=steps,
         rounds=taken.count,
         timings=summary.timings(),
         replicates=summary.replicates(),
@@ -134,6 +115,9 @@ def bench_engine(
         notes=(*_conditions(setting, processes), *summary.notes()),
         engine=f"{engine} {told['version']}",
     )
+
+
+bench_engine = verb("bench_engine", EngineBenchRequest, _bench_engine)
 
 
 @dataclass(frozen=True)
@@ -174,12 +158,7 @@ class _Setting:
 
 
 def _setting(
-    models: Sequence[str | Path],
-    engine: str,
-    python: str | Path | None,
-    threads: int | None,
-    dtype: str | None,
-    trust: bool,
+    models: Sequence[Any], engine: str, how: EngineBenchRequest
 ) -> tuple[_Setting, list[Path]]:
     """The engine, and what it loads of the models.
 
@@ -187,8 +166,9 @@ def _setting(
     choose, and code that nobody has allowed.
     """
     found = engine_of(engine)
-    interpreter, paths = found.python(python), [found.model(model) for model in models]
-    for path in paths if found.format == "folder" and not trust else ():
+    dtype = None if how.dtype is None else str(how.dtype)
+    interpreter, paths = found.python(how.python), [found.model(model) for model in models]
+    for path in paths if found.format == "folder" and not how.trust_remote_code else ():
         config = read_bytes(path / "config.json").decode("utf-8", "replace")
         if '"auto_map"' in config:
             raise MeasurementError(
@@ -197,8 +177,8 @@ def _setting(
             )
     if dtype is not None and found.format == "gguf":
         raise MeasurementError(f"{engine} computes in what the file holds: leave out the dtype")
-    count = threads or len(os.sched_getaffinity(0))
-    return _Setting(found, interpreter, count, dtype, trust), paths
+    count = how.threads or len(os.sched_getaffinity(0))
+    return _Setting(found, interpreter, count, dtype, how.trust_remote_code), paths
 
 
 def greedy(
@@ -216,7 +196,11 @@ def greedy(
 
     Raises as :func:`bench_engine`.
     """
-    setting, (path,) = _setting([model], engine, python, threads, dtype, trust_remote_code)
+    how = EngineBenchRequest(
+        [model], engine, python=python, threads=threads, dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    setting, (path,) = _setting([model], engine, how)
     with ExitStack() as stack:
         process = setting.one(stack, path, len(ids) + count)
         tokens: list[int] = process.ask("greedy", ids=list(ids), count=count)
