@@ -8,18 +8,21 @@ and values there are no more shards than heads. What a rank holds is what its GP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import Attention, Gemm, Inventory, Module
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import PlanError
 from gacprof.core.points import DTYPES
 
-COLUMN = frozenset({"q", "k", "v", "qkv", "gate", "up", "gate_up"})
-ROW = frozenset({"o", "down"})
-"""Roles that tensor parallelism splits along N, and along K (Megatron's scheme)."""
-
+Split = Literal["column", "row", "replicated"]
+SPLITS: Mapping[str, Split] = {
+    **dict.fromkeys(("q", "k", "v", "qkv", "gate", "up", "gate_up"), "column"),
+    **dict.fromkeys(("o", "down"), "row"),
+}
+"""What tensor parallelism splits along N (column) and along K (row), by role (Megatron's scheme);
+all else every rank holds whole."""
 
 BY_BLOCKS = (
     "its 8-bit weights have scales by block: they are judged as products with one scale; engines "
@@ -42,13 +45,12 @@ class Ranks:
 
     def __init__(self, inventory: Inventory, tp: int = 1) -> None:
         self.tp = tp
-        kv_heads = {a.layer: a.kv_heads for a in inventory.attentions}
         self._shards: dict[str, tuple[int, int]] = {}
         self._dtypes: dict[str, str] = {}
         scheme = _scheme(inventory.config)
         plain = _plain_dtype(inventory)
         for module in inventory.modules:
-            split = shards_of(module, tp, kv_heads)
+            split = shards_of(module, tp, inventory.attentions)
             dtype = _computed(module.dtype, scheme, plain)
             for gemm in module.gemms:
                 self._shards[gemm.weight] = split
@@ -99,15 +101,21 @@ def _shared_whole(a: Attention, tp: int) -> bool:
     return a.heads % tp == 0 and (a.kv_heads % tp == 0 or tp % a.kv_heads == 0)
 
 
-def shards_of(module: Module, tp: int, kv_heads: Mapping[int, int]) -> tuple[int, int]:
-    """How many of ``tp`` ranks share N, and K, of the module's product. Factor pairs are held whole
-    by every rank; ``kv_heads`` are by layer."""
-    role = module.role.removeprefix("expert_")
-    if tp == 1 or len(module.gemms) != 1:
-        return 1, 1
-    if role in ("k", "v") and module.layer is not None:
-        return min(tp, kv_heads.get(module.layer, tp)), 1
-    return (tp if role in COLUMN else 1), (tp if role in ROW else 1)
+def split_of(module: Module) -> Split:
+    """How ranks share the module's product. Factor pairs are held whole by every rank."""
+    if len(module.gemms) > 1:
+        return "replicated"
+    return SPLITS.get(module.role.removeprefix("expert_"), "replicated")
+
+
+def shards_of(module: Module, tp: int, attentions: Iterable[Attention]) -> tuple[int, int]:
+    """How many of ``tp`` ranks share N, and K, of the module's product: of keys and values no more
+    than there are heads."""
+    split = split_of(module)
+    if module.role.removeprefix("expert_") in ("k", "v"):
+        heads = (a.kv_heads for a in attentions if a.layer == module.layer)
+        tp = min(tp, next(heads, tp))
+    return (tp if split == "column" else 1), (tp if split == "row" else 1)
 
 
 EIGHT_BIT = {"float8_e4m3fn": "float8_e4m3", "int8": "int8"}

@@ -22,7 +22,7 @@ from math import gcd, lcm
 from typing import Literal
 
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, Module
-from gacprof.checkpoint.products import COLUMN, ROW
+from gacprof.checkpoint.products import shards_of, split_of
 from gacprof.core.errors import PlanError
 from gacprof.demands.evaluate import Setting, judge, multiples
 from gacprof.demands.model import count
@@ -242,19 +242,13 @@ def _product(
     sizes: Mapping[Literal["N", "K"], int | None],
 ) -> Product:
     """A module's product as one shard holds it. Factor pairs are not split."""
-    role = module.role.removeprefix("expert_")
-    split = "column" if role in COLUMN else "row" if role in ROW else "replicated"
-    split = "replicated" if len(module.gemms) > 1 else split
-    parts = preset.tp if split != "replicated" else 1
-    if role in ("k", "v"):  # of keys and values there are no more shards than heads
-        heads = (a.kv_heads for a in inventory.attentions if a.layer == module.layer)
-        parts = min(parts, next(heads, parts))
+    role, split = module.role.removeprefix("expert_"), split_of(module)
+    on_n, on_k = shards_of(module, preset.tp, inventory.attentions)
 
-    def local(axis: Literal["N", "K"], is_split: bool) -> Size:
-        size, shards = sizes[axis], parts if is_split else 1
+    def local(size: int | None, shards: int) -> Size:
         return Size(None if size is None or size % shards else size // shards, size, shards)
 
-    n, k = local("N", split == "column"), local("K", split == "row")
+    n, k = local(sizes["N"], on_n), local(sizes["K"], on_k)
     kind = "expert" if module.role != role else "dense"
     kind = "vocab" if role in ("embedding", "head") else kind
     shards = ((role, n),) if role in ("q", "k", "v", "gate", "up") and split == "column" else ()
