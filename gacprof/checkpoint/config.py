@@ -165,6 +165,20 @@ def _refuse_largest(sizes: Mapping[str, int], most: int, has: str, path: str) ->
         )
 
 
+def without_heads(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings that transformers 5 takes, and the heads, to be set once the config is made.
+
+    It refuses a hidden size that is no multiple of the heads, as a pruned model's need not be, even
+    where head_dim is given. Exported folders bring this function with their code.
+    """
+    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    if not (values.get("head_dim") and hidden and heads and hidden % heads):
+        return values, {}
+    keys = ("num_attention_heads", "num_key_value_heads")
+    late = {key: values[key] for key in keys if key in values}
+    return {**values, **dict.fromkeys(late, 1)}, late
+
+
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Where multimodal configs describe their text model: transformers', InternVL's, DeepSeek-VL's."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gacprof.checkpoint.config import passed, refuse_oversized
+from gacprof.checkpoint.config import passed, refuse_oversized, without_heads
 from gacprof.checkpoint.foreign import effective_config
 from gacprof.checkpoint.inventory import Attention, Inventory
 from gacprof.checkpoint.layers import (
@@ -116,7 +116,10 @@ def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
         own = transformers.CONFIG_MAPPING[kind]
         values = passed(values, own)
         values["torch_dtype"] = str(dtype).removeprefix("torch.")  # the name all versions read
-        config = _make_config(own, values)
+        values, heads = without_heads(values)
+        config = own.from_dict(values)
+        for key, value in heads.items():
+            setattr(config, key, value)
         return transformers.AutoModelForCausalLM.from_config(config)
     except CheckpointError as error:
         raise CheckpointError(f"{inventory.path}: {error}") from None
@@ -127,23 +130,6 @@ def _from_config(inventory: Inventory, dtype: torch.dtype) -> nn.Module:
             f"{inventory.path}: transformers builds no causal language model from this config: "
             f"{reason}"
         ) from None
-
-
-def _make_config(kind: Any, values: dict[str, Any]) -> Any:
-    """A config of the class ``kind``.
-
-    transformers 5 refuses a hidden size that is no multiple of the heads even where head_dim is
-    given, as it is in pruned models; such a config gets its heads after it was checked.
-    """
-    hidden, heads = values.get("hidden_size"), values.get("num_attention_heads")
-    pruned = isinstance(hidden, int) and isinstance(heads, int) and heads and hidden % heads
-    if not (pruned and values.get("head_dim")):
-        return kind.from_dict(values)
-    late = {k: values[k] for k in ("num_attention_heads", "num_key_value_heads") if k in values}
-    config = kind.from_dict(values | dict.fromkeys(late, 1))
-    for key, value in late.items():
-        setattr(config, key, value)
-    return config
 
 
 def _replace_factored(model: nn.Module, inventory: Inventory) -> dict[str, str]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
+from gacprof.checkpoint.config import without_heads
 from gacprof.core import Progress
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import write_json, write_text
@@ -109,8 +111,11 @@ def _bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def remote_code(name: str, **words: str) -> str:
-    """The text of a template of this package with ``words`` replaced (``Llama="Qwen2"``)."""
+    """The text of a template of this package with ``words`` replaced (``Llama="Qwen2"``), and what
+    it imports of gacprof written out."""
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    imported = f"from {without_heads.__module__} import without_heads\n"
+    text = text.replace(imported, f"\n{getsource(without_heads)}")
     for word, other in words.items():
         text = text.replace(word, other)
     return text

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
+from gacprof.checkpoint.config import without_heads
+
 COLUMNS = (*(f"self_attn.{x}_proj" for x in "qkv"), "mlp.gate_proj", "mlp.up_proj")
 ROWS = ("self_attn.o_proj", "mlp.down_proj")
 
@@ -30,11 +32,8 @@ class GacprofLlamaConfig(LlamaConfig):
         layer_heads: list[list[int]] | None = None,
         **kwargs: Any,
     ) -> None:
-        # A pruned model's hidden size need not be a multiple of its heads, which transformers 5
-        # insists on although head_dim is given: the heads are set after that check.
-        keys = ("num_attention_heads", "num_key_value_heads")
-        heads = {key: kwargs[key] for key in keys if key in kwargs} if "head_dim" in kwargs else {}
-        super().__init__(**{**kwargs, **dict.fromkeys(heads, 1)})
+        kwargs, heads = without_heads(kwargs)
+        super().__init__(**kwargs)
         for key, value in heads.items():
             setattr(self, key, value)
         self.factor_ranks = factor_ranks or {}

@@ -10,6 +10,8 @@ from typing import Any
 
 from transformers import LlamaConfig
 
+from gacprof.checkpoint.config import without_heads
+
 
 class Block(dict):
     """A dict whose keys are attributes too, at every depth."""
@@ -30,11 +32,8 @@ class NemotronNasConfig(LlamaConfig):
     model_type = "nemotron-nas"
 
     def __init__(self, block_configs: list[dict[str, Any]] | None = None, **kwargs: Any) -> None:
-        # A pruned model's hidden size need not be a multiple of its heads, which transformers 5
-        # insists on although head_dim is given: the heads are set after that check.
-        keys = ("num_attention_heads", "num_key_value_heads")
-        heads = {key: kwargs[key] for key in keys if key in kwargs} if "head_dim" in kwargs else {}
-        super().__init__(**{**kwargs, **dict.fromkeys(heads, 1)})
+        kwargs, heads = without_heads(kwargs)
+        super().__init__(**kwargs)
         for key, value in heads.items():
             setattr(self, key, value)
         self.block_configs = [Block(block) for block in block_configs or ()]
