@@ -84,8 +84,8 @@ def _tensor(name: str, entry: Any, start: int, file: str, where: str) -> TensorI
     begin, end = offsets
     needed = math.prod(shape) * element.itemsize
     if needed != end - begin:
-        told = f"shape {shape} in {element.name} needs {needed} bytes"
-        raise _damaged(where, name, f"{told}, its data_offsets hold {end - begin}")
+        needs = f"shape {shape} in {element.name} needs {needed} bytes"
+        raise _damaged(where, name, f"{needs}, its data_offsets hold {end - begin}")
     return TensorInfo(name, tuple(shape), element.name, file, start + begin, end - begin)
 
 

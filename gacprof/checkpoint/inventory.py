@@ -131,8 +131,8 @@ ALIGNED = 16
 """Sizes up to which zeros may be added to a rank are multiples of this: 16 bytes of an 8-bit type,
 32 of a 16-bit one."""
 
-BESIDE = (8, 64)
-"""A dim is measured beside the other dims of its product as they are and at multiples of these: an
+NEIGHBOUR_MULTIPLES = (8, 64)
+"""A dim is measured with the other dims of its product as they are and at multiples of these: an
 odd one hides what the dim costs, a multiple of 64 hides nothing of a smaller period."""
 
 

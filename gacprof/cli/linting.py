@@ -103,7 +103,7 @@ def lint(
         bool, Option("--fix", help="Print the config with sizes moved to good ones.")
     ] = False,
     design: Annotated[
-        str | None, Option(help="A wish: hidden=4096,layers=32,heads=32,vocab=151552,…")
+        str | None, Option(help="Start from hidden=4096,layers=32,heads=32,vocab=151552,…")
     ] = None,
     params: Annotated[str | None, Option(help="With --design: the parameters, 8B or 700M.")] = None,
 ) -> None:
@@ -113,7 +113,7 @@ def lint(
     """
     if design is not None:
         if config or fix:
-            raise LintError("--design needs no config: give the wish alone")
+            raise LintError("--design needs no config: give the sizes alone")
         return _design(design, params, asked, output)
     if not config:
         raise LintError(
@@ -295,9 +295,9 @@ def _design(text: str, params: str | None, asked: Asked, output: Output) -> None
     gpus = ["h100"] if asked.gpu == "any" else asked.gpu.split(",")
     quants = (asked.quant or "bf16").split(",")
     engine = f"{asked.engine}=={asked.version}" if asked.version else asked.engine
-    shapes = design.design(design.wish(text), gpus, _degrees(asked.tp), quants, count, engine)[
-        : design.SHOWN
-    ]
+    shapes = design.design(
+        design.requested_sizes(text), gpus, _degrees(asked.tp), quants, count, engine
+    )[: design.SHOWN]
     if output.as_json or output.style == "json":
         print_json({"shapes": [shape.as_dict() for shape in shapes]}, "lint-design")
     else:

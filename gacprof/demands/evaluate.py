@@ -113,8 +113,10 @@ def judge(product: Product, setting: Setting) -> Judged:
     mildest = min(answers, key=lambda answer: OUTCOMES.index(answer.outcome))
     if len(by_outcome) == 1:
         return mildest
-    told = "; ".join(f"{o} on {', '.join(f'sm{sm}' for sm in on)}" for o, on in by_outcome.items())
-    note = f"depends on the GPU: {told}".replace("_", " ")
+    outcomes = "; ".join(
+        f"{o} on {', '.join(f'sm{sm}' for sm in on)}" for o, on in by_outcome.items()
+    )
+    note = f"depends on the GPU: {outcomes}".replace("_", " ")
     if mildest.findings:
         return replace(mildest, note=note)
     return Judged(product, "unknown", scheme=mildest.scheme, note=note, is_open=True)
@@ -391,7 +393,7 @@ def _finding(
     scheme: Scheme, to: int | None, shard: str,
 ) -> Finding:  # fmt: skip
     next_value = next((v for v in sorted(demand.values) if v >= size), None)
-    told = {
+    words = {
         "size": size,
         "multiple": multiple,
         "axis": axis,
@@ -403,7 +405,7 @@ def _finding(
         "side": "output_size of gate's and up's" if axis == "N" else "input_size of down's",
         "letter": axis[0].lower(),
     }
-    says, kernel = demand.says.format_map(told), demand.kernel.format_map(told)
+    says, kernel = demand.says.format_map(words), demand.kernel.format_map(words)
     if demand.outcome == "pads":
         says = says or f"{size} is no multiple of {multiple}: padded to {to}"
     elif demand.outcome == "falls_back":

@@ -280,45 +280,46 @@ def of_config(config: Mapping[str, Any]) -> Scheme | None:
 
     A method whose demands are not known gives a scheme of the kind ``unknown``, by its name.
     """
-    told = config.get("quantization_config") or config.get("compression_config")
-    if told is None or told == {}:
+    stated = config.get("quantization_config") or config.get("compression_config")
+    if stated is None or stated == {}:
         return None
-    if not isinstance(told, Mapping):
+    if not isinstance(stated, Mapping):
         raise LintError("the config's quantization_config is no table of names and values")
-    inner = told.get("quantization")  # ModelOpt's hf_quant_config.json
-    told = {**told, **inner} if isinstance(inner, Mapping) else told
-    method = str(told.get("quant_method") or told.get("quant_algo") or "").lower()
-    ignored = _names(told, "modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules",
-                     "modules_to_not_quantize", "llm_int8_skip_modules")  # fmt: skip
+    inner = stated.get("quantization")  # ModelOpt's hf_quant_config.json
+    stated = {**stated, **inner} if isinstance(inner, Mapping) else stated
+    method = str(stated.get("quant_method") or stated.get("quant_algo") or "").lower()
+    ignored = _names(stated, "modules_to_not_convert", "ignore", "ignored_layers",
+                     "exclude_modules", "modules_to_not_quantize",
+                     "llm_int8_skip_modules")  # fmt: skip
     ignored += tuple(
-        f"re:.*{rule[2:]}" for rule in told.get("dynamic") or () if str(rule).startswith("-:")
+        f"re:.*{rule[2:]}" for rule in stated.get("dynamic") or () if str(rule).startswith("-:")
     )
-    found = _by_method(method.replace("-", "_"), told)
+    found = _by_method(method.replace("-", "_"), stated)
     return replace(found, ignored=ignored)
 
 
-def _by_method(method: str, told: Mapping[str, Any]) -> Scheme:
-    group = _whole(told, "group_size", "q_group_size")
-    bits = _whole(told, "bits", "w_bit", "num_bits") or 4
+def _by_method(method: str, stated: Mapping[str, Any]) -> Scheme:
+    group = _whole(stated, "group_size", "q_group_size")
+    bits = _whole(stated, "bits", "w_bit", "num_bits") or 4
     if method == "fp8":
-        block = told.get("weight_block_size")
+        block = stated.get("weight_block_size")
         if block is not None:
             return Scheme("fp8_block", "fp8", block=_block(block, "weight_block_size"))
         return Scheme("fp8_tensor", "fp8")
     if method in ("compressed_tensors", "compressed-tensors"):
-        return _compressed(told)
+        return _compressed(stated)
     if method in ("awq", "gptq", "auto_round", "auto-round", "gptqmodel"):
-        kind = "awq" if "awq" in f"{method} {told.get('packing_format', '')}" else "gptq"
+        kind = "awq" if "awq" in f"{method} {stated.get('packing_format', '')}" else "gptq"
         kind = kind if bits == 4 else "int8_w8a16" if bits == 8 else "unknown"
-        return Scheme(kind, method, group or DEFAULT_GROUP, desc_act=told.get("desc_act") is True,
-                      symmetric=told.get("sym", True) is not False)  # fmt: skip
+        return Scheme(kind, method, group or DEFAULT_GROUP, desc_act=stated.get("desc_act") is True,
+                      symmetric=stated.get("sym", True) is not False)  # fmt: skip
     if method.startswith("modelopt"):
-        algo = str(told.get("quant_algo", method)).lower()
+        algo = str(stated.get("quant_algo", method)).lower()
         kinds = {"nvfp4": "nvfp4", "mxfp8": "mxfp8", "fp8": "fp8_tensor", "fp8_pb_wo": "fp8_block"}
         kind = kinds.get(algo, "nvfp4" if "fp4" in algo else "unknown")
         return Scheme(kind, algo, tool="modelopt")
     if method in ("bitsandbytes", "bnb"):
-        return Scheme("bnb" if told.get("load_in_4bit", True) else "unknown", method)
+        return Scheme("bnb" if stated.get("load_in_4bit", True) else "unknown", method)
     if method in _PLAIN:
         return Scheme(_PLAIN[method], method, group if _PLAIN[method] in GROUPED else None)
     return Scheme("unknown", method[:40] or "without a name")
@@ -332,9 +333,9 @@ def _block(given: Any, key: str) -> int:
     return int(max(sides))
 
 
-def _compressed(told: Mapping[str, Any]) -> Scheme:
+def _compressed(stated: Mapping[str, Any]) -> Scheme:
     """compressed-tensors: a scheme, or one for each of its groups of modules."""
-    groups = told.get("config_groups")
+    groups = stated.get("config_groups")
     listed = list(groups.values())[:64] if isinstance(groups, Mapping) else []
     if len(listed) < 2 and not any(_targets(one) - {"Linear"} for one in listed):
         return _of_group(listed[0] if listed else None)

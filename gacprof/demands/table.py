@@ -171,7 +171,7 @@ _AXES = ("N", "K", "width", "hidden", "whole")
 _OWN = {"id", "outcome", "source", "relation", "shards", "values", "kernel", "says", "why", "sure"}
 
 
-TOLD = ("size", "multiple", "axis", "n", "k", "block", "gcd", "next", "side", "letter")
+PLACEHOLDERS = ("size", "multiple", "axis", "n", "k", "block", "gcd", "next", "side", "letter")
 """What words of an engine may name in braces."""
 
 
@@ -226,9 +226,11 @@ def _demand(entry: Any, file: str) -> Demand:
         )
     try:
         for key in ("says", "kernel", "why"):
-            str(entry.get(key, "")).format_map(dict.fromkeys(TOLD, 1))
+            str(entry.get(key, "")).format_map(dict.fromkeys(PLACEHOLDERS, 1))
     except (KeyError, ValueError, IndexError, AttributeError) as error:
-        raise LintError(f"{where}: {key} may name {', '.join(TOLD)} in braces: {error}") from None
+        raise LintError(
+            f"{where}: {key} may name {', '.join(PLACEHOLDERS)} in braces: {error}"
+        ) from None
     values = entry.get("values", [])
     if not isinstance(values, list) or not all(type(value) is int for value in values):
         raise LintError(f"{where}: values are a list of whole numbers")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gacprof.checkpoint.inventory import BESIDE, Dim, NewSizes
+from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim, NewSizes
 from gacprof.cliffmap.source import SizeCost
 from gacprof.diagnosing.latency_profile import LatencyProfile, around, latency_profile
 from gacprof.diagnosing.predict import Predictor
@@ -86,7 +86,7 @@ class Neighbours:
             found = here.word(size, also, True)
             if found.cost is not None:
                 return found
-        for multiple in (*sorted(BESIDE, reverse=True), 1):
+        for multiple in (*sorted(NEIGHBOUR_MULTIPLES, reverse=True), 1):
             there = self.beside(dim, self.rounded(dim, multiple), also)
             found = there.word(size, also, False)
             if there.holds(size) and found.cost is not None:
@@ -108,7 +108,10 @@ class Neighbours:
         others = [o for o in self.of(dim) if o.padding == "exact"]
         steps = {o.name: p if (p := self.predictor.period(o)) > 1 else ALIGNMENT for o in others}
         near = self.predictor
-        for multiples in (steps, *(dict.fromkeys(steps, m) for m in sorted(BESIDE, reverse=True))):
+        for multiples in (
+            steps,
+            *(dict.fromkeys(steps, m) for m in sorted(NEIGHBOUR_MULTIPLES, reverse=True)),
+        ):
             near = self._at({o.name: _next(o, multiples[o.name]) for o in others})
             if near is self.predictor or near.sizes(dim, dim.size, dim.size):
                 return near

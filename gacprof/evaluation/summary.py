@@ -307,8 +307,8 @@ class BenchSummary:
                 "waited for: the machine is busy, and differences hide in that"
             )
         for name, why_not in self.launched.items():
-            told = f"a decode step of {name} is launched by the host"
-            yield f"{told}, no CUDA graph holds it: {why_not}"
+            step = f"a decode step of {name} is launched by the host"
+            yield f"{step}, no CUDA graph holds it: {why_not}"
         if self._host_bound:
             shares = ", ".join(f"{name} {share:.0%}" for name, share in self.busy.items())
             part = f"for a part of a decode step only ({shares})"

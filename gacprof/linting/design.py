@@ -1,4 +1,4 @@
-"""For someone who designs a model: the shapes nearest to a wish that every target serves well.
+"""For someone who designs a model: shapes near the requested sizes that all targets serve well.
 
 A target is a GPU with a degree of tensor parallelism and a quantisation. Shapes are judged by the
 same evaluator as configs; those that are good on all targets come first, the nearest before others.
@@ -40,7 +40,8 @@ SHOWN = 10
 @dataclass(frozen=True)
 class Shape(Record):
     """One shape: its config's fields, the worst outcome over all targets, which targets are not
-    ok or misaligned, what padding adds at most, the distance from the wish, and the worst tier."""
+    ok or misaligned, what padding adds at most, the distance from the request, and the worst tier.
+    """
 
     config: Mapping[str, int]
     outcome: Outcome
@@ -59,7 +60,7 @@ def amount(text: str) -> float:
     return float(found[1]) * {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[found[2]]
 
 
-def wish(text: str) -> dict[str, int]:
+def requested_sizes(text: str) -> dict[str, int]:
     """``hidden=4096,layers=32,…`` as a config's fields. Raises :class:`LintError`."""
     made: dict[str, int] = {}
     for word in text.split(","):
@@ -85,18 +86,18 @@ def wish(text: str) -> dict[str, int]:
 
 
 def design(
-    wished: Mapping[str, int],
+    requested: Mapping[str, int],
     gpus: Sequence[str] = ("h100",),
     degrees: Sequence[int] = (1, 2, 4, 8),
     quants: Sequence[str] = ("bf16",),
     params: float | None = None,
     engine: str = "vllm",
 ) -> list[Shape]:
-    """The nearest shapes to a wish, best first: good on the most targets, then nearest.
+    """The nearest shapes to requested sizes, best first: good on the most targets, then nearest.
 
     ``params`` is how many parameters the model is to have; the width of the MLP follows from it.
     """
-    asked = {**wished, "model_type": "qwen3_moe" if "num_experts" in wished else "llama"}
+    asked = {**requested, "model_type": "qwen3_moe" if "num_experts" in requested else "llama"}
     targets = list(_targets(asked, gpus, degrees, quants, engine))
     start = _filled(asked, params)
     shapes: list[Shape] = []
@@ -128,7 +129,7 @@ def _targets(
 
 
 def _filled(asked: Mapping[str, Any], params: float | None) -> dict[str, Any]:
-    """The wish with head_dim, heads of keys and values and the MLP's width filled in."""
+    """The request with head_dim, heads of keys and values and the MLP's width filled in."""
     made = dict(asked)
     made.setdefault("head_dim", max(32, made["hidden_size"] // made["num_attention_heads"]))
     made.setdefault("num_key_value_heads", gcd(8, made["num_attention_heads"]))

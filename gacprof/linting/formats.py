@@ -36,12 +36,11 @@ def verdict(row: Row) -> str:
 
 def headline(found: Lint) -> str:
     """The outcome in a few words, and what is behind it."""
-    told = found.outcome.replace("_", " ")
     if found.misaligned and found.outcome == "ok":
         return f"ok for the engine, misaligned on {found.gpu}"
     if found.unknown and found.outcome == "ok":
         return "ok as far as the config says"
-    return told
+    return found.outcome.replace("_", " ")
 
 
 def one_line(text: str) -> str:
@@ -152,8 +151,8 @@ def junit(all_found: Sequence[Lint]) -> str:
                 suite, "testcase", classname=one_line(found.model), name=one_line(row.name)
             )
             if row in bad:
-                told = one_line(message(found, row))
-                Xml.SubElement(case, "failure", type=row.outcome, message=told).text = row.source
+                text = one_line(message(found, row))
+                Xml.SubElement(case, "failure", type=row.outcome, message=text).text = row.source
             elif row.outcome == "unknown":
                 Xml.SubElement(case, "skipped", message=one_line(row.why))
     Xml.indent(root)

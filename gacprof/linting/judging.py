@@ -137,10 +137,10 @@ def extras(request: LintRequest, config: Config) -> list[Product]:
 
 def _lora_rank(config: Config) -> int | None:
     """The rank that an adapter's own config says."""
-    told = config.whole.get("lora")
-    if not isinstance(told, dict):
-        told = config.whole if config.whole.get("peft_type") else {}
-    return whole_number(told, "r", "rank", "lora_rank")
+    adapter = config.whole.get("lora")
+    if not isinstance(adapter, dict):
+        adapter = config.whole if config.whole.get("peft_type") else {}
+    return whole_number(adapter, "r", "rank", "lora_rank")
 
 
 def overall(judged: Iterable[Judged]) -> Outcome:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gacprof.checkpoint.inventory import BESIDE, Dim, NewSizes
+from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim, NewSizes
 from gacprof.core.errors import PlanError
 from gacprof.planning.coupled import (
     Axis,
@@ -130,7 +130,7 @@ def _alone(problem: Problem, axis: Axis) -> Size:
     """The least size on offer that nothing is cut by, beside the others at their next multiples."""
     near, others = problem.neighbours, dict[str, Size]()
     for dim in axis.members:
-        others |= near.rounded(dim, max(BESIDE))
+        others |= near.rounded(dim, max(NEIGHBOUR_MULTIPLES))
     for size in axis.sizes:
         if size is not None and size >= axis.now:
             beside = others | {dim.name: size for dim in axis.members}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gacprof.checkpoint.inventory import BESIDE, Dim
+from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.latency_profile import LEAST_REACH, around
@@ -103,7 +103,7 @@ def _known_sizes(
     low, high = _reach(members, problem.request.window, bounds)
     beside, now = problem.neighbours, max(dim.size for dim in members)
     found: dict[int, dict[str, bool]] = {}
-    for multiple in (1, *BESIDE):
+    for multiple in (1, *NEIGHBOUR_MULTIPLES):
         others = [beside.rounded(dim, multiple) for dim in members]
         pairs = list(zip(members, others, strict=True))
         nears = [beside.beside(dim, at, (), (low, high)) for dim, at in pairs]

@@ -29,8 +29,8 @@ def realign_model(
 
     Sizes, parameters, what layers say of themselves, and the config change together, all or
     nothing. A config has one width for all layers: where they now differ it stays as it was, and
-    a ``UserWarning`` says so. Parameters that change are new objects (an optimiser has to be
-    told), on the old ones' device and of their dtype; all others stay as they are. ``base`` is
+    a ``UserWarning`` says so. Parameters that change are new objects (an optimiser needs them
+    anew), on the old ones' device and of their dtype; all others stay as they are. ``base`` is
     where the original weights are: a dense checkpoint, or a model in memory.
 
     Raises :class:`PlanError` for a plan that does not fit the model, :class:`CheckpointError`

@@ -115,11 +115,11 @@ def _index(
     return {name: {**old, **index, "metadata": metadata}}
 
 
-def write_provenance(folder: Path, inventory: Inventory, schema: str, **told: Any) -> None:
+def write_provenance(folder: Path, inventory: Inventory, schema: str, **more: Any) -> None:
     """Where an output came from and what was done, beside the weights."""
     source = {"path": visible(inventory.path), "fingerprint": inventory.fingerprint}
     record = {"schema": schema, "gacprof": gacprof.__version__, "source": source}
-    write_json(folder / PROVENANCE, record | told)
+    write_json(folder / PROVENANCE, record | more)
 
 
 def record_of(

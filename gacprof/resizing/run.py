@@ -120,6 +120,6 @@ def _write(
             rounding=of_merging(module.dtype for module in resizer.merged),
         )
         write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
-        told = record_of(inventory, result, origin)
-        write_provenance(folder, inventory, "gacprof.realigned/1", **told)
+        record = record_of(inventory, result, origin)
+        write_provenance(folder, inventory, "gacprof.realigned/1", **record)
     return result

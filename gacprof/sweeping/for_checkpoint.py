@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gacprof import operators
-from gacprof.checkpoint.inventory import ALIGNED, BESIDE, Gemm
+from gacprof.checkpoint.inventory import ALIGNED, NEIGHBOUR_MULTIPLES, Gemm
 from gacprof.checkpoint.products import Ranks
 from gacprof.core.dtypes import AUTO, BY_NAME
 from gacprof.core.errors import SuiteError
@@ -175,7 +175,7 @@ def _around(
         times = dim.feeds.count(feed)
         for gemm in _beside(inventory, dim, feed):
             shared = getattr(gemm, feed.axis) - times * dim.size  # what other dims add to the axis
-            for multiple in (1, *BESIDE):
+            for multiple in (1, *NEIGHBOUR_MULTIPLES):
                 others = shared + _rounding(inventory, dim, feed, multiple)
                 lengths = {others + times * s for s in sizes}
                 yield from _local(ranks, feed, m, gemm, lengths)
@@ -216,7 +216,7 @@ def _beside(inventory: Inventory, dim: Dim, feed: Feed) -> list[Gemm]:
     found = [gemm]
     if dim.size % ALIGNED == 0:
         return found  # beside odd ones too it shows what it costs
-    for multiple in BESIDE:
+    for multiple in NEIGHBOUR_MULTIPLES:
         grown = {"N": gemm.N, "K": gemm.K}
         for other in inventory.fed_by(feed.weight):
             for theirs in other.feeds:

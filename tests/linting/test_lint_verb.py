@@ -18,7 +18,7 @@ from gacprof.cli.app import main
 from gacprof.cli.linting import Asked
 from gacprof.core.errors import LintError
 from gacprof.linting import LintRequest, fix, lint
-from gacprof.linting.design import design, wish
+from gacprof.linting.design import design, requested_sizes
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,8 +125,8 @@ def test_every_remedy_that_changes_sizes_does_what_it_says(qwen):
 
 
 def test_a_design_is_good_on_every_target_it_claims():
-    wished = wish("hidden=4096,layers=32,heads=32,vocab=151552")
-    shapes = design(wished, ["h100", "b200"], [1, 8], ["fp8-block", "nvfp4"], 8e9)
+    sizes = requested_sizes("hidden=4096,layers=32,heads=32,vocab=151552")
+    shapes = design(sizes, ["h100", "b200"], [1, 8], ["fp8-block", "nvfp4"], 8e9)
     best = shapes[0]
     assert best.outcome == "ok"
     assert abs(best.parameters / 8e9 - 1) < 0.05

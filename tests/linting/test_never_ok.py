@@ -6,7 +6,7 @@ import pytest
 
 from gacprof.core.errors import LintError
 from gacprof.linting import fix, lint
-from gacprof.linting.design import design, wish
+from gacprof.linting.design import design, requested_sizes
 
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -167,8 +167,8 @@ def test_a_fixed_config_keeps_its_parameters():
 
 @pytest.mark.parametrize("params", [3.3e9, 1e12])
 def test_designs_are_multiples(params):
-    wished = wish("hidden=4096,layers=32,heads=32,vocab=151552")
-    best = design(wished, ["h100"], [1, 8], ["bf16"], params)[0]
+    sizes = requested_sizes("hidden=4096,layers=32,heads=32,vocab=151552")
+    best = design(sizes, ["h100"], [1, 8], ["bf16"], params)[0]
     assert best.config["intermediate_size"] % 64 == 0
     assert not best.not_ok
 
@@ -176,7 +176,7 @@ def test_designs_are_multiples(params):
 @pytest.mark.parametrize("heads", ["heads=32,kv=5", "heads=33", "heads=32,kv=64"])
 def test_a_design_of_impossible_heads_is_refused(heads):
     with pytest.raises(LintError):
-        wish(f"hidden=4096,layers=32,{heads},vocab=151552")
+        requested_sizes(f"hidden=4096,layers=32,{heads},vocab=151552")
 
 
 def test_it_is_said_that_attention_of_an_odd_head_dim_is_not_judged(llama):

@@ -92,7 +92,7 @@ class Driver:
                     raise MeasurementError("the cluster has no device to sweep on")
                 while self._members or self._open_groups():
                     self._look_for_places()
-                    self._hear()
+                    self._receive()
                     self._deal_out()
                     self.watch(self._members)
                 for group in self._groups.values():
@@ -163,7 +163,7 @@ class Driver:
         hello = self.cluster.call(handle, "hello")
         self._members.append(Member(place, handle, deque([hello])))
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         """Take in what the workers answered."""
         heads = {member.pending[0]: member for member in self._members if member.pending}
         if not heads:
@@ -215,7 +215,7 @@ class Driver:
         return group
 
     def _deal_out(self) -> None:
-        """Shares to those who have none. A group is split once all workers have told what they
+        """Shares to those who have none. A group is split once all workers have said what they
         are, or have had time enough to."""
         starting = any(member.state == "starting" for member in self._members)
         late = time.monotonic() - self._started > self.wait_s

@@ -204,8 +204,8 @@ def result_of(ray: Any, reference: Any) -> Any:
 def _why(error: Exception) -> str:
     """Ray's message goes on for pages; its cause is a line of its own."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Worker exit type" in line or "node" in line.lower()]
-    return f"its Ray worker died ({(told or lines or [type(error).__name__])[0][:160]})"
+    causes = [line for line in lines if "Worker exit type" in line or "node" in line.lower()]
+    return f"its Ray worker died ({(causes or lines or [type(error).__name__])[0][:160]})"
 
 
 @contextmanager

@@ -219,7 +219,7 @@ def _probed(
         with EngineProcess(engine, Path(sys.executable), threads, more) as process:
             process.open(what.resolve(), positions + SPARE_POSITIONS, "float32", own_code)
             found: dict[str, Any] = process.ask("probe", TIMEOUT_S, **asked)
-            return found | {"version": process.told["version"]}
+            return found | {"version": process.facts["version"]}
     except MeasurementError as error:
         raise CheckpointError(
             f"{what} was written, and {error}; please report this (--check tensors reads it back)"

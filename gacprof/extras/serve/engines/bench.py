@@ -88,7 +88,7 @@ def _bench_engine(request: EngineBenchRequest) -> BenchResult:
     names = distinct_names(list(map(str, models)))
     same = [path == paths[0] or _same_files(path, paths[0]) for path in paths]
     with setting.opened(paths, max(request.tokens) + steps) as processes:
-        vocabulary = min(int(each.told["vocabulary"]) for each in processes)
+        vocabulary = min(int(each.facts["vocabulary"]) for each in processes)
         runners = [
             [EngineRunner(each, workload, vocabulary, steps) for each in processes]
             for workload in workloads
@@ -99,21 +99,21 @@ def _bench_engine(request: EngineBenchRequest) -> BenchResult:
         )  # fmt: skip
         summary = BenchSummary(names, workloads, same, taken)
         taken.run(summary.decided)
-    told = processes[0].told
+    facts = processes[0].facts
     return BenchResult(
         models=names,
         sources=tuple(map(str, models)),
         parameters=tuple(map(_parameters, paths, processes)),
-        dtype=told["dtype"],
+        dtype=facts["dtype"],
         batch=1,
         decode_steps=steps,
         rounds=taken.count,
         timings=summary.timings(),
         replicates=summary.replicates(),
-        environment=_environment(found, told),
+        environment=_environment(found, facts),
         timer=f"timed by {engine}'s own process",
         notes=(*_conditions(setting, processes), *summary.notes()),
-        engine=f"{engine} {told['version']}",
+        engine=f"{engine} {facts['version']}",
     )
 
 
@@ -148,7 +148,7 @@ class _Setting:
         if self.engine.format == "folder" and not self.trust:
             path = stack.enter_context(seen_by_loader(path))
         process.open(path, positions + SPARE_POSITIONS, self.dtype, self.trust)
-        most = process.told.get("positions") or positions
+        most = process.facts.get("positions") or positions
         if positions > most:
             raise MeasurementError(
                 f"{path} has {most} positions: a prompt and its decode steps of {positions} tokens "
@@ -223,30 +223,30 @@ def _same_files(a: Path, b: Path) -> bool:
 
 def _parameters(path: Path, process: EngineProcess) -> int:
     """As the engine counts them, else as the headers do; 0 where neither can."""
-    if process.told.get("parameters"):
-        return int(process.told["parameters"])
+    if process.facts.get("parameters"):
+        return int(process.facts["parameters"])
     try:
         return scan(path).parameters
     except GacprofError:
         return 0
 
 
-def _environment(engine: Engine, told: dict[str, Any]) -> Environment:
-    where = open_device("cuda" if told["device"] == "cuda" else "cpu").environment
-    beneath: dict[str, str] = told.get("beneath", {})
-    return replace(where, stack={engine.name: told["version"], **beneath})
+def _environment(engine: Engine, facts: dict[str, Any]) -> Environment:
+    where = open_device("cuda" if facts["device"] == "cuda" else "cpu").environment
+    beneath: dict[str, str] = facts.get("beneath", {})
+    return replace(where, stack={engine.name: facts["version"], **beneath})
 
 
 def _conditions(setting: _Setting, processes: Sequence[EngineProcess]) -> Iterator[str]:
     """What was not as it should be, or was not asked for."""
     name, threads = setting.engine.name, setting.threads
-    note = setting.engine.version_note(processes[0].told["version"])
+    note = setting.engine.version_note(processes[0].facts["version"])
     if note:
         yield note
-    used = {int(each.told.get("threads", threads)) for each in processes}
+    used = {int(each.facts.get("threads", threads)) for each in processes}
     if used != {threads}:
         yield f"{threads} threads were asked for, {name} took {max(used)}"
-    kinds = sorted({each.told["dtype"] for each in processes})
+    kinds = sorted({each.facts["dtype"] for each in processes})
     if len(kinds) > 1:
         yield f"the models are computed in different dtypes ({', '.join(kinds)})"
     if processes[-1] is processes[0]:

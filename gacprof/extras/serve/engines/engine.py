@@ -133,8 +133,8 @@ WAITS = {"GOMP_SPINCOUNT": SPIN_COUNT, "KMP_BLOCKTIME": "1"}
 
 
 class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
-    """One model in one engine, until the end of its context or :meth:`close`. ``told`` is what the
-    engine says of itself and of the model.
+    """One model in one engine, until the end of its context or :meth:`close`. ``facts`` are what
+    the engine says of itself and of the model.
 
     Raises :class:`MeasurementError` where the engine is missing, dies, hangs or refuses the model.
     """
@@ -143,7 +143,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self, engine: Engine, python: Path, threads: int, more: Mapping[str, str] | None = None
     ) -> None:
         self._engine, self._python, self._threads = engine, python, threads
-        self.told: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._rest = b""
         self._process = subprocess.Popen(
@@ -157,7 +157,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
 
     def open(self, model: Path, positions: int, dtype: str | None, trust: bool) -> None:
         """Load a model."""
-        self.told = self.ask(
+        self.facts = self.ask(
             "open", OPEN_TIMEOUT_S, model=str(model), threads=self._threads, positions=positions,
             dtype=dtype, trust=trust,
         )  # fmt: skip
@@ -170,15 +170,15 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             self._process.stdin.flush()
         except BrokenPipeError:
             raise self._lost("ended") from None
-        told = json.loads(self._line(timeout_s))
-        if "error" not in told:
-            return told["ok"]
-        if told["missing"] and do == "open":
+        answer = json.loads(self._line(timeout_s))
+        if "error" not in answer:
+            return answer["ok"]
+        if answer["missing"] and do == "open":
             name = self._engine.name
             raise MeasurementError(
-                f"{name} is not in {self._python} ({told['error']}): {self._engine.needs}"
+                f"{name} is not in {self._python} ({answer['error']}): {self._engine.needs}"
             )
-        raise MeasurementError(f"{self._engine.name}: {told['error']}{self._cause()}")
+        raise MeasurementError(f"{self._engine.name}: {answer['error']}{self._cause()}")
 
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
@@ -218,8 +218,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         """The last line that the engine printed of an error, in brackets."""
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").splitlines()
-        told = [line.strip() for line in lines if "error" in line.lower() and line.strip()]
-        return f" ({told[-1][-300:]})" if told else ""
+        causes = [line.strip() for line in lines if "error" in line.lower() and line.strip()]
+        return f" ({causes[-1][-300:]})" if causes else ""
 
 
 def _environment(engine: Engine, threads: int) -> Mapping[str, str]:

@@ -91,13 +91,13 @@ class Served:
             "samplers": ["top_k"], "cache_prompt": False, "ignore_eos": True,
             "return_tokens": True,
         }  # fmt: skip
-        told = self._ask("/completion", asked)
-        timings = told["timings"]
+        found = self._ask("/completion", asked)
+        timings = found["timings"]
         if timings["prompt_n"] != len(ids):
             raise RuntimeError(f"llama.cpp read {timings['prompt_n']} of {len(ids)} tokens")
         if timings["predicted_n"] != count:
             raise RuntimeError(f"llama.cpp wrote {timings['predicted_n']} of {count} tokens")
-        return told
+        return found
 
     def _ask(self, path: str, asked: dict[str, Any] | None = None) -> dict[str, Any]:
         body = None if asked is None else json.dumps(asked).encode()
@@ -106,12 +106,12 @@ class Served:
         )
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(request, timeout=PATIENCE_S) as answer:
-            told: dict[str, Any] = json.load(answer)
-        return told
+            found: dict[str, Any] = json.load(answer)
+        return found
 
 
-def _best_of(told: Any) -> dict[int, float]:
+def _best_of(found: Any) -> dict[int, float]:
     """The best ids of one token with their log-probabilities; empty for a token that ends within
     a character, of which the server tells none."""
-    listed = told.get("completion_probabilities")
+    listed = found.get("completion_probabilities")
     return {best["id"]: best["logprob"] for best in listed[0]["top_logprobs"]} if listed else {}

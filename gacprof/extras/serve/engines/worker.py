@@ -86,11 +86,11 @@ def _resident_bytes() -> int | None:
 def serve(served: Served, requests: TextIO, answers: TextIO) -> None:
     for line in requests:
         try:
-            told: dict[str, Any] = {"ok": answer(served, json.loads(line))}
-        except Exception as error:  # an engine may raise anything; it is told in one line
+            answered: dict[str, Any] = {"ok": answer(served, json.loads(line))}
+        except Exception as error:  # an engine may raise anything; answered in one line
             text = str(error).strip() or type(error).__name__
-            told = {"error": text.splitlines()[0], "missing": isinstance(error, ImportError)}
-        print(json.dumps(told), file=answers, flush=True)
+            answered = {"error": text.splitlines()[0], "missing": isinstance(error, ImportError)}
+        print(json.dumps(answered), file=answers, flush=True)
 
 
 def main() -> None:
