@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gacprof.checkpoint.foreign import mirrored_files
     from gacprof.checkpoint.inventory import Attention, Inventory, Module, Place
-    from gacprof.checkpoint.layouts import mirrored_files
     from gacprof.checkpoint.scanning import inventory_for, inventory_of_model, scan
     from gacprof.checkpoint.tensors import TensorReader, open_tensors
 
 _WHERE = {
     "Attention": "inventory", "Inventory": "inventory", "Module": "inventory", "Place": "inventory",
-    "mirrored_files": "layouts", "inventory_for": "scanning", "inventory_of_model": "scanning",
+    "mirrored_files": "foreign", "inventory_for": "scanning", "inventory_of_model": "scanning",
     "scan": "scanning", "TensorReader": "tensors", "open_tensors": "tensors",
 }  # fmt: skip
 

@@ -34,16 +34,7 @@ MAX_TENSORS = 500_000
 
 def read_safetensors(folder: Folder, name: str) -> Contents:
     """The tensors of one file, from its header. Raises :class:`CheckpointError`."""
-    header = read_header(folder, name)
     where, size = f"{folder.location}/{name}", folder.size(name)
-    tensors = parse_header(header, 8 + len(header), size, name, where)
-    return Contents(tensors, container="safetensors")
-
-
-def read_header(folder: Folder, name: str) -> bytes:
-    """The JSON header of one file as it is. Raises :class:`CheckpointError`."""
-    where = f"{folder.location}/{name}"
-    size = folder.size(name)
     if size < 8:
         raise CheckpointError(f"{where}: {size} bytes is too short for a safetensors file")
     length = int.from_bytes(folder.read(name, 0, 8), "little")
@@ -52,13 +43,11 @@ def read_header(folder: Folder, name: str) -> bytes:
             f"{where}: header of {length} bytes does not fit (file {size} bytes, format limit "
             f"{MAX_HEADER_BYTES}); not a safetensors file, or truncated"
         )
-    return folder.read(name, 8, length)
+    return parse_header(folder.read(name, 8, length), 8 + length, size, name, where)
 
 
-def parse_header(
-    header: bytes, start: int, size: int, file: str, where: str
-) -> dict[str, TensorInfo]:
-    """Check a header and return its tensors; ``start`` is where the data begins in the file."""
+def parse_header(header: bytes, start: int, size: int, file: str, where: str) -> Contents:
+    """Check a header and return what it says; ``start`` is where the data begins in the file."""
     entries = parse_json(header, where)
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
@@ -67,7 +56,7 @@ def parse_header(
     if len(tensors) > MAX_TENSORS:
         raise CheckpointError(f"{where}: {len(tensors)} tensors are more than any model has")
     _check_tiling(tensors, start, size, where)
-    return tensors
+    return Contents(tensors, container="safetensors", metadata={file: metadata})
 
 
 def _tensor(name: str, entry: Any, start: int, file: str, where: str) -> TensorInfo:
@@ -185,7 +174,8 @@ def _read_file(folder: Folder, name: str) -> Contents:
 def _read_sharded(folder: Folder, index: str) -> Contents:
     """The tensors of all shards that ``index`` names."""
     where = f"{folder.location}/{index}"
-    weight_map = read_json(folder, index).get("weight_map")
+    said = read_json(folder, index)
+    weight_map = said.pop("weight_map", None)
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{where}: has no weight_map")
     for name, shard in weight_map.items():
@@ -214,8 +204,14 @@ def _read_sharded(folder: Folder, index: str) -> Contents:
         notes.append(held_by + LEFT_OUT)
     if len(held) > len(set(held)):
         notes.append(f"a tensor is in several shards: the one that {index} names counts")
-    container = read[shards[0]].container
-    return Contents(tensors, container=container, notes=tuple(notes), left_out=left_out)
+    return Contents(
+        tensors,
+        container=read[shards[0]].container,
+        metadata={shard: text for one in read.values() for shard, text in one.metadata.items()},
+        index=(index, said),
+        notes=tuple(notes),
+        left_out=left_out,
+    )
 
 
 def _check_name(shard: str, where: str) -> None:

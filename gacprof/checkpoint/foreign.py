@@ -17,13 +17,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gacprof.checkpoint.config import count, passed, refuse_not_finite
-from gacprof.checkpoint.folder import LocalFolder, parse_json
-from gacprof.checkpoint.inventory import Inventory
+from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.checkpoint.layouts import layout_named
 from gacprof.checkpoint.layouts.layout import Compressor
 from gacprof.checkpoint.layouts.tools import compressors
 from gacprof.core.dtypes import FLOATING
 from gacprof.core.errors import CheckpointError
-from gacprof.core.files import read_bytes, write_json
+from gacprof.core.files import write_json
 
 
 def effective_config(inventory: Inventory) -> dict[str, Any]:
@@ -51,6 +52,19 @@ def effective_config(inventory: Inventory) -> dict[str, Any]:
     if "head_dim" not in config and head_dim and hidden and heads and hidden // heads != head_dim:
         config["head_dim"] = head_dim
     return config
+
+
+def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
+    """The JSON files that must change when dims are resized, by file name.
+
+    ``sizes`` maps dim names to new sizes; a dim not named keeps its size, and ``None`` says
+    that it is gone. Unknown keys of every file are kept, and what only the modules of a pickled
+    model know goes into the config. A file not in the result is unchanged.
+    """
+    files = layout_named(inventory.layout).mirror(inventory, sizes)
+    if "config.json" in files:
+        files["config.json"] |= module_facts(inventory)
+    return files
 
 
 def module_facts(inventory: Inventory) -> dict[str, Any]:
@@ -118,20 +132,11 @@ def matching(folder: Path, patterns: Sequence[str]) -> list[str]:
     return [name for name in found if local.holds(name)]
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """Raises :class:`CheckpointError` for a file that is no JSON object."""
-    try:
-        found: Any = parse_json(read_bytes(path), str(path))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    return found
-
-
 @contextmanager
 def seen_by_loader(folder: Path) -> Iterator[Path]:
     """A folder in its place for loaders that read ``config.json`` themselves: the same weights, as
     links, and of the settings what is carried. It is removed afterwards."""
-    config = carried_config(json_object(folder / "config.json"), str(folder))
+    config = carried_config(read_json(LocalFolder(folder), "config.json"), str(folder))
     with TemporaryDirectory(prefix="gacprof-") as made:
         for name in matching(folder, ("*.safetensors", "*.safetensors.index.json")):
             (Path(made) / name).symlink_to((folder / name).absolute())

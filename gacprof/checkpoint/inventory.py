@@ -51,6 +51,13 @@ class TensorInfo:
     def numel(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def stored_at(self) -> object:
+        """The same for tensors that share their bytes (tied embeddings)."""
+        if self.offset is None:
+            return self.name
+        return self.file, self.offset, self.shape, self.stride
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -60,10 +67,11 @@ class Contents:
     empty. ``side`` holds other JSON files that the layout reads and must keep true (SliceGPT's
     slicing config), by file name. ``attributes`` are what a pickled model's modules say of
     themselves (``class``, ``num_heads``, ``eps`` …), by module name. ``factors`` is the user's own
-    pair of name patterns for factor pairs. ``notes`` are things a user should know (what a plain
-    loader would do silently wrong, a config that disagrees with its tensors). ``left_out`` are
-    tensors that the shards hold and their index does not name: no part of the checkpoint, or lost
-    from the index.
+    pair of name patterns for factor pairs. ``metadata`` is that of each safetensors file, and
+    ``index`` the file that names the shards, with what it says besides. ``notes`` are things a
+    user should know (what a plain loader would do silently wrong, a config that disagrees with its
+    tensors). ``left_out`` are tensors that the shards hold and their index does not name: no part
+    of the checkpoint, or lost from the index.
     """
 
     tensors: Mapping[str, TensorInfo]
@@ -72,6 +80,8 @@ class Contents:
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     factors: tuple[str, str] | None = None
     container: str = "memory"
+    metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    index: tuple[str, Mapping[str, Any]] | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -251,7 +261,7 @@ class Inventory(Contents):
         """Stored parameters; a tensor stored once under two names counts once, and the rotary
         tables that old checkpoints keep do not count."""
         seen = {
-            (t.file, t.offset, t.shape, t.stride) if t.offset is not None else t.name: t.numel
+            t.stored_at: t.numel
             for t in self.tensors.values()
             if not t.name.endswith("rotary_emb.inv_freq")
         }

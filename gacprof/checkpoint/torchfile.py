@@ -247,12 +247,10 @@ def _is_contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
 
 def _shared_notes(tensors: Mapping[str, TensorInfo]) -> list[str]:
     """Which names are one stored tensor (tied embeddings)."""
-    first: dict[tuple[object, ...], str] = {}
+    first: dict[object, str] = {}
     notes = []
     for name, info in tensors.items():
-        if info.offset is None or info.numel == 0:
-            continue
-        other = first.setdefault((info.file, info.offset, info.shape, info.stride), name)
+        other = first.setdefault(info.stored_at, name) if info.numel else name
         if other != name:
             notes.append(f"{name} and {other} are one stored tensor")
     return notes

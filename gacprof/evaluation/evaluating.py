@@ -42,10 +42,10 @@ from gacprof.evaluation.models import (
 from gacprof.evaluation.perplexity import (
     Perplexity,
     Scorer,
-    TextScore,
     Window,
     common_tokenizer,
     encode,
+    perplexity_of,
     read_text,
     score_windows,
     windows,
@@ -238,9 +238,9 @@ def _scored(
         nll += own
         if tasks.ahead:
             advance(part.work)
-    score = TextScore(tuple(nll), tuple(w.predictions for w in asked.windows))
+    perplexity = perplexity_of(nll, asked.work)
     finite = tuple(value if math.isfinite(value) else None for value in nll)
-    return ModelQuality(one.name, name_of(one.model), parameters, score.perplexity, finite)
+    return ModelQuality(one.name, name_of(one.model), parameters, perplexity, finite)
 
 
 def _answer(

@@ -228,18 +228,11 @@ def windows(tokens: int, window: int, stride: int) -> list[Window]:
     return found
 
 
-@dataclass(frozen=True)
-class TextScore:
-    """Negative log-likelihood (nats) and number of predictions of each window."""
-
-    nll: tuple[float, ...]
-    tokens: tuple[int, ...]
-
-    @property
-    def perplexity(self) -> Perplexity:
-        mean = math.fsum(self.nll) / sum(self.tokens)
-        finite = math.isfinite(mean) and mean < LARGEST_EXPONENT
-        return Perplexity(math.exp(mean) if finite else None, sum(self.tokens))
+def perplexity_of(nll: Sequence[float], tokens: int) -> Perplexity:
+    """From the negative log-likelihoods (nats) of parts of a text of so many predictions."""
+    mean = math.fsum(nll) / tokens
+    finite = math.isfinite(mean) and mean < LARGEST_EXPONENT
+    return Perplexity(math.exp(mean) if finite else None, tokens)
 
 
 def padded(
@@ -274,17 +267,3 @@ def score_windows(
         sums += [-float(part.sum()) for part in scorer(inputs, targets, wanted).split(counts)]
         progress(sum(counts))
     return sums
-
-
-def score_text(
-    scorer: Scorer,
-    ids: torch.Tensor,
-    window: int,
-    stride: int,
-    batch: int = 1,
-    progress: Callable[[int], object] = lambda predictions: None,
-) -> TextScore:
-    """:func:`score_windows` of the whole text."""
-    plan = windows(len(ids), window, stride)
-    nll = score_windows(scorer, ids, plan, batch, progress)
-    return TextScore(tuple(nll), tuple(w.predictions for w in plan))

@@ -38,8 +38,10 @@ from gacprof.evaluation.perplexity import (
     Scorer,
     common_tokenizer,
     encode,
+    perplexity_of,
     read_text,
-    score_text,
+    score_windows,
+    windows,
 )
 from gacprof.evaluation.request import VerifyRequest
 
@@ -174,7 +176,8 @@ class _Run:
             self.logits = loaded(input_ids=ids.to(where), use_cache=False).logits.cpu()
         self.perplexity: Perplexity | None = None
         if text is not None:
-            self.perplexity = score_text(Scorer(loaded), text, WINDOW, WINDOW).perplexity
+            nll = score_windows(Scorer(loaded), text, windows(len(text), WINDOW, WINDOW))
+            self.perplexity = perplexity_of(nll, len(text) - 1)
 
 
 def _compare(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, Module, TensorInfo
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.bounds import Bounds
-from gacprof.planning.memory import bytes_per_parameter, stored_at
+from gacprof.planning.memory import bytes_per_parameter
 
 Dims = tuple[Dim, ...]
 Kept = Mapping[str, Sequence[float]]
@@ -117,7 +117,7 @@ def _touched(inventory: Inventory, axis: Axis) -> dict[object, Module | TensorIn
             found["module", module.name] = module
         for place in dim.places:
             info = inventory.tensors[place.tensor]
-            found.setdefault(stored_at(info), info)
+            found.setdefault(info.stored_at, info)
     return found
 
 

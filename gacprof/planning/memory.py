@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo
+from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes
 from gacprof.core.points import BYTES_PER_ELEMENT
 
 
@@ -41,9 +41,9 @@ def footprint(inventory: Inventory, changes: NewSizes) -> Footprint:
             nbytes += dense * bytes_per_parameter(inventory, module)
     seen: set[object] = set()
     for tensor in inventory.tensors.values():
-        if tensor.name in dropped or stored_at(tensor) in seen:
+        if tensor.name in dropped or tensor.stored_at in seen:
             continue
-        seen.add(stored_at(tensor))
+        seen.add(tensor.stored_at)
         numel = prod(n + grown.get((tensor.name, axis), 0) for axis, n in enumerate(tensor.shape))
         nbytes += numel * (tensor.nbytes // max(tensor.numel, 1))
         if not tensor.name.endswith("rotary_emb.inv_freq"):
@@ -59,18 +59,11 @@ def planned(inventory: Inventory, dims: Iterable[Dim], without: Collection[str] 
     """
     names = {place.tensor for dim in dims for place in dim.places}.difference(without)
     tensors = [inventory.tensors[name] for name in sorted(names)]
-    stored = {stored_at(tensor): tensor for tensor in tensors}
+    stored = {tensor.stored_at: tensor for tensor in tensors}
     return Footprint(
         sum(tensor.numel for tensor in stored.values()),
         sum(tensor.nbytes for tensor in stored.values()),
     )
-
-
-def stored_at(tensor: TensorInfo) -> object:
-    """The same for tensors that share their bytes."""
-    if tensor.offset is None:
-        return tensor.name
-    return tensor.file, tensor.offset, tensor.shape, tensor.stride
 
 
 def _grown(inventory: Inventory, changes: NewSizes) -> dict[tuple[str, int], int]:

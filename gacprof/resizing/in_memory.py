@@ -13,7 +13,7 @@ from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
 from gacprof.checkpoint.tensors import ModelReader, tensors_of
 from gacprof.core.errors import CheckpointError
-from gacprof.resizing.output import config_notes
+from gacprof.resizing.output import notes_on
 from gacprof.resizing.segments import Array
 from gacprof.resizing.sizes import Asked, requested
 from gacprof.resizing.values import Resizer
@@ -59,7 +59,9 @@ def realign_model(
     _merge(target, made, names)
     _assign(target, made)
     _set_sizes(target, inventory, sizes)
-    for note in config_notes(inventory, sizes):
+    mirrored = mirrored_files(inventory, sizes)
+    _set_config(target, inventory, mirrored.get("config.json", {}))
+    for note in notes_on(inventory, sizes, mirrored):
         warnings.warn(note, stacklevel=3)
     return target
 
@@ -120,7 +122,7 @@ def _assign(model: torch.nn.Module, made: Mapping[str, Array]) -> None:
 
 
 def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: NewSizes) -> None:
-    """What modules and the config say of their sizes beside the parameters."""
+    """What modules keep of their sizes besides the parameters."""
     from gacprof.checkpoint.layers import set_ranks, set_width
 
     for module in inventory.modules:
@@ -134,10 +136,11 @@ def _set_sizes(model: torch.nn.Module, inventory: Inventory, sizes: NewSizes) ->
         after = sizes.get(dim.name)
         if dim.kind == "width" and after is not None:
             set_width(model, dim.name.removesuffix(":width"), dim.size, after)
+
+
+def _set_config(model: torch.nn.Module, inventory: Inventory, new: Mapping[str, Any]) -> None:
     config = getattr(model, "config", None)
-    if config is None:
-        return
-    for key, value in mirrored_files(inventory, sizes).get("config.json", {}).items():
+    for key, value in new.items() if config is not None else ():
         if value != inventory.config.get(key):
             _set_key(config, key, value)
 

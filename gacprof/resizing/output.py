@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import gacprof
-from gacprof.checkpoint import Inventory, mirrored_files
-from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS, find_container, read_header
-from gacprof.checkpoint.folder import LocalFolder, parse_json, read_json
-from gacprof.checkpoint.foreign import module_facts
+from gacprof.checkpoint import Inventory
+from gacprof.checkpoint.containers import LEFT_OUT, WEIGHTS
+from gacprof.checkpoint.folder import LocalFolder, read_json
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.checkpoint.layouts.names import names_below
 from gacprof.checkpoint.layouts.widths import config_disagrees
@@ -48,8 +47,7 @@ def weights_files(
     found = []
     for i, (source, stored) in enumerate(sorted(by_source.items()), 1):
         if inventory.container == "safetensors" and not named_anew:
-            header = parse_json(read_header(_folder(inventory), source), source)
-            name, metadata = source, header.get("__metadata__", {})
+            name, metadata = source, inventory.metadata[source]
         elif inventory.layout == "slicegpt" and not named_anew:
             found.append(WeightsFile(source, "torch", tuple(stored), {}))
             continue
@@ -66,25 +64,15 @@ def weights_files(
     return tuple(found)
 
 
-def _folder(inventory: Inventory) -> LocalFolder:
-    """Where the checkpoint lies, read by the rules that it was scanned by."""
-    path = Path(inventory.path)
-    return LocalFolder(Path(inventory.folder), path.name if path.is_file() else None)
-
-
 def write_side_files(
     folder: Path,
     inventory: Inventory,
-    sizes: NewSizes,
+    mirrored: Mapping[str, Mapping[str, Any]],
     files: Sequence[WeightsFile],
     parameters: int,
 ) -> None:
     """Mirrored configs, the index, and everything else that belongs to the checkpoint."""
-    written: dict[str, Any] = dict(mirrored_files(inventory, sizes))
-    if "config.json" in written:
-        # what only the pickled modules know goes into the config, now that they are gone
-        written["config.json"] |= module_facts(inventory)
-    written |= _index(inventory, files, parameters)
+    written = {**mirrored, **_index(inventory, files, parameters)}
     for name, content in written.items():
         # configs may hold Infinity (Mamba-2's time_step_limit), which transformers reads
         write_text(folder / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
@@ -100,13 +88,10 @@ def _index(
 
     Unknown keys of the source's index are kept, its sizes are brought up to date.
     """
-    path, old = Path(inventory.path), {}
-    name = path.name if path.is_file() else find_container(LocalFolder(path))
-    if name.endswith(".index.json"):
-        old = read_json(_folder(inventory), name)
-    if files[0].kind != "safetensors" or (not old and len(files) == 1):
+    name, old = inventory.index or (INDEX, {})
+    if files[0].kind != "safetensors" or (inventory.index is None and len(files) == 1):
         return {}
-    if not old or inventory.container != "safetensors":
+    if inventory.container != "safetensors":
         name = INDEX
     index = index_of(files)
     metadata = dict(old.get("metadata") or {}) | index["metadata"]
@@ -135,7 +120,7 @@ def record_of(
         "fused": list(result.fused),
         "notes": list(result.notes),
     }
-    source = _folder(inventory)
+    source = LocalFolder(Path(inventory.folder))
     if PROVENANCE in source.names():
         record["earlier"] = None
         with contextlib.suppress(CheckpointError):
@@ -180,18 +165,16 @@ def refuse_unusable(inventory: Inventory) -> None:
             )
 
 
-def notes_on(inventory: Inventory, sizes: NewSizes) -> tuple[str, ...]:
-    """What the user has to know or to add by hand."""
+def notes_on(
+    inventory: Inventory, sizes: NewSizes, mirrored: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """What the user has to know or to add by hand, and what the config cannot say of the sizes."""
     notes = [note for note in inventory.notes if note.endswith(LEFT_OUT)]
     has_tokenizer = any(name.startswith("tokenizer") for name in inventory.side_files)
-    if inventory.attributes and not has_tokenizer:
+    if inventory.attributes and inventory.container != "memory" and not has_tokenizer:
         notes.append(
             "a tokenizer inside a pickle is not unpickled: copy the original model's files"
         )
-    return (*notes, *config_notes(inventory, sizes))
-
-
-def config_notes(inventory: Inventory, sizes: NewSizes) -> list[str]:
-    """What the config cannot say of the new sizes; nothing where there is no config."""
-    config = mirrored_files(inventory, sizes).get("config.json")
-    return [] if config is None else list(config_disagrees(config, inventory.dims, sizes))
+    if "config.json" in mirrored:
+        notes += config_disagrees(mirrored["config.json"], inventory.dims, sizes)
+    return tuple(notes)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import gacprof
-from gacprof.checkpoint import Inventory, inventory_for, open_tensors
+from gacprof.checkpoint import Inventory, inventory_for, mirrored_files, open_tensors
 from gacprof.core import Progress
 from gacprof.core.dtypes import of_merging
 from gacprof.core.errors import PlanError
@@ -94,6 +94,7 @@ def _write(
     resizer = Resizer(open_tensors(inventory), request.sizes, originals)
     files = weights_files(inventory, resizer.tensors)
     read = {info.file for tensor in resizer.tensors.values() for info in tensor.sources}
+    mirrored = mirrored_files(inventory, request.sizes)
     identity, origin = source_identity(inventory, read), dict(request.origin)
     if originals is not None:
         dense = originals.inventory
@@ -115,11 +116,11 @@ def _write(
             bytes_written=sum(file.nbytes for file in files),
             files=tuple(file.name for file in files),
             resumed=resumed,
-            notes=(*request.notes, *notes_on(inventory, request.sizes)),
+            notes=(*request.notes, *notes_on(inventory, request.sizes, mirrored)),
             not_finite=tuple(resizer.not_finite),
             rounding=of_merging(module.dtype for module in resizer.merged),
         )
-        write_side_files(folder, inventory, request.sizes, files, result.parameters_after)
+        write_side_files(folder, inventory, mirrored, files, result.parameters_after)
         record = record_of(inventory, result, origin)
         write_provenance(folder, inventory, "gacprof.realigned/1", **record)
     return result

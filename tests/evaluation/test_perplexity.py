@@ -14,10 +14,19 @@ from tiny_models import POSITIONS, tiny_model  # noqa: E402
 from gacprof.evaluation import perplexity  # noqa: E402
 from gacprof.evaluation.perplexity import (  # noqa: E402
     Scorer,
-    TextScore,
-    score_text,
+    perplexity_of,
+    score_windows,
     windows,
 )
+
+
+def score(scorer, ids, window, stride, *more):
+    return score_windows(scorer, ids, windows(len(ids), window, stride), *more)
+
+
+def perplexity_by(scorer, ids, window, stride):
+    return perplexity_of(score(scorer, ids, window, stride), len(ids) - 1)
+
 
 SIZES = [(64, 64), (64, 32), (16, 5), (7, 7), (1, 1)]
 
@@ -55,9 +64,8 @@ def test_windows_that_would_skip_tokens_are_refused(tokens, window, stride):
 
 @pytest.mark.parametrize(("window", "stride"), SIZES)
 def test_it_is_the_definition_computed_token_by_token(model, ids, window, stride):
-    found = score_text(Scorer(model), ids, window, stride, batch=3)
-    alone = score_text(Scorer(model), ids, window, stride)
-    assert found.nll == pytest.approx(alone.nll, rel=1e-5) and found.tokens == alone.tokens
+    found = score(Scorer(model), ids, window, stride, 3)
+    assert found == pytest.approx(score(Scorer(model), ids, window, stride), rel=1e-5)
     expected, starts = 0.0, [0]
     for token in range(1, len(ids)):
         # the first window whose inputs reach the token before this one
@@ -65,30 +73,30 @@ def test_it_is_the_definition_computed_token_by_token(model, ids, window, stride
             starts.append(starts[-1] + stride)
         logits = model(ids[None, starts[-1] : token]).logits[0, -1].double()
         expected -= float(logits.log_softmax(-1)[ids[token]])
-    assert found.perplexity.tokens == sum(found.tokens) == len(ids) - 1
-    assert sum(found.nll) == pytest.approx(expected, rel=1e-5)
-    assert found.perplexity.value == pytest.approx(math.exp(expected / (len(ids) - 1)), rel=1e-5)
+    assert sum(found) == pytest.approx(expected, rel=1e-5)
+    value = perplexity_by(Scorer(model), ids, window, stride).value
+    assert value == pytest.approx(math.exp(expected / (len(ids) - 1)), rel=1e-5)
 
 
 def test_a_text_within_one_window_has_the_models_own_loss(model, ids):
     short = ids[:POSITIONS]
     loss = float(model(short[None], labels=short[None]).loss)
-    found = score_text(Scorer(model), short, POSITIONS, POSITIONS // 2)
-    assert len(found.nll) == 1
-    assert found.perplexity.value == pytest.approx(math.exp(loss), rel=1e-5)
+    assert len(windows(len(short), POSITIONS, POSITIONS // 2)) == 1
+    found = perplexity_by(Scorer(model), short, POSITIONS, POSITIONS // 2)
+    assert found.value == pytest.approx(math.exp(loss), rel=1e-5)
 
 
 def test_chunks_of_logits_change_nothing(model, ids, monkeypatch):
-    whole = score_text(Scorer(model), ids, 64, 32)
+    whole = score(Scorer(model), ids, 64, 32)
     monkeypatch.setattr(perplexity, "CHUNK_BYTES", 4 * model.config.vocab_size * 5)
     scorer = Scorer(model)
     assert scorer.in_chunks
     sizes = []
     handle = model.lm_head.register_forward_hook(lambda _, __, out: sizes.append(out.shape[0]))
-    chunked = score_text(scorer, ids, 64, 32)
+    chunked = score(scorer, ids, 64, 32)
     handle.remove()
     assert max(sizes) == 5
-    assert chunked.nll == pytest.approx(whole.nll, rel=1e-6)
+    assert chunked == pytest.approx(whole, rel=1e-6)
 
 
 def test_a_head_that_is_followed_by_a_cap_is_not_used_by_itself():
@@ -106,18 +114,18 @@ def test_a_head_that_is_followed_by_a_cap_is_not_used_by_itself():
     assert not scorer.in_chunks
     with torch.no_grad():
         loss = float(model(ids[None], labels=ids[None]).loss)
-    assert score_text(scorer, ids, 64, 64).perplexity.value == pytest.approx(math.exp(loss), 1e-5)
+    assert perplexity_by(scorer, ids, 64, 64).value == pytest.approx(math.exp(loss), 1e-5)
 
 
 def test_what_is_not_finite_has_no_value(ids):
     model = tiny_model()
     model.lm_head.weight[0, 0] = float("nan")
-    found = score_text(Scorer(model), ids, 32, 32)
-    assert found.perplexity.value is None and found.perplexity.tokens == len(ids) - 1
-    assert TextScore((1e6,), (10,)).perplexity.value is None
+    found = perplexity_by(Scorer(model), ids, 32, 32)
+    assert found.value is None and found.tokens == len(ids) - 1
+    assert perplexity_of([1e6], 10).value is None
 
 
 def test_progress_counts_the_predictions(model, ids):
     told = []
-    score_text(Scorer(model), ids, 32, 16, 2, told.append)
+    score(Scorer(model), ids, 32, 16, 2, told.append)
     assert sum(told) == len(ids) - 1 and len(told) > 1

@@ -78,7 +78,7 @@ def contents(shapes: Shapes, config: Mapping[str, Any] | None = None, **more: An
     from gacprof.checkpoint.containers import parse_header
 
     header, length = header_of(shapes)
-    return Contents(parse_header(header, 0, length, "", "test"), config or {}, **more)
+    return Contents(parse_header(header, 0, length, "", "test").tensors, config or {}, **more)
 
 
 def restored(headers: Path, into: Path) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gacprof.checkpoint.inventory import Contents, Inventory, NewSizes
+from gacprof.checkpoint.inventory import Contents
 from gacprof.checkpoint.layouts.experts import Moe
 from gacprof.checkpoint.layouts.layout import Layout
 from gacprof.checkpoint.layouts.plain import FactorPairs, GacprofFactors, PerLayerWidths, Plain
@@ -12,7 +10,7 @@ from gacprof.checkpoint.layouts.quantised import Quantised
 from gacprof.checkpoint.layouts.tools import compressors
 from gacprof.core.errors import CheckpointError
 
-__all__ = ["Contents", "all_layouts", "layout_named", "mirrored_files", "recognise"]
+__all__ = ["Contents", "all_layouts", "layout_named", "recognise"]
 
 _WITHOUT_A_TOOL = (Quantised(), GacprofFactors(), FactorPairs(), Moe(), PerLayerWidths(), Plain())
 
@@ -34,12 +32,3 @@ def layout_named(name: str) -> Layout:
         if layout.name == name:
             return layout
     raise CheckpointError(f"layout {name!r} is not known; this inventory is of a newer gacprof")
-
-
-def mirrored_files(inventory: Inventory, sizes: NewSizes) -> dict[str, dict[str, Any]]:
-    """The JSON files that must change when dims are resized, by file name.
-
-    ``sizes`` maps dim names to new sizes; a dim not named keeps its size, and ``None`` says
-    that it is gone. Unknown keys of every file are kept. A file not in the result is unchanged.
-    """
-    return layout_named(inventory.layout).mirror(inventory, sizes)

@@ -48,8 +48,7 @@ def unique(reader: TensorReader) -> list[TensorInfo]:
     """The tensors of the source, one that is stored under two names once."""
     seen: dict[object, TensorInfo] = {}
     for info in reader.inventory.tensors.values():
-        place = (info.file, info.offset, info.shape) if info.offset is not None else info.name
-        seen.setdefault(place, info)
+        seen.setdefault(info.stored_at, info)
     return list(seen.values())
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gacprof.checkpoint.foreign import json_object, matching
+from gacprof.checkpoint.folder import LocalFolder, read_json
+from gacprof.checkpoint.foreign import matching
 from gacprof.checkpoint.scanning import TOKENIZER_FILES
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import copy, write_json
@@ -96,10 +97,10 @@ def files_along(source: Path, tokenizer: Path) -> Iterator[tuple[str, Path | dic
     """
     for name in matching(source, ("generation_config.json", *_LICENCES)):
         numbers = name.endswith(".json")
-        yield name, _numeric(json_object(source / name)) if numbers else source / name
+        yield name, _numeric(read_json(LocalFolder(source), name)) if numbers else source / name
     for name in matching(tokenizer, TOKENIZER_FILES):
         if name == "tokenizer_config.json":
-            yield name, _tokenizer_settings(json_object(tokenizer / name))
+            yield name, _tokenizer_settings(read_json(LocalFolder(tokenizer), name))
         elif ".py" not in name:
             yield name, tokenizer / name
 

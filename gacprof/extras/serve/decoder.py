@@ -190,11 +190,9 @@ def _names(
             f"{inventory.path}: a {family} has no place for {stray[0]}"
             + (f" and {len(stray) - 1} more" if len(stray) > 1 else "")
         )
-    if _HEAD in names:
-        head, table = inventory.tensors[_HEAD], inventory.tensors[_EMBEDDING]
-        same = (head.file, head.offset, head.shape) == (table.file, table.offset, table.shape)
-        if same and head.offset is not None:  # one stored tensor under two names
-            del names[_HEAD]
+    head, table = inventory.tensors.get(_HEAD), inventory.tensors[_EMBEDDING]
+    if _HEAD in names and head and head.stored_at == table.stored_at:  # stored once
+        del names[_HEAD]
     return names
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from gacprof.checkpoint import mirrored_files
 from gacprof.checkpoint.config import refuse_oversized
-from gacprof.checkpoint.foreign import carried_config, module_facts
+from gacprof.checkpoint.foreign import carried_config
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.errors import CheckpointError
 from gacprof.extras.serve.decoder import FAMILIES, Decoder, read_decoder
@@ -86,7 +86,7 @@ def prepare_uniform(inventory: Inventory, request: Request) -> FolderExport:
     where no plain config describes it."""
     refuse_oversized(inventory.config, inventory)
     chosen = Uniform().request(inventory)
-    config = mirrored_files(inventory, chosen.sizes).get("config.json", {})
+    mirrored = mirrored_files(inventory, chosen.sizes)
     before, after = inventory.parameters, footprint(inventory, chosen.sizes).parameters
     cost = f"padding cost {after - before:,} parameters ({after / before - 1:+.1%})"
     return FolderExport(
@@ -94,8 +94,8 @@ def prepare_uniform(inventory: Inventory, request: Request) -> FolderExport:
         serve="vllm serve {out}",
         inventory=inventory,
         names={name: name for name in inventory.tensors},
-        config=carried_config(config | module_facts(inventory), inventory.path),
+        config=carried_config(mirrored.get("config.json", {}), inventory.path),
         sizes=chosen.sizes,
         tokenizer=request.tokenizer,
-        notes=(cost, *chosen.notes, *notes_on(inventory, chosen.sizes)),
+        notes=(cost, *chosen.notes, *notes_on(inventory, chosen.sizes, mirrored)),
     )
