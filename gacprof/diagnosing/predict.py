@@ -20,6 +20,7 @@ from gacprof.cliffmap.source import (
     Answer,
     Asked,
     Estimate,
+    Interval,
     Product,
     Side,
     SizeSource,
@@ -189,14 +190,17 @@ class Predictor:
         """What the dim's verdicts follow from: the same for equal layers."""
         return dim.size, dim.most, self.products(dim)
 
-    def weights(self, changes: Mapping[str, int | None]) -> Estimate:
-        """All products of the weights that have adjustable dims, with these dims resized.
+    def weights(
+        self, changes: Mapping[str, int | None], modules: Sequence[Module] | None = None
+    ) -> Estimate:
+        """All products of the weights that have adjustable dims, or of these ``modules``, with
+        these dims resized.
 
         A rank that becomes None is fused away: its module is one dense product.
         """
         near = self.beside({name: size for name, size in changes.items() if size is not None})
         total = NOTHING
-        for module in self.inventory.modules:
+        for module in self.inventory.modules if modules is None else modules:
             if not module.dims:
                 continue
             gemms = [near._gemms[gemm.weight] for gemm in module.gemms]
@@ -207,6 +211,12 @@ class Predictor:
             for gemm in gemms:
                 total += self._one(gemm)
         return total
+
+    def saved(self, changes: Mapping[str, int | None]) -> Interval | None:
+        """How much less the weights take whose dims change, with bounds; None where a time or its
+        error is not known."""
+        changed = [m for m in self.inventory.modules if any(name in changes for name in m.dims)]
+        return self.weights({}, changed).saved(self.weights(changes, changed))
 
 
 __all__ = ["Estimate", "Predictor", "Tokens", "is_number", "workload_of"]

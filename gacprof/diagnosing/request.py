@@ -74,7 +74,7 @@ class OnSource(Request):
 
     @property
     def has_source(self) -> bool:
-        return any(given is not None for given in (self.cliff_map, self.gpu, self.torch))
+        return any(given is not None for given in (self.cliff_map, self.gpu, self.torch, self.engine))
 
 
 class OnDtype(OnSource):
