@@ -18,6 +18,7 @@ from gacprof.cli.options import (
 from gacprof.cli.printing import Json, emit, err, print_table, progress, say, say_notes
 from gacprof.core.formatting import counted, percent
 from gacprof.extras.compress.request import CompressRequest
+from gacprof.report.wording import gained
 
 if TYPE_CHECKING:
     from gacprof.extras.compress.outcome import CompressResult
@@ -79,7 +80,7 @@ def print_compressed(result: CompressResult) -> None:
         for time in result.predicted:
             say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
         if result.plan.basis:
-            say(f"{result.plan.basis}: what that gains is not known")
+            say(gained(result.plan.as_dict()))
     say(
         f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
         f"({result.energy_of_wish:.6f} at the method's own sizes)"

@@ -138,7 +138,7 @@ def _print_reasons(made: Plan) -> None:
         say(f"verdicts are on the planned sizes, by a tolerance of {percent(made.tolerance)}")
     _print_preset(made)
     _print_costs(made)
-    if not made.basis:
+    if made.predicted_after_us is not None or not made.basis:
         _print_time(made)
     if made.energy_kept is None:
         say("energy kept: not known (no spectra were read, or a width is cut)")
@@ -154,16 +154,17 @@ def _print_changes(made: Plan) -> None:
     changed = [c for c in made.choices if c.after != c.before]
     rows = group(changed, lambda c: c.dim.rpartition(":")[0], _change_shown)
     rows.sort(key=lambda row: -len(row.members) * (_gained(row.first) or 0.0))
+    sure = not made.basis  # gains of estimated times are claimed of all changes together alone
     table = [
         (
             row.name, f"{row.first.dim.rpartition(':')[2]} {row.first.before}",
             "dense" if row.first.after is None else row.first.after, f"×{len(row.members)}",
-            _gains_shown(row.members), *_change_shown(row.first)[-2:],
+            *([_gains_shown(row.members)] * sure), *_change_shown(row.first)[-2:],
         )
         for row in rows[:MOST_ROWS]
     ]  # fmt: skip
     if table:
-        columns = ("dims", "size", "plan", "n", "gains", "kept", "verdict")
+        columns = ("dims", "size", "plan", "n", *(["gains"] * sure), "kept", "verdict")
         print_table("", columns, table)
     left = sum(len(row.members) for row in rows[MOST_ROWS:])
     if left:
@@ -287,7 +288,11 @@ def _print_certificate(made: Plan) -> None:
     gap = "" if proof.gap is None else f", gap {proof.gap:.3g}"
     proved = "proved optimal" if proof.proved else "not proved optimal"
     what = f" ({proof.measures})" if proof.measures else ""
-    say(f"certificate: {proof.solver}, value {proof.value:.10g}{what}, {bound}{gap}, {proved}")
+    estimated = f"; {proof.estimated}" if proof.estimated else ""
+    say(
+        f"certificate: {proof.solver}, value {proof.value:.10g}{what}, {bound}{gap}, {proved}"
+        f"{estimated}"
+    )
 
 
 def _print_pareto(found: Pareto, files: Sequence[Path]) -> None:

@@ -50,7 +50,8 @@ class OnSource(Request):
     )  # fmt: skip
     gpu: str | None = option(
         default=None, group=SOURCE, suggested=_gpus,
-        help="Instead: the rules of this GPU (h100, l40s …), which need no measurement.",
+        help="Instead: the rules of this GPU (h100, l40s …), which need no measurement; with times "
+        "by others' measurements where the extra 'elsewhere' is installed.",
     )  # fmt: skip
     torch: str | None = option(
         default=None, group=SOURCE,
@@ -74,7 +75,8 @@ class OnSource(Request):
 
     @property
     def has_source(self) -> bool:
-        return any(given is not None for given in (self.cliff_map, self.gpu, self.torch, self.engine))
+        named = self.cliff_map, self.gpu, self.torch, self.engine
+        return any(given is not None for given in named)
 
 
 class OnDtype(OnSource):

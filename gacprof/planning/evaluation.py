@@ -31,6 +31,8 @@ from gacprof.planning.solving import Outcome
 from gacprof.stats.findings import Verdict
 
 CUT = "cut: the model's function changes"
+ESTIMATED = "the times are estimates"
+BY_TIMES = f"the choice is exact by these times; {ESTIMATED}"
 
 
 def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
@@ -56,6 +58,10 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
             "'gacprof sweep --for OUT' measures them"
         )
         proof = proof.model_copy(update={"notes": [*proof.notes, note], "proved": False})
+    saved = predictor.saved(changes) if changes and predictor.source.basis else None
+    if after.latency_us is not None and predictor.source.basis:
+        by_times = problem.goal.name == "latency" or limits.times
+        proof = proof.model_copy(update={"estimated": BY_TIMES if by_times else ESTIMATED})
     warnings = [*_warnings(problem, outcome, choices), *problem.required.unmet]
     warnings += [*problem.request.notes, *unchanged(predictor)]
     if limits.times and not limits.break_even:
@@ -82,6 +88,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         preset=_preset(problem),
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
+        saved_us=None if saved is None else (saved.low, saved.value, saved.high),
         energy_kept=_mean([c.energy_kept for c in choices]),
         warnings=warnings,
     )
@@ -183,13 +190,9 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
         warnings += _degenerate(axes, outcome.sizes)
     fused = [c for c in choices if c.after is None]
     if fused:
-        times = [(c.latency_before_us or 0) - (c.latency_after_us or 0) for c in fused]
-        faster = sum(times)
-        gain = f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower"
         warnings.append(
             f"{len(fused)} factor pairs are multiplied out to dense weights, which are "
-            + (gain if predictor.source.timed else "no larger")
-            + "; rounding them may move a logit by "
+            f"{_faster(problem, fused)}; rounding them may move a logit by "
             f"{_rounding(problem, [c.dim for c in fused]):.1e} of the largest"
         )
     pinned = {d.name for axis in axes if axis.bounds.pin is not None for d in axis.members}
@@ -204,6 +207,21 @@ def _warnings(problem: Problem, outcome: Outcome, choices: Sequence[Choice]) -> 
         dims = "1 dim is" if cut == 1 else f"{cut} dims are"
         warnings.append(f"{dims} {CUT}")
     return warnings
+
+
+def _faster(problem: Problem, fused: Sequence[Choice]) -> str:
+    """How dense weights do beside their factor pairs, as far as that is known."""
+    source = problem.predictor.source
+    if not source.timed:
+        return "no larger"
+    if source.basis:
+        saved = problem.predictor.saved({choice.dim: None for choice in fused})
+        if saved is None or saved.low <= 0 <= saved.high:
+            return "by what is known neither faster nor slower"
+        faster = saved.value
+    else:
+        faster = sum((c.latency_before_us or 0) - (c.latency_after_us or 0) for c in fused)
+    return f"{faster:.1f} µs faster" if faster >= 0 else f"{-faster:.1f} µs slower"
 
 
 def _rounding(problem: Problem, names: Sequence[str]) -> float:

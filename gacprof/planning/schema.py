@@ -100,6 +100,7 @@ class Certificate(_Strict):
     """What the solver proved: value ≤ bound, cost ≤ limit; ``gap`` is bound − value.
 
     ``measures`` says what the value counts. ``interrupted`` means that Ctrl-C ended the search.
+    ``estimated`` names what of it the proof does not hold for: times that were not measured.
     """
 
     solver: str
@@ -109,6 +110,7 @@ class Certificate(_Strict):
     gap: float | None
     proved: bool
     interrupted: bool = False
+    estimated: str = ""
     notes: list[str] = Field(default_factory=list)
 
 
@@ -152,9 +154,12 @@ class Plan(_Strict, Framed):
     preset: EnginePreset | None = None
     predicted_before_us: float | None = None
     predicted_after_us: float | None = None
+    saved_us: tuple[float, float, float] | None = None
+    """(low, value, high) of what the changes save, where the times are estimates with errors of
+    their own (``basis``); None where a time is not known."""
     energy_kept: float | None = None
     basis: str = ""
-    """``by rules, not measured`` where the map is by rules: no time is known then."""
+    """``by rules …`` where the map is by rules: no time was measured here then."""
     warnings: list[str] = Field(default_factory=list)
 
     def frame_rows(self) -> Iterator[dict[str, Any]]:

@@ -202,17 +202,28 @@ def planned(plan: Mapping[str, Any]) -> str:
     changed = sum(choice["after"] != choice["before"] for choice in plan["choices"])
     if not changed:
         return f"The plan changes none of {len(plan['choices'])} dims."
-    before, after = plan["predicted_before_us"], plan["predicted_after_us"]
-    time = (
-        f"their products should take {microseconds(after)} instead of {microseconds(before)} "
-        f"({_signed(after / before - 1)})"
-        if before and after
-        else f"the time it gains is not known{', ' + plan['basis'] if plan.get('basis') else ''}"
-    )
     budget = plan["budget"]
     whole = [budget.get(f"checkpoint_{when}") for when in ("before", "after")]
     size = f", {_signed(whole[1] / whole[0] - 1)} parameters" if all(whole) else ""
-    return f"The plan changes {changed} of {len(plan['choices'])} dims{size}; {time}."
+    return f"The plan changes {changed} of {len(plan['choices'])} dims{size}; {gained(plan)}."
+
+
+def gained(plan: Mapping[str, Any]) -> str:
+    """What a plan's products gain; no gain is claimed whose bounds hold zero."""
+    before, after = plan["predicted_before_us"], plan["predicted_after_us"]
+    basis = f", {plan['basis']}" if plan.get("basis") else ""
+    if not before or not after:
+        return f"the time it gains is not known{basis}"
+    if plan.get("saved_us") is None:
+        return (
+            f"their products should take {microseconds(after)} instead of {microseconds(before)} "
+            f"({_signed(after / before - 1)}){basis}"
+        )
+    low, value, high = plan["saved_us"]
+    change = formatting.interval(-high / before, -value / before, -low / before)
+    if low <= 0 <= high:
+        return f"whether their products gain time is not sure: {change} of it{basis}"
+    return f"of {microseconds(before)} their products should change by {change}{basis}"
 
 
 def _sure(contents: Contents) -> list[str]:

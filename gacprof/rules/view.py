@@ -68,6 +68,7 @@ class RuleView:
                 "is served in that"
             )
         self._tiers: dict[tuple[object, ...], int | None] = {}
+        self._heads: dict[tuple[int, int, int], Answer | None] = {}
 
     def latency(self, n: int, k: int, bias: bool, dtype: str = "") -> Estimate:
         return Estimate(None, NO_LATENCY)
@@ -109,6 +110,12 @@ class RuleView:
             return None
 
     def head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
+        key = heads, kv_heads, head_dim  # asked for every product that whole heads are a side of
+        if key not in self._heads:
+            self._heads[key] = self._head_dim(*key)
+        return self._heads[key]
+
+    def _head_dim(self, heads: int, kv_heads: int, head_dim: int) -> Answer | None:
         dims = {"heads": heads, "kv_heads": kv_heads, "q_len": max(*self.tokens, 2)}
         dims["q_len"] = PREFILL if dims["q_len"] == 2 else dims["q_len"]
         dtype = self.dtype if self.dtype in gemm.HALVES else "bfloat16"

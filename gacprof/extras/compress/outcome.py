@@ -15,6 +15,7 @@ from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Plan
 from gacprof.planning.evaluation import CUT
 from gacprof.planning.memory import NewSizes
+from gacprof.report.wording import gained
 from gacprof.resizing.output import PROVENANCE
 
 SCHEMA = "gacprof.compressed/1"
@@ -216,7 +217,8 @@ def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[st
     of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", request.objective)
     if plan.basis:
         basis = f"{plan.map} ({plan.device}), {plan.basis}"
-        return [("map", basis), ("sizes of the best tier", of_all), by]
+        time = ("time", gained(plan.as_dict()))
+        return [("map", basis), ("sizes of the best tier", of_all), by, time]
     known = [c.penalty_high for c in plan.choices if c.penalty_high is not None]
     worst = at_most(max(known)) if known and len(known) == len(plan.choices) else "open"
     judged = f"{of_all}, {result.undecided} undecided; penalties at most {worst}"

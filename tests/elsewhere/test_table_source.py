@@ -1,0 +1,141 @@
+"""Others' times as a source of sizes: verdicts are the rules', times are intervals, and a plan that
+rests on them claims no gain that they do not show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planted_elsewhere import FACTORS, planted_us
+
+import gacprof
+from gacprof.cliffmap.source import NOTHING, Asked, Estimate, Product, Side
+from gacprof.core.errors import GacprofError, MapError, PlanError
+from gacprof.elsewhere.data import Measurements
+from gacprof.report.wording import gained
+
+Run = Callable[..., tuple[int, str, str]]
+ASKED = Asked("model", frozenset(), "bfloat16", [1024])
+
+
+def test_verdicts_are_those_of_the_rules_and_times_those_of_the_tables(
+    measured: Measurements,
+) -> None:
+    table, rules = gacprof.open_source(gpu="h100"), gacprof.rule_table("h100")
+    assert (table.timed, rules.timed) == (True, False)
+    dim = [Product(Side(0, 1), Side(4096)), Product(Side(4096), Side(0, 1))]
+    sizes = range(96, 131)
+    seen = [view.judge(dim, sizes, None) for view in (table.view(ASKED), rules.view(ASKED))]
+    assert seen[0] == seen[1]
+    found = table.view(ASKED).latency(4096, 4096, False)
+    assert found.latency_us == pytest.approx(planted_us(1024, 4096, 4096))
+    assert found.interval.low < found.latency_us < found.interval.high
+
+
+def test_a_misaligned_k_takes_what_was_published_times_its_level(measured: Measurements) -> None:
+    view = gacprof.open_source(gpu="h100").view(ASKED)
+    level = planted_us(1024, 4096, 4095)
+    assert view.latency(4096, 4095, False).latency_us == pytest.approx(3.3 * level)
+    assert "not published" in view.latency(4095, 4096, False).missing
+
+
+def test_an_engine_is_named_with_its_version_and_errors(measured: Measurements) -> None:
+    view = gacprof.open_source(gpu="h100", engine="sglang").view(ASKED)
+    assert view.latency(512, 512, False).latency_us == pytest.approx(
+        planted_us(1024, 512, 512, FACTORS["sglang"])
+    )
+    (note,) = [note for note in view.notes if note.startswith("times are measured elsewhere")]
+    assert "aiconfigurator-core 0.12.0, bfloat16 by sglang 0.24.0" in note
+    assert "vllm" not in note
+
+
+def test_a_dtype_that_was_not_measured_has_no_times_and_says_which_were(
+    measured: Measurements,
+) -> None:
+    view = gacprof.open_source(gpu="h100").view(Asked("model", frozenset(), "float32", [1024]))
+    assert "there are bfloat16, fp8" in view.latency(512, 512, False, "float32").missing
+
+
+def test_without_the_measurements_the_rules_answer_and_an_engine_is_refused() -> None:
+    assert not gacprof.open_source(gpu="h100").timed
+    with pytest.raises(MapError, match="pip install"):
+        gacprof.open_source(gpu="h100", engine="vllm")
+    with pytest.raises(MapError, match="--engine goes with --gpu"):
+        gacprof.open_source("h100-published", engine="vllm")
+
+
+def test_a_plan_by_latency_proves_its_choice_and_calls_its_times_estimates(
+    measured: Measurements, asvd: Path
+) -> None:
+    asked = {"gpu": "h100", "dtype": "bfloat16", "tokens": [1024]}
+    made = gacprof.plan(asvd, objective="latency", **asked)
+    assert made.certificate.proved
+    assert "the times are estimates" in made.certificate.estimated
+    assert made.predicted_after_us is not None
+    fastest = made.predicted_after_us
+    kept = gacprof.plan(asvd, latency_limit_us=2 * fastest, **asked)
+    assert kept.predicted_after_us <= 2 * fastest
+    with pytest.raises(GacprofError, match="no plan is within"):
+        gacprof.plan(asvd, latency_limit_us=fastest / 10, **asked)
+
+
+def test_a_plan_of_sizes_whose_cost_is_open_claims_nothing(
+    measured: Measurements, asvd: Path, run: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "plan.json"
+    code, said, _ = run(
+        "plan", asvd, "--gpu", "h100", "--dtype", "bf16", "--objective", "pad", "--out", out
+    )
+    assert code == 0
+    assert "the time it gains is not known" in said  # N of a factor was never published
+    assert "faster" not in said
+    assert json.loads(out.read_text())["saved_us"] is None
+
+
+def test_a_front_needs_times_and_has_them(measured: Measurements, asvd: Path) -> None:
+    found = gacprof.pareto(asvd, gpu="h100", dtype="bfloat16", tokens=[1024], budgets=3)
+    assert any(variant.latency_us for variant in found.variants)
+    with pytest.raises(PlanError, match="knows no latency"):
+        gacprof.pareto(asvd, gacprof.rule_table("h100"))
+
+
+@pytest.mark.parametrize(
+    ("saved", "says"),
+    [
+        ((-5.0, 10.0, 20.0), "whether their products gain time is not sure: -10.0 %"),
+        ((5.0, 10.0, 20.0), "their products should change by -10.0 % (-20.0 to -5.0)"),
+        ((-20.0, -10.0, -5.0), "their products should change by +10.0 % (+5.0 to +20.0)"),
+    ],
+)
+def test_no_gain_is_claimed_whose_bounds_hold_zero(
+    saved: tuple[float, float, float], says: str
+) -> None:
+    plan = {"predicted_before_us": 100.0, "predicted_after_us": 90.0, "saved_us": saved}
+    assert says in gained(plan)
+
+
+@st.composite
+def estimates(draw: st.DrawFn) -> Estimate:
+    value = draw(st.floats(1.0, 1e4))
+    low, high = draw(st.floats(0.3, 1.0)), draw(st.floats(1.0, 3.0))
+    return Estimate(value, "", False, 1.0, (value * low, value * high), draw(st.floats(0.0, 1.0)))
+
+
+@given(estimates(), estimates(), estimates())
+def test_bounds_hold_the_value_add_up_and_a_difference_turned_round_is_its_negative(
+    a: Estimate, b: Estimate, c: Estimate
+) -> None:
+    total = (a + b + c).interval
+    assert total.low <= total.value <= total.high
+    own = [sum(one.own[end] for one in (a, b, c)) for end in (0, 1)]
+    assert list((a + b + c).own) == pytest.approx(own)
+    here, there = a.saved(b), b.saved(a)
+    assert (here.low, here.value, here.high) == pytest.approx(
+        (-there.high, -there.value, -there.low)
+    )
+    assert here.low <= here.value <= here.high
+    assert (a + NOTHING).interval.high == pytest.approx(a.interval.high)
