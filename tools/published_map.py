@@ -48,6 +48,8 @@ A100_NOTES = (
     NN,
     "Fig. 8 gives rates. Latency = 2·M·N·K / rate with M = 512 and the other dim 4096; for the "
     "row sum latency = 2 bytes · 1024 · K / rate.",
+    "The curves at M = 1 may be bound by the host: none falls below 23 µs, where others have 4 to "
+    "10 µs by CUDA graph (aiconfigurator-core 0.12.0). What misaligned sizes cost may be more.",
     "The curves of attention with a forced backend are a table of the repository's report.md, to "
     "be compared with one another rather than with the figure.",
     "Points that the figures do not determine exactly are left out. So is Fig. 10: it times a "
@@ -58,6 +60,9 @@ H100_NOTES = (
     "linear with layout nn is torch.mm with row-major A(M, K) and B(K, N).",
     "Fig. 13 gives rates. Latency = 2·M·N·K / rate with M = 512 and the other dim 4096; for the "
     "row sum latency = 2 bytes · 1024 · K / rate.",
+    "The curves of linear may be bound by the host: the best size takes 48 to 49 µs, where others "
+    "have 24.1 to 25.2 µs by CUDA graph (aiconfigurator-core 0.12.0). What misaligned sizes cost "
+    "may be more.",
     "The GEMM and GEMV sweeps of the repository that are not in the paper are left out: their "
     "latency does not depend on M, N or K, so they seem bound by the host.",
     "Fig. 14 times a whole model, not an operator, so it is no curve: prefill of Llama-3-8B at "

@@ -96,7 +96,7 @@ def is_rule_table(path: Path) -> bool:
 
 def print_rules(table: RuleTable, every: bool = False) -> None:
     """Sizes by tier, equal dtypes in one row; with ``every`` the rules and their sources too."""
-    from gacprof.rules.gemm import PAPER
+    from gacprof.rules.gemm import paper
 
     alike: dict[tuple[Any, ...], list[str]] = {}
     for tier in table.tiers:
@@ -116,7 +116,7 @@ def print_rules(table: RuleTable, every: bool = False) -> None:
         ]
         say_notes(list(dict.fromkeys(told)))
     say_notes(table.notes)
-    say(f"cost: beside tier 1, published for K alone ({PAPER}); for N none was")
+    say(f"cost: beside tier 1, published for K alone: {paper(table.target)}")
     if not every:
         say("which rule and source each tier rests on: gacprof map show FILE --all")
 

@@ -111,10 +111,7 @@ class ElsewhereTable(RuleTable):
         """What is known of misaligned sizes."""
         if self.target.arch not in gemm.RELATIVE:
             return f"what misaligned sizes cost was not published for {self.target.arch}"
-        return (
-            f"what misaligned sizes cost: {gemm.PAPER}, of K alone; on H100 the published times "
-            "of both may be bound by the host, and the true cost larger"
-        )
+        return f"what misaligned sizes cost: of K alone, {gemm.paper(self.target)}"
 
     def view(self, asked: Asked) -> ElsewhereView:
         return ElsewhereView(self, asked)

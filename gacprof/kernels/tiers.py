@@ -22,6 +22,9 @@ from gacprof.core.files import Record
 from gacprof.core.plugins import brought, instance
 from gacprof.core.points import BYTES_PER_ELEMENT
 
+FP4 = "float4_e2m1"
+"""Two elements a byte, with scales of blocks (NVFP4, MXFP4): no operator here measures it."""
+
 
 @dataclass(frozen=True)
 class AlignmentTier:
@@ -39,7 +42,7 @@ class AlignmentTier:
 
     def elements(self, dtype: str) -> int:
         """What a row must be a multiple of, in elements of ``dtype``. Raises KeyError."""
-        return max(1, self.bytes // BYTES_PER_ELEMENT[dtype])
+        return 2 * self.bytes if dtype == FP4 else max(1, self.bytes // BYTES_PER_ELEMENT[dtype])
 
 
 Tiers = Sequence[AlignmentTier]
@@ -182,9 +185,10 @@ _BYTE_90 = (
 )  # fmt: skip
 
 # sm100 (B200; sm103): TMA and tcgen05, or the kernels of older chips. libcublasLt holds align8
-# kernels alone for 16-bit types (``cutlass3x_sm100``) and no ``aligna`` variants; sm90's warpgroup
-# MMA does not exist here, so what TMA cannot address falls to ``mma.sync`` kernels of sm80. Not
-# measured.
+# kernels alone for 16-bit types (``cutlass3x_sm100``) and no ``aligna`` variants, and CUTLASS 4.2
+# generates no others; sm90's warpgroup MMA does not exist here, so what TMA cannot address falls to
+# ``mma.sync`` kernels of sm80. Of int8 the sm_100 and sm_120 parts of libcublasLt 13.1 hold one of
+# align 4 (``cutlass_80_wmma_*_s8_forwardCompat``), of fp4 align 32 alone. Not measured.
 _TMA_100 = AlignmentTier(
     16, "TMA, tcgen05", "nvjet_sm100, cutlass3x_sm100 align8", _TMA_NEEDS, "document"
 )
@@ -195,6 +199,14 @@ _HALF_100 = (
 _FP8_100 = AlignmentTier(
     4, "4-byte loads, tcgen05", "cutlass3x_sm100 e4m3 align4",
     f"{_NO_TMA}; fp8 alone has kernels for 4 bytes",
+)  # fmt: skip
+_FP4_100 = AlignmentTier(
+    16, "TMA, tcgen05 with block scales", "cutlass3x_sm100 e2m1 align32",
+    "all fp4 kernels ask for 32 elements; beside fp6 or fp8, CUTLASS asks for 128",
+)  # fmt: skip
+_INT8_OLD = AlignmentTier(
+    4, "cp.async of 4 bytes (wmma)", "cutlass_80_wmma s8_forwardCompat align4",
+    f"{_NO_TMA}: a kernel of sm80 serves",
 )  # fmt: skip
 
 # sm120 (RTX 50, RTX PRO; sm121: GB10): TMA, but ``mma.sync``. There is neither warpgroup MMA nor
@@ -208,6 +220,10 @@ _FP8_120 = AlignmentTier(
     16, "TMA, mma.sync with block scales", "cutlass3x_sm120 e4m3 align16",
     "all fp8 kernels for sm120 ask for 16 elements",
 )  # fmt: skip
+_INT8_120 = (replace(_TMA_120, kernels="cutlass_80 s8 align16"), _INT8_OLD)
+_FP4_120 = replace(
+    _FP4_100, load="TMA, mma.sync with block scales", kernels="cutlass3x_sm120 e2m1 align32"
+)
 
 
 def _tiers(half: Tiers, tf32: Tiers, **others: Tiers) -> dict[str, Tiers]:
@@ -234,13 +250,15 @@ CHIPS = (
     Architecture(
         "sm100", "B200, GB200, B300",
         _tiers(_HALF_100, (_TMA_100, _TF32_80[1]), float8_e4m3=(_TMA_100, _FP8_100),
-               int8=(_TMA_100,)),
+               int8=(_TMA_100, _INT8_OLD), float4_e2m1=(_FP4_100,)),
         ("tcgen05 works on M 64 or 128 and N in steps of 8 or 16 (PTX ISA)",),
         serves=("sm103",),
     ),
     Architecture(
         "sm120", "RTX 50, RTX PRO 6000, GB10",
-        _tiers(_HALF_120, _TF32_80, float8_e4m3=(_FP8_120,)), serves=("sm121",),
+        _tiers(_HALF_120, _TF32_80, float8_e4m3=(_FP8_120,), int8=_INT8_120,
+               float4_e2m1=(_FP4_120,)),
+        serves=("sm121",),
     ),
 )  # fmt: skip
 
@@ -281,8 +299,8 @@ def predict(arch: str, dtype: str, rows: Mapping[str, int]) -> Prediction:
         raise MapError(f"rows must be positive sizes by name, not {dict(rows)}")
 
     def first_fitting(name: str) -> int:  # past the end if none does
-        row = rows[name] * BYTES_PER_ELEMENT[dtype]
-        return next((i for i, tier in enumerate(tiers) if row % tier.bytes == 0), len(tiers))
+        fits = (i for i, tier in enumerate(tiers) if rows[name] % tier.elements(dtype) == 0)
+        return next(fits, len(tiers))
 
     limiting = max(rows, key=first_fitting)
     index = first_fitting(limiting)

@@ -1,9 +1,10 @@
 """Judge every product of a model on so many ranks, with its tier on the GPU; and what comes of each
 number of ranks.
 
-Tiers are by the rules of the kernels that PyTorch calls: bf16 products, FP8 with one scale, INT8.
-What an engine serves by kernels of its own (blocks, 4 bits, experts) has no tier here; nor has the
-embedding, which is no product, nor attention, which is judged by its heads alone.
+Tiers are by the rules of the libraries' kernels: bf16 products, FP8 with one scale, INT8, NVFP4
+where the GPU computes in it. What an engine serves by kernels of its own (blocks, packed words of 4
+bits, experts) has no tier here; nor has the embedding, which is no product, nor attention, which is
+judged by its heads alone.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from gacprof.demands.model import counts, products
 from gacprof.demands.products import Product, Ranks, Size, Sizes
 from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.demands.targets import Gpu
+from gacprof.kernels.tiers import FP4
 from gacprof.linting.reading import config_named
 from gacprof.linting.request import LintRequest, Target
+from gacprof.rules.target import NoRuleError
 
 TORCH = "2.11"
 """The release whose wheel the rules were read in."""
 TOKENS = 1024
 DTYPES = {
-    "none": ("linear", "bfloat16"), "fp8_tensor": ("quantised", "float8_e4m3"),
-    "fp8_channel": ("quantised", "float8_e4m3"), "int8_w8a8": ("quantised", "int8"),
+    "none": "bfloat16", "fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3",
+    "int8_w8a8": "int8", "nvfp4": FP4,
 }  # fmt: skip
 
 Tiers = Callable[[Judged], "int | None"]
@@ -39,8 +42,7 @@ def tiers(gpu: Gpu) -> Tiers:
     """What gives a product's tier, 1 the best; None where the GPU or the scheme has no rules."""
     if gpu.is_open or gpu.amd:
         return lambda judged: None
-    from gacprof import operators
-    from gacprof.rules import serve, target
+    from gacprof.rules import gemm, target
 
     try:
         about = target(gpu.name, TORCH)
@@ -49,11 +51,9 @@ def tiers(gpu: Gpu) -> Tiers:
 
     @cache
     def tier(n: int, k: int, kind: str) -> int | None:
-        operator, dtype = DTYPES[kind]
         try:
-            point = operators.point(operator, {"M": TOKENS, "N": n, "K": k}, dtype)
-            return serve(point, about).tier
-        except GacprofError:  # no rule, or no kernel
+            return gemm.tier(about, DTYPES[kind], TOKENS, n, k)
+        except NoRuleError:
             return None
 
     def of(judged: Judged) -> int | None:

@@ -305,10 +305,10 @@ class RuleTable(Framed):
         flags = {name: value for name, value in (flags or {}).items() if name in known.flags}
         if axis and axis not in known.dims:
             raise MapError(f"'{axis}' is no dim of {operator}: it has {', '.join(known.dims)}")
-        if dtype not in self.target.chip.tiers:
+        if dtype not in self.target.dtypes:
             raise NoRuleError(
                 f"{self.target.sheet.name} ({self.target.arch}) has no rules for {dtype}: there "
-                f"are {', '.join(self.target.chip.tiers)}"
+                f"are {', '.join(self.target.dtypes)}"
             )
         return operators.point(operator, rest | dict(dims), dtype, flags)
 
@@ -318,7 +318,7 @@ LIMITS = ("below", "above", "window", "count", "safe_only")
 
 def _sixteen_first(about: Target) -> tuple[str, ...]:
     """The dtypes that the GPU has rules for, what models are computed in first."""
-    return tuple(sorted(about.chip.tiers, key=lambda dtype: dtype != "bfloat16"))
+    return tuple(sorted(about.dtypes, key=lambda dtype: dtype != "bfloat16"))
 
 
 def command(gpu: str, torch: str) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from gacprof.core.dtypes import full_name
 from gacprof.core.errors import MapError
+from gacprof.core.points import DTYPES
 from gacprof.devices.datasheet import Sheet, sheet
 from gacprof.kernels import fa2
 from gacprof.kernels.tiers import Architecture, architecture
@@ -80,12 +81,17 @@ class Target:
     def dtype(self, name: str) -> str:
         """The compute dtype by any name. Raises :class:`MapError` for one that the GPU has not."""
         found = full_name(name)
-        if found not in self.chip.tiers:
+        if found not in self.dtypes:
             raise MapError(
                 f"{self.sheet.name} ({self.arch}) has no rules for {name}: there are "
-                f"{', '.join(self.chip.tiers)}"
+                f"{', '.join(self.dtypes)}"
             )
         return found
+
+    @property
+    def dtypes(self) -> list[str]:
+        """What products may be computed in that an operator measures, and rules judge."""
+        return [dtype for dtype in self.chip.tiers if dtype in DTYPES]
 
 
 def target(gpu: str, torch: str) -> Target:

@@ -57,10 +57,10 @@ class RuleView:
                 f"computed in {named}; judged in {self.dtype}, as the table is of "
                 f"{', '.join(held)} alone"
             )
-        if self.dtype not in target.chip.tiers:
+        if self.dtype not in target.dtypes:
             self.notes.append(
                 f"{target.sheet.name} ({target.arch}) has no rules for {self.dtype}: there are "
-                f"{', '.join(target.chip.tiers)} (--dtype)"
+                f"{', '.join(target.dtypes)} (--dtype)"
             )
         if self.dtype == "float32":
             self.notes.append(
@@ -194,7 +194,7 @@ class RuleView:
     def _judged_in(self, computed: str) -> str:
         """A dtype that the table holds in the place of one that it was not asked for; one that the
         GPU has no rules for stays, and nothing is known of it."""
-        known = computed in self.held or computed not in self.target.chip.tiers
+        known = computed in self.held or computed not in self.target.dtypes
         return computed if known else self.held[0]
 
     def _multiple(self, product: Product) -> int:
@@ -231,7 +231,7 @@ class RuleView:
             for i, (product, tier) in enumerate(zip(products, tiers, strict=True))
         ]
         relative, _, place = max(found)
-        where = f"of K alone, {gemm.PAPER}" if relative else ""
+        where = f"of K alone, {gemm.paper(self.target)}" if relative else ""
         served = self.mechanism(products[-place], size)
         return replace(cost, relative=relative or None, relative_from=where, mechanism=served)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gacprof.core.errors import MapError
 from gacprof.kernels.names import parse
-from gacprof.kernels.tiers import architectures, predict
+from gacprof.kernels.tiers import architecture, architectures, predict
 
 
 def needed_bytes(arch: str, dtype: str, k: int) -> int | None:
@@ -95,3 +95,17 @@ def test_every_real_kernel_of_sm80_and_sm90_has_an_alignment_that_is_a_tier(fixt
         assert kernel.alignment in {tier.elements(dtype) for tier in known.tiers[dtype]}, name
         checked += 1
     assert checked > 40
+
+
+def test_blackwell_takes_fp4_by_32_and_int8_by_4() -> None:
+    """CUTLASS 4.2's manifest and libcublasLt 13.1's names; 16-bit types have align 8 alone."""
+    for arch in ("sm100", "sm103", "sm120"):
+        assert predict(arch, "float4_e2m1", {"K": 96, "N": 64}).limiting is None
+        assert predict(arch, "float4_e2m1", {"K": 80}).tier is None
+        tiers = architecture(arch).tiers_for("int8")
+        assert [tier.elements("int8") for tier in tiers] == [16, 4]
+        native, *old = architecture(arch).tiers_for("bfloat16")
+        assert native.elements("bfloat16") == 8 and {tier.basis for tier in old} == {"expected"}
+    for arch in ("sm80", "sm90"):
+        with pytest.raises(MapError, match="no alignment rules for float4_e2m1"):
+            predict(arch, "float4_e2m1", {"K": 64})
