@@ -185,15 +185,15 @@ def _cells(timing: dict[str, Any]) -> tuple[str, str]:
 
 
 def _predicted(out: Path) -> list[str]:
-    """How the new widths were chosen, and what a map of torch's products foretold of them."""
+    """How the new widths were chosen, and what a map of torch's products predicted of them."""
     lines = [f"- The new widths are by {(out / 'rule.txt').read_text()}."]
     if (out / "plan.json").exists():
         made = gacprof.Plan.load(out / "plan.json")
         before, after = made.predicted_before_us, made.predicted_after_us
         if before and after:
             lines[0] = lines[0].removesuffix(".") + (
-                f", which foretold {after / before - 1:+.1%} for the time of the MLPs' products in "
-                f"torch, ragged to realigned, at {max(TOKENS)} tokens."
+                f", which predicted {after / before - 1:+.1%} for the time of the MLPs' products "
+                f"in torch, ragged to realigned, at {max(TOKENS)} tokens."
             )
     return lines
 

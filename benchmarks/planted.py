@@ -6,7 +6,7 @@ For each state of a machine that ``tests/fixtures/blocks`` has recorded and each
 curves of noise: *flat* ones, of which any cliff and any misaligned dim is false; ones with a step
 of each size, which is found or not at its place; and ones of which every dim that is no multiple of
 8 takes 4 % more, twice the tolerance, of which any such dim that is called safe is false, and any
-multiple of 8 that is called misaligned. ``floor`` is what the map says that noise can feign at a
+multiple of 8 that is called misaligned. ``floor`` is what the map says that noise can cause at a
 usual edge (median over the curves).
 """
 

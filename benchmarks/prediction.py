@@ -1,4 +1,4 @@
-"""What a map foretells of a whole model, beside what the model takes, and where the rest goes.
+"""What a map predicts of a whole model, beside what the model takes, and where the rest goes.
 
     python benchmarks/prediction.py            # about 5 minutes
 
@@ -7,7 +7,7 @@ step. The compressed one is swept for ``--seconds`` to plan by; then all three i
 that. All models take turns for ``--rounds`` rounds, half before and half after that sweep, since a
 machine's level moves. In each round three things are timed one after the other: the whole step, the
 step with hooks around each linear layer (*in the model*), and those layers alone on the inputs that
-they had, back to back (*alone*). What the map foretells (*predicted*) is the sum of these products.
+they had, back to back (*alone*). What the map predicts (*predicted*) is the sum of these products.
 
 A map's latencies are at the level of a fit's lower quartile: what a call takes where little
 disturbs it. So the layers' times are lower quartiles over the rounds, layer by layer, summed;
@@ -17,7 +17,7 @@ disturbs it. So the layers' times are lower quartiles over the rounds, layer by 
   rounds included;
 - alone beside in the model is what their neighbours cost them, at the same level;
 - the rest of the step is attention, norms, activations, the cache and Python: no dim of a weight
-  changes it, and no map of products foretells it.
+  changes it, and no map of products predicts it.
 
 The second table is free of the machine's level: each model beside the dense one. The third is of
 where an input lies: a sweep gives all calls one input, which stays in cache; a model's was just

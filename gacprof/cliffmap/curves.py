@@ -56,7 +56,7 @@ class Measured:
 @dataclass(frozen=True)
 class JudgedCurve:
     """What the columns of a curve say: of each dim, in ascending order, and of its edges.
-    ``floor`` is the jump (a fraction) that noise can feign at a usual edge."""
+    ``floor`` is the jump (a fraction) that noise can cause at a usual edge."""
 
     d: list[int]
     judged: Judged

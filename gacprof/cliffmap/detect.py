@@ -74,7 +74,7 @@ def frontier_of(
 
 
 def cliff_floor(error: Sequence[float] | None, degrees: Sequence[float] | None = None) -> float:
-    """The jump that noise can feign at a usual edge of a curve (the median): of jumps twice as
+    """The jump that noise can cause at a usual edge of a curve (the median): of jumps twice as
     large 95 % are found. :data:`ASSUMED_FLOOR` where no errors are known."""
     floors = [edge.floor for edge in _edges_of(error or (), degrees, len(error or ()) - 1)]
     known = [floor for floor in floors if isfinite(floor)]
@@ -92,7 +92,7 @@ def edges(
 
     From ``a`` to the next measured dim ``b`` the work grows by ``b / a``, so any ratio of latencies
     between 1 (a plateau) and that (proportional) is no cliff: a coarse sweep of a smooth ramp has
-    none. Beyond either end it is one if the excess is more than noise feigns at that edge, at
+    none. Beyond either end it is one if the excess is more than noise causes at that edge, at
     :data:`FAMILY` for the ``looked_at`` edges together (those of the dims given, by default);
     or than :data:`ASSUMED_FLOOR` where the ``error`` of the dims is not known.
     """
@@ -100,8 +100,8 @@ def edges(
     found = []
     for (a, b), (t_a, t_b), edge in zip(pairwise(d), pairwise(latency), noise, strict=True):
         ratio = log(t_b / t_a)
-        feigned = log1p(ASSUMED_FLOOR) if error is None else edge.floor
-        if not isfinite(feigned) or -feigned <= ratio <= log(b / a) + feigned:
+        by_noise = log1p(ASSUMED_FLOOR) if error is None else edge.floor
+        if not isfinite(by_noise) or -by_noise <= ratio <= log(b / a) + by_noise:
             continue
         jump, low, high = (round(expm1(ratio + side * edge.half), 4) for side in (0, -1, 1))
         found.append(Cliff(before=a, after=b, jump=jump, low=low, high=high))
@@ -109,7 +109,7 @@ def edges(
 
 
 class _Edge(NamedTuple):
-    """The jump (log) that noise can feign between two neighbours, and half the width of its 95 %
+    """The jump (log) that noise can cause between two neighbours, and half the width of its 95 %
     interval; infinite where an error is unknown."""
 
     floor: float

@@ -33,7 +33,7 @@ from gacprof.stats.judge import finest_step
 
 AROUND_A_HOLE = (-2, -1, 1, 2)
 """On a curve without a period only single missing dims are filled in, where the dims so many of
-the sweep's finest steps away were measured: across a wider hole nothing vouches that the residues
+the sweep's finest steps away were measured: across a wider hole nothing shows that the residues
 which were not visited fare as those that were (on CPU sweeps that was up to 15 % wrong), and the
 next ones alone are both even where the hole is odd."""
 
@@ -42,11 +42,11 @@ WIDEST_STEP = 1.1
 gap of dims hides a cliff as large as the work grows over it (72 to 88: 22 %), and halfway
 across one the answer would be off by half of it. At this ratio it is off by 5 % at most."""
 
-BLIND_RATIO = 2.0
+WORK_RATIO = 2.0
 """How far work scales a dim along which the map holds no curve, and that only between
-multiples of :data:`BLIND_MULTIPLE`."""
+multiples of :data:`WORK_MULTIPLE`."""
 
-BLIND_MULTIPLE = 128
+WORK_MULTIPLE = 128
 """Tile edges of the GEMM kernels divide it or are twice it; at its multiples no alignment
 differs. Wave quantisation may, hence the mark ``scaled``."""
 
@@ -225,7 +225,7 @@ class Index:
         here = _at(curve, query.dims[curve.axis])
         if here is None:
             return None
-        factor, steps, blind = 1.0, [], 0
+        factor, steps, unmeasured = 1.0, [], 0
         for name, there in curve.fixed.items():
             wanted = query.dims[name]
             if wanted == there:
@@ -236,9 +236,9 @@ class Index:
             if spanning:
                 ratio = _measured_ratio(spanning, query, name, there)
             else:  # by work alone, along a dim over which no curve leads this way
-                far = high / low > BLIND_RATIO or gcd(there, wanted) % BLIND_MULTIPLE
-                ratio, blind = None if far else wanted / there, blind + 1
-            if ratio is None or blind > 1:
+                far = high / low > WORK_RATIO or gcd(there, wanted) % WORK_MULTIPLE
+                ratio, unmeasured = None if far else wanted / there, unmeasured + 1
+            if ratio is None or unmeasured > 1:
                 return None
             factor *= ratio
             steps.append(f"{name} {there} → {wanted}: ×{ratio:.3f}")

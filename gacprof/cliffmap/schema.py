@@ -177,7 +177,7 @@ class Curve(Strict, Framed):
     """One axis of one operator, everything else held fixed.
 
     ``floor`` is the relative difference of two neighbours up to which nothing is called a cliff:
-    what errors can feign at a usual edge (the median), or what was assumed where there are none.
+    what noise can cause at a usual edge (the median), or what was assumed where there are none.
     ``throttled`` says why the device ran below its clock in all blocks that the curve is of.
     ``tolerance`` is the penalty up to which a dim is ``safe``; dims surely above it are
     ``misaligned``, all others undecided. ``mechanisms`` name what serves a dim (a tier);

@@ -136,7 +136,7 @@ def captured(
     the cuBLAS workspaces of the stream it was captured on, which the others captured there use
     (pytorch/pytorch#193402). Not by ``torch.cuda.graph``, which collects garbage and gives memory
     back each time. Raises whatever ``body`` raises, or ``RuntimeError`` for a capture that it
-    spoilt.
+    invalidated.
     """
     import torch
 

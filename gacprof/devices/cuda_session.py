@@ -55,12 +55,12 @@ class CudaSession(Session):
         self.traced_us: dict[int, float] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._constants_us: list[float] = []
-        self._spoilt = self._closed = False
+        self._context_lost = self._closed = False
         self._keys = _keys(slots, reuse_bytes)
         self._captured = device.open_with(self._keys)
         with device.active(), no_collection():
             ready = self._prepare_all()
-            if not self._spoilt:
+            if not self._context_lost:
                 self._capture_all(ready)
 
     @property
@@ -80,7 +80,7 @@ class CudaSession(Session):
         ready: dict[int, Ready] = {}
         for place in sorted(size, key=lambda i: -size[i]):
             made = self._guarded(place, partial(prepare, self._device, self._slots[place]))
-            if self._spoilt:
+            if self._context_lost:
                 return {}
             if made is not None:
                 ready[place] = made
@@ -103,7 +103,7 @@ class CudaSession(Session):
             self._failures[place] = reason(error)
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 torch.cuda.empty_cache()
-            self._spoilt = not self._device.usable()
+            self._context_lost = not self._device.usable()
             return None
 
     def _capture_all(self, ready: dict[int, Ready]) -> None:
@@ -123,7 +123,7 @@ class CudaSession(Session):
             halves = sum(known.half is not None for known in self._captured.values())
             twice = TWICE_EVERY * halves <= len(self._captured)
             made = self._guarded(place, partial(self._capture, place, one, calls, twice))
-            if self._spoilt:
+            if self._context_lost:
                 return
             if made is None:
                 self._captured.pop(place, None)
@@ -224,8 +224,8 @@ class CudaSession(Session):
 
         Raises :class:`MeasurementError` where the device fails: which call did it is not known.
         """
-        if self._spoilt:
-            raise MeasurementError("the GPU's context is spoilt: open the device anew")
+        if self._context_lost:
+            raise MeasurementError("the GPU's context is lost: open the device anew")
         failed = {slot: self._failures[slot] for slot in order if slot in self._failures}
         telemetry = self._device.telemetry
         slowed, begun = telemetry.slowed_ns(), time.monotonic()
@@ -237,7 +237,7 @@ class CudaSession(Session):
                     self._launch(slot, failed)
                 self._device.synchronise()
             except RuntimeError as error:
-                self._spoilt = not self._device.usable()
+                self._context_lost = not self._device.usable()
                 raise MeasurementError(f"the GPU failed during a block: {error}") from None
             calls = tuple(self._timed(slot) for slot in order if slot not in failed)
         return BlockTimes(

@@ -28,7 +28,7 @@ from gacprof.core.errors import MeasurementError, first_line
 from gacprof.core.points import Point
 from gacprof.devices.device import BlockTimes, Device, Session, Slot, device_name, open_device
 from gacprof.devices.threads import short_waits
-from gacprof.operators.own import own_operators, take_over
+from gacprof.operators.own import own_operators, register_pickled
 
 START_TIMEOUT_S = 120.0
 """For importing torch and opening the device; a first start from a cold disk takes long."""
@@ -131,7 +131,7 @@ class IsolatedDevice(Device):
 
     def ask(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
         """The worker's answer. Raises :class:`WorkerLostError`, or what the worker raised."""
-        return self._hear(timeout_s or self._timeout_s, message)
+        return self._receive(timeout_s or self._timeout_s, message)
 
     def _ask_for_slots(self, message: tuple[Any, ...], timeout_s: float | None = None) -> Any:
         """As :meth:`ask`, but every error is :class:`WorkerLostError`: a device reports single
@@ -143,7 +143,7 @@ class IsolatedDevice(Device):
         except MeasurementError as error:
             raise WorkerLostError(str(error)) from None
 
-    def _hear(self, limit_s: float, message: tuple[Any, ...] = ()) -> Any:
+    def _receive(self, limit_s: float, message: tuple[Any, ...] = ()) -> Any:
         """What the worker sends, after it was sent the message if there is one."""
         assert self._pipe is not None
         try:
@@ -152,14 +152,14 @@ class IsolatedDevice(Device):
             if not self._pipe.poll(limit_s):
                 self._stop()
                 raise WorkerLostError(f"hung: no answer within {limit_s:g} s")
-            answer, spoilt = self._pipe.recv()
+            answer, context_lost = self._pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             how = self._stop(DYING_S)
             raise WorkerLostError(f"the worker process {how}") from None
         except KeyboardInterrupt:
             self._stop()  # its answer would be taken for the next question's
             raise
-        if spoilt:
+        if context_lost:
             self._stop()
             if isinstance(answer, list):  # results after the first failure mean nothing
                 raise WorkerLostError(next(why for t in answer for why in t.failed.values()))
@@ -195,8 +195,8 @@ class IsolatedDevice(Device):
         self._cold = True
         self.generation += 1
         try:
-            self._hear(START_TIMEOUT_S)  # that it is ready
-            opened = self._hear(START_TIMEOUT_S, ("open", self._kernels))
+            self._receive(START_TIMEOUT_S)  # that it is ready
+            opened = self._receive(START_TIMEOUT_S, ("open", self._kernels))
         except WorkerLostError as lost:
             raise MeasurementError(f"the device cannot be opened in a worker: {lost}") from None
         except MeasurementError:
@@ -284,7 +284,7 @@ def sweeper(
     name = device_name(name)
     opened: Device
     if isolate:
-        opener = partial(open_away, own_operators(), name, timer)
+        opener = partial(open_in_worker, own_operators(), name, timer)
         opened = IsolatedDevice(opener, timeout_s, processes - 1)
     else:
         opened = open_device(name, timer)
@@ -292,9 +292,9 @@ def sweeper(
         yield opened
 
 
-def open_away(own: bytes, name: str, timer: str) -> Device:
+def open_in_worker(own: bytes, name: str, timer: str) -> Device:
     """Open the device in a worker, which has to know the caller's own operators too."""
-    take_over(own)
+    register_pickled(own)
     return open_device(name, timer)
 
 

@@ -37,7 +37,7 @@ class Attention(Operator):
         "cache": ("warm", "cold"),
         "layout": ("bhsd", "bshd"),
     }
-    unspoken = ("layout",)
+    omitted_if_default = ("layout",)
     dtypes = ("float32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:

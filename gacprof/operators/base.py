@@ -52,7 +52,7 @@ class Operator(ABC):
     """Dims that may be left out: a number, or the name of the dim whose size they take."""
     flags: Mapping[str, tuple[Flag, ...]]
     """Allowed values by flag; the first is the default."""
-    unspoken: tuple[str, ...] = ()
+    omitted_if_default: tuple[str, ...] = ()
     """Flags that a point carries only where they differ from their default. A flag added to an
     operator later is one of these, so that points measured before it existed keep their identity.
     """
@@ -78,7 +78,7 @@ class Operator(ABC):
 def canonical(
     operator: Operator, dims: Mapping[str, int], dtype: str, flags: Mapping[str, Flag]
 ) -> Point:
-    """The point with every dim and flag spelt out, save unspoken flags at their default.
+    """The point with every dim and flag spelt out, save those of ``omitted_if_default``.
 
     Raises :class:`SuiteError` naming the key at fault.
     """
@@ -125,7 +125,7 @@ def _complete_flags(operator: Operator, flags: Mapping[str, Flag]) -> dict[str, 
                 f"it must be one of {', '.join(map(repr, allowed))}"
             )
     full = {name: flags.get(name, allowed[0]) for name, allowed in operator.flags.items()}
-    for name in operator.unspoken:
+    for name in operator.omitted_if_default:
         if full[name] == operator.flags[name][0]:
             del full[name]
     return full

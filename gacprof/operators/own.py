@@ -169,7 +169,7 @@ def own_operators() -> bytes:
         ) from None
 
 
-def take_over(pickled: bytes) -> None:
+def register_pickled(pickled: bytes) -> None:
     """Register what :func:`own_operators` gave, in the worker."""
     if not pickled:
         return

@@ -50,7 +50,7 @@ class Linear(Operator):
         "offset": (0, 1, 2, 4, 8),
         "compiled": ("none", "plain", "padded"),
     }
-    unspoken = ("offset", "compiled")
+    omitted_if_default = ("offset", "compiled")
     dtypes = ("float32", "tf32", "bfloat16", "float16")
 
     def flops(self, point: Point) -> int:
@@ -176,7 +176,7 @@ class Quantised(Operator):
         "cache": ("warm", "cold"),
         "fast_accum": (False, True),
     }
-    unspoken = ("fast_accum",)
+    omitted_if_default = ("fast_accum",)
     dtypes = ("int8", "float8_e4m3")
 
     def flops(self, point: Point) -> int:

@@ -1,4 +1,4 @@
-"""What a map foretells of every model timed, beside what was measured.
+"""What a map predicts of every model timed, beside what was measured.
 
 Predicted is the sum over the model's matrix products and attentions, each as measured alone.
 Norms, rotary embedding, additions and what the host spends on launching are in no map: the

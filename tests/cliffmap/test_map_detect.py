@@ -23,7 +23,7 @@ def noisy(latency, spread, seed):
 
 
 def edges(d, latency, floor):
-    """The edges where every dim's error is such that jumps up to ``floor`` are feigned."""
+    """The edges where every dim's error is such that jumps up to ``floor`` are noise."""
     error = log1p(floor) / quantiles(detect.FAMILY / 2 / (len(d) - 1), None, 1)[0] / sqrt(2)
     return [(e.before, e.after) for e in detect.edges(d, latency, [error] * len(d))]
 

@@ -275,7 +275,7 @@ def test_memory_that_torch_holds_in_reserve_counts_as_free(gpu):
 def test_what_spoils_the_context_is_the_last_to_fail(gpu):
     def spoil(name, operands):
         if name == "linear" and operands[0].shape[1] == 80:
-            gpu.spoilt = True
+            gpu.context_lost = True
         return None
 
     gpu.fails = spoil
@@ -283,13 +283,13 @@ def test_what_spoils_the_context_is_the_last_to_fail(gpu):
     session = device.session(slots(64, 80, 96))
     assert session.failed == {1: "CUDA error: device-side assert triggered"}
     assert not device.usable()
-    with pytest.raises(MeasurementError, match="spoilt: open the device anew"):
+    with pytest.raises(MeasurementError, match="lost: open the device anew"):
         session.block([0])
 
 
 def test_a_device_that_fails_during_a_block_is_no_slots_fault(gpu):
     session = opened().session(slots(64, 80))
-    gpu.spoilt = True
+    gpu.context_lost = True
     with pytest.raises(MeasurementError, match="failed during a block"):
         session.block([0, 1])
 

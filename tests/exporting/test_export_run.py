@@ -55,7 +55,7 @@ def test_what_was_spoilt_on_the_way_is_noticed(make_decoder, tmp_path, monkeypat
 
     write = FolderExport.write
 
-    def spoilt(self, out, progress):
+    def interrupted(self, out, progress):
         done = write(self, out, progress)
         file = out / "model.safetensors"
         data = bytearray(file.read_bytes())
@@ -63,7 +63,7 @@ def test_what_was_spoilt_on_the_way_is_noticed(make_decoder, tmp_path, monkeypat
         file.write_bytes(data)
         return done
 
-    monkeypatch.setattr(FolderExport, "write", spoilt)
+    monkeypatch.setattr(FolderExport, "write", interrupted)
     with pytest.raises(CheckpointError, match="other values than written"):
         gacprof.export(make_decoder(), "transformers", tmp_path / "out", check="tensors")
 

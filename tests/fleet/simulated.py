@@ -1,5 +1,5 @@
 """Devices without hardware, opened in workers by the tests: the same times on every call, or noisy
-ones, on models of several names; some are slower than their sisters."""
+ones, on models of several names; some are slower than the others."""
 
 from __future__ import annotations
 

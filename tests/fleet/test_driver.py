@@ -29,11 +29,11 @@ def at_once(monkeypatch):
     monkeypatch.setattr(driver, "SHOW_S", 0.0)
 
 
-def sisters(place):
+def opener_on(place):
     return open_one
 
 
-def fleet(cluster, out, opener_on=sisters, curves=6, **how):
+def fleet(cluster, out, opener_on=opener_on, curves=6, **how):
     how = {"isolate": False, "wait_s": 0.05} | how
     return sweep_fleet(suite(curves), cluster, opener_on, out, **how)
 
@@ -245,7 +245,7 @@ def test_a_suite_that_holds_nothing_for_a_device_is_refused(tmp_path):
     from gacprof.sweeping.suite import parse_suite
 
     with pytest.raises(SuiteError, match="holds nothing for a recorded device"):
-        sweep_fleet(parse_suite({"name": "t", "sweep": tables}, "t"), Inline(FIRST), sisters,
+        sweep_fleet(parse_suite({"name": "t", "sweep": tables}, "t"), Inline(FIRST), opener_on,
                     tmp_path / "out", isolate=False)  # fmt: skip
 
 
@@ -271,7 +271,7 @@ def test_what_the_driver_does_grows_with_the_devices_not_with_their_square(tmp_p
     calls = {}
     for devices in (5, 20):
         cluster = Inline([f"n{i}/cpu" for i in range(devices)])
-        sweep_fleet(suite(2, 64, 66), cluster, sisters, tmp_path / f"{devices}", isolate=False)
+        sweep_fleet(suite(2, 64, 66), cluster, opener_on, tmp_path / f"{devices}", isolate=False)
         calls[devices] = cluster.calls
     assert calls[20] / calls[5] == pytest.approx(4, rel=0.1)
 

@@ -13,7 +13,7 @@ import gacprof
 from gacprof import operators
 from gacprof.core.errors import SuiteError
 from gacprof.operators import OPERATORS
-from gacprof.operators.own import OwnOperator, own_operators, take_over
+from gacprof.operators.own import OwnOperator, own_operators, register_pickled
 from gacprof.sweeping.suite import parse_suite
 
 
@@ -88,8 +88,8 @@ def test_it_travels_to_a_worker_by_value():
     sent = own_operators()
     del OPERATORS["scaled"]
     assert own_operators() == b""
-    take_over(b"")
-    take_over(sent)
+    register_pickled(b"")
+    register_pickled(sent)
     assert OPERATORS["scaled"].dims == ("rows", "K")
 
 

@@ -108,6 +108,6 @@ def test_the_picture_names_everything_drawn_and_everything_left_out(found):
 
 def test_a_picture_of_a_map_that_predicts_nothing_is_still_drawn(found):
     data = found.as_dict()
-    blind = [v | {"latency_us": None} for v in data["variants"]]
-    figure = pareto_figure(data | {"variants": blind, "grid": None})
+    unmeasured = [v | {"latency_us": None} for v in data["variants"]]
+    figure = pareto_figure(data | {"variants": unmeasured, "grid": None})
     assert "no predicted time" in figure.legends[0].get_title().get_text()

@@ -29,21 +29,21 @@ def answer(point):
 
 
 class Faulty(RecordedDevice):
-    """Its context is spoilt for good by one of its points, as CUDA's is by a stray pointer."""
+    """Its context is lost for good by one of its points, as CUDA's is by a stray pointer."""
 
     def __init__(self, answer=answer) -> None:
         super().__init__(answer)
-        self._spoilt = False
+        self._context_lost = False
 
     def usable(self) -> bool:
-        return not self._spoilt
+        return not self._context_lost
 
     def session(self, slots, reuse_bytes=0):
         return RecordedSession(slots, self._or_spoil)
 
     def _or_spoil(self, point):
-        if point.dim["K"] == SPOILS or self._spoilt:
-            self._spoilt = True
+        if point.dim["K"] == SPOILS or self._context_lost:
+            self._context_lost = True
             raise MeasurementError("CUDA error: an illegal memory access was encountered")
         return self._answer(point)
 

@@ -1,4 +1,4 @@
-"""What noise can feign and what it can hide, on a seeded device that drifts like a shared machine.
+"""What noise can cause and what it can hide, on a seeded device that drifts like a shared machine.
 
 The machine's level wanders by 30 % (its clock, its neighbours), each call is off by a few percent
 and only ever slower, one call in twenty takes twice as long, and each process favours some dims.

@@ -18,7 +18,7 @@ import gacprof
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Block, Environment, PointNote
 from gacprof.devices.device import Device
-from gacprof.devices.worker import IsolatedDevice, Opener, open_away
+from gacprof.devices.worker import IsolatedDevice, Opener, open_in_worker
 from gacprof.sweeping.engine import Engine, Outcome
 from gacprof.sweeping.suite import CurvePlan, Schedule
 
@@ -207,4 +207,4 @@ OpenerOn = Callable[[Place], Opener]
 
 def opener_on(own: bytes, timer: str) -> OpenerOn:
     """The real device of a place. ``own`` are the caller's operators."""
-    return lambda place: partial(open_away, own, place.device, timer)
+    return lambda place: partial(open_in_worker, own, place.device, timer)

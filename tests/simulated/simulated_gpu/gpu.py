@@ -81,7 +81,7 @@ class SimulatedGpu:
         self.refuses_capture = lambda name, operands: None
         self.synchronisations = self.captures = self.emptied = self.traces = self.plans = 0
         self.loses = lambda events, traces: events
-        self.spoilt = False
+        self.context_lost = False
         self.ended_allocations = []
         self.memory = Memory(self.memory_bytes)
         self.capturing_ns = 0
@@ -219,10 +219,10 @@ class SimulatedGpu:
         self.host = max(self.host, self.device)
 
     def _refuse_if_spoilt(self):
-        if self.spoilt is True:
+        if self.context_lost is True:
             raise RuntimeError("CUDA error: device-side assert triggered\nfor debugging …")
-        if self.spoilt:
-            raise RuntimeError(self.spoilt)
+        if self.context_lost:
+            raise RuntimeError(self.context_lost)
 
     # --- what torch asks for
 
@@ -286,7 +286,7 @@ class SimulatedGraph:
         gpu.device = max(gpu.device, gpu.host)
         gone = self.reads - self.own - gpu.memory.live
         if gone:
-            gpu.spoilt = POISONED.format(f"{len(gone)} allocations")
+            gpu.context_lost = POISONED.format(f"{len(gone)} allocations")
         for node in self.nodes:
             gpu._run(node)
 
