@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "gacprof.api": ("build_map", "explain_dim", "sweep"),
+    "gacprof.api": ("build_map", "explain_dim", "sweep", "sweep_fleet"),
     "gacprof.checkpoint": ("scan",),
     "gacprof.checkpoint.load": ("load_model",),
     "gacprof.cliffmap": ("CliffMap", "shipped_maps"),
@@ -79,11 +79,11 @@ __all__ = [
     "align", "bench", "bench_engine", "build_map", "compress", "diagnose", "evaluate",
     "explain_dim", "export", "import_gguf", "lint", "load_model", "open_source", "operator",
     "pareto", "plan", "realign", "rule_table",
-    "safe_ranks", "scan", "shipped_maps", "sweep", "verify", "write_report",
+    "safe_ranks", "scan", "shipped_maps", "sweep", "sweep_fleet", "verify", "write_report",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from gacprof.api import build_map, explain_dim, sweep
+    from gacprof.api import build_map, explain_dim, sweep, sweep_fleet
     from gacprof.checkpoint import scan
     from gacprof.checkpoint.load import load_model
     from gacprof.cliffmap import CliffMap, shipped_maps

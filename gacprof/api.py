@@ -18,7 +18,7 @@ from gacprof.core.errors import (
 )
 from gacprof.core.files import refuse_to_replace
 from gacprof.core.formatting import counted, notebook_progress, slug
-from gacprof.devices.worker import BLOCK_TIMEOUT_S
+from gacprof.core.request import verb
 from gacprof.sweeping import (
     RunSummary,
     Suite,
@@ -28,6 +28,7 @@ from gacprof.sweeping import (
     suite_of,
     sweeper,
 )
+from gacprof.sweeping.request import FleetRequest, Running, SweepRequest
 from gacprof.sweeping.suite import parse_suite
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from gacprof.core.points import Flag
     from gacprof.devices.device import Device
     from gacprof.devices.forecast import Forecast
-    from gacprof.diagnosing.predict import Tokens
     from gacprof.explain.causes import Explanation
     from gacprof.extras.fleet.cluster import Cluster
     from gacprof.extras.fleet.driver import FleetRun, Watch
@@ -48,22 +48,13 @@ if TYPE_CHECKING:
     Model = str | Path | Inventory | torch.nn.Module
 
 
-def make_suite(
-    suite: Suite | Mapping[str, Any] | str | Path | None = None,
-    *,
-    model: Model | None = None,
-    ranks_of: Model | Sequence[tuple[int, int]] | None = None,
-    ranks: tuple[int, int] | None = None,
-    tokens: Tokens | None = None,
-    dtype: str = "auto",
-    window: float = 0.25,
-    preset: str | None = None,
-    begun: str | Path | None = None,
-) -> Suite:
-    """What :func:`sweep` measures, as a suite; see there. Where nothing else is named it is the
-    suite of the sweep that was ``begun`` in that folder."""
-    if begun is not None and suite is model is ranks_of is None:
-        suite = suite_of(begun)
+def make_suite(request: SweepRequest) -> Suite:
+    """What a sweep measures, as a suite. Where nothing else is named it is the suite of the sweep
+    that goes on in ``out``."""
+    suite, model, ranks_of, ranks = request.suite, request.model, request.ranks_of, request.ranks
+    tokens, dtype = request.tokens, request.dtype
+    if request.resume and request.out is not None and suite is model is ranks_of is None:
+        suite = suite_of(request.out)
     if sum(given is not None for given in (suite, model, ranks_of)) != 1:
         raise SuiteError(
             "give one of a suite, a model whose shapes are to be measured (--for CHECKPOINT), and "
@@ -74,14 +65,12 @@ def make_suite(
             "ranks_of and ranks go together: ranks=(64, 256), for example "
             "(--ranks DENSE --range 64:256)"
         )
-    if preset is not None and model is None:
+    if request.preset is not None and model is None:
         raise SuiteError("a preset goes with a model whose shapes are to be measured (--for)")
     if suite is not None:
         if tokens is not None:
             raise SuiteError("tokens go with a model; a suite names its own dims")
-        if isinstance(suite, Mapping):
-            return parse_suite(suite, "the suite")
-        return suite if isinstance(suite, Suite) else load_suite(suite)
+        return opened_suite(suite)
     from gacprof.checkpoint import inventory_for
     from gacprof.diagnosing.predict import workload_of
     from gacprof.planning.presets import requirements
@@ -93,142 +82,114 @@ def make_suite(
     if ranks is not None:
         return suite_for_ranks_of(inventory_for(ranks_of), ranks, counts, dtype=dtype)  # type: ignore[arg-type]
     inventory = inventory_for(model)  # type: ignore[arg-type]
-    asked = requirements(inventory, preset)
+    asked = requirements(inventory, request.preset)
     multiples = {name: required.multiple for name, required in asked.by_dim.items()}
     tp = 1 if asked.preset is None else asked.preset.tp
-    return suite_for(inventory, counts, dtype=dtype, window=window, multiples=multiples, tp=tp)
+    return suite_for(
+        inventory, counts, dtype=dtype, window=request.window, multiples=multiples, tp=tp
+    )
 
 
-def sweep(
-    suite: Suite | Mapping[str, Any] | str | Path | None = None,
-    *,
-    model: Model | None = None,
-    ranks_of: Model | Sequence[tuple[int, int]] | None = None,
-    ranks: tuple[int, int] | None = None,
-    tokens: Tokens | None = None,
-    dtype: str = "auto",
-    window: float = 0.25,
-    preset: str | None = None,
-    device: str | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    budget_s: float | None = None,
-    isolate: bool = True,
-    timeout_s: float = BLOCK_TIMEOUT_S,
-    timer: str = "auto",
-    lock_clocks_mhz: int | None = None,
-    progress: Progress | None = None,
-) -> RunSummary:
-    """Measure a suite (by name, file or value; or an own :func:`~gacprof.operator`'s ``over``) on a
-    device; samples go to the folder ``out``
-    (by default one under ``runs/``).
+def opened_suite(suite: Suite | Mapping[str, Any] | str | Path) -> Suite:
+    """A suite by name, file or value."""
+    if isinstance(suite, Mapping):
+        return parse_suite(suite, "the suite")
+    return suite if isinstance(suite, Suite) else load_suite(suite)
 
-    Or measure the shapes of a ``model`` (a checkpoint's path or inventory, or a module in memory)
-    at the token counts ``tokens`` (default: 1 and 1024; weights are left aside), and what its
-    dims could become within ± the share ``window``: what a diagnosis and a plan need. With a
-    ``preset`` (``vllm,tp=4,marlin``) the nearest sizes that the engine takes are among them.
 
-    Or, before compression, measure the factor pairs that the linear layers of the dense model
-    ``ranks_of`` (or weights of these (out, in) shapes) would be cut into, over ``ranks`` from
-    the first to the last: what :func:`gacprof.safe_ranks` needs.
+def _sweep(request: SweepRequest) -> RunSummary:
+    """Measure a suite, or a model's shapes, on a device; samples go to the folder ``out`` (by
+    default one under ``runs/``).
 
-    With ``resume`` the sweep in ``out`` goes on; its suite need not be named again. It measures
-    in processes of its own, one after another, unless ``isolate`` is false: then a point that
-    crashes takes the caller with it, and noise between processes is not seen. 16 calls that
-    take longer than ``timeout_s`` cost their worker process. ``budget_s`` ends the sweep.
+    It measures in processes of its own, one after another, unless ``isolate`` is false: then a
+    point that crashes takes the caller with it, and noise between processes is not seen.
     In a notebook a bar shows the time left, unless ``progress`` is given.
 
     Raises :class:`SuiteError`, :class:`MeasurementError`, :class:`CheckpointError` or, for
     tokens that are none, :class:`PlanError`.
     """
-    chosen = make_suite(
-        suite, model=model, ranks_of=ranks_of, ranks=ranks, tokens=tokens, dtype=dtype,
-        window=window, preset=preset, begun=out if resume else None,
-    )  # fmt: skip
+    return sweep_suite(make_suite(request), request)
+
+
+sweep = verb("sweep", SweepRequest, _sweep)
+
+
+def sweep_suite(chosen: Suite, request: SweepRequest) -> RunSummary:
+    """:func:`sweep` this suite on one device."""
+    device, out = request.device, request.out
     chosen.curves(_kind(device))  # refused before processes are started, as is the next
     if out is not None:
-        _check_resume(resume, Path(out))
+        _check_resume(request.resume, Path(out))
     with ExitStack() as stack:
-        stack.enter_context(_clocks(device, lock_clocks_mhz))
+        stack.enter_context(_clocks(device, request.lock_clocks_mhz))
         opened = stack.enter_context(
             sweeper(
-                device, timer=timer, isolate=isolate, timeout_s=timeout_s,
+                device, timer=request.timer, isolate=request.isolate,
+                timeout_s=request.timeout_s,
                 processes=chosen.timing.processes,
             )
         )  # fmt: skip
         folder = Path(out or f"runs/{chosen.name}-{slug(opened.environment.name)}")
-        _check_resume(resume, folder)
-        shown = progress or notebook_progress(f"sweep {chosen.name}")
+        _check_resume(request.resume, folder)
+        shown = request.progress or notebook_progress(f"sweep {chosen.name}")
         with _noted(folder):
             summary = run_sweep(
-                chosen, opened, folder, resume=resume, budget_s=budget_s, progress=shown
-            )
+                chosen, opened, folder, resume=request.resume, budget_s=request.budget_s,
+                progress=shown,
+            )  # fmt: skip
         if shown:
             shown(summary.seconds, summary.seconds, "")
         return summary
 
 
-def sweep_all_gpus(
-    suite: Suite,
-    *,
-    out: str | Path | None = None,
-    progress: Progress | None = None,
-    timer: str = "auto",
-    **how: Any,
-) -> FleetRun:
-    """:func:`sweep` a suite on all GPUs of this machine at once: equal ones split its curves.
-
-    Each kind has its folder in ``out``. ``how`` is as for :func:`sweep_fleet`.
-    """
+def sweep_all_gpus(suite: Suite, request: SweepRequest) -> FleetRun:
+    """:func:`sweep` this suite on all GPUs of this machine at once: equal ones split its curves.
+    Each kind has its folder in ``out``."""
     from gacprof.devices.device import local_gpus
     from gacprof.extras.fleet.cluster import Threads
 
-    cluster, folder = Threads(local_gpus()), Path(out or f"runs/{suite.name}-all")
-    return _sweep_on(cluster, suite, folder, timer, _summed(progress), **how)
+    if request.lock_clocks_mhz is not None:
+        raise MeasurementError("--lock-clocks goes with one device: name it with --device")
+    folder = Path(request.out or f"runs/{suite.name}-all")
+    return _sweep_on(Threads(local_gpus()), suite, folder, request, _summed(request.progress))
 
 
-def sweep_fleet(
-    suite: Suite | Mapping[str, Any] | str | Path,
-    *,
-    out: str | Path | None = None,
-    address: str = "auto",
-    devices: str = "auto",
-    timer: str = "auto",
-    watch: Watch | None = None,
-    progress: Progress | None = None,
-    **how: Any,
-) -> FleetRun:
-    """:func:`sweep` a suite on the devices of a Ray cluster: equal ones split its curves.
+def _sweep_fleet(request: FleetRequest) -> FleetRun:
+    """Measure a suite on the devices of a Ray cluster: equal ones split its curves.
 
-    ``address`` is ``auto`` (the cluster that this machine belongs to), ``local`` (this machine
-    alone) or ``ray://HOST:10001``. ``devices`` are ``cuda``, ``cpu``, ``all``, or by default GPUs
-    where there are any. Each kind of device has its run folder in ``out``, which only the caller
-    writes. ``how`` may be ``resume``, ``budget_s``, ``timeout_s``, ``isolate``, and ``wait_s``: how
-    long a device is waited for.
+    ``devices`` are ``cuda``, ``cpu``, ``all``, or by default GPUs where there are any. Each kind
+    of device has its run folder in ``out``, which only the caller writes.
 
     Raises :class:`SuiteError`, and :class:`MeasurementError` where Ray, a cluster or a device is
     missing.
     """
     from gacprof.extras.fleet.on_ray import RayCluster, connected
 
-    chosen = make_suite(suite)
-    folder = Path(out or f"runs/{chosen.name}-fleet")
-    with connected(address):
-        cluster = RayCluster(devices)
-        return _sweep_on(cluster, chosen, folder, timer, watch or _summed(progress), **how)
+    chosen = opened_suite(request.suite)
+    folder = Path(request.out or f"runs/{chosen.name}-fleet")
+    watch = request.watch or _summed(request.progress)
+    with connected(request.address):
+        cluster = RayCluster(request.devices)
+        return _sweep_on(cluster, chosen, folder, request, watch, wait_s=request.wait_s)
+
+
+sweep_fleet = verb("sweep_fleet", FleetRequest, _sweep_fleet)
 
 
 def _sweep_on(
-    cluster: Cluster, suite: Suite, folder: Path, timer: str, watch: Watch, **how: Any
+    cluster: Cluster, suite: Suite, folder: Path, how: Running, watch: Watch, **more: Any
 ) -> FleetRun:
     from gacprof.extras.fleet.cluster import opener_on
     from gacprof.extras.fleet.driver import sweep_fleet
     from gacprof.operators.own import own_operators
 
-    _check_resume(how.get("resume", False), folder)
+    _check_resume(how.resume, folder)
     with _noted(folder):
-        opener = opener_on(own_operators(), timer)
-        return sweep_fleet(suite, cluster, opener, folder, watch=watch, **how)
+        return sweep_fleet(
+            suite, cluster, opener_on(own_operators(), how.timer), folder, watch=watch,
+            resume=how.resume, budget_s=how.budget_s, timeout_s=how.timeout_s,
+            isolate=how.isolate, **more,
+        )  # fmt: skip
 
 
 def _summed(progress: Progress | None) -> Watch:

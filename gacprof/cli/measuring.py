@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +16,8 @@ from typer import Argument, Option
 
 from gacprof.cli.options import (
     Axis,
-    Fixed,
-    Flags,
     OneDevice,
     Operator,
-    Running,
-    Shapes,
     grouped,
     load_maps,
 )
@@ -36,9 +33,10 @@ from gacprof.cli.printing import (
     say,
     say_notes,
 )
-from gacprof.core.errors import MapError, MeasurementError, SuiteError
+from gacprof.core.errors import MapError, SuiteError
 from gacprof.core.formatting import counted, dims, duration, percent
-from gacprof.core.texts import first_and_last, flags, sizes
+from gacprof.core.texts import flags, sizes
+from gacprof.sweeping.request import FleetRequest, SweepRequest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,9 +54,7 @@ app = typer.Typer(no_args_is_help=True, help="Many devices: sweep them (on Ray),
 SHOWN = 16
 """Devices that the view of a sweep lists; of the others the kinds are summed up."""
 
-Address = Annotated[
-    str, Option(help="auto: this machine's cluster; local: this machine alone; ray://HOST:10001.")
-]
+OWN_CURVE = "A curve of your own in place of a suite"
 
 
 def doctor(as_json: bool = Json) -> None:
@@ -76,27 +72,30 @@ def _print_checks(checks: Sequence[Component]) -> None:
 
 @grouped
 def sweep(
-    suite: Annotated[
-        str | None, Argument(help="A suite's name (quick, full, cpu, paper …) or a TOML file.")
-    ] = None,
+    asked: SweepRequest,
     *,
-    device: Annotated[
-        str | None,
-        Option(help="cpu, cuda, cuda:N, or all (every GPU). Default: the first GPU, else the CPU."),
-    ] = None,
-    out: Annotated[Path | None, Option(help="Folder for the samples.")] = None,
-    shapes: Shapes,
-    rank_range: Annotated[
-        str | None,
-        Option("--range", help="Ranks with --ranks, dims with --op.", metavar="FIRST:LAST"),
-    ] = None,
     operator: Annotated[
-        str | None, Option("--op", help="Sweep one curve instead: this operator's, over --axis.")
+        str | None,
+        Option("--op", help="This operator's curve over --axis.", rich_help_panel=OWN_CURVE),
     ] = None,
-    axis: Axis = None,
-    fixed: Fixed = None,
-    flag: Flags = None,
-    dtype: Annotated[str, Option(help="Compute dtype, with --for, --ranks, --op.")] = "auto",
+    axis: Annotated[
+        str | None,
+        Option(help="Its axis, such as K, N, M or head_dim.", rich_help_panel=OWN_CURVE),
+    ] = None,
+    fixed: Annotated[
+        list[str] | None,
+        Option(
+            metavar="DIM=SIZE", help="Another dim of it, as M=1024; repeatable.",
+            rich_help_panel=OWN_CURVE,
+        ),
+    ] = None,
+    flag: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME=VALUE", help="A flag, as bias=true or backend=flash; repeatable.",
+            rich_help_panel=OWN_CURVE,
+        ),
+    ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be measured.")] = False,
     gpu: Annotated[
         str | None,
@@ -105,37 +104,14 @@ def sweep(
     exhaustive: Annotated[
         bool, Option("--exhaustive", help="Measure every point, refine nothing.")
     ] = False,
-    isolate: Annotated[
-        bool, Option("--isolate/--no-isolate", help="Measure in worker processes, or in this one.")
-    ] = True,
-    running: Running,
-    lock_clocks: Annotated[
-        int | None, Option(min=1, help="Lock the SM clock meanwhile (needs root).", metavar="MHZ")
-    ] = None,
     as_json: bool = Json,
-) -> None:
+) -> None:  # fmt: skip
     """Measure a suite's curves on a device, block by block; samples go to a folder as they come."""
     from gacprof import api
 
-    ends = first_and_last(rank_range)
-    own = None
     if operator is not None:
-        if suite:
-            raise SuiteError(f"give one of a suite ('{suite}') and a curve of your own (--op)")
-        if axis is None or ends is None:
-            raise SuiteError(
-                "--op goes with --axis and --range: --op linear --axis K --range 64:128"
-            )
-        curve = {
-            "operator": operator, "axis": axis, "values": [{"from": ends[0], "to": ends[1]}],
-            "dims": sizes(fixed), "flags": dict(flags(flag) or {}),
-        }  # fmt: skip
-        typed = {} if dtype == "auto" else {"dtype": dtype}
-        own = {"name": f"{operator}-{axis}", "sweep": [curve | typed]}
-    chosen = api.make_suite(
-        own or suite, ranks=None if own else ends, dtype=dtype,
-        begun=out if running.resume else None, **shapes.asked(),
-    )  # fmt: skip
+        asked = _own_curve(asked, operator, axis, fixed, flag)
+    chosen = api.make_suite(asked)
     if exhaustive:
         chosen = chosen.exhaustive()
     if gpu is not None:
@@ -144,20 +120,36 @@ def sweep(
         emit(api.forecast_sweep(chosen, gpu), as_json, _print_forecast)
         return
     if dry_run:
-        planned = api.estimate_sweep(chosen, device, running.budget_s)
+        planned = api.estimate_sweep(chosen, asked.device, asked.budget_s)
         print_json(planned, "sweep-estimate") if as_json else _print_estimate(planned)
         return
-    how = {"out": out, "isolate": isolate} | vars(running)
+    everywhere = asked.device == "all"
     with progress(f"sweep {chosen.name}") as advance:
-        if device != "all":
-            done: Any = api.sweep(
-                chosen, device=device, lock_clocks_mhz=lock_clocks, progress=advance, **how
-            )
-        elif lock_clocks is not None:
-            raise MeasurementError("--lock-clocks goes with one device: name it with --device")
-        else:
-            done = api.sweep_all_gpus(chosen, progress=advance, **how)
-    emit(done, as_json, print_fleet if device == "all" else _print_swept)
+        measure: Any = api.sweep_all_gpus if everywhere else api.sweep_suite
+        done = measure(chosen, replace(asked, progress=advance))
+    emit(done, as_json, print_fleet if everywhere else _print_swept)
+
+
+def _own_curve(
+    asked: SweepRequest,
+    operator: str,
+    axis: str | None,
+    fixed: Sequence[str] | None,
+    flag: Sequence[str] | None,
+) -> SweepRequest:
+    """The request with a suite of this one curve."""
+    if asked.suite is not None:
+        raise SuiteError(f"give one of a suite ('{asked.suite}') and a curve of your own (--op)")
+    if axis is None or asked.ranks is None:
+        raise SuiteError("--op goes with --axis and --range: --op linear --axis K --range 64:128")
+    first, last = asked.ranks
+    curve: dict[str, Any] = {
+        "operator": operator, "axis": axis, "values": [{"from": first, "to": last}],
+        "dims": sizes(fixed), "flags": dict(flags(flag) or {}),
+    }  # fmt: skip
+    if asked.dtype != "auto":
+        curve["dtype"] = asked.dtype
+    return replace(asked, suite={"name": f"{operator}-{axis}", "sweep": [curve]}, ranks=None)
 
 
 def _print_estimate(planned: dict[str, Any]) -> None:
@@ -236,28 +228,12 @@ def demo(
 
 @app.command("sweep")
 @grouped
-def fleet_sweep(
-    *,
-    suite: Annotated[str, Argument(help="A suite's name (quick, full, paper …) or a TOML file.")],
-    out: Annotated[Path, Option(help="Folder for the samples: one in it a kind of device.")],
-    address: Address = "auto",
-    devices: Annotated[
-        str, Option(help="cuda, cpu (each node), all. Default: GPUs, without any the CPUs.")
-    ] = "auto",
-    running: Running,
-    wait: Annotated[
-        float, Option(min=0.0, help="Seconds to wait for devices that do not come up.")
-    ] = 120.0,
-    as_json: bool = Json,
-) -> None:
+def fleet_sweep(asked: FleetRequest, *, as_json: bool = Json) -> None:
     """Measure a suite on every kind of device of a Ray cluster; equal devices split its curves."""
     from gacprof import api
 
-    with _view(f"fleet sweep {suite}") as watch:
-        done = api.sweep_fleet(
-            suite, out=out, address=address, devices=devices, wait_s=wait, watch=watch,
-            **vars(running),
-        )  # fmt: skip
+    with _view(f"fleet sweep {asked.suite}") as watch:
+        done = api.sweep_fleet(replace(asked, watch=watch))
     emit(done, as_json, print_fleet)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
@@ -16,7 +15,7 @@ from typer import Argument, Option
 from gacprof.core.errors import MapError
 from gacprof.core.request import OPTION, Request, given_texts, spelling
 from gacprof.core.request import Option as Known
-from gacprof.core.texts import budget_seconds, flags, sizes, workload
+from gacprof.core.texts import flags, sizes, workload
 
 if TYPE_CHECKING:
     from gacprof.cliffmap import CliffMap, Use
@@ -189,75 +188,6 @@ Flags = Annotated[
 Tokenizer = Annotated[
     Path | None, Option(help="A folder with a tokenizer. Default: the models' own.")
 ]
-
-
-@dataclass(frozen=True)
-class Running:
-    """How a sweep runs, named as :func:`gacprof.sweep` names it."""
-
-    resume: Annotated[bool, Option("--resume", help="Go on with the sweep in --out.")] = False
-    budget_s: Annotated[
-        float | None,
-        Option(
-            "--budget", parser=budget_seconds, metavar="8m",
-            help="End after this time; --resume takes the rest.",
-        ),
-    ] = None  # fmt: skip
-    timeout_s: Annotated[
-        float,
-        Option("--timeout", min=0.1, help="Seconds for one block before a worker is replaced."),
-    ] = 60.0
-    timer: Annotated[str, Option(help="A GPU's timer: auto, cuda-graph or cuda-events.")] = "auto"
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """Whose shapes are measured in place of a suite's."""
-
-    checkpoint: Annotated[
-        str | None,
-        Option("--for", help="This checkpoint's own shapes, and what its dims may become."),
-    ] = None
-    ranks: Annotated[
-        str | None,
-        Option(
-            metavar="DENSE|OUTxIN,…",
-            help="The factor pairs that this dense checkpoint's linear layers, or weights of these "
-            "shapes, would be cut into.",
-        ),
-    ] = None
-    tokens: Annotated[
-        dict[int, float] | None,
-        Option(
-            parser=workload, metavar="M,M,…",
-            help="Token counts to serve, with --for and --ranks. Default: 1,1024.",
-        ),
-    ] = None  # fmt: skip
-    window: Annotated[
-        float, Option(min=0.0, max=4.0, help="Candidates within ± this share (and 32), with --for.")
-    ] = 0.25
-    preset: Annotated[
-        str | None,
-        Option(
-            metavar="ENGINE[,…]",
-            help="With --for: sizes that this engine takes too, as vllm,tp=4,marlin.",
-        ),
-    ] = None
-
-    def asked(self) -> dict[str, Any]:
-        """As :func:`gacprof.sweep` takes it."""
-        return {
-            "model": self.checkpoint, "ranks_of": _pairs(self.ranks), "window": self.window,
-            "tokens": None if self.tokens is None else list(self.tokens), "preset": self.preset,
-        }  # fmt: skip
-
-
-def _pairs(dense: str | None) -> str | list[tuple[int, int]] | None:
-    """``4096x4096,11008x4096`` as pairs; anything else is a checkpoint's name."""
-    found = re.findall(r"([1-9]\d{0,8})x([1-9]\d{0,8})(?:,|$)", dense or "")
-    if ",".join(f"{o}x{i}" for o, i in found) != dense:
-        return dense
-    return [(int(o), int(i)) for o, i in found]
 
 
 @dataclass(frozen=True)

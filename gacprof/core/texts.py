@@ -123,9 +123,8 @@ def flags(texts: Sequence[str] | None) -> Mapping[str, Any] | None:
     return found or None
 
 
-def first_and_last(ranks: str | None) -> tuple[int, int] | None:
-    if ranks is None:
-        return None
+def first_and_last(ranks: str) -> tuple[int, int]:
+    """``64:256`` → (64, 256). Raises :class:`SuiteError`."""
     match = re.fullmatch(r"(\d{1,9}):(\d{1,9})", ranks.strip())
     if not match:
         raise SuiteError(f"--range is '{ranks}': give the first and the last rank, as 64:256")
@@ -224,3 +223,11 @@ def multiple_of(text: str) -> int:
     if read is None:
         raise PlanError(f"no baseline is called {short(text)!r}: ask for --dominate rounded-8")
     return int(read[1])
+
+
+def shapes_or_name(text: str) -> str | list[tuple[int, int]]:
+    """``4096x4096,11008x4096`` as pairs; anything else is a checkpoint's name."""
+    found = re.findall(r"([1-9]\d{0,8})x([1-9]\d{0,8})(?:,|$)", text)
+    if ",".join(f"{o}x{i}" for o, i in found) != text:
+        return text
+    return [(int(o), int(i)) for o, i in found]

@@ -33,7 +33,7 @@ from variants import Variant, all_variants, candidate_suite, shapes_suite
 import gacprof
 from gacprof import api
 from gacprof.cli.app import main
-from gacprof.cli.options import OneDevice, budget_seconds
+from gacprof.cli.options import OneDevice
 from gacprof.cli.printing import progress, say
 from gacprof.cliffmap import CliffMap
 from gacprof.cliffmap.storage import map_facts
@@ -41,6 +41,7 @@ from gacprof.core import Progress
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import percent
 from gacprof.core.points import Environment, Point
+from gacprof.core.texts import budget_seconds
 from gacprof.devices.device import device_name, open_device
 from gacprof.devices.doctor import examine
 from gacprof.explain.annotate import edge_points

@@ -17,13 +17,14 @@ from gacprof.diagnosing.request import DiagnoseRequest
 from gacprof.evaluation.request import BenchRequest, EvaluateRequest, VerifyRequest
 from gacprof.extras.compress.request import CompressRequest
 from gacprof.planning import Constraints, ParetoRequest, PlanRequest
+from gacprof.sweeping.request import FleetRequest, SweepRequest
 
 VERBS = {
     "plan": PlanRequest, "pareto": ParetoRequest, "compress": CompressRequest,
     "diagnose": DiagnoseRequest, "verify": VerifyRequest, "bench": BenchRequest,
-    "evaluate": EvaluateRequest,
+    "evaluate": EvaluateRequest, "sweep": SweepRequest, "sweep_fleet": FleetRequest,
 }  # fmt: skip
-ON_THE_COMMAND_LINE = {"evaluate": "eval"}
+ON_THE_COMMAND_LINE = {"evaluate": "eval", "sweep_fleet": "fleet sweep"}
 """Verbs of another name there."""
 
 
@@ -38,7 +39,11 @@ def flattened(request: type[Request]) -> list[tuple[str, Option, object]]:
 
 
 def parameters(verb: str) -> list[Any]:
-    return _verb(ON_THE_COMMAND_LINE.get(verb, verb)).params
+    first, *rest = ON_THE_COMMAND_LINE.get(verb, verb).split()
+    command = _verb(first)
+    for name in rest:
+        command = command.commands[name]
+    return command.params
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -80,7 +85,9 @@ def test_numbers_out_of_range_are_one_line_on_the_command_line_and_an_error_of_o
         bad = -7 if known.read is int else below - 7.5
         with pytest.raises(GacprofError, match=f"^{name}.* is -7.*: it must be "):
             getattr(gacprof, verb)(**needed, **{name: bad})
-        result = run(ON_THE_COMMAND_LINE.get(verb, verb), *words, f"{spelling(name, known)}={bad}")
+        result = run(
+            *ON_THE_COMMAND_LINE.get(verb, verb).split(), *words, f"{spelling(name, known)}={bad}"
+        )
         assert result.code == 2 and result.err.count("\n") == 1 and "it must be" in result.err
 
 
