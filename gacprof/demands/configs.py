@@ -164,6 +164,17 @@ class Config:
                 return (key, heads) if heads else None
         return None
 
+    @property
+    def vision_head_dim(self) -> int | None:
+        """A vision tower's head_dim; Qwen2-VL's hidden_size is that of what it gives out."""
+        if self.vision_heads is None:
+            return None
+        where, heads = self.vision_heads
+        part = self.whole[where]
+        width = whole_number(part, "embed_dim", "hidden_size") or 0
+        own = whole_number(part, "head_dim", "attention_head_dim")
+        return own or (width // heads if width and width % heads == 0 else None)
+
 
 def whole_number(values: Mapping[str, Any], *keys: str) -> int | None:
     """The first of these keys that is there, as a whole number from 0.

@@ -17,6 +17,7 @@ from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall,
 from gacprof.linting.reading import config_named
 from gacprof.linting.remedies import Remedy, fixed, remedies
 from gacprof.linting.request import LintRequest, Target, target_of
+from gacprof.rules.head_dims import judge, vision_kernel
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> 
         row_of(one, tier(each) if one is each else None)
         for each in judged
         for one in with_shards(each)
-    ]
+    ] + list(_vision(config, target))
     return Lint(
         named,
         config.model_type,
@@ -203,6 +204,25 @@ def _judged_on(judged: Judged) -> tuple[str | None, int | None, int | None]:
     return " and ".join(axes), size[first], judged.asked[first]
 
 
+def _vision(config: Config, target: Target) -> Iterable[Row]:
+    """The head_dim of a vision tower, in the kernel that others measured the engine to take."""
+    head_dim, arch = config.vision_head_dim, f"sm{target.gpu.sm}"
+    kernel = vision_kernel(target.engine.name, arch)
+    if head_dim is None or kernel is None:
+        return
+    found = judge(kernel, arch, head_dim)
+    better = f"; {found.better} is served better" if found.better else ""
+    yield Row(
+        name="vision attention head_dim", role="vision_head_dim",
+        outcome="unknown" if found.verdict == "refused" else "ok",
+        local={"N": head_dim, "K": None}, axis="global", size=head_dim, multiple=None,
+        padded_to=None, extra=0.0, why=f"{kernel} {found.rule.says}{better}",
+        source=found.rule.source, since="", sure="medium", demand="", kernel=kernel, quant="none",
+        layers=None, fields=("head_dim",), missing=(),
+        tier={"safe": 1, "misaligned": 2}.get(found.verdict),
+    )  # fmt: skip
+
+
 def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable[str]:
     if config.family is None:
         named = f"'{config.model_type}'" if config.model_type else "without a name"
@@ -218,7 +238,7 @@ def _notes(config: Config, target: Target, judged: Sequence[Judged]) -> Iterable
     if not head_dim and (heads := config.get("heads")):
         head_dim = (config.get("hidden_size") or 0) // heads
     if head_dim % 8 and not target.gpu.is_open:
-        yield f"head_dim {head_dim} is no multiple of 8: attention kernels are not judged by rules"
+        yield f"head_dim {head_dim} is no multiple of 8: which kernel takes it is not judged"
     judged = [one for one in judged if one.product.role != "mamba1"]
     gone = sorted({m for one in judged for m in (*one.product.n.missing, *one.product.k.missing)})
     if gone:

@@ -241,3 +241,25 @@ def test_unknown_products_fail_where_that_is_asked(run, tmp_path):
     path.write_text('{"hidden_size": 4096, "intermediate_size": 11008}', encoding="utf-8")
     assert run(path)[0] == 0
     assert run(path, "--fail-on", "unknown")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "misaligned"),
+    [("sglang", "l40s", True), ("vllm", "l40s", False), ("tensorrt-llm", "b200", True),
+     ("tensorrt-llm", "h100", False), ("vllm", "a100", False)],
+)  # fmt: skip
+def test_a_vision_tower_s_head_dim_is_judged_in_the_engine_s_kernel(
+    engine: str, gpu: str, misaligned: bool
+) -> None:
+    """SigLIP's 72: a cliff by Triton, and by TensorRT-LLM on Blackwell."""
+    vision = {"hidden_size": 1152, "num_attention_heads": 16, "num_hidden_layers": 27}
+    text = {"hidden_size": 2048, "intermediate_size": 16384, "num_attention_heads": 8,
+            "num_key_value_heads": 1, "num_hidden_layers": 18, "vocab_size": 257216,
+            "head_dim": 256, "model_type": "gemma"}  # fmt: skip
+    config = {"model_type": "paligemma", "vision_config": vision, "text_config": text}
+    found = lint(config, engine=engine, gpu=gpu)
+    named = {row.name for row in found.misaligned}
+    assert (named == {"vision attention head_dim"}) == misaligned and found.outcome != "refused"
+    for part, size in (({"embed_dim": 1280, "hidden_size": 3584}, 80), ({"head_dim": 64}, 64)):
+        rows = lint(config | {"vision_config": vision | part}, engine=engine, gpu="h100")
+        assert {r.size for r in rows.products if r.role == "vision_head_dim"} == {size}
