@@ -27,10 +27,9 @@ from gacprof.diagnosing.findings import (
     highest_penalty,
 )
 from gacprof.diagnosing.fixed import fixed_findings, head_findings, verdicts_of
-from gacprof.diagnosing.latency_profile import around, latency_profile
 from gacprof.diagnosing.merging import merges
-from gacprof.diagnosing.neighbours import Neighbours
 from gacprof.diagnosing.predict import Estimate, Predictor, workload_of
+from gacprof.diagnosing.profiles import CoupledDims, around, latency_profile
 from gacprof.diagnosing.request import DiagnoseRequest
 from gacprof.elsewhere import data
 from gacprof.elsewhere.model import StepTimes, step_times
@@ -115,23 +114,23 @@ diagnose = verb("diagnose", DiagnoseRequest, _diagnose)
 
 def _judge_dims(predictor: Predictor) -> dict[str, DimFinding]:
     """The finding on every dim. Equal ones (of experts, say) are judged once."""
-    neighbours = Neighbours(predictor, WINDOW)
+    coupled = CoupledDims(predictor, WINDOW)
     known: dict[object, DimFinding] = {}
     judged: dict[str, DimFinding] = {}
     for dim in predictor.inventory.dims:
-        like = _likeness(neighbours, dim)
+        like = _likeness(coupled, dim)
         if like not in known:
-            known[like] = _judge(neighbours, dim)
+            known[like] = _judge(coupled, dim)
         judged[dim.name] = replace(known[like], **_described(dim))
-    return judged | _padded_together(neighbours, judged)
+    return judged | _padded_together(coupled, judged)
 
 
-def _likeness(neighbours: Neighbours, dim: Dim) -> object:
+def _likeness(coupled: CoupledDims, dim: Dim) -> object:
     """What the finding on a dim follows from, besides what :func:`_described` says: its own name
     where it meets others in a product, which differ."""
-    if neighbours.of(dim):
+    if coupled.of(dim):
         return dim.name
-    return dim.kind, dim.padding, dim.why, dim.dense_size, neighbours.predictor.shape_of(dim)
+    return dim.kind, dim.padding, dim.why, dim.dense_size, coupled.predictor.shape_of(dim)
 
 
 def _described(dim: Dim) -> dict[str, Any]:
@@ -140,16 +139,16 @@ def _described(dim: Dim) -> dict[str, Any]:
     return {"name": dim.name, "layer": dim.layer, "role": dim.role, "feeds": feeds}
 
 
-def _judge(neighbours: Neighbours, dim: Dim) -> DimFinding:
+def _judge(coupled: CoupledDims, dim: Dim) -> DimFinding:
     """The dim judged beside aligned ones, as a plan judges it: two odd ones that are good beside
     each other may both gain by being aligned together, and PaLU's groups add up in one product,
     which is aligned only where all of them are.
 
     It is safe only if it is so beside the others as they are, too.
     """
-    here, near = _judge_dim(neighbours.predictor, dim), neighbours.aligned(dim)
+    here, near = _judge_dim(coupled.predictor, dim), coupled.aligned(dim)
     there = _judge_dim(near, dim)
-    if near is neighbours.predictor or there.verdict == "unknown" or there.best_size is None:
+    if near is coupled.predictor or there.verdict == "unknown" or there.best_size is None:
         return here
     if there.verdict == "safe" and here.verdict == "misaligned":
         advice = "keep: whether another size is faster depends on the dims of its product"
@@ -161,7 +160,7 @@ def _judge(neighbours: Neighbours, dim: Dim) -> DimFinding:
 
 
 def _padded_together(
-    neighbours: Neighbours, judged: Mapping[str, DimFinding]
+    coupled: CoupledDims, judged: Mapping[str, DimFinding]
 ) -> dict[str, DimFinding]:
     """The findings on dims that are to be padded and meet others: what all of them gain together.
 
@@ -169,17 +168,17 @@ def _padded_together(
     more than their alignment is worth, nothing is gained; whether another choice gains anything is
     not known then.
     """
-    predictor, found = neighbours.predictor, dict[str, DimFinding]()
+    predictor, found = coupled.predictor, dict[str, DimFinding]()
     padded = {
         name: finding.best_size
         for name, finding in judged.items()
         if finding.advice.startswith("pad") and finding.best_size is not None
     }
-    then, fed = predictor.beside(padded), Counter[str]()
+    then, fed = predictor.with_sizes(padded), Counter[str]()
     weights = {name: {f.weight for f in predictor.inventory.dim(name).feeds} for name in padded}
     for name in padded:
         fed.update(weights[name])
-    for name in (name for name in padded if neighbours.of(predictor.inventory.dim(name))):
+    for name in (name for name in padded if coupled.of(predictor.inventory.dim(name))):
         times = {w: (predictor.product(w), then.product(w)) for w in weights[name]}
         gains = {
             w: (now.latency_us, now.latency_us - after.latency_us)

@@ -98,7 +98,7 @@ class Predictor:
             ),
         )
 
-    def beside(self, sizes: Mapping[str, int | None]) -> Predictor:
+    def with_sizes(self, sizes: Mapping[str, int | None]) -> Predictor:
         """The same, with these dims at other sizes to begin with. A rank that becomes None is
         multiplied out: the other dims of its module feed one dense product."""
         other = copy.copy(self)
@@ -198,7 +198,7 @@ class Predictor:
 
         A rank that becomes None is fused away: its module is one dense product.
         """
-        near = self.beside({name: size for name, size in changes.items() if size is not None})
+        near = self.with_sizes({name: size for name, size in changes.items() if size is not None})
         total = NOTHING
         for module in self.inventory.modules if modules is None else modules:
             if not module.dims:

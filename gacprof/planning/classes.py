@@ -43,7 +43,7 @@ CELLS = 1 << 17
 LEAST_SIZES = 4
 """On offer for each of many coupled dims. Where even these are too many, some are decided first."""
 FEW = 64
-"""Sizes of neighbours, for which all sizes of a dim are judged beforehand."""
+"""Joint sizes of the dims that one meets, for which all sizes of a dim are judged beforehand."""
 SURELY = 3.0
 """Standard errors on either side, beyond which one time is longer than another for certain."""
 
@@ -110,7 +110,7 @@ def _narrowed(
         changed = {axis.name: _thinned(axis, count) for axis in free}
         why = f"of {len(free)} dims that meet, {count} sizes each were looked at"
     else:
-        hub = max(free, key=lambda axis: sum(len(problem.neighbours.of(d)) for d in axis.members))
+        hub = max(free, key=lambda axis: sum(len(problem.coupled.of(d)) for d in axis.members))
         changed = {hub.name: replace(hub, sizes=(_alone(problem, hub),))}
         why = f"{len(free)} dims meet each other: some of them were decided before the others"
     notes |= dict.fromkeys((axis.name for axis in free), why)
@@ -128,14 +128,14 @@ def _thinned(axis: Axis, count: int) -> Axis:
 
 def _alone(problem: Problem, axis: Axis) -> Size:
     """The least size on offer that nothing is cut by, beside the others at their next multiples."""
-    near, others = problem.neighbours, dict[str, Size]()
+    near, others = problem.coupled, dict[str, Size]()
     for dim in axis.members:
         others |= near.rounded(dim, max(NEIGHBOUR_MULTIPLES))
     for size in axis.sizes:
         if size is not None and size >= axis.now:
             beside = others | {dim.name: size for dim in axis.members}
-            words = (near.word(dim, size, beside, also_of(axis)) for dim in axis.members)
-            if all(word.offered for word in words):
+            offers = (near.offer(dim, size, beside, also_of(axis)) for dim in axis.members)
+            if all(offer.offered for offer in offers):
                 return size
     return axis.now if axis.may_stay else axis.sizes[-1]
 
@@ -163,12 +163,12 @@ class Joint:
         if size is None or not axis.free:
             return True
         sizes, also = {**self.fixed, **self.sizes(cell)}, also_of(axis)
-        word = self.problem.neighbours.word
-        return all(word(dim, size, sizes, also).offered for dim in axis.members)
+        offer = self.problem.coupled.offer
+        return all(offer(dim, size, sizes, also).offered for dim in axis.members)
 
     def meets(self, i: int) -> list[int]:
         """The other axes that have a say in that."""
-        near = {d.name for dim in self.axes[i].members for d in self.problem.neighbours.of(dim)}
+        near = {d.name for dim in self.axes[i].members for d in self.problem.coupled.of(dim)}
         return sorted({self._place[name] for name in near if name in self._place} - {i})
 
     def allowed(self) -> NDArray[np.bool_]:
@@ -324,7 +324,7 @@ def _equal(problem: Problem, component: Component, grown: Grown) -> tuple[object
     if len(component.axes) > 1 or problem.goal.scores:
         return ()
     axis, (dim, *others) = component.axes[0], component.axes[0].members
-    if others or dim.name in problem.kept or problem.neighbours.of(dim) or grown.by:
+    if others or dim.name in problem.kept or problem.coupled.of(dim) or grown.by:
         return ()
     shapes = tuple((t.shape, t.nbytes) for t in component.tensors)
     places = tuple((place.axis, place.start) for place in dim.places)

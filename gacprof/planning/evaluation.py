@@ -140,11 +140,11 @@ def _choice(problem: Problem, axis: Axis, dim: Dim, chosen: NewSizes, inexact: l
     if after is None:
         verdict, high = "safe", 0.0
     elif not axis.held or predictor.noisy:
-        word = problem.word(axis, dim, chosen)
-        if word.cost is not None:
-            verdict, high = word.cost.verdict, word.cost.penalty_high
+        offer = problem.offer(axis, dim, chosen)
+        if offer.cost is not None:
+            verdict, high = offer.cost.verdict, offer.cost.penalty_high
             unchanged = after == dim.size and dim.size % ALIGNED == 0
-            if not word.exact and not unchanged:  # beside odd ones too it shows what it costs
+            if not offer.exact and not unchanged:  # beside odd ones too it shows what it costs
                 inexact.append(dim.name)
     return Choice(
         dim=dim.name,
@@ -303,7 +303,7 @@ class Evaluator:
 
     def _is_safe(self, dim: Dim, size: int, sizes: NewSizes) -> bool | None:
         """The map's word on the size beside the new sizes of the dims that it meets."""
-        cost = self._problem.neighbours.word(dim, size, sizes).cost
+        cost = self._problem.coupled.offer(dim, size, sizes).cost
         return None if cost is None or cost.penalty_high is None else cost.verdict == "safe"
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
-from gacprof.diagnosing.latency_profile import LEAST_REACH, around
 from gacprof.diagnosing.predict import Estimate
+from gacprof.diagnosing.profiles import LEAST_REACH, around
 from gacprof.planning.bounds import Bounds
 from gacprof.planning.coupled import Axis, Dims, Kept, share_kept
 from gacprof.stats.judge import judge
@@ -39,7 +39,7 @@ def axis_of(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
 def _likeness(problem: Problem, members: Dims, bounds: Bounds) -> object:
     """What the sizes on offer follow from: the same for equal experts. None where others meet."""
     dim = members[0]
-    if len(members) > 1 or dim.name in problem.kept or problem.neighbours.of(dim):
+    if len(members) > 1 or dim.name in problem.kept or problem.coupled.of(dim):
         return None
     described = dim.kind, dim.ordered, dim.padding, dim.why, dim.dense_size
     dense = [
@@ -83,7 +83,7 @@ def _axis(problem: Problem, members: Dims, bounds: Bounds) -> Axis:
             "have no common size" if not axis.alike and bounds == Bounds() else f"must be {bounds}"
         )
         raise PlanError(f"{axis.name} {which}: {nothing_safe(problem, axis)}")
-    meets = any(problem.neighbours.of(dim) for dim in members)  # others may have to decide
+    meets = any(problem.coupled.of(dim) for dim in members)  # others may have to decide
     stays = axis.may_stay and (meets or held or problem.request.constraints.untouched)
     sizes = sorted({*offered, now} if stays else {*offered})
     return replace(axis, sizes=(*sizes, *dense), held=held)
@@ -101,16 +101,16 @@ def _known_sizes(
     """The sizes within reach that the map knows of all members, beside the others as they are or at
     multiples: by verdict, whether the size may be chosen by it."""
     low, high = _reach(members, problem.request.window, bounds)
-    beside, now = problem.neighbours, max(dim.size for dim in members)
+    coupled, now = problem.coupled, max(dim.size for dim in members)
     found: dict[int, dict[str, bool]] = {}
     for multiple in (1, *NEIGHBOUR_MULTIPLES):
-        others = [beside.rounded(dim, multiple) for dim in members]
+        others = [coupled.rounded(dim, multiple) for dim in members]
         pairs = list(zip(members, others, strict=True))
-        nears = [beside.beside(dim, at, (), (low, high)) for dim, at in pairs]
+        nears = [coupled.profile_at(dim, at, (), (low, high)) for dim, at in pairs]
         tried = set[int]().union(*(near.on_offer for near in nears)) | {now}
         if len(members) > 1:  # a size that was measured of one may be looked up for another
             also = tuple(sorted(tried))
-            nears = [beside.beside(dim, at, also, (low, high)) for dim, at in pairs]
+            nears = [coupled.profile_at(dim, at, also, (low, high)) for dim, at in pairs]
         for size in tried if all(near.on_offer for near in nears) else ():
             costs = [near.profile.costs.get(size) for near in nears]
             if low <= size <= high and bounds.allow(size) and not _refusal(members, size):
@@ -120,7 +120,7 @@ def _known_sizes(
                     worst = min(known, key=("misaligned", "undecided", "safe").index)
                     verdicts = found.setdefault(size, {})
                     verdicts[worst] = verdicts.get(worst, False) or offers
-        if not any(beside.of(dim) for dim in members):
+        if not any(coupled.of(dim) for dim in members):
             break
     return {} if problem.predictor.noisy else found
 
@@ -210,7 +210,7 @@ def _why_held(
 
 def _missing(problem: Problem, members: Dims) -> str:
     """Which product of theirs the map lacks, where it lacks one."""
-    profiles = (problem.neighbours.beside(dim, {}).profile for dim in members)
+    profiles = (problem.coupled.profile_at(dim, {}).profile for dim in members)
     return next((profile.missing for profile in profiles if profile.missing), "")
 
 

@@ -11,8 +11,8 @@ from gacprof.checkpoint.tensors import TensorReader
 from gacprof.cliffmap.source import SizeSource
 from gacprof.core.errors import PlanError
 from gacprof.core.texts import LatencyLimit, latency_limits, multiple_of
-from gacprof.diagnosing.neighbours import Neighbours, Word
 from gacprof.diagnosing.predict import NOTHING, Predictor
+from gacprof.diagnosing.profiles import CoupledDims, Offer
 from gacprof.planning.bounds import Bounds, grouped
 from gacprof.planning.classes import DimClass, build_classes
 from gacprof.planning.coupled import Axis, Dims, Kept
@@ -53,14 +53,14 @@ class Problem:
         return self.predictor.inventory
 
     @cached_property
-    def neighbours(self) -> Neighbours:
-        return Neighbours(self.predictor, self.request.window)
+    def coupled(self) -> CoupledDims:
+        return CoupledDims(self.predictor, self.request.window)
 
-    def word(self, axis: Axis, dim: Dim, sizes: NewSizes) -> Word:
+    def offer(self, axis: Axis, dim: Dim, sizes: NewSizes) -> Offer:
         """What the map says of the dim's size beside the sizes of those that it meets."""
         size = sizes[dim.name]
         assert size is not None
-        return self.neighbours.word(dim, size, sizes, also_of(axis))
+        return self.coupled.offer(dim, size, sizes, also_of(axis))
 
     def dense_us(self, dim: Dim) -> float | None:
         """The time of the dim's modules multiplied out."""

@@ -186,7 +186,7 @@ def _latency(classes: Sequence[DimClass], place: int, limit: TimeLimit) -> _Limi
     for group in classes:
         known = [us for o in group.options if (us := o.limited_us[place]) is not None]
         if len(known) < len(group.options):
-            near = limit.predictor.beside(group.sizes(group.options[0]))
+            near = limit.predictor.with_sizes(group.sizes(group.options[0]))
             fed = (near.product(feed.weight) for dim in group.members for feed in dim.feeds)
             why = next((f": {product.missing}" for product in fed if product.missing), "")
             raise PlanError(

@@ -24,7 +24,7 @@ from gacprof.checkpoint import scan
 from gacprof.cliffmap import CliffMap, Use
 from gacprof.core.points import Point
 from gacprof.diagnosing import diagnose
-from gacprof.diagnosing.latency_profile import LEAST_REACH
+from gacprof.diagnosing.profiles import LEAST_REACH
 from gacprof.planning import Constraints, Plan, plan
 
 TOLERANCE, WINDOW = 0.02, 0.25

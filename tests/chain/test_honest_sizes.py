@@ -13,7 +13,7 @@ from gacprof.checkpoint import Inventory, scan
 from gacprof.cliffmap import CliffMap
 from gacprof.core.points import Point
 from gacprof.diagnosing import diagnose
-from gacprof.diagnosing.latency_profile import LatencyProfile, SizeCost
+from gacprof.diagnosing.profiles import LatencyProfile, SizeCost
 from gacprof.planning import plan
 from gacprof.resizing import realign
 from gacprof.sweeping.suite import parse_suite

@@ -18,8 +18,8 @@ from gacprof.cliffmap import candidates
 from gacprof.cliffmap.candidates import Candidate, Use
 from gacprof.cliffmap.source import SizeSource, rules_instead
 from gacprof.core.errors import CompressionError, PlanError
-from gacprof.diagnosing.latency_profile import LEAST_REACH
 from gacprof.diagnosing.predict import Predictor, is_number
+from gacprof.diagnosing.profiles import LEAST_REACH
 from gacprof.diagnosing.sources import open_source
 from gacprof.planning import Constraints, Plan, PlanRequest
 from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE

@@ -1,4 +1,4 @@
-"""What a source says of a dim's size beside given sizes of the dims that it meets in a product.
+"""What a source says of a dim's sizes, also beside given sizes of the dims that it is coupled with.
 
 A rank of 131 and a width of 683 are N and K of one product, and PaLU's groups add up on one axis of
 theirs. What a size costs then depends on the sizes of the others, so that it is judged beside them.
@@ -8,13 +8,93 @@ and no larger size that it does know beside the others may be faster.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import NEIGHBOUR_MULTIPLES, Dim, NewSizes
 from gacprof.cliffmap.source import SizeCost
-from gacprof.diagnosing.latency_profile import LatencyProfile, around, latency_profile
+from gacprof.core.points import MAX_DIM
 from gacprof.diagnosing.predict import Predictor
 from gacprof.stats.judge import ALIGNMENT
+
+
+@dataclass(frozen=True)
+class LatencyProfile:
+    """What one dim could become, by size, ascending. A size is judged on the sum over all GEMMs
+    that the dim feeds: one that suits one product and not the other, by what both cost.
+
+    ``missing`` says which product the map lacks, where it lacks one; ``noisy`` that the map as a
+    whole is too noisy to judge by.
+    """
+
+    costs: Mapping[int, SizeCost]
+    tolerance: float
+    scaled: bool
+    missing: str = ""
+    noisy: bool = False
+
+    def offers(self, size: int, now: int) -> bool:
+        """Whether a plan may choose the size: a safe one; one that seems safe, though noise leaves
+        it undecided, if the map tells what is gained and is not ``noisy``; one of the best tier,
+        where that is all there is; and the size as it is ``now`` while nothing says that it is
+        misaligned."""
+        cost = self.costs.get(size)
+        if cost is None or cost.verdict == "misaligned":
+            return False
+        if cost.verdict == "safe" or size == now or cost.tier == 1:
+            return True
+        if self.noisy or cost.penalty_high is None or now not in self.costs:
+            return False
+        return cost.penalty is not None and cost.penalty <= self.tolerance
+
+    def best_padding(self, size: int) -> SizeCost | None:
+        """The fastest size ≥ ``size``; the smallest within the tolerance of it. Where no time is
+        known, the smallest of the best tier."""
+        above = [cost for cost in self.costs.values() if cost.size >= size]
+        times = [cost.latency_us for cost in above if cost.latency_us is not None]
+        if not times:
+            tiers = {cost.size: (cost.tier, cost.size) for cost in above if cost.tier is not None}
+            return self.costs[min(tiers, key=lambda s: tiers[s])] if tiers else None
+        limit = min(times) * (1 + self.tolerance)
+        return next(c for c in above if c.latency_us is not None and c.latency_us <= limit)
+
+
+LEAST_REACH = 32
+"""How far sizes are looked for each way at least: a small dim has another tile beside it too (the
+next multiple of AMX's 32 of K, say)."""
+
+
+def around(dims: Sequence[Dim], window: float) -> tuple[int, int]:
+    """The sizes within ±``window`` (a fraction) of any of these dims."""
+    reach = {dim.size: max(LEAST_REACH, round(dim.size * window)) for dim in dims}
+    low = min(size - far for size, far in reach.items())
+    high = max(size + far for size, far in reach.items())
+    return max(1, low), high
+
+
+def latency_profile(
+    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int] = ()
+) -> LatencyProfile:
+    """What the map knows of the dim at sizes from ``low`` to ``high``, and as it is.
+
+    Sizes are those that the source has on offer (:meth:`Predictor.sizes`); it compares them with
+    larger ones, whether or not these are within ``high`` or :attr:`Dim.most`. ``dim.dense_size``
+    has no say: a size is no better served for having been larger once.
+    """
+    key = predictor.shape_of(dim), low, high, *sorted(also)
+    return predictor.once(key, lambda: _profile(predictor, dim, low, high, also))
+
+
+def _profile(
+    predictor: Predictor, dim: Dim, low: int, high: int, also: Collection[int]
+) -> LatencyProfile:
+    high = min(high, dim.most or MAX_DIM)
+    least = min(low, dim.size, *also)
+    answers = predictor.judge(dim, sorted({dim.size, *predictor.sizes(dim, least, high), *also}))
+    costs = {answer.size: answer.cost for answer in answers if answer.cost and answer.size <= high}
+    missing = next((answer.missing for answer in answers if answer.missing), "")
+    scaled = any(answer.scaled for answer in answers)
+    return LatencyProfile(costs, predictor.tolerance, scaled, missing, predictor.noisy)
 
 
 def _next(dim: Dim, multiple: int) -> int:
@@ -22,7 +102,7 @@ def _next(dim: Dim, multiple: int) -> int:
 
 
 @dataclass(frozen=True)
-class Word:
+class Offer:
     """What the source says of one size: None where it does not know it. ``offered`` is whether a
     plan may choose the size, ``exact`` whether it was judged beside the very sizes asked for."""
 
@@ -32,7 +112,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Beside:
+class ProfileAt:
     """A dim's profile beside certain sizes of others, and the sizes on offer there."""
 
     dim: Dim
@@ -43,21 +123,21 @@ class Beside:
     def holds(self, size: int) -> bool:
         return size in self.on_offer or bool(self.near.sizes(self.dim, size, size))
 
-    def word(self, size: int, also: tuple[int, ...], exact: bool) -> Word:
+    def offer(self, size: int, also: tuple[int, ...], exact: bool) -> Offer:
         profile = self.profile
         if size not in profile.costs:  # beyond the window: a pin, say
             profile = latency_profile(self.near, self.dim, size, size, also)
-        return Word(profile.costs.get(size), profile.offers(size, self.dim.size), exact)
+        return Offer(profile.costs.get(size), profile.offers(size, self.dim.size), exact)
 
 
-class Neighbours:
+class CoupledDims:
     """Judges dims of one inventory, each beside the sizes of the others, within ±``window``."""
 
     def __init__(self, predictor: Predictor, window: float) -> None:
         self.predictor, self.window = predictor, window
         self._of: dict[str, list[Dim]] = {}
-        self._known: dict[object, Beside] = {}
-        self._words: dict[object, Word] = {}
+        self._known: dict[object, ProfileAt] = {}
+        self._offers: dict[object, Offer] = {}
 
     def of(self, dim: Dim) -> list[Dim]:
         """The other dims of the products that it feeds."""
@@ -68,31 +148,31 @@ class Neighbours:
             self._of[dim.name] = [other for name, other in met.items() if name != dim.name]
         return self._of[dim.name]
 
-    def word(
+    def offer(
         self, dim: Dim, size: int, sizes: NewSizes | None = None, also: tuple[int, ...] = ()
-    ) -> Word:
+    ) -> Offer:
         """What is said of ``size`` beside the others at ``sizes`` (those not named are as they are;
         None: multiplied out). ``also`` are sizes that may be looked up though the dim's own curves
         lack them."""
         others = {d.name: sizes.get(d.name, d.size) for d in self.of(dim)} if sizes else {}
         key = dim.name, size, tuple(others.items())
-        if key not in self._words:
-            self._words[key] = self._judged(dim, size, others, also)
-        return self._words[key]
+        if key not in self._offers:
+            self._offers[key] = self._judged(dim, size, others, also)
+        return self._offers[key]
 
-    def _judged(self, dim: Dim, size: int, others: NewSizes, also: tuple[int, ...]) -> Word:
-        here = self.beside(dim, others, also)
+    def _judged(self, dim: Dim, size: int, others: NewSizes, also: tuple[int, ...]) -> Offer:
+        here = self.profile_at(dim, others, also)
         if here.on_offer and (size in (dim.size, *also) or here.holds(size)):
-            found = here.word(size, also, True)
+            found = here.offer(size, also, True)
             if found.cost is not None:
                 return found
         for multiple in (*sorted(NEIGHBOUR_MULTIPLES, reverse=True), 1):
-            there = self.beside(dim, self.rounded(dim, multiple), also)
-            found = there.word(size, also, False)
+            there = self.profile_at(dim, self.rounded(dim, multiple), also)
+            found = there.offer(size, also, False)
             if there.holds(size) and found.cost is not None:
                 fair = found.offered and not self._beaten(here.near, there, size)
-                return Word(found.cost, fair, False)
-        return Word(None, False, False)
+                return Offer(found.cost, fair, False)
+        return Offer(None, False, False)
 
     def rounded(self, dim: Dim, multiple: int) -> dict[str, int | None]:
         """The dims that it meets, those that can be padded at their next multiple."""
@@ -103,7 +183,7 @@ class Neighbours:
         multiples: of the source's period for them or of 32, else the first of 64 and 8 beside which
         the source holds the dim.
 
-        Beside odd ones only odd sizes would look safe, and all together none.
+        ProfileAt odd ones only odd sizes would look safe, and all together none.
         """
         others = [o for o in self.of(dim) if o.padding == "exact"]
         steps = {o.name: p if (p := self.predictor.period(o)) > 1 else ALIGNMENT for o in others}
@@ -120,15 +200,15 @@ class Neighbours:
     def _at(self, sizes: NewSizes) -> Predictor:
         size_of = self.predictor.inventory.dim
         changed = {name: size for name, size in sizes.items() if size != size_of(name).size}
-        return self.predictor.beside(changed) if changed else self.predictor
+        return self.predictor.with_sizes(changed) if changed else self.predictor
 
-    def beside(
+    def profile_at(
         self,
         dim: Dim,
         others: NewSizes,
         also: tuple[int, ...] = (),
         reach: tuple[int, int] | None = None,
-    ) -> Beside:
+    ) -> ProfileAt:
         """The dim's profile beside the others at these sizes, from the first size to the last of
         ``reach`` (by default within the window)."""
         size_of = self.predictor.inventory.dim
@@ -138,10 +218,10 @@ class Neighbours:
             near = self._at(others)
             low, high = reach or around([dim], self.window)
             profile = latency_profile(near, dim, low, high, also)
-            self._known[key] = Beside(dim, near, profile, frozenset(near.sizes(dim, low, high)))
+            self._known[key] = ProfileAt(dim, near, profile, frozenset(near.sizes(dim, low, high)))
         return self._known[key]
 
-    def _beaten(self, near: Predictor, there: Beside, size: int) -> bool:
+    def _beaten(self, near: Predictor, there: ProfileAt, size: int) -> bool:
         """Whether a larger size is known to be faster beside the very sizes asked for, though the
         source has no curve there."""
         own = near.dim(there.dim, size).latency_us
