@@ -7,6 +7,7 @@ pad      least memory, losing nothing                                 safe, not 
 energy   the energy kept (tail of squared singular values)            safe, spectrum known
 gac      Σ sᵢ·(|Wᵢ(d)| − |W*ᵢ|), Eq. 4 of arXiv 2604.09595             safe, next to the dim
 latency  least predicted latency                                      latency and loss known
+loss     least estimate of the loss that cuts add                     safe, estimate known
 ======== ============================================================ =======================
 
 *Safe* includes sizes that seem so though noise leaves them undecided, and a dim's own size while
@@ -37,11 +38,16 @@ MAX_SCORE = 1e200
 """Scores times parameters stay within a double's range."""
 
 
+Lost = Mapping[str, Sequence[float]]
+"""By dim name: what the sizes 0, 1, 2 … add to the loss."""
+
+
 @dataclass(frozen=True)
 class Objective:
     """``measures`` says what its value counts. It offers ``safe`` sizes only; none below the dim
     where it ``pads``; none of which the loss is unknown where it ``weighs`` losses; and as many
-    ``nearest`` ones on either side. ``scores`` are importances by dim name."""
+    ``nearest`` ones on either side. ``scores`` are importances by dim name; ``lost`` what a dim's
+    sizes 0, 1, 2 … add to the loss: nothing where it is multiplied out."""
 
     name: str
     measures: str
@@ -50,6 +56,7 @@ class Objective:
     weighs: bool = False
     nearest: int | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
+    lost: Lost = field(default_factory=dict)
 
     def values(self, tables: Tables) -> Floats:
         """What every joint choice is worth."""
@@ -60,6 +67,13 @@ class Objective:
         if self.name == "latency":
             return -np.nan_to_num(tables.latency_us)  # unknown only where all of it is
         total = np.zeros(tables.shape)
+        if self.name == "loss":
+            for i, axis in enumerate(tables.axes):
+                for curve in (self.lost[dim.name] for dim in axis.members):
+                    last = len(curve) - 1
+                    added = (0.0 if s is None else curve[min(s, last)] for s in axis.sizes)
+                    total = total - tables.along(i, added)
+            return total
         for i, axis in enumerate(tables.axes):
             mean = sum(self.scores.get(dim.name, 1.0) for dim in axis.members) / len(axis.members)
             gained = [
@@ -70,8 +84,15 @@ class Objective:
         return total
 
 
-def objective(name: str, scores: Mapping[str, float] | None = None) -> Objective:
+def objective(
+    name: str, scores: Mapping[str, float] | None = None, lost: Lost | None = None
+) -> Objective:
     """The objective of that name. Raises :class:`PlanError` listing those there are."""
+    if name == "loss" and lost is None:
+        raise PlanError(
+            "the objective 'loss' needs the original weights and a calibration text: 'gacprof "
+            "compress' has them; a checkpoint alone can be planned by energy"
+        )
     if scores is not None and name != "gac":
         raise PlanError(f"scores are for the objective 'gac'; '{name}' does not use any")
     made = [
@@ -82,6 +103,7 @@ def objective(name: str, scores: Mapping[str, float] | None = None) -> Objective
             nearest=GAC_NEIGHBOURS, scores=dict(scores or {}),
         ),
         Objective("latency", "predicted µs of the planned weights, negated", False, weighs=True),
+        Objective("loss", "estimated loss added, negated", weighs=True, lost=lost or {}),
     ]  # fmt: skip
     found = {each.name: each for each in made}
     if name not in found:

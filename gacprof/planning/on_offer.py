@@ -162,22 +162,28 @@ def _refusal(members: Dims, size: int, pinned: bool = False) -> str:
 def _may_be_dense(problem: Problem, dim: Dim, bounds: Bounds) -> bool:
     """Whether the dense weight in place of the pair is on offer: where the rank is its module's
     only one, and, for an objective that asks for safe sizes, where it is surely no slower than the
-    pair as it is, in the workload or in one that is limited."""
+    pair as it is, in the workload or in one that is limited. A request for ``dense`` weights asks
+    neither for that nor for less work."""
+    asked = problem.request.constraints.dense
     if dim.kind != "rank" or dim.padding == "refused":
         return False
     for module in problem.inventory.modules_of(dim.name):
         ranks = [n for n in module.dims if problem.inventory.dim(n).kind == "rank"]
         dense = problem.predictor.dense(module)
         full = dim.dense_size or min(module.out_features, module.in_features)
-        within = bounds.within(max(full, dim.size)) or problem.request.constraints.dense
+        within = bounds.within(max(full, dim.size)) or asked
         if not within or len(ranks) > 1 or not problem.required.allows_dense(module.name):
             return False
         if dense.latency_us is None:  # of times nothing is known: only what is less work
             smaller = module.out_features * module.in_features <= dim.size * dim.params_per_unit
-            return smaller and problem.predictor.served_well(module)
-        return not problem.goal.safe or any(
-            _no_slower(by.dense(module), by.dim(dim, dim.size), by.tolerance)
-            for by in (problem.predictor, *problem.timed)
+            return (smaller or asked) and problem.predictor.served_well(module)
+        return (
+            asked
+            or not problem.goal.safe
+            or any(
+                _no_slower(by.dense(module), by.dim(dim, dim.size), by.tolerance)
+                for by in (problem.predictor, *problem.timed)
+            )
         )
     return False
 

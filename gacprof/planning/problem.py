@@ -27,7 +27,7 @@ from gacprof.planning.limits import (
     time_limit,
 )
 from gacprof.planning.memory import footprint, planned
-from gacprof.planning.objectives import Objective, check_scores, energy_kept, objective
+from gacprof.planning.objectives import Lost, Objective, check_scores, energy_kept, objective
 from gacprof.planning.on_offer import also_of
 from gacprof.planning.presets import Requirements, requirements
 from gacprof.planning.request import SizesRequest
@@ -145,17 +145,19 @@ def problem_of(
     all_spectra: bool = False,
     kept: Kept | None = None,
     references: References | None = None,
+    lost: Lost | None = None,
 ) -> Problem:
     """Check the request against the checkpoint and the map, and read the spectra that the
     objective needs, or ``all_spectra``; ``reader`` reads tensors that are not on disk. Where the
-    original weights are at hand, ``kept`` are the spectra, and reach beyond a dim's size.
+    original weights are at hand, ``kept`` are the spectra, and reach beyond a dim's size; ``lost``
+    is what sizes add to the loss, for the objective ``loss``.
 
     Raises :class:`PlanError`, or :class:`CheckpointError` for factors that cannot be read.
     """
     dims = inventory.dims
     if not dims:
         raise PlanError(f"{inventory.path} has no adjustable dims: there is nothing to plan")
-    goal = objective(request.objective, request.scores)
+    goal = objective(request.objective, request.scores, lost)
     limited = latency_limits(request.latency_limit_us)
     if not source.timed and (goal.name == "latency" or limited or request.dominate):
         raise PlanError(

@@ -18,7 +18,7 @@ from gacprof.diagnosing.request import OnWorkload
 WINDOW = 0.25
 """How far around a dim's size other sizes are offered, as a fraction."""
 
-OBJECTIVES = ("pad", "energy", "gac", "latency")
+OBJECTIVES = ("pad", "energy", "gac", "latency", "loss")
 
 Pin = int | Literal["keep"]
 
@@ -109,7 +109,9 @@ class SizesRequest(OnWorkload):
     error = PlanError
 
     objective: str = option(
-        default="energy", choices=OBJECTIVES, help="pad, energy, gac or latency."
+        default="energy",
+        choices=OBJECTIVES,
+        help="pad, energy, gac, latency, or loss (of compress).",
     )
     window: float = option(
         default=WINDOW, read=float, least=0, help="± share of a dim, and 32 at least."

@@ -20,6 +20,7 @@ from gacprof.core.errors import PlanError
 from gacprof.planning.classes import DimClass, Option
 from gacprof.planning.coupled import Kept, Size
 from gacprof.planning.limits import ROUNDING, Ceiling, Limits, References, TimeLimit
+from gacprof.planning.objectives import Lost
 from gacprof.planning.problem import Problem, problem_of
 from gacprof.planning.request import PlanRequest
 from gacprof.planning.schema import Certificate, Plan
@@ -58,13 +59,17 @@ class _Limit:
 
 
 def make_plan(
-    request: PlanRequest, *, kept: Kept | None = None, references: References | None = None
+    request: PlanRequest,
+    *,
+    kept: Kept | None = None,
+    lost: Lost | None = None,
+    references: References | None = None,
 ) -> Plan:
     """Choose one size for every adjustable dim.
 
-    The request's time limit or Ctrl-C ends a search early with its best plan and the gap. ``kept``
-    are the shares of energy kept where the original weights are at hand; ``references`` what limits
-    on time are relative to.
+    The request's time limit or Ctrl-C ends a search early with its best plan and the gap. Where
+    the original weights are at hand, ``kept`` are the shares of energy kept, and ``lost`` what
+    sizes add to the loss; ``references`` is what limits on time are relative to.
 
     Raises :class:`CheckpointError`, :class:`MapError`, :class:`PlanError`, or :class:`SolverError`
     naming the nearest feasible budget.
@@ -80,7 +85,7 @@ def make_plan(
         reader = ModelReader(request.checkpoint)
         inventory = reader.inventory
     problem = problem_of(
-        inventory, source, request, reader=reader, kept=kept, references=references
+        inventory, source, request, reader=reader, kept=kept, lost=lost, references=references
     )
 
     def solved(limits: Limits) -> Plan:

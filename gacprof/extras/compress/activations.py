@@ -1,17 +1,12 @@
-"""What layers are given and give, one layer at a time: inputs, hidden states, gradients.
+"""What layers are given and give, one layer at a time: statistics of inputs, and hidden states.
 
 ``hidden-i`` [windows, tokens, hidden] is what layer i is given, ``hidden-L`` what the head is.
-
-The backward pass: the forward pass has left what every layer was given. Beginning with the loss
-behind the last layer, each layer is run once more, window by window, with the gradient of what it
-gave; so again only one layer is in memory. The loss is the mean negative log-likelihood of a
-window's tokens.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +16,7 @@ from torch import nn
 
 from gacprof.core.errors import CompressionError
 from gacprof.extras.compress.layered import LayeredModel, batch_of
-from gacprof.extras.compress.state import State, Tell
+from gacprof.extras.compress.state import State
 
 
 @dataclass
@@ -34,7 +29,7 @@ class Seen:
     tokens: int = 0
 
     def add(self, x: torch.Tensor) -> None:
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.detach().reshape(-1, x.shape[-1])
         self.tokens += len(rows)
         self.absolute += rows.abs().sum(0).double()
         self.squares += rows.square().sum(0).double()
@@ -156,110 +151,3 @@ def run_all(
 def window(source: Any, start: int, step: int, device: torch.device) -> torch.Tensor:
     """Windows from ``start`` on of a file of hidden states."""
     return torch.from_numpy(np.array(source[start : start + step])).to(device)
-
-
-FILE = "gradients-{:05d}.safetensors"
-
-
-def back_through(
-    model: LayeredModel,
-    state: State,
-    ids: torch.Tensor,
-    watched: Sequence[Mapping[str, str]],
-    tell: Tell,
-) -> None:
-    """Write ``gradients-i`` for every layer; ``watched`` are a layer's modules by target name.
-
-    Files of hidden states and of gradients go as soon as no layer needs them any more.
-    """
-    last = len(model.layers)
-    begun = next((i for i in range(last) if state.has(FILE.format(i))), last)
-    if begun == last and not state.has(hidden(last, "gradient")):
-        _loss(model, state, ids)
-    for index in reversed(range(begun)):
-        tell(f"gradients of layer {index}")
-        with model.holding(index) as layer:
-            found = _layer_back(model, state, index, layer, watched[index])
-        state.save(FILE.format(index), found)
-        state.drop(hidden(index + 1))
-        state.drop(hidden(index + 1, "gradient"))
-
-
-def _loss(model: LayeredModel, state: State, ids: torch.Tensor) -> None:
-    """Write the gradient of each window's loss by what the last layer gave."""
-    source = state.array(hidden(len(model.layers)))
-    with (
-        model.head() as logits,
-        state.new_array(hidden(len(model.layers), "gradient"), source.shape) as target,
-    ):
-        for i in range(len(source)):
-            x = window(source, i, 1, model.device).requires_grad_(True)
-            found = logits(x, ids[i : i + 1])[0, :-1].float()
-            loss = nn.functional.cross_entropy(found, ids[i, 1:].to(model.device))
-            if not torch.isfinite(loss):
-                raise CompressionError(
-                    "the loss on the calibration text is not finite: the model overflows, or its "
-                    "weights hold NaN"
-                )
-            (slope,) = torch.autograd.grad(loss, x)
-            target[i : i + 1] = slope.cpu().numpy()
-
-
-class _Sums:
-    """Of one weight: Σ over windows of g and of g², and Σ |∂L/∂h·h| by row."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self.gradient, self.squares = torch.zeros_like(weight), torch.zeros_like(weight)
-        self.outputs = torch.zeros(len(weight), device=weight.device)
-
-    def add(self, gradient: torch.Tensor, slope: torch.Tensor, output: torch.Tensor) -> None:
-        """One window: the gradients by the weight and by the ``output`` h."""
-        self.gradient += gradient
-        self.squares += gradient.square()
-        self.outputs += (slope * output.detach()).abs().flatten(0, -2).sum(0)
-
-    def results(self, weight: torch.Tensor, windows: int) -> dict[str, torch.Tensor]:
-        taylor = (weight * self.gradient).abs()
-        return {
-            "taylor_rows": taylor.sum(1),
-            "taylor_columns": taylor.sum(0),
-            "fisher_rows": (self.squares / windows).sqrt().sum(1),
-            "gradient_rows": self.outputs / windows,
-        }
-
-
-def _layer_back(
-    model: LayeredModel, state: State, index: int, layer: nn.Module, watched: Mapping[str, str]
-) -> dict[str, torch.Tensor]:
-    given, above = state.array(hidden(index)), state.array(hidden(index + 1, "gradient"))
-    modules: dict[str, Any] = {name: layer.get_submodule(path) for name, path in watched.items()}
-    weights = {name: module.weight.requires_grad_(True) for name, module in modules.items()}
-    sums = {name: _Sums(weight) for name, weight in weights.items()}
-    outputs: dict[str, torch.Tensor] = {}
-
-    def keep(name: str) -> Any:
-        return lambda module, args, output: outputs.update({name: output})
-
-    hooks = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
-    try:
-        with state.new_array(hidden(index, "gradient"), given.shape) as target:
-            for i in range(len(given)):
-                x = window(given, i, 1, model.device).requires_grad_(True)
-                outputs.clear()
-                y = model.run(index, layer, x)
-                ran = [name for name in modules if name in outputs]  # some experts do not
-                by = [x, *(weights[name] for name in ran), *(outputs[name] for name in ran)]
-                slopes = torch.autograd.grad(y, by, window(above, i, 1, model.device))
-                target[i : i + 1] = slopes[0].cpu().numpy()
-                for k, name in enumerate(ran, 1):
-                    sums[name].add(slopes[k], slopes[k + len(ran)], outputs[name])
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for weight in weights.values():
-            weight.requires_grad_(False)
-    return {
-        f"{name}/{what}": value
-        for name, one in sums.items()
-        for what, value in one.results(weights[name].detach(), len(given)).items()
-    }

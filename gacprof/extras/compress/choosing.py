@@ -21,8 +21,10 @@ from gacprof.core.errors import CompressionError, PlanError
 from gacprof.diagnosing.predict import Predictor, is_number
 from gacprof.diagnosing.profiles import LEAST_REACH
 from gacprof.diagnosing.sources import open_source
+from gacprof.extras.compress.methods.method import Target
 from gacprof.planning import Constraints, Plan, PlanRequest
-from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE
+from gacprof.planning.memory import NewSizes
+from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE, Lost
 from gacprof.planning.request import WINDOW
 from gacprof.planning.solving import make_plan
 from gacprof.solver import InfeasibleBudget, solve
@@ -62,8 +64,10 @@ def choose(
     cliff_map: SizeSource,
     request: CompressRequest,
     *,
+    objective: str,
     budget_parameters: int,
     kept: Mapping[str, Sequence[float]],
+    lost: Lost | None,
     most: Mapping[str, int],
     scores: Mapping[str, float] | None,
     fuse: bool = True,
@@ -71,25 +75,32 @@ def choose(
     """A safe size for every dim, within the budget, or within the request's limit on latency too.
 
     ``inventory`` is that of the model as the method would write it; ``fuse`` says whether a dense
-    weight may take the place of a factor pair. Raises
+    weight may take the place of a factor pair. By what sizes add to the loss (``lost``) every size
+    up to ``most`` is on offer unless a window is asked for, and every dense weight. Raises
     :class:`CompressionError` where the map cannot align all of them, :class:`SolverError` where
     nothing fits.
     """
+    window = WINDOW if request.window is None else request.window
+    if lost is not None and request.window is None:
+        window = max([1.0, *(most[d.name] / d.size - 1 for d in inventory.dims)])
     asked = PlanRequest(
         inventory,
         cliff_map,
-        objective=request.objective,
+        objective=objective,
         budget_parameters=budget_parameters,
         tokens=request.tokens,
-        window=request.window,
+        window=window,
         latency_limit_us=request.latency_limit_us,
         scores=scores,
         constraints=Constraints(
-            most={d.name: most[d.name] for d in inventory.dims}, fuse=fuse, preset=request.preset
+            most={d.name: most[d.name] for d in inventory.dims},
+            fuse=fuse,
+            preset=request.preset,
+            dense=lost is not None,
         ),
     )
     try:
-        plan = make_plan(asked, kept=kept)
+        plan = make_plan(asked, kept=kept, lost=lost)
     except PlanError as error:
         if NOTHING_KNOWN not in str(error):
             raise
@@ -107,6 +118,36 @@ def choose(
             f"{how_to_measure(cliff_map, inventory, plan.workload.tokens)}"
         )
     return plan
+
+
+def multiples(
+    targets: Sequence[Target],
+    lost: Lost,
+    most: Mapping[str, int],
+    multiple: int,
+    budget: int,
+    dense: bool,
+) -> NewSizes:
+    """The ranks that lose the least within a ``budget`` of parameters, of all multiples of one
+    number up to each dim's ``most``; with ``dense`` the weight itself is on offer too.
+
+    Raises :class:`SolverError` where nothing fits.
+    """
+    names, sizes, costs = list[str](), list[list[int | None]](), list[list[int]]()
+    for target in targets:
+        for name in target.dims:
+            own: list[int | None] = list(range(multiple, most[name] + 1, multiple))
+            if not own:
+                own = [most[name]]
+            names.append(name)
+            sizes.append([*own, None] if dense else own)
+            costs.append([target.parameters if r is None else r * target.unit for r in sizes[-1]])
+    values = [
+        [0.0 if r is None else -lost[name][r] for r in row]
+        for name, row in zip(names, sizes, strict=True)
+    ]
+    chosen = solve(values, [(costs, budget)]).choice
+    return {name: row[j] for name, row, j in zip(names, sizes, chosen, strict=True)}
 
 
 def how_to_measure(cliff_map: SizeSource, inventory: Inventory, counts: Iterable[int]) -> str:

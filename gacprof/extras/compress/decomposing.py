@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from gacprof.core.errors import CompressionError
 from gacprof.extras.compress import sensitivity
-from gacprof.extras.compress.activations import (
-    FILE,
-    Seen,
-    back_through,
-    enter,
-    hidden,
-    pass_on,
-    watching,
-    window,
-)
+from gacprof.extras.compress.activations import Seen, enter, hidden, pass_on, watching, window
+from gacprof.extras.compress.gradients import FILE, Found, Gather, Slopes, back_through
 from gacprof.extras.compress.layered import LayeredModel
-from gacprof.extras.compress.methods.low_rank import decompose
+from gacprof.extras.compress.methods.low_rank import decompose, loss_of_cuts
 from gacprof.extras.compress.methods.method import LowRank, Target
 from gacprof.extras.compress.request import BACKWARD
 from gacprof.extras.compress.state import Work
 
 FACTORS = "factors-{}.safetensors"
-FORWARD, LOSSES = "forward.json", "losses.json"
+FORWARD, BACK, LOSSES = "forward.json", "backward.json", "losses.json"
 
-Piece = tuple[Target, torch.Tensor, Mapping[str, torch.Tensor] | None]
-"""A target, its stored weight, and what is known of its inputs; None where it has seen none."""
+
+class Piece(NamedTuple):
+    """A target and its stored weight; what is known of its inputs, and the covariance of its
+    outputs' gradients (one number c for c·I), both None where it has seen no token."""
+
+    target: Target
+    stored: torch.Tensor
+    inputs: Mapping[str, torch.Tensor] | None
+    curvature: torch.Tensor | None = None
+
 
 SPARE = 128
 """Entries are kept up to the next multiple of this behind the rank at which a pair is as large as
@@ -42,21 +42,23 @@ its dense weight: a tool's own rounding may go beyond."""
 
 
 class Decompositions:
-    """Of the ``targets``. ``score`` is the importance to be gathered, if any; where the work has no
-    calibration no text is run."""
+    """Of the ``targets``. ``gather`` is what a backward pass collects, None for none; where the
+    work has no calibration no text is run."""
 
     def __init__(
-        self, work: Work, method: LowRank, targets: Sequence[Target], score: str | None
+        self, work: Work, method: LowRank, targets: Sequence[Target], gather: Gather | None
     ) -> None:
         self.method, self.targets = method, targets
-        self._work, self._state, self._score = work, work.state, score
-        self._pending: deque[tuple[str, Callable[[], dict[str, torch.Tensor]], str]] = deque()
+        self._work, self._state, self._gather = work, work.state, gather
+        self._pending: deque[tuple[str, Callable[[], dict[str, torch.Tensor]], Sequence[str]]] = (
+            deque()
+        )
         self._latest: tuple[str, dict[str, torch.Tensor]] = ("", {})
 
     def prepare(self) -> None:
         """Decompose every target, unless an earlier try has; gather scores and sensitivities."""
-        calibration, backward = self._work.calibration, self._score in BACKWARD
-        wanted = [FORWARD, *[LOSSES] * bool(self.method.probed), *[FILE.format(0)] * backward]
+        calibration, backward = self._work.calibration, self._gather is not None
+        wanted = [BACK if backward else FORWARD, *[LOSSES] * bool(self.method.probed)]
         if calibration is not None and all(self._state.has(file) for file in wanted):
             return
         # Without a text it is made all the same: it refuses what could not be loaded again.
@@ -66,35 +68,37 @@ class Decompositions:
                 self._decompose_layer(index, {})
             self._save(all_of_them=True)
             return
-        self._forward(model, calibration.ids, keep=backward)
+        self._forward(model, calibration.ids)
+        if backward:
+            self._backward(model, calibration.ids)
         if self.method.probed and not self._state.has(LOSSES):
             losses = sensitivity.search(
                 model, self._work, calibration.ids, self.targets, self.method.probed, self._pair
             )
             listed = [[name, share, loss] for (name, share), loss in losses.items()]
             self._state.save_json(LOSSES, listed)
-        if backward:
-            watched = [self._paths(name, i) for i, name in enumerate(model.layers)]
-            back_through(model, self._state, calibration.ids, watched, self._work.tell)
 
-    def _forward(self, model: LayeredModel, ids: torch.Tensor, keep: bool) -> None:
+    def _forward(self, model: LayeredModel, ids: torch.Tensor) -> None:
+        """Run the text through the layers. Each is decomposed on the way, unless a backward pass
+        follows, which does it and needs what all layers were given."""
         if self._state.has(FORWARD):
             model.record(ids)
             return
-        begun = enter(model, self._state, ids)
-        moments = self.method.reads == "moments"
-        for index, name in enumerate(model.layers):
-            if index < begun and self._state.has(FACTORS.format(index)):
+        begun, moments = enter(model, self._state, ids), self.method.reads == "moments"
+        follows = self._gather is not None
+        for index in range(len(model.layers)):
+            if index < begun and (follows or self._state.has(_file_of(index))):
                 continue
             self._work.tell(f"layer {index + 1} of {len(model.layers)}")
             with model.holding(index) as layer:
-                paths = self._paths(name, index)
+                paths = {} if follows else self._paths(model, index)
                 watched = {target: layer.get_submodule(path) for target, path in paths.items()}
                 seen = pass_on(model, self._state, index, layer, watched, moments)
-            self._decompose_layer(index, seen, done_with="" if keep else hidden(index))
+            if not follows:
+                self._decompose_layer(index, seen, spent=[hidden(index)])
         last = hidden(len(model.layers))
         heads = {t.name: model.model.get_submodule(t.name) for t in self._in_layer(None)}
-        if heads:
+        if heads and not follows:
             source = self._state.array(last)
             with torch.no_grad(), watching(heads, moments) as seen, model.head() as logits:
                 for i in range(len(source)):
@@ -102,20 +106,52 @@ class Decompositions:
             self._decompose_layer(None, seen)
         self._save(all_of_them=True)
         self._state.save_json(FORWARD, {})
-        if not keep:
+        if not follows:
             self._state.drop(last)
+
+    def _backward(self, model: LayeredModel, ids: torch.Tensor) -> None:
+        """Decompose every layer by what a pass back over the layers shows."""
+        last, gather = len(model.layers), self._gather
+        if self._state.has(BACK):
+            return
+        assert gather is not None
+        watched = [self._paths(model, index) for index in range(last + 1)]
+
+        def is_done(index: int) -> bool:
+            files = [_file_of(index if index < last else None)] * bool(watched[index])
+            files += [FILE.format(index)] * (gather.scores and index < last)
+            return all(self._state.has(file) for file in files)
+
+        def take(index: int, found: Found, spent: Sequence[str]) -> None:
+            if gather.scores and index < last:
+                self._state.save(FILE.format(index), found.scores)
+            layer = index if index < last else None
+            self._decompose_layer(layer, found.seen, found.slopes, spent)
+
+        back_through(model, self._state, ids, watched, gather, is_done, take, self._work.tell)
+        self._save(all_of_them=True)
+        self._state.save_json(BACK, {})
+        self._state.drop(hidden(0, "gradient"))
 
     def _in_layer(self, layer: int | None) -> list[Target]:
         return [target for target in self.targets if target.layer == layer]
 
-    def _paths(self, layer: str, index: int) -> dict[str, str]:
-        """The layer's targets, and where they are in it."""
-        return {t.name: t.name.removeprefix(f"{layer}.") for t in self._in_layer(index)}
+    def _paths(self, model: LayeredModel, index: int) -> dict[str, str]:
+        """A layer's targets and where they are in it; behind the last, the head's in the model."""
+        if index == len(model.layers):
+            return {t.name: t.name for t in self._in_layer(None)}
+        prefix = f"{model.layers[index]}."
+        return {t.name: t.name.removeprefix(prefix) for t in self._in_layer(index)}
 
     def _decompose_layer(
-        self, layer: int | None, seen: Mapping[str, Seen], done_with: str = ""
+        self,
+        layer: int | None,
+        seen: Mapping[str, Seen],
+        slopes: Mapping[str, Slopes] | None = None,
+        spent: Sequence[str] = (),
     ) -> None:
-        """Submit a layer; its factors are saved, and ``done_with`` is dropped, when they come."""
+        """Submit a layer; its factors are saved, and files ``spent`` on it dropped, when they
+        come."""
         targets, file = self._in_layer(layer), _file_of(layer)
         if not self._state.has(file) and (targets or layer is not None):
             facts: dict[int, Mapping[str, torch.Tensor]] = {}  # q, k and v share theirs
@@ -124,18 +160,22 @@ class Decompositions:
                 one = seen.get(target.name)
                 if one is not None and id(one) not in facts:
                     facts[id(one)] = one.as_mapping(target.name)
-                pieces.append((target, self._finite(target), facts.get(id(one))))
+                slope = (slopes or {}).get(target.name)
+                curvature = None if slope is None else slope.covariance(target.name)
+                known = facts.get(id(one))
+                pieces.append(Piece(target, self._finite(target), known, curvature))
             wanted = self._work.tasks.submit(decomposed, self.method, pieces, self._work.device)
-            self._pending.append((file, wanted, done_with))
-        elif done_with:
-            self._state.drop(done_with)
+            self._pending.append((file, wanted, spent))
+        else:
+            for done_with in spent:
+                self._state.drop(done_with)
         self._save()
 
     def _save(self, all_of_them: bool = False) -> None:
         while len(self._pending) > (0 if all_of_them else self._work.tasks.ahead):
-            file, wanted, done_with = self._pending.popleft()
+            file, wanted, spent = self._pending.popleft()
             self._state.save(file, wanted())
-            if done_with:
+            for done_with in spent:
                 self._state.drop(done_with)
 
     def _finite(self, target: Target) -> torch.Tensor:
@@ -212,34 +252,41 @@ def decomposed(method: LowRank, pieces: Sequence[Piece], device: str) -> dict[st
     """The factors of a layer's targets. Needs nothing but its arguments."""
     found: dict[str, torch.Tensor] = {}
     scalings: dict[int, Any] = {}
-    with_text = any(known is not None for _, _, known in pieces)
-    for target, stored, known in pieces:
+    with_text = any(piece.inputs is not None for piece in pieces)
+    for piece in pieces:
+        known = piece.inputs
         if known is not None and id(known) not in scalings:
             scalings[id(known)] = method.scaling(known)
         # An expert that no token was sent to has seen nothing: its plain SVD.
         if known is None and with_text:
-            found[f"{target.name}/activation"] = torch.zeros(1)
-        found |= _decompose(target, stored, scalings.get(id(known)), known or {}, device)
+            found[f"{piece.target.name}/activation"] = torch.zeros(1)
+        found |= _decompose(method, piece, scalings.get(id(known)), device)
     return found
 
 
-def _decompose(
-    target: Target, stored: torch.Tensor, scaling: Any, facts: Mapping[str, Any], device: str
-) -> dict[str, torch.Tensor]:
-    weight = stored.to(device, torch.float64)
+def _decompose(method: LowRank, piece: Piece, scaling: Any, device: str) -> dict[str, torch.Tensor]:
+    target, known, curvature = piece.target, piece.inputs or {}, piece.curvature
+    weight = piece.stored.to(device, torch.float64)
     found = {f"{target.name}/magnitude": weight.square().sum(1).float()}
-    if "norm" in facts:
-        found[f"{target.name}/activation"] = facts["norm"].square().reshape(1).float()
+    if "norm" in known:
+        found[f"{target.name}/activation"] = known["norm"].square().reshape(1).float()
+    kept = entries_kept(target)
     for i in range(target.groups):
-        made = decompose(weight[target.group(i)], scaling, entries_kept(target))
-        for what, value in (("u", made.u), ("v", made.v)):
-            narrow = value.to(stored.dtype)
+        rows = target.group(i)
+        own = None if curvature is None else curvature.double()
+        own = own[rows, rows] if own is not None and own.dim() else own
+        left = None if own is None else method.left(own)
+        made = decompose(weight[rows], scaling, left)
+        for what, value in (("u", made.u[:, :kept]), ("v", made.v[:kept])):
+            narrow = value.to(piece.stored.dtype)
             if not torch.isfinite(narrow).all():
                 raise CompressionError(
                     f"the factors of '{target.name}' do not fit {target.dtype}: they overflow"
                 )
             found[f"{target.name}/{i}/{what}"] = narrow
         found[f"{target.name}/{i}/sigma"] = made.sigma
+        if own is not None:
+            found[f"{target.name}/{i}/loss"] = loss_of_cuts(made, known["moments"], own)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE
 from gacprof.extras.compress.decomposing import Decompositions, entries_kept
+from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods.method import Evidence, LowRank, Target, uniform_rank
 from gacprof.extras.compress.state import Work
 from gacprof.extras.compress.writing import NewTensor, unique
@@ -25,12 +27,16 @@ from gacprof.planning.memory import NewSizes
 
 
 class Factoring:
-    """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes."""
+    """``score`` is the importance to be gathered, if any: the method's own or what Eq. 4 takes;
+    ``gather`` is what a backward pass collects."""
 
-    def __init__(self, work: Work, method: LowRank, score: str | None) -> None:
+    def __init__(
+        self, work: Work, method: LowRank, score: str | None, gather: Gather | None
+    ) -> None:
         self.reader, self.method, self.score = work.reader, method, score
+        self.gather = gather
         self.targets, self.left = targets_of(work.reader, method)
-        self._found = Decompositions(work, method, self.targets, score)
+        self._found = Decompositions(work, method, self.targets, gather)
 
     def prepare(self) -> None:
         """Work out what later questions need, unless an earlier try has."""
@@ -86,6 +92,29 @@ class Factoring:
                 energy = held[f"{target.name}/{i}/sigma"].square()
                 total = max(float(energy.sum()), 1e-300)
                 found[name] = [0.0, *(energy.cumsum(0) / total).clamp(max=1).tolist()]
+        return found
+
+    @cached_property
+    def lost(self) -> dict[str, list[float]]:
+        """By dim name: what ranks 0 … full add to the loss, by its second order.
+
+        Of an expert that no token was sent to nothing is known: it is taken for one of the median
+        loss of its role, which falls as the energy that is cut.
+        """
+        found, unknown = {}, []
+        for target in self.targets:
+            held = self._found.of(target)
+            for i, name in enumerate(target.dims):
+                curve = held.get(f"{target.name}/{i}/loss")
+                if curve is None:
+                    unknown.append((name, target.role))
+                else:
+                    found[name] = curve.tolist()
+        known = [(found[n], t.role) for t in self.targets for n in t.dims if n in found]
+        for name, role in unknown:
+            alike = [curve[0] for curve, of in known if of == role]
+            like = median(alike or [curve[0] for curve, _ in known])
+            found[name] = [like * (1 - share) for share in self.kept[name]]
         return found
 
     def weights(self) -> dict[str, float] | None:

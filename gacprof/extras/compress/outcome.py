@@ -39,7 +39,10 @@ class CompressResult:
 
     ``compressed_before`` are the dense parameters of the layers that the method compresses.
     ``energy_kept`` is the mean share over dims of what the method ranks by (squared singular
-    values, or importance) that ``sizes`` keep, ``energy_of_wish`` that of ``wish``. ``left`` names
+    values, or importance) that ``sizes`` keep, ``energy_of_wish`` that of ``wish``. ``loss_added``
+    is the second-order estimate of what the cuts add to the loss of a token (nats), where it was
+    made, ``loss_of_wish`` that of the method's own sizes: it compares sizes, and foretells the
+    loss of small cuts only. ``left`` names
     the layers that stay as they are, with the reason. ``predicted`` is by the map, each count of
     tokens by itself.
     """
@@ -59,6 +62,9 @@ class CompressResult:
     left: dict[str, str]
     plan: Plan | None = None
     predicted: tuple[PhaseTime, ...] = ()
+    objective: str = "energy"
+    loss_added: float | None = None
+    loss_of_wish: float | None = None
 
     @property
     def compressed_after(self) -> int:
@@ -130,6 +136,9 @@ class CompressResult:
             "compressed": {"before": self.compressed_before, "after": self.compressed_after},
             "energy_kept": self.energy_kept,
             "energy_of_wish": self.energy_of_wish,
+            "objective": self.objective,
+            "loss_added": self.loss_added,
+            "loss_of_wish": self.loss_of_wish,
             "dims": len(self.sizes),
             "aligned": self.aligned,
             "undecided": self.undecided,
@@ -192,6 +201,9 @@ def card_of(
         ("energy kept, mean over dims", f"{result.energy_kept:.4f}"),
         ("the same at the method's own sizes", f"{result.energy_of_wish:.4f}"),
     ]
+    if result.loss_added is not None:
+        rows.append(("loss added, estimated", f"{result.loss_added:.4g} nats a token"))
+        rows.append(("the same at the method's own sizes", f"{result.loss_of_wish:.4g}"))
     if calibration is not None:
         windows, length = calibration.ids.shape
         text = f"{windows} × {length} tokens of {calibration.source}"
@@ -214,7 +226,7 @@ def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[st
         return [
             ("rounding", f"the method's own, to {request.round_to}" if request.round_to else "none")
         ]
-    of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", request.objective)
+    of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", result.objective)
     if plan.basis:
         basis = f"{plan.map} ({plan.device}), {plan.basis}"
         time = ("time", gained(plan.as_dict()))

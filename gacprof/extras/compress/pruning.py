@@ -19,7 +19,8 @@ from gacprof.checkpoint.inventory import Attention, Dim, Inventory, Module
 from gacprof.checkpoint.layouts.declared import with_widths
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE, Stored, norms
-from gacprof.extras.compress.activations import FILE, back_through, enter, pass_on
+from gacprof.extras.compress.activations import enter, hidden, pass_on
+from gacprof.extras.compress.gradients import FILE, Found, Gather, back_through
 from gacprof.extras.compress.layered import LayeredModel
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning, Units, strongest
 from gacprof.extras.compress.request import TAYLOR
@@ -79,6 +80,7 @@ class Pruning:
         if not self._work.state.has(IMPORTANCE):
             values = self._magnitudes() if self.score == "magnitude" else self._taylor()
             self._work.state.save(IMPORTANCE, values)
+            self._work.state.drop(hidden(0, "gradient"))
 
     def _magnitudes(self) -> dict[str, torch.Tensor]:
         """Σ w² over a unit's weights."""
@@ -102,7 +104,18 @@ class Pruning:
             tell(f"{model.layers[index]}, forward")
             with model.holding(index) as layer:
                 pass_on(model, state, index, layer, {}, False)
-        back_through(model, state, calibration.ids, self._watched(model.layers), tell)
+        last = len(model.layers)
+
+        def take(index: int, found: Found, spent: Sequence[str]) -> None:
+            if index < last:
+                state.save(FILE.format(index), found.scores)
+            for file in spent:
+                state.drop(file)
+
+        back_through(
+            model, state, calibration.ids, [*self._watched(model.layers), {}], Gather(scores=True),
+            lambda index: index == last or state.has(FILE.format(index)), take, tell,
+        )  # fmt: skip
         found = {}
         for group in self.groups:
             held = state.load(FILE.format(group.layer))

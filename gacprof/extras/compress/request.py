@@ -13,7 +13,7 @@ from gacprof.core.request import Request, argument, hook, option
 from gacprof.core.tasks import Tasks
 from gacprof.diagnosing.request import OnSource
 from gacprof.extras.compress.calibration import LENGTH, WINDOWS
-from gacprof.planning.request import LIMITS, WINDOW
+from gacprof.planning.request import LIMITS
 
 if TYPE_CHECKING:
     import torch as pytorch
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from gacprof.diagnosing.request import Model
     from gacprof.extras.compress.state import Tell
 
-OBJECTIVES = ("energy", "gac")
+OBJECTIVES = ("loss", "gscalar", "energy", "gac")
+BY_LOSS = ("loss", "gscalar")
+"""The objectives that estimate what a cut adds to the loss, by a backward pass."""
 SCORES = ("magnitude", "activation", "gradient", "fisher")
 BACKWARD = ("gradient", "fisher")
 """The scores that need a backward pass."""
@@ -72,10 +74,16 @@ class CompressRequest(OnSource, OnDense):
     ``ratio`` is the share of the parameters to be removed from the layers that the method
     compresses. With a source of sizes every size is one that it knows to be served well at
     ``tokens``; else the sizes are the method's own, or by ``round_to`` those of its own rounding.
-    ``objective`` is ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's
-    Eq. 4, by ``score``). ``calib`` is a text file or token ids [windows, tokens]. ``options`` are
-    the method's own by name: those that the command line has as options, and those of methods that
-    other packages bring. ``tell`` is called with a line for each step; ``tasks`` decompose the
+    ``objective`` is ``loss`` (the least second-order estimate of the loss that the cuts add, by the
+    covariance of the gradients of each layer's outputs), ``gscalar`` (the same by their mean square
+    alone), ``energy`` (most energy of the original weights kept) or ``gac`` (the paper's Eq. 4, by
+    ``score``); by default ``loss`` for a low-rank method with a text and no score, else ``energy``.
+    One that is named chooses among the multiples of ``round_to`` too. ``window`` is by default
+    none for ``loss`` and ``gscalar``, else a quarter.
+
+    ``calib`` is a text file or token ids [windows, tokens]. ``options`` are the method's own by
+    name: those that the command line has as options, and those of methods that other packages
+    bring. ``tell`` is called with a line for each step; ``tasks`` decompose the
     layers elsewhere, with the same result to the last bit.
 
     Raises :class:`CompressionError` for a value out of range.
@@ -84,7 +92,7 @@ class CompressRequest(OnSource, OnDense):
     error = CompressionError
 
     method: str = option(
-        group=METHOD, suggested=_methods, help="asvd, svd-llm, palu, llm-pruner or svd."
+        group=METHOD, suggested=_methods, help="asvd, svd-llm, kfac-svd, palu, llm-pruner or svd."
     )
     ratio: float = option(
         group=METHOD, read=float,
@@ -92,7 +100,7 @@ class CompressRequest(OnSource, OnDense):
     )  # fmt: skip
     round_to: int | None = option(
         default=None, name="--round", read=int, least=1, group=METHOD,
-        help="In place of a map: the tool's own rounding.",
+        help="In place of a map: the tool's own rounding, or by an --objective multiples of this.",
     )  # fmt: skip
     calib: str | Path | pytorch.Tensor | None = option(
         default=None, read=Path, group=CALIBRATION, help="A calibration text (svd needs none)."
@@ -101,9 +109,10 @@ class CompressRequest(OnSource, OnDense):
         default=None, choices=SCORES, group=METHOD,
         help="magnitude, activation, gradient or fisher.",
     )  # fmt: skip
-    objective: str = option(
-        default="energy", choices=OBJECTIVES, group=METHOD,
-        help="energy: most energy kept; gac: the paper's Eq. 4, by the score.",
+    objective: str | None = option(
+        default=None, choices=OBJECTIVES, group=METHOD,
+        help="loss (the default with a text): least loss added, by a backward pass; gscalar: the "
+        "same by one number a layer; energy: most energy kept; gac: the paper's Eq. 4.",
     )  # fmt: skip
     latency_limit_us: float | None = option(
         default=None, name="--latency-limit", read=float, above=0, group=LIMITS,
@@ -114,9 +123,9 @@ class CompressRequest(OnSource, OnDense):
         help="Only sizes that this engine takes: vllm,tp=4,marlin, gguf,q4_k, gptq,group=128, "
         "trt-llm, sglang.",
     )  # fmt: skip
-    window: float = option(
-        default=WINDOW, read=float, least=0, group=LIMITS,
-        help="± share that a size may move, and 32 at least.",
+    window: float | None = option(
+        default=None, read=float, least=0, group=LIMITS,
+        help="± share that a size may move, and 32 at least. Default: 0.25; by loss no limit.",
     )  # fmt: skip
     windows: int = option(
         default=WINDOWS, read=int, least=1, group=CALIBRATION, help="Windows read of the text."

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.tensors import tensors_of
@@ -27,8 +28,9 @@ from gacprof.core.tasks import Tasks
 from gacprof.devices.device import present_device
 from gacprof.diagnosing.predict import Predictor
 from gacprof.extras.compress.calibration import calibration_of
-from gacprof.extras.compress.choosing import choose, only, weighted
+from gacprof.extras.compress.choosing import choose, multiples, only, weighted
 from gacprof.extras.compress.factoring import Factoring
+from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods import method_named
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning
 from gacprof.extras.compress.methods.method import LowRank
@@ -39,7 +41,7 @@ from gacprof.extras.compress.outcome import (
     record_of,
 )
 from gacprof.extras.compress.pruning import Pruning
-from gacprof.extras.compress.request import BACKWARD, TAYLOR, CompressRequest
+from gacprof.extras.compress.request import BACKWARD, BY_LOSS, TAYLOR, CompressRequest
 from gacprof.extras.compress.state import Work, key_of, remove_leftovers, state_for
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
 from gacprof.planning import Plan
@@ -92,16 +94,15 @@ def _compress(request: CompressRequest) -> CompressResult:
     chosen = method_named(request.method, dict(request.options))
     if request.preset is not None and isinstance(chosen, LowRank):
         _refuse_pairs(request.preset, chosen)
-    by, passes = _score(chosen, request)
-    if passes == "none":
+    needs = needs_of(chosen, request, calibration is not None, loaded is not None)
+    if not needs.text:
         calibration = None
     elif calibration is None:
-        why = f"{chosen.name} by the score {request.score}" if request.score else chosen.name
-        raise CompressionError(f"{why} needs a calibration text (--calib FILE)")
+        raise CompressionError(f"{needs.why} needs a calibration text (--calib FILE)")
     facts = {  # what the work depends on; the ratio and the map are no part of it
         "method": request.method,
         "options": request.options,
-        "passes": passes,
+        "passes": needs.passes,
         "calibration": None if calibration is None else calibration.digest,
         "device": where.partition(":")[0],
     }
@@ -112,11 +113,11 @@ def _compress(request: CompressRequest) -> CompressResult:
         setting = Work(reader, state, calibration, where, tell, request.tasks or Tasks())
         family: Family
         if isinstance(chosen, TaylorPruning):
-            family = Pruning(setting, chosen, by or TAYLOR)
+            family = Pruning(setting, chosen, needs.score or TAYLOR)
         else:
-            family = Factoring(setting, chosen, by)
+            family = Factoring(setting, chosen, needs.score, needs.gather)
         family.prepare()
-        return _finish(family, request, loaded, out, key, setting)
+        return _finish(family, request, needs.objective, loaded, out, key, setting)
 
 
 compress = verb("compress", CompressRequest, _compress)
@@ -149,24 +150,60 @@ def _refuse_pairs(preset: str, method: LowRank) -> None:
         )
 
 
-def _score(method: LowRank | TaylorPruning, request: CompressRequest) -> tuple[str | None, str]:
-    """The importance to be gathered, if any, and which passes of the model that and the method
-    need: ``none``, ``forward`` or ``backward``."""
+@dataclass(frozen=True)
+class Needs:
+    """What a compression needs: the ``objective`` that chooses its sizes, the importance to be
+    gathered, whether a ``text`` is run, and what a backward pass gathers, if there is one. ``why``
+    names who asks for the text."""
+
+    objective: str
+    score: str | None
+    text: bool
+    gather: Gather | None
+    why: str
+
+    @property
+    def passes(self) -> str:
+        """What the work depends on, as text."""
+        if self.gather is None:
+            return "backward" if self.score == TAYLOR else "forward" if self.text else "none"
+        return f"backward {self.gather}"
+
+
+def needs_of(
+    method: LowRank | TaylorPruning, request: CompressRequest, has_text: bool, chooses: bool
+) -> Needs:
+    """``chooses`` says whether a source of sizes is given. Raises :class:`CompressionError` for an
+    objective that the method does not know."""
+    asked, score = request.objective, request.score
     if isinstance(method, TaylorPruning):
-        score = request.score or TAYLOR
-        return score, "backward" if score == TAYLOR else "none"
-    follows = request.score or method.scored
-    if follows is None and request.objective == "gac":
-        follows = "magnitude"
-    if follows in BACKWARD:
-        return follows, "backward"
-    forward = method.reads != "nothing" or follows == "activation"
-    return follows, "forward" if forward else "none"
+        if asked in BY_LOSS:
+            raise CompressionError(
+                f"{method.name} has no estimate '{asked}': its importance is one of the loss, and "
+                "the objective energy keeps the most of it"
+            )
+        score = score or TAYLOR
+        return Needs(asked or "energy", score, score == TAYLOR, None, method.name)
+    by_loss = has_text and chooses and score is None
+    objective = asked or ("loss" if by_loss else "energy")
+    follows = score or method.scored or ("magnitude" if objective == "gac" else None)
+    outputs: Literal["", "trace", "whole"] = ""
+    if objective in BY_LOSS or method.two_sided:
+        outputs = "trace" if objective == "gscalar" and not method.two_sided else "whole"
+    inputs = bool(outputs) or method.reads == "moments"
+    backward = bool(outputs) or follows in BACKWARD
+    gather = Gather(follows in BACKWARD, inputs, outputs) if backward else None
+    text = backward or method.reads != "nothing" or follows == "activation"
+    why = f"{method.name} by the score {score}" if score else method.name
+    if objective in BY_LOSS:
+        why = f"the objective {objective}"
+    return Needs(objective, follows, text, gather, why)
 
 
 def _finish(
     family: Family,
     request: CompressRequest,
+    objective: str,
     cliff_map: SizeSource | None,
     out: Path,
     key: str,
@@ -177,9 +214,12 @@ def _finish(
     source = family.reader.inventory
     plan, sizes, wished = None, dict(wish), source
     if request.round_to is not None:
-        sizes = family.rounded(wish, request.round_to)
+        if request.objective is None:
+            sizes = family.rounded(wish, request.round_to)
+        else:
+            sizes = _of_multiples(family, request, objective, wish)
     elif cliff_map is not None:
-        plan, wished = _planned(family, request, cliff_map, wish)
+        plan, wished = _planned(family, request, objective, cliff_map, wish)
         work.tell("sizes are chosen")
         sizes = dict(wish) | {choice.dim: choice.after for choice in plan.choices}
     tensors, config = family.tensors(sizes), family.config(sizes)
@@ -200,6 +240,9 @@ def _finish(
         left=family.left,
         plan=plan,
         predicted=_times(cliff_map, plan, source, wished, inventory),
+        objective=objective,
+        loss_added=_loss_added(family, sizes, work),
+        loss_of_wish=_loss_added(family, wish, work),
     )
     record = record_of(result, request, work.calibration, source)
     files: dict[str, Any] = {"config.json": config, PROVENANCE: record}
@@ -210,27 +253,63 @@ def _finish(
     return result
 
 
+def _of_multiples(
+    family: Family, request: CompressRequest, objective: str, wish: NewSizes
+) -> NewSizes:
+    """By the objective among the multiples of ``round_to``, whatever the device."""
+    if isinstance(family, Pruning) or objective == "gac":
+        raise CompressionError(
+            "an objective chooses among multiples (--round) for low-rank methods, by loss, gscalar "
+            "or energy: name none for the tool's own rounding, or give a map"
+        )
+    by_loss = objective in BY_LOSS
+    kept = weighted(family.kept, family.weights(), list(family.most))
+    lost = family.lost if by_loss else {n: [1 - s for s in kept[n]] for n in kept}
+    dense = by_loss and family.fuses
+    multiple = request.round_to or 1
+    return multiples(
+        family.targets, lost, family.most, multiple, family.budget(request.ratio, wish), dense
+    )
+
+
 def _planned(
-    family: Family, request: CompressRequest, cliff_map: SizeSource, wish: NewSizes
+    family: Family, request: CompressRequest, objective: str, cliff_map: SizeSource, wish: NewSizes
 ) -> tuple[Plan, Inventory]:
     """The plan, and the inventory at the method's own sizes."""
     path = f"{family.reader.inventory.path} at the method's own sizes"
     wished = inventory_of_output(path, family.tensors(wish), family.config(wish))
     rest = family.reader.inventory.parameters - family.parameters
-    moved = {name for name, size in wish.items() if size is not None}
-    names = [dim.name for dim in wished.dims if dim.name in moved]
-    scores = family.scores() if request.objective == "gac" else None
+    wide = objective in BY_LOSS and request.window is None
+    start, base = wish, wished
+    if wide and any(size is None for size in wish.values()):  # what it leaves dense may be cut too
+        start = {n: family.most[n] if size is None else size for n, size in wish.items()}
+        base = inventory_of_output(path, family.tensors(start), family.config(start))
+    moved = {name for name, size in start.items() if size is not None}
+    names = [dim.name for dim in base.dims if dim.name in moved]
+    scores = family.scores() if objective == "gac" else None
+    by_loss = objective in BY_LOSS
     plan = choose(
-        only(wished, names),
+        only(base, names),
         cliff_map,
         request,
+        objective="loss" if by_loss else objective,
         budget_parameters=rest + family.budget(request.ratio, wish),
-        kept=weighted(family.kept, family.weights(), names),
+        kept=family.kept if by_loss else weighted(family.kept, family.weights(), names),
+        lost=family.lost if by_loss else None,
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
         fuse=family.fuses,
     )
     return plan, wished
+
+
+def _loss_added(family: Family, sizes: NewSizes, work: Work) -> float | None:
+    """Half of Σ tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ) for each token of the text, in nats."""
+    if isinstance(family, Pruning) or family.gather is None or not family.gather.outputs:
+        return None
+    assert work.calibration is not None
+    total = sum(family.lost[n][size] for n, size in sizes.items() if size is not None)
+    return total / (2 * work.calibration.ids.numel())
 
 
 def _times(

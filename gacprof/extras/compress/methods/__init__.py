@@ -11,7 +11,7 @@ from gacprof.checkpoint.layouts.layout import Compressor
 from gacprof.core.errors import CompressionError
 from gacprof.extras.compress.methods.asvd import ActivationAware
 from gacprof.extras.compress.methods.llmpruner import TaylorPruning
-from gacprof.extras.compress.methods.method import LowRank, PlainSvd, Whitened
+from gacprof.extras.compress.methods.method import LowRank, PlainSvd, TwoSided, Whitened
 from gacprof.extras.compress.methods.palu import GroupedHeads
 
 __all__ = ["METHODS", "Compressor", "method_named"]
@@ -19,6 +19,7 @@ __all__ = ["METHODS", "Compressor", "method_named"]
 METHODS: dict[str, Callable[..., LowRank | TaylorPruning]] = {
     "asvd": ActivationAware,
     "svd-llm": Whitened,
+    "kfac-svd": TwoSided,
     "palu": GroupedHeads,
     "llm-pruner": TaylorPruning,
     "svd": PlainSvd,

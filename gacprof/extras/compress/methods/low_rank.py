@@ -1,4 +1,5 @@
-"""The best factors of a weight for the inputs it sees: the SVD of W·S, cut, and S taken out again.
+"""The best factors of a weight for the inputs it sees: the SVD of W·S, cut, and S taken out again;
+and what a cut adds to the model's loss.
 
 S says which inputs matter. With S = I this is plain SVD. With S·Sᵀ = Σ x·xᵀ (its Cholesky factor)
 the error ‖(W − u·v)·S‖ is that of the layer's output over all x, and is √Σσ² of the singular values
@@ -23,7 +24,8 @@ tokens than features, or a feature that is always zero, leave them singular."""
 @dataclass(frozen=True)
 class Decomposition:
     """``u`` [out, k] and ``v`` [k, in], √Σ in each, most important entries first; their first r
-    are the best factors of rank r. ``sigma`` [min(out, in)] are all singular values of W·S."""
+    are the best factors of rank r. ``sigma`` [k] are the singular values of W·S or Rᵀ·W·S;
+    k = min(out, in)."""
 
     u: torch.Tensor
     v: torch.Tensor
@@ -51,28 +53,57 @@ def cholesky(moments: torch.Tensor) -> torch.Tensor:
     raise CompressionError("the moments of its inputs are not positive")
 
 
-def decompose(weight: torch.Tensor, scaling: torch.Tensor | None, keep: int) -> Decomposition:
-    """The first ``keep`` entries of the factors of ``weight`` [out, in], in its own dtype.
+def decompose(
+    weight: torch.Tensor, scaling: torch.Tensor | None, left: torch.Tensor | None = None
+) -> Decomposition:
+    """The factors of ``weight`` [out, in], in its own dtype.
 
-    ``scaling`` is S: None for I, a vector [in] for a diagonal, or a lower triangle [in, in]. Only
-    the Gram matrix of the smaller side is decomposed: in float64 that tells singular values down
-    to 1e-8 of the largest.
+    ``scaling`` is S: None for I, a vector [in] for a diagonal, or a lower triangle [in, in].
+    ``left`` is R, a lower triangle [out, out]: the SVD is then of Rᵀ·W·S. Only the Gram matrix of
+    the smaller side is decomposed: in float64 that tells singular values down to 1e-8 of the
+    largest.
     """
     import torch
 
-    scaled = _times(weight, scaling)
+    turned = weight if left is None else left.T @ weight
+    scaled = _times(turned, scaling)
     is_tall = len(scaled) > scaled.shape[1]
     gram = scaled.T @ scaled if is_tall else scaled @ scaled.T
     squares, vectors = torch.linalg.eigh(gram)
     sigma = squares.flip(0).clamp(min=0).sqrt()
-    basis = vectors.flip(1)[:, :keep]
-    root = sigma[:keep].sqrt()
-    inverse = torch.where(sigma[:keep] > 1e-8 * sigma[0], 1 / root, torch.zeros_like(root))
-    if is_tall:  # W·S = (W·S·V)·Vᵀ
-        return Decomposition(
-            (scaled @ basis) * inverse, root[:, None] * _without(basis.T, scaling), sigma
-        )
-    return Decomposition(basis * root, inverse[:, None] * (basis.T @ weight), sigma)
+    basis = vectors.flip(1)
+    root = sigma.sqrt()
+    inverse = torch.where(sigma > 1e-8 * sigma[0], 1 / root, torch.zeros_like(root))
+    if is_tall:  # Rᵀ·W·S = (Rᵀ·W·S·V)·Vᵀ
+        u, v = (scaled @ basis) * inverse, root[:, None] * _without(basis.T, scaling)
+    else:
+        u, v = basis * root, inverse[:, None] * (basis.T @ turned)
+    if left is not None:
+        u = torch.linalg.solve_triangular(left.T, u, upper=True)
+    return Decomposition(u, v, sigma)
+
+
+def loss_of_cuts(
+    made: Decomposition, moments: torch.Tensor, curvature: torch.Tensor
+) -> torch.Tensor:
+    """What cutting the factors to each rank adds to the loss, by its second order: [k + 1] for the
+    ranks 0 … k, in the unit of ``moments`` Σ x·xᵀ [in, in] times ``curvature``.
+
+    ``curvature`` G [out, out] is the covariance of the gradients by the outputs, one number c for
+    c·I. With G in place of the Hessian by the outputs, as in K-FAC (arXiv 1503.05671), a change ΔW
+    adds tr(G·ΔW·(Σ x·xᵀ)·ΔWᵀ), up to a factor of all weights. Cut is ΔW = Σ uᵢ·vᵢ, so that this is
+    the sum of (Uᵀ·G·U) ∘ (V·(Σ x·xᵀ)·Vᵀ) over the entries that are cut; where V is whitened the
+    second is diag(σ) and each entry adds σᵢ²·(uᵢᵀ·G·uᵢ) for uᵢ of length 1.
+    """
+    import torch
+
+    slopes = curvature * (made.u.T @ made.u) if not curvature.dim() else (
+        made.u.T @ curvature @ made.u
+    )  # fmt: skip
+    both = slopes * (made.v @ moments @ made.v.T)
+    own = both.diagonal() + 2 * both.triu(1).sum(1)  # of an entry with all behind it
+    lost = own.flip(0).cumsum(0).flip(0).clamp(min=0)
+    return torch.cat([lost, lost.new_zeros(1)])
 
 
 def _times(weight: torch.Tensor, scaling: torch.Tensor | None) -> torch.Tensor:

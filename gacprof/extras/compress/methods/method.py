@@ -94,7 +94,8 @@ class LowRank:
     ``name`` is the method's, ``layout`` that of the checkpoints it writes. ``reads`` says what it
     has to know of a layer's inputs x: ``nothing``, their ``magnitude`` (mean |x| per feature), or
     their ``moments`` (Σ x·xᵀ). ``probed`` are the ratios at which it wants every target's
-    sensitivity; ``scored`` is the importance that its own choice of ranks follows. Its ratio counts
+    sensitivity; ``two_sided`` says that its factors depend on the gradients by the outputs too;
+    ``scored`` is the importance that its own choice of ranks follows. Its ratio counts
     ``parameters``, or ``latents`` (the ranks themselves, which a cache holds).
     """
 
@@ -102,6 +103,7 @@ class LowRank:
     layout = ""
     reads = "nothing"
     probed: tuple[float, ...] = ()
+    two_sided = False
     scored: str | None = None
     counts = "parameters"
 
@@ -120,6 +122,11 @@ class LowRank:
     def scaling(self, seen: Mapping[str, Any]) -> Any:
         """S of the SVD of W·S, as :func:`~.low_rank.decompose` takes it; None for I."""
         return cholesky(seen["moments"]) if self.reads == "moments" else None
+
+    def left(self, curvature: Any) -> Any:
+        """R of the SVD of Rᵀ·W·S, by the covariance [out, out] of the gradients by a target's
+        outputs; None for I."""
+        return None
 
     def ranks(
         self, targets: Sequence[Target], ratio: float, evidence: Evidence
@@ -180,3 +187,16 @@ class Whitened(PlainSvd):
 
     name = "svd-llm"
     reads = "moments"
+
+
+class TwoSided(Whitened):
+    """The SVD of Rᵀ·W·S, S·Sᵀ = Σ x·xᵀ and R·Rᵀ = G, the covariance of the gradients by the
+    outputs: a cut singular value is then the second-order loss itself, with K-FAC's factors of the
+    curvature (arXiv 1503.05671). It is the generalised, Fisher-weighted SVD of arXiv 2505.17974;
+    arXiv 2207.00112 weighs rows alone."""
+
+    name = "kfac-svd"
+    two_sided = True
+
+    def left(self, curvature: Any) -> Any:
+        return cholesky(curvature) if curvature.dim() else None

@@ -1,0 +1,173 @@
+"""What is measured of gradients, and the sizes chosen by what cuts add to the loss."""
+
+import pytest
+import torch
+from compressing_models import make_model
+
+import gacprof
+from gacprof.checkpoint import open_tensors, scan
+from gacprof.core.errors import CompressionError, PlanError
+from gacprof.core.tasks import Tasks
+from gacprof.extras.compress import gradients
+from gacprof.extras.compress.calibration import calibration_of
+from gacprof.extras.compress.decomposing import Decompositions
+from gacprof.extras.compress.factoring import targets_of
+from gacprof.extras.compress.gradients import Gather
+from gacprof.extras.compress.methods import method_named
+from gacprof.extras.compress.state import State, Work
+
+
+@pytest.fixture(scope="module")
+def measured(dense, ids):
+    """By module of a model that is run whole: its inputs and the gradients of its outputs by the
+    loss summed over a window's tokens, [tokens, features]."""
+    model = gacprof.load_model(dense, dtype="float32").requires_grad_(True)
+    seen, kept = {}, []
+
+    def keep(name):
+        def hook(module, args, output):
+            output.retain_grad()
+            kept.append((name, args[0], output))
+
+        return hook
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and "layers." in name:
+            module.register_forward_hook(keep(name))
+    for window in ids:
+        kept.clear()
+        logits = model(window[None]).logits[0, :-1]
+        torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum").backward()
+        for name, x, y in kept:
+            seen.setdefault(name, []).append((x[0].detach(), y.grad[0]))
+    return {
+        name: tuple(torch.cat(part).double() for part in zip(*pairs, strict=True))
+        for name, pairs in seen.items()
+    }
+
+
+def curves_of(dense, ids, folder, method, gather):
+    """By target name: what each rank adds to the loss."""
+    reader = open_tensors(dense)
+    calibration = calibration_of(ids, reader.inventory, windows=12, length=32, tokenizer=None)
+    folder.mkdir(exist_ok=True)
+    work = Work(reader, State(folder), calibration, "cpu", lambda line: None, Tasks())
+    chosen = method_named(method, {})
+    targets, _ = targets_of(reader, chosen)
+    found = Decompositions(work, chosen, targets, gather)
+    found.prepare()
+    return {t: found.of(t) for t in targets}
+
+
+@pytest.mark.parametrize("method", ["svd", "svd-llm", "kfac-svd"])
+@pytest.mark.parametrize("outputs", ["whole", "trace"])
+def test_a_curve_is_the_second_order_loss_of_the_cut_weights(
+    dense, ids, measured, tmp_path, method, outputs
+):
+    """By gradients and inputs of the whole model, run by torch alone."""
+    reader = open_tensors(dense)
+    for target, held in curves_of(
+        dense, ids, tmp_path / "work", method, Gather(inputs=True, outputs=outputs)
+    ).items():
+        x, g = measured[target.name]
+        weight = reader.torch(target.weight).double()
+        u, v, curve = (held[f"{target.name}/0/{what}"].double() for what in ("u", "v", "loss"))
+        for rank in (3, target.even // 2, target.even):
+            delta = weight - u[:, :rank] @ v[:rank]
+            each = (x @ delta.T).square().sum() * g.square().mean()  # c·I
+            if outputs == "whole":
+                each = torch.trace((g.T @ g / len(g)) @ delta @ (x.T @ x) @ delta.T)
+            assert float(curve[rank]) == pytest.approx(float(each), rel=2e-3)
+
+
+def test_a_killed_pass_goes_on_with_the_layer_it_was_at(dense, ids, tmp_path, monkeypatch):
+    gather = Gather(inputs=True, outputs="whole")
+    whole = curves_of(dense, ids, tmp_path / "whole", "kfac-svd", gather)
+    back, ran = gradients._layer_back, []
+
+    def stop_below(last):
+        def run(model, state, index, *more):
+            if index < last:
+                raise KeyboardInterrupt
+            ran.append(index)
+            return back(model, state, index, *more)
+
+        return run
+
+    for last in (2, 1, 0):
+        monkeypatch.setattr(gradients, "_layer_back", stop_below(last))
+        try:
+            again = curves_of(dense, ids, tmp_path / "again", "kfac-svd", gather)
+        except KeyboardInterrupt:
+            continue
+    assert ran == [2, 1, 0]
+    for target, held in whole.items():
+        assert all(torch.equal(value, again[target][name]) for name, value in held.items())
+    left = {path.name for path in (tmp_path / "again").iterdir()}
+    assert not [name for name in left if name.startswith(("hidden", "gradient"))]
+
+
+@pytest.mark.parametrize("method", ["svd", "svd-llm", "kfac-svd", "palu"])
+def test_with_a_text_sizes_are_chosen_by_the_loss_and_add_less_of_it(
+    compress, own_map, tmp_path, method
+):
+    found = {}
+    for objective in (None, "energy", "gscalar"):
+        out = tmp_path / str(objective)
+        found[objective] = compress(method, out, cliff_map=own_map(method), objective=objective)
+    ours = found[None]
+    assert ours.objective == ours.plan.objective == "loss"
+    assert ours.loss_added <= ours.loss_of_wish
+    assert ours.aligned == len(ours.plan.choices) and ours.plan.certificate.proved
+    assert ours.parameters_after <= found["energy"].parameters_after * 1.02
+    assert found["gscalar"].loss_added is not None
+
+
+def test_every_size_up_to_the_dense_weight_is_on_offer_unless_a_window_is_asked_for(
+    compress, own_map, tmp_path
+):
+    m = own_map("svd-llm")
+    wide = compress("svd-llm", tmp_path / "wide", cliff_map=m)
+    narrow = compress("svd-llm", tmp_path / "narrow", cliff_map=m, window=0.05)
+    energy = compress("svd-llm", tmp_path / "energy", cliff_map=m, objective="energy")
+    assert None in wide.sizes.values() and None not in energy.sizes.values()
+    assert wide.loss_added <= narrow.loss_added
+
+
+@pytest.mark.parametrize("objective", ["loss", "gscalar", "energy"])
+def test_without_a_map_an_objective_chooses_among_multiples(compress, tmp_path, objective):
+    ours = compress("svd-llm", tmp_path / "ours", round_to=8, objective=objective)
+    rounded = compress("svd-llm", tmp_path / "rounded", round_to=8)
+    assert all(size is None or size % 8 == 0 for size in ours.sizes.values())
+    assert (None in ours.sizes.values()) == (objective != "energy")
+    assert ours.removed >= 0.3 and rounded.removed >= 0.3
+    if objective == "energy":
+        assert ours.energy_kept >= rounded.energy_kept
+    else:
+        assert ours.loss_added < ours.loss_of_wish
+    assert torch.isfinite(torch.tensor(scan(ours.out).parameters))
+
+
+def test_a_pruner_and_a_plan_without_a_text_refuse_the_loss(compress, own_map, unaligned, tmp_path):
+    with pytest.raises(CompressionError, match="llm-pruner has no estimate"):
+        compress("llm-pruner", tmp_path / "a", cliff_map=own_map("llm-pruner"), objective="loss")
+    with pytest.raises(CompressionError, match="objective loss needs a calibration text"):
+        compress("svd", tmp_path / "b", cliff_map=own_map("svd"), objective="loss", calib=None)
+    with pytest.raises(PlanError, match="calibration text"):
+        gacprof.plan(unaligned("svd-llm"), own_map("svd-llm"), objective="loss")
+
+
+def test_gradients_that_are_not_finite_are_refused_in_one_line(tmp_path, ids):
+    model = make_model(tmp_path / "model")
+    slopes = gradients.Slopes.nothing(torch.ones(1, 4), True)
+    slopes.add(torch.tensor([[1.0, float("inf"), 0.0, 0.0]]))
+    with pytest.raises(CompressionError, match="gradients of the outputs of 'q' are not finite"):
+        slopes.covariance("q")
+    assert model.is_dir()
+
+
+def test_of_very_many_outputs_only_the_mean_square_is_kept():
+    slope = torch.ones(2, gradients.LARGEST + 1)
+    slopes = gradients.Slopes.nothing(slope, True)
+    slopes.add(slope)
+    assert slopes.covariance("head").dim() == 0 and float(slopes.covariance("head")) == 1.0
