@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import gacprof
 from gacprof.core.errors import CompressionError, GacprofError
-from gacprof.extras.compress import activations, decomposing, sensitivity
+from gacprof.extras.compress import decomposing, gradients, sensitivity
 from gacprof.extras.compress.layered import LayeredModel
 
 
@@ -156,8 +156,9 @@ def files_of(folder):
 STOPS = {
     "svd-llm": [(LayeredModel, "run", 2), (decomposing, "_decompose", 9)],
     "asvd": [(LayeredModel, "run", 2), (sensitivity, "_branch", 2), (sensitivity, "_losses", 1)],
-    "palu": [(activations, "_loss", 1), (activations, "_layer_back", 2)],
-    "llm-pruner": [(activations, "_layer_back", 3), (LayeredModel, "run", 2)],
+    "palu": [(gradients, "_loss", 1), (gradients, "_layer_back", 2)],
+    "kfac-svd": [(gradients, "_layer_back", 2), (decomposing, "_decompose", 8)],
+    "llm-pruner": [(gradients, "_layer_back", 3), (LayeredModel, "run", 2)],
 }
 """Where a run is stopped, one try after the other: what is called, and at which call."""
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from compressing_models import make_model
 
 import gacprof
 from gacprof.checkpoint import open_tensors, scan
@@ -80,33 +79,6 @@ def test_a_curve_is_the_second_order_loss_of_the_cut_weights(
             assert float(curve[rank]) == pytest.approx(float(each), rel=2e-3)
 
 
-def test_a_killed_pass_goes_on_with_the_layer_it_was_at(dense, ids, tmp_path, monkeypatch):
-    gather = Gather(inputs=True, outputs="whole")
-    whole = curves_of(dense, ids, tmp_path / "whole", "kfac-svd", gather)
-    back, ran = gradients._layer_back, []
-
-    def stop_below(last):
-        def run(model, state, index, *more):
-            if index < last:
-                raise KeyboardInterrupt
-            ran.append(index)
-            return back(model, state, index, *more)
-
-        return run
-
-    for last in (2, 1, 0):
-        monkeypatch.setattr(gradients, "_layer_back", stop_below(last))
-        try:
-            again = curves_of(dense, ids, tmp_path / "again", "kfac-svd", gather)
-        except KeyboardInterrupt:
-            continue
-    assert ran == [2, 1, 0]
-    for target, held in whole.items():
-        assert all(torch.equal(value, again[target][name]) for name, value in held.items())
-    left = {path.name for path in (tmp_path / "again").iterdir()}
-    assert not [name for name in left if name.startswith(("hidden", "gradient"))]
-
-
 @pytest.mark.parametrize("method", ["svd", "svd-llm", "kfac-svd", "palu"])
 def test_with_a_text_sizes_are_chosen_by_the_loss_and_add_less_of_it(
     compress, own_map, tmp_path, method
@@ -145,7 +117,7 @@ def test_without_a_map_an_objective_chooses_among_multiples(compress, tmp_path, 
         assert ours.energy_kept >= rounded.energy_kept
     else:
         assert ours.loss_added < ours.loss_of_wish
-    assert torch.isfinite(torch.tensor(scan(ours.out).parameters))
+    assert scan(ours.out).parameters == ours.parameters_after
 
 
 def test_a_pruner_and_a_plan_without_a_text_refuse_the_loss(compress, own_map, unaligned, tmp_path):
@@ -157,13 +129,11 @@ def test_a_pruner_and_a_plan_without_a_text_refuse_the_loss(compress, own_map, u
         gacprof.plan(unaligned("svd-llm"), own_map("svd-llm"), objective="loss")
 
 
-def test_gradients_that_are_not_finite_are_refused_in_one_line(tmp_path, ids):
-    model = make_model(tmp_path / "model")
+def test_gradients_that_are_not_finite_are_refused_in_one_line():
     slopes = gradients.Slopes.nothing(torch.ones(1, 4), True)
     slopes.add(torch.tensor([[1.0, float("inf"), 0.0, 0.0]]))
     with pytest.raises(CompressionError, match="gradients of the outputs of 'q' are not finite"):
         slopes.covariance("q")
-    assert model.is_dir()
 
 
 def test_of_very_many_outputs_only_the_mean_square_is_kept():
