@@ -81,6 +81,11 @@ def print_compressed(result: CompressResult) -> None:
             say(f"predicted for {counted(time.tokens, 'token')}: {times_of(time)}")
         if result.plan.basis:
             say(gained(result.plan.as_dict()))
+    if result.loss_added is not None:
+        say(
+            f"loss added, estimated: {result.loss_added:.4g} nats a token "
+            f"({result.loss_of_wish:.4g} at the method's own sizes)"
+        )
     say(
         f"energy kept, mean over {len(result.sizes)} dims: {result.energy_kept:.6f} "
         f"({result.energy_of_wish:.6f} at the method's own sizes)"

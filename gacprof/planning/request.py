@@ -111,7 +111,7 @@ class SizesRequest(OnWorkload):
     objective: str = option(
         default="energy",
         choices=OBJECTIVES,
-        help="pad, energy, gac, latency, or loss (of compress).",
+        help="pad, energy, gac, latency, or loss: compress only.",
     )
     window: float = option(
         default=WINDOW, read=float, least=0, help="± share of a dim, and 32 at least."

@@ -120,6 +120,26 @@ def test_without_a_map_an_objective_chooses_among_multiples(compress, tmp_path, 
     assert scan(ours.out).parameters == ours.parameters_after
 
 
+def test_a_pass_back_leaves_the_factors_of_a_forward_pass_and_serves_for_them(dense, ids, tmp_path):
+    common = {"method": "svd-llm", "ratio": 0.3, "calib": ids}
+    alone = gacprof.compress(dense, tmp_path / "alone", **common)
+    common["work"] = tmp_path / "work"
+    gacprof.compress(dense, tmp_path / "loss", objective="loss", **common)
+    shared = gacprof.compress(dense, tmp_path / "shared", **common)
+    assert len(list((tmp_path / "work").iterdir())) == 1
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "shared" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert (shared.sizes, shared.loss_added) == (alone.sizes, None)
+
+
+def test_a_text_shorter_than_a_layer_is_wide_is_said_and_used(dense, ids, tmp_path):
+    few = {"method": "kfac-svd", "ratio": 0.3, "calib": ids[:2], "round_to": 8}
+    done = gacprof.compress(dense, tmp_path / "few", objective="loss", **few)
+    assert any("64 tokens, fewer than the 160 features" in note for note in done.notes)
+    model = gacprof.load_model(tmp_path / "few", dtype="float32")
+    assert torch.isfinite(model(ids[:1]).logits).all()
+
+
 def test_a_pruner_and_a_plan_without_a_text_refuse_the_loss(compress, own_map, unaligned, tmp_path):
     with pytest.raises(CompressionError, match="llm-pruner has no estimate"):
         compress("llm-pruner", tmp_path / "a", cliff_map=own_map("llm-pruner"), objective="loss")

@@ -18,6 +18,7 @@ from gacprof.checkpoint.layouts.names import in_tower
 from gacprof.checkpoint.tensors import TensorReader
 from gacprof.core.errors import CompressionError
 from gacprof.core.factors import COMPUTABLE
+from gacprof.extras.compress.calibration import Calibration
 from gacprof.extras.compress.decomposing import Decompositions, entries_kept
 from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods.method import Evidence, LowRank, Target, uniform_rank
@@ -37,6 +38,7 @@ class Factoring:
         self.gather = gather
         self.targets, self.left = targets_of(work.reader, method)
         self._found = Decompositions(work, method, self.targets, gather)
+        self.thin = _thin(self.targets, method, work.calibration, gather)
 
     def prepare(self) -> None:
         """Work out what later questions need, unless an earlier try has."""
@@ -193,6 +195,25 @@ class Factoring:
             if sizes[t.dims[0]] is not None
         }
         return self.method.config(self.reader.inventory.config, ranks)
+
+
+def _thin(
+    targets: Sequence[Target],
+    method: LowRank,
+    calibration: Calibration | None,
+    gather: Gather | None,
+) -> str:
+    """Says so where the text has fewer tokens than a matrix that it estimates has rows."""
+    inputs = method.reads == "moments" or bool(gather and gather.inputs)
+    outputs = bool(gather and gather.outputs == "whole")
+    rows = max(max(t.in_features * inputs, t.rows * outputs) for t in targets)
+    if calibration is None or calibration.ids.numel() >= rows:
+        return ""
+    return (
+        f"the calibration text has {calibration.ids.numel():,} tokens, fewer than the {rows:,} "
+        "features of a layer: its statistics are made regular by a ridge, and more text "
+        "(--windows) is better"
+    )
 
 
 def targets_of(reader: TensorReader, method: LowRank) -> tuple[tuple[Target, ...], dict[str, str]]:

@@ -42,9 +42,10 @@ class CompressResult:
     values, or importance) that ``sizes`` keep, ``energy_of_wish`` that of ``wish``. ``loss_added``
     is the second-order estimate of what the cuts add to the loss of a token (nats), where it was
     made, ``loss_of_wish`` that of the method's own sizes: it compares sizes, and foretells the
-    loss of small cuts only. ``left`` names
-    the layers that stay as they are, with the reason. ``predicted`` is by the map, each count of
-    tokens by itself.
+    loss of small cuts only. ``objective`` is what chose the sizes, None where they are the
+    method's own or its rounding; ``thin`` a note on a text that is short for the model. ``left``
+    names the layers that stay as they are, with the reason. ``predicted`` is by the map, each count
+    of tokens by itself.
     """
 
     source: str
@@ -62,9 +63,10 @@ class CompressResult:
     left: dict[str, str]
     plan: Plan | None = None
     predicted: tuple[PhaseTime, ...] = ()
-    objective: str = "energy"
+    objective: str | None = None
     loss_added: float | None = None
     loss_of_wish: float | None = None
+    thin: str = ""
 
     @property
     def compressed_after(self) -> int:
@@ -100,6 +102,8 @@ class CompressResult:
             # Every compression changes the function.
             notes += [w for w in self.plan.warnings if not w.endswith(CUT)]
             notes += self.plan.certificate.notes
+        if self.thin:
+            notes.append(self.thin)
         slower = [t.tokens for t in self.predicted if _no_gain(t)]
         if slower:
             notes.append(

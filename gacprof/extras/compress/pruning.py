@@ -60,7 +60,7 @@ class Group:
 class Pruning:
     """``score`` is ``taylor`` or ``magnitude``."""
 
-    fuses = True
+    fuses, thin = True, ""
 
     def __init__(self, work: Work, method: TaylorPruning, score: str) -> None:
         self.reader, self.method, self.score = work.reader, method, score

@@ -29,6 +29,7 @@ from gacprof.devices.device import present_device
 from gacprof.diagnosing.predict import Predictor
 from gacprof.extras.compress.calibration import calibration_of
 from gacprof.extras.compress.choosing import choose, multiples, only, weighted
+from gacprof.extras.compress.decomposing import BACK
 from gacprof.extras.compress.factoring import Factoring
 from gacprof.extras.compress.gradients import Gather
 from gacprof.extras.compress.methods import method_named
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 Family = Factoring | Pruning
 
 COMPRESSED = ("factored", "grouped")
+
+REUSED = tuple(Gather(inputs=True, outputs=outputs) for outputs in ("whole", "trace"))
+"""What a pass back may have gathered, whose factors are those of a forward pass to the last bit."""
 
 
 def _compress(request: CompressRequest) -> CompressResult:
@@ -106,8 +110,12 @@ def _compress(request: CompressRequest) -> CompressResult:
         "calibration": None if calibration is None else calibration.digest,
         "device": where.partition(":")[0],
     }
-    key = f"{request.method}-{key_of(inventory, facts)}"
     work = Path(request.work) if request.work else None
+    key = f"{request.method}-{key_of(inventory, facts)}"
+    if needs.passes == "forward" and work is not None:  # a pass back gives the same factors
+        for more in REUSED:
+            other = f"{request.method}-{key_of(inventory, facts | {'passes': f'backward {more}'})}"
+            key = other if (work / other / BACK).is_file() else key
     tell = request.tell or (lambda line: None)
     with _memory_errors(where), state_for(out, work, key) as state:
         setting = Work(reader, state, calibration, where, tell, request.tasks or Tasks())
@@ -217,7 +225,7 @@ def _finish(
         if request.objective is None:
             sizes = family.rounded(wish, request.round_to)
         else:
-            sizes = _of_multiples(family, request, objective, wish)
+            sizes = dict(_of_multiples(family, request, objective, wish))
     elif cliff_map is not None:
         plan, wished = _planned(family, request, objective, cliff_map, wish)
         work.tell("sizes are chosen")
@@ -240,7 +248,8 @@ def _finish(
         left=family.left,
         plan=plan,
         predicted=_times(cliff_map, plan, source, wished, inventory),
-        objective=objective,
+        objective=objective if cliff_map is not None or request.objective else None,
+        thin=family.thin,
         loss_added=_loss_added(family, sizes, work),
         loss_of_wish=_loss_added(family, wish, work),
     )
@@ -295,7 +304,7 @@ def _planned(
         objective="loss" if by_loss else objective,
         budget_parameters=rest + family.budget(request.ratio, wish),
         kept=family.kept if by_loss else weighted(family.kept, family.weights(), names),
-        lost=family.lost if by_loss else None,
+        lost=family.lost if by_loss and isinstance(family, Factoring) else None,
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
         fuse=family.fuses,

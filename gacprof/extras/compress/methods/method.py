@@ -189,6 +189,11 @@ class Whitened(PlainSvd):
     reads = "moments"
 
 
+DAMPING = 1e-6
+"""Share of the mean diagonal that is added to the gradients' covariance: it is summed in float32,
+so that what lies below is rounding, and its inverse would magnify that."""
+
+
 class TwoSided(Whitened):
     """The SVD of Rᵀ·W·S, S·Sᵀ = Σ x·xᵀ and R·Rᵀ = G, the covariance of the gradients by the
     outputs: a cut singular value is then the second-order loss itself, with K-FAC's factors of the
@@ -199,4 +204,8 @@ class TwoSided(Whitened):
     two_sided = True
 
     def left(self, curvature: Any) -> Any:
-        return cholesky(curvature) if curvature.dim() else None
+        if not curvature.dim():
+            return None
+        damped = curvature.clone()
+        damped.diagonal().add_(DAMPING * curvature.diagonal().mean())
+        return cholesky(damped)
