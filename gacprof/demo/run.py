@@ -1,8 +1,8 @@
 """The whole chain on one small model, by functions that anybody can call.
 
-A dense model is compressed by a published method, its shapes are swept, and it is compressed again
-at sizes that the map calls good, and at multiples of 8. All are benched beside the model that they
-were made from: a compressed model need not be faster than that.
+A dense model is compressed by a published method at its own sizes and at multiples of 8, its shapes
+are swept, and it is compressed again at sizes that the map calls good and that add least loss. All
+are benched beside the model that they were made from: a compressed model need not be faster.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gacprof.core.files import Record, write_json
 from gacprof.core.formatting import interval, microseconds, percent
 from gacprof.demo.models import DESCRIBED, write_demo_checkpoint, write_texts
 from gacprof.devices.environment import native_bfloat16
+from gacprof.evaluation.evaluating import Quality
 from gacprof.evaluation.models import device_of
 from gacprof.evaluation.summary import BenchResult, ModelTiming
 
@@ -90,7 +91,12 @@ def run_demo(
         done = _compress(here, PLANNED, device, cliff_map=cliff_map, tokens=TOKENS)
         assert done.plan is not None
         plan, made = done.plan, dict[str, Any]()
-        say(f"{PLANNED}: {done.aligned} of {len(plan.choices)} ranks are safe by the map")
+        dense = sum(size is None for size in done.sizes.values())
+        say(
+            f"{PLANNED}: by the loss that cuts add, {len(plan.choices) - dense} weights get ranks "
+            f"that are safe by the map and {dense} stay dense, of as many parameters "
+            f"({done.parameters_after:,})"
+        )
     except CompressionError as error:  # the map may decide too little
         plan, made = _realign(here, cliff_map)
         say(f"{PLANNED}: padded, not compressed anew ({error}); {len(plan.changes)} dims change")
@@ -99,8 +105,7 @@ def run_demo(
     if model is not None:
         quality = gacprof.evaluate(models, text=here / "evaluation.txt", device=device, **TEXT)
         write_json(here / "quality.json", quality.as_dict())
-        each = (f"{m.model} {m.perplexity.value or float('nan'):.2f}" for m in quality.models)
-        say(f"perplexity on Python's reference: {', '.join(each)}")
+        say(f"perplexity on Python's reference: {perplexities(quality)}")
     tell("bench: four models and a hidden A/A replicate, interleaved …")
     timed = gacprof.bench(
         models, tokens=[256], decode_steps=2, device=device, time_cap_s=BENCH_S, progress=advance
@@ -141,6 +146,18 @@ def standings(timed: BenchResult) -> list[str]:
     return [*said, *lines.values()]
 
 
+def perplexities(quality: Quality) -> str:
+    """The models, the best first, each with its change against the method's own sizes."""
+    lines = []
+    for one in sorted(quality.models, key=lambda m: m.perplexity.value or float("inf")):
+        change, against = one.perplexity_change, "the reference"
+        if change is not None:
+            against = interval(change.low, change.value, change.high)
+        value = one.perplexity.value
+        lines.append(f"{one.model} {value:.2f} ({against})" if value else f"{one.model} not finite")
+    return ", ".join(lines)
+
+
 def _against(timing: ModelTiming) -> str:
     if timing.ratio is None:
         return "the reference"
@@ -160,7 +177,8 @@ def _begin(here: Path, model: str | Path | None, device: str | None, say: Say) -
         return
     write_texts(here)
     (here / DENSE).symlink_to(Path(model).resolve(), target_is_directory=True)
-    done = _compress(here, OWN, device)
+    # Its own sizes; the statistics that the plan needs are gathered on the way.
+    done = _compress(here, OWN, device, objective="loss")
     _compress(here, ROUNDED, device, round_to=8)
     say(
         f"{OWN}: {percent(done.removed)} of the projections' parameters of {Path(model).name} "

@@ -230,7 +230,7 @@ def _map_rows(result: CompressResult, request: CompressRequest) -> list[tuple[st
         return [
             ("rounding", f"the method's own, to {request.round_to}" if request.round_to else "none")
         ]
-    of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", result.objective)
+    of_all, by = f"{result.aligned} of {len(plan.choices)}", ("chosen by", result.objective or "")
     if plan.basis:
         basis = f"{plan.map} ({plan.device}), {plan.basis}"
         time = ("time", gained(plan.as_dict()))
