@@ -54,7 +54,7 @@ def ncu(
     Counters are kept in the folder, where 'map build' and 'explain' find them. Without ncu or
     permission it says how to get them, and that is no failure.
     """
-    from gacprof.extras.evidence.gathering import count
+    from gacprof.extras.evidence.collecting import count
     from gacprof.extras.evidence.ncu import read_report
 
     problem = ""
@@ -107,7 +107,7 @@ def cpu(samples: Samples, edges: Edges = False, as_json: bool = Json) -> None:
 
     Kept in the folder, where 'map build' finds it and names the tiers after it.
     """
-    from gacprof.extras.evidence.gathering import ask_libraries
+    from gacprof.extras.evidence.collecting import ask_libraries
 
     emit(ask_libraries(samples, edges), as_json, _print_implementations, samples)
 

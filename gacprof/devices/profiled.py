@@ -1,7 +1,7 @@
 """The process that Nsight Compute profiles: each point once, in an NVTX range of its id.
 
 ``python -m gacprof.devices.profiled points.json 0``, which
-:mod:`gacprof.extras.evidence.ncu_collect` runs.
+:mod:`gacprof.extras.evidence.collecting` runs.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from gacprof.core.files import Record
 from gacprof.core.formatting import microseconds, percent
 from gacprof.core.points import Environment, Point
 from gacprof.kernels.evidence import KernelCounters
-from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.names import Group, attach
+from gacprof.kernels.names import Group, Kernel, attach
 
 Counters = Mapping[int, Sequence[KernelCounters]]
 """Kernel launches by dim, where Nsight Compute was run."""

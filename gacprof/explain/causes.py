@@ -20,7 +20,7 @@ from gacprof.core.points import Flag, Point
 from gacprof.explain import attention
 from gacprof.explain.case import Case, Cause, CauseChain, Counters, Explanation, Where, by_dim
 from gacprof.kernels.evidence import KernelCounters
-from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.names import Kernel
 from gacprof.kernels.tiers import Prediction, architecture, predict
 
 __all__ = ["Cause", "Explanation", "Where", "explain", "explain_edge", "explain_map"]

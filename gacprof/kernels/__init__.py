@@ -7,7 +7,6 @@ serves a shape, :mod:`fa2` which templates a PyTorch build holds, :mod:`evidence
 until a live question is asked. :mod:`gacprof.explain` turns all of it into causes.
 """
 
-from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.names import Group, attach, parse
+from gacprof.kernels.names import Group, Kernel, attach, parse
 
 __all__ = ["Group", "Kernel", "attach", "parse"]

@@ -18,8 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from gacprof.core.errors import MeasurementError
 from gacprof.core.files import Record, plain, read_bytes, write_json
 from gacprof.core.points import Flag, Point
-from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.names import parse
+from gacprof.kernels.names import Kernel, parse
 from gacprof.kernels.onednn import CpuImplementation, LibraryCall
 
 AMPERE = ("sm80", "sm86", "sm89")

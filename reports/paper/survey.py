@@ -45,7 +45,7 @@ from gacprof.core.texts import budget_seconds
 from gacprof.devices.device import device_name, open_device
 from gacprof.devices.doctor import examine
 from gacprof.explain.annotate import edge_points
-from gacprof.extras.evidence.ncu_collect import collect
+from gacprof.extras.evidence.collecting import collect
 from gacprof.kernels.evidence import read_counters, write_counters
 from gacprof.report.tables import Column, Table, render
 from gacprof.sweeping import Suite, load_suite, read_blocks

@@ -12,9 +12,9 @@ import pytest
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment, Point
 from gacprof.devices.recorded import RecordedDevice
-from gacprof.extras.evidence import ncu_collect, static
+from gacprof.extras.evidence import collecting, static
 from gacprof.kernels.evidence import METRICS, KernelCounters, write_counters
-from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.names import Kernel
 from gacprof.sweeping import Suite, read_samples, run_sweep
 from gacprof.sweeping.suite import Schedule, Sweep
 
@@ -115,7 +115,7 @@ def test_explain_takes_counters_of_the_maps_own_device_only(run, tmp_path):
 
 
 def test_without_ncu_it_says_how_to_get_it_and_carries_on(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: None)
+    monkeypatch.setattr(collecting, "find_ncu", lambda: None)
     folder = swept(tmp_path / "run", GPU)
     told = run("evidence", "ncu", folder, "--edges")
     assert told.code == 0 and "install the CUDA toolkit" in told.out
@@ -129,8 +129,8 @@ def test_without_ncu_it_says_how_to_get_it_and_carries_on(run, tmp_path, monkeyp
 def test_only_edges_and_their_neighbours_are_counted(run, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        ncu_collect, "collect",
-        lambda points, report, timeout, index: asked.extend(points) or ncu_collect.Evidence(),
+        collecting, "collect",
+        lambda points, report, timeout, index: asked.extend(points) or collecting.Evidence(),
     )  # fmt: skip
     assert run("evidence", "ncu", swept(tmp_path / "run", GPU), "--edges").code == 0
     assert sorted(p.dim["K"] for p in asked) == [40, 48, 56, 64]

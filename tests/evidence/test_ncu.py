@@ -10,10 +10,10 @@ import pytest
 
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Point
-from gacprof.extras.evidence import ncu, ncu_collect
+from gacprof.extras.evidence import collecting, ncu
 from gacprof.extras.evidence.ncu import read_report, requested
 from gacprof.kernels.evidence import METRICS, KernelCounters, _load_kind
-from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.names import Kernel
 
 POINT = Point.of("linear", {"M": 64, "N": 128, "K": 107}, "float16", {"bias": False})
 
@@ -118,7 +118,7 @@ def test_sectors_per_l2_request() -> None:
 
 
 def test_the_command_leaves_the_clocks_alone_and_asks_for_every_counter() -> None:
-    command = ncu_collect.command("ncu", Path("out.ncu-rep"), Path("points.json"))
+    command = collecting.command("ncu", Path("out.ncu-rep"), Path("points.json"))
     assert command[command.index("--clock-control") + 1] == "none"
     assert command[command.index("--cache-control") + 1] == "none"
     assert command[command.index("--metrics") + 1] == requested()
@@ -133,15 +133,15 @@ def test_a_chip_is_not_asked_for_counters_it_lacks() -> None:
 
 
 def test_points_timed_cold_are_counted_cold() -> None:
-    command = ncu_collect.command("ncu", Path("out.ncu-rep"), Path("points.json"), flush=True)
+    command = collecting.command("ncu", Path("out.ncu-rep"), Path("points.json"), flush=True)
     assert command[command.index("--cache-control") + 1] == "all"
 
 
 def test_without_ncu_it_says_how_to_get_it_and_carries_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: None)
-    evidence = ncu_collect.collect([POINT], tmp_path / "out.ncu-rep")
+    monkeypatch.setattr(collecting, "find_ncu", lambda: None)
+    evidence = collecting.collect([POINT], tmp_path / "out.ncu-rep")
     assert evidence.counters == {}
     assert "install the CUDA toolkit" in evidence.problem
 
@@ -160,8 +160,8 @@ def test_a_failing_ncu_is_a_reason_not_an_exception(
     program = tmp_path / "ncu"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: str(program))
-    evidence = ncu_collect.collect([POINT], tmp_path / "out.ncu-rep")
+    monkeypatch.setattr(collecting, "find_ncu", lambda: str(program))
+    evidence = collecting.collect([POINT], tmp_path / "out.ncu-rep")
     assert evidence.counters == {}
     assert problem in evidence.problem
 
@@ -177,7 +177,7 @@ def fake_ncu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None
     program = tmp_path / "ncu"
     program.write_text(FAKE_NCU.format(python=sys.executable, body=body))
     program.chmod(0o755)
-    monkeypatch.setattr(ncu_collect, "find_ncu", lambda: str(program))
+    monkeypatch.setattr(collecting, "find_ncu", lambda: str(program))
 
 
 def test_what_was_counted_before_ncu_failed_is_kept(
@@ -191,7 +191,7 @@ print("==ERROR== The application returned an error code (1).")
 sys.exit(1)"""
     fake_ncu(monkeypatch, tmp_path, body)
     kept = tmp_path / "edges.ncu-rep"
-    evidence = ncu_collect.collect([POINT], kept)
+    evidence = collecting.collect([POINT], kept)
     assert evidence.report == kept and kept.is_file()
     assert evidence.problem.startswith("1 points could not be run: linear K=107: refused; 1 of 1")
 
@@ -202,7 +202,7 @@ def test_an_earlier_report_is_neither_taken_for_a_new_one_nor_lost(
     fake_ncu(monkeypatch, tmp_path, 'print("==WARNING== No kernels were profiled.")')
     earlier = tmp_path / "edges.ncu-rep"
     earlier.write_bytes(b"earlier")
-    evidence = ncu_collect.collect([POINT], earlier)
+    evidence = collecting.collect([POINT], earlier)
     assert evidence.report is None and "No kernels were profiled" in evidence.problem
     assert earlier.read_bytes() == b"earlier"
 
@@ -216,7 +216,7 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
 time.sleep(600)"""
     fake_ncu(monkeypatch, tmp_path, body)
-    evidence = ncu_collect.collect([POINT], tmp_path / "out.ncu-rep", timeout_s=2.0)
+    evidence = collecting.collect([POINT], tmp_path / "out.ncu-rep", timeout_s=2.0)
     assert "did not finish within 2 s" in evidence.problem
     state = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
     assert not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
@@ -229,13 +229,13 @@ def test_launches_are_sorted_by_the_ranges_around_them(report: Path) -> None:
         def __init__(self, name: str) -> None:
             self.id = name
 
-    evidence = ncu_collect.from_report([Named("daxpy"), Named("absent")], report)  # type: ignore[list-item]
+    evidence = collecting.from_report([Named("daxpy"), Named("absent")], report)  # type: ignore[list-item]
     assert [launch.kernel.name[:5] for launch in evidence.counters["daxpy"]] == ["daxpy"]
     assert evidence.problem == f"1 of 2 points have no launch in {report.name}"
 
 
 def test_a_broken_report_is_a_reason(tmp_path: Path) -> None:
-    evidence = ncu_collect.from_report([POINT], tmp_path / "absent.ncu-rep")
+    evidence = collecting.from_report([POINT], tmp_path / "absent.ncu-rep")
     assert "cannot be read" in evidence.problem
 
 

@@ -15,7 +15,7 @@ from gacprof.core.errors import MapError
 from gacprof.explain.annotate import edge_points
 from gacprof.explain.causes import Explanation, Where, explain, explain_edge, explain_map
 from gacprof.kernels.evidence import METRICS, KernelCounters
-from gacprof.kernels.kernel import Kernel
+from gacprof.kernels.names import Kernel
 
 A100 = MapFile.model_validate_json(
     (resources.files("gacprof.maps") / "a100-published.json").read_text()

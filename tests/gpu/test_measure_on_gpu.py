@@ -23,7 +23,7 @@ from gacprof.devices.cuda_session import CudaSession  # noqa: E402
 from gacprof.devices.device import Slot  # noqa: E402
 from gacprof.devices.doctor import examine  # noqa: E402
 from gacprof.devices.worker import IsolatedDevice  # noqa: E402
-from gacprof.extras.evidence.ncu_collect import GET_PERMISSION, collect, find_ncu  # noqa: E402
+from gacprof.extras.evidence.collecting import GET_PERMISSION, collect, find_ncu  # noqa: E402
 from gacprof.kernels import parse  # noqa: E402
 from gacprof.sweeping.suite import load_suite  # noqa: E402
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gacprof.kernels.kernel import Kernel
-from gacprof.kernels.names import attach, parse
+from gacprof.kernels.names import Kernel, attach, parse
 
 FILES = ("gemm_and_attention", "cublas", "cutlass3", "flash2", "mem_efficient", "aten")
 

@@ -32,7 +32,7 @@ def without_models(monkeypatch):
 
 
 def leave_out_ncu(patch):
-    patch.setattr("gacprof.extras.evidence.ncu_collect.find_ncu", lambda: None)
+    patch.setattr("gacprof.extras.evidence.collecting.find_ncu", lambda: None)
 
 
 def leave_out_models(patch):
