@@ -23,7 +23,7 @@ from gacprof.resizing.output import (
     write_side_files,
 )
 from gacprof.resizing.result import RealignResult
-from gacprof.resizing.sizes import Asked, Request, digest, requested, source_identity
+from gacprof.resizing.sizes import Asked, Requested, digest, requested, source_identity
 from gacprof.resizing.values import Resizer
 from gacprof.resizing.workspace import CUTS, finish, refuse_target, workspace
 from gacprof.resizing.writers import write_weights
@@ -85,7 +85,7 @@ def realign(
 
 
 def _write(
-    inventory: Inventory, request: Request, out: Path, base: Any, progress: Progress | None
+    inventory: Inventory, request: Requested, out: Path, base: Any, progress: Progress | None
 ) -> RealignResult:
     refuse_target(out, inventory)
     refuse_incomplete(inventory)

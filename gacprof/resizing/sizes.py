@@ -20,7 +20,7 @@ AGAIN = "the plan was edited: plan again (--pin holds a size)"
 
 
 @dataclass(frozen=True)
-class Request:
+class Requested:
     """New sizes by dim name, None where factors are merged; ``origin`` says who asked."""
 
     sizes: NewSizes
@@ -38,7 +38,7 @@ class Padding:
 
     multiple: int = 8
 
-    def request(self, inventory: Inventory) -> Request:
+    def request(self, inventory: Inventory) -> Requested:
         _refuse_multiple(self.multiple)
         sizes: dict[str, int] = {}
         why = {dim.name: dim.why for dim in inventory.dims if dim.padding == "refused"}
@@ -56,7 +56,7 @@ class Padding:
         rounded = {d.name: round_up(d.size, self.multiple) for d in odd if d.name not in why}
         before = {dim.name: dim.size for dim in inventory.dims}
         sizes = {name: n for name, n in (rounded | sizes).items() if n != before[name]}
-        return Request(sizes, {"padding": self.multiple}, tuple(left))
+        return Requested(sizes, {"padding": self.multiple}, tuple(left))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Uniform:
 
     multiple: int = 8
 
-    def request(self, inventory: Inventory) -> Request:
+    def request(self, inventory: Inventory) -> Requested:
         _refuse_multiple(self.multiple)
         factored = [m.name for m in inventory.modules if m.kind in ("factored", "grouped")]
         attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
@@ -100,7 +100,7 @@ class Uniform:
         sizes = {dim.name: round_up(largest[dim.role], self.multiple) for dim in widths}
         for key in width_keys(inventory.config, widths):
             sizes |= key.padded(self.multiple)
-        return Request(sizes, {"uniform": self.multiple})
+        return Requested(sizes, {"uniform": self.multiple})
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Fuse:
 
     modules: tuple[str, ...] | None = None
 
-    def request(self, inventory: Inventory) -> Request:
+    def request(self, inventory: Inventory) -> Requested:
         ranks = {
             module.name: [dim for dim in module.dims if inventory.dim(dim).kind == "rank"]
             for module in inventory.modules
@@ -123,7 +123,7 @@ class Fuse:
             raise PlanError(f"{inventory.path} has no factored modules to fuse")
         chosen = ranks if self.modules is None else self.modules
         sizes = {dim: None for name in chosen for dim in ranks[name]}
-        return Request(sizes, {"fuse": sorted(self.modules) if self.modules else "all"})
+        return Requested(sizes, {"fuse": sorted(self.modules) if self.modules else "all"})
 
 
 Asked = Plan | str | Path | Mapping[str, int | None] | Padding | Uniform | Fuse
@@ -135,7 +135,7 @@ WORDS: Mapping[str, Padding | Uniform | Fuse] = MappingProxyType(
 """``minimal`` and ``optimal`` are the zero-padding repairs of "When Smaller Is Slower"."""
 
 
-def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) -> Request:
+def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) -> Requested:
     """What was asked for, as sizes. A plan's fingerprint is that of files, so a model in memory
     is held to the plan's dims only.
 
@@ -144,9 +144,14 @@ def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) ->
     if isinstance(asked, str):
         asked = WORDS.get(asked, asked)
     if isinstance(asked, Mapping):
-        return Request(dict(asked), {"sizes": dict(asked)})
+        return Requested(dict(asked), {"sizes": dict(asked)})
     if isinstance(asked, Padding | Uniform | Fuse):
         return asked.request(inventory)
+    if not isinstance(asked, Plan | str | Path):
+        raise PlanError(
+            f"{asked!r:.60} is nothing to realign to: give a plan, its file, sizes by dim name, or "
+            f"one of {', '.join(WORDS)}"
+        )
     plan = asked if isinstance(asked, Plan) else Plan.load(asked)
     if not in_memory and plan.fingerprint != inventory.fingerprint:
         raise PlanError(
@@ -156,7 +161,7 @@ def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) ->
     _check_choices(plan, inventory)
     if not in_memory and plan.budget.checkpoint_after is not None:
         _check_costs(plan, inventory)
-    return Request(plan.changes, {"plan": digest(plan.as_dict())})
+    return Requested(plan.changes, {"plan": digest(plan.as_dict())})
 
 
 def digest(data: Any) -> str:

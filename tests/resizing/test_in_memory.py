@@ -94,6 +94,28 @@ def test_files_and_memory_give_the_same_bits(tools_checkpoints, tmp_path):
         assert tensor.dtype == live[name].dtype and torch.equal(tensor, live[name])
 
 
+@pytest.mark.parametrize(
+    ("folder", "asked", "more"),
+    [
+        ("asvd_mha_r1", "fuse", 671_712),
+        ("llmpruner_mha_global_mlp_0.3", "uniform", 364_032),
+        ("palu_mha_gs4_block1", gacprof.Padding(32), 92_928),
+    ],
+)
+def test_a_model_takes_all_that_a_checkpoint_does(tools_checkpoints, folder, asked, more):
+    model = load_model(tools_checkpoints / folder)
+    before, after = (
+        sum(p.numel() for p in each.parameters()) for each in (model, gacprof.realign(model, asked))
+    )
+    assert after - before == more
+
+
+@pytest.mark.parametrize("asked", [5, None, ["uniform"], gacprof.Padding(0), gacprof.Fuse(("x",))])
+def test_what_is_nothing_to_realign_to_is_refused(tools_checkpoints, asked):
+    with pytest.raises(PlanError):
+        gacprof.realign(load_model(tools_checkpoints / "asvd_mha_r1"), asked)
+
+
 def test_in_place_the_model_itself_changes(tools_checkpoints):
     model = load_model(tools_checkpoints / "svdllm_mha_0.6", torch.bfloat16)
     logits = logits_of(model)
