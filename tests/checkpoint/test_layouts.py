@@ -376,12 +376,6 @@ def test_patterns_that_cannot_be_meant(
         scan(checkpoint(tmp_path, shapes), factors=factors)
 
 
-def test_factors_that_do_not_fit_are_refused() -> None:
-    shapes = {f"{Q}.BLinear.weight": (5, 16), f"{Q}.ALinear.weight": (16, 6)}
-    with pytest.raises(CheckpointError, match="do not fit"):
-        found(shapes)
-
-
 def test_asvd_biases_and_a_factored_head() -> None:
     shapes = {f"{Q}.BLinear.weight": (5, 16), f"{Q}.ALinear.weight": (16, 5)}
     shapes |= {f"{Q}.ALinear.bias": (16,), "lm_head.BLinear.weight": (9, 16)}
@@ -423,17 +417,23 @@ def test_palu_with_biases_and_a_config_that_disagrees() -> None:
     assert any("[3, 3]" in note and "[3, 4]" in note for note in findings.notes)
 
 
-def test_palu_groups_that_do_not_add_up_are_refused() -> None:
-    k = "model.layers.0.self_attn.k_proj"
-    shapes = {f"{k}.VT.weight": (9, 8), f"{k}.U.0.weight": (4, 3), f"{k}.U.1.weight": (4, 4)}
-    with pytest.raises(CheckpointError, match="do not fit"):
-        found(shapes)
-
-
-def test_slicegpt_stretches_that_disagree_are_refused() -> None:
-    layer = "model.layers.0"
-    shapes = {f"{layer}.attn_shortcut_Q": (6, 6), f"{layer}.self_attn.q_proj.weight": (8, 7)}
-    with pytest.raises(CheckpointError, match="should be one"):
+@pytest.mark.parametrize(
+    ("shapes", "complaint"),
+    [
+        ({f"{Q}.BLinear.weight": (5, 16), f"{Q}.ALinear.weight": (16, 6)}, "do not fit"),
+        (
+            {f"{Q}.VT.weight": (9, 8), f"{Q}.U.0.weight": (4, 3), f"{Q}.U.1.weight": (4, 4)},
+            "do not fit",
+        ),
+        (
+            {"model.layers.0.attn_shortcut_Q": (6, 6), f"{Q}.weight": (8, 7)},
+            "should be one",
+        ),
+    ],
+    ids=["asvd", "palu", "slicegpt"],
+)
+def test_factors_and_stretches_that_do_not_fit_are_refused(shapes: Any, complaint: str) -> None:
+    with pytest.raises(CheckpointError, match=complaint):
         found(shapes)
 
 

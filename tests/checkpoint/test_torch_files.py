@@ -134,36 +134,24 @@ def test_zip64_directories_are_read(tmp_path: Path) -> None:
     assert open_tensors(path).torch("w").tolist() == [1, 1]
 
 
-def test_a_compressed_zip_is_refused_unread(tmp_path: Path) -> None:
-    """So no zip bomb is ever inflated."""
-    path = tmp_path / "bomb.pt"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb/data.pkl", bytes(50_000_000))
-    with pytest.raises(CheckpointError, match="compressed"):
-        scan(path)
+REFUSED = {
+    # so no zip bomb is ever inflated
+    "compressed": ({"bomb/data.pkl": bytes(50_000_000)}, zipfile.ZIP_DEFLATED, "compressed"),
+    "a pickle of 65 MiB": ({"m/data.pkl": bytes(65 << 20)}, zipfile.ZIP_STORED, "too large"),
+    "another zip": ({"readme.txt": b"hello"}, zipfile.ZIP_STORED, "not one that torch"),
+    "TorchScript": (
+        {"a/data.pkl": b"N.", "a/constants.pkl": b"N."}, zipfile.ZIP_STORED, "TorchScript",
+    ),
+}  # fmt: skip
 
 
-def test_a_pickle_of_hundreds_of_megabytes_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / "m.pt"
-    with zipfile.ZipFile(path, "w") as archive, archive.open("m/data.pkl", "w") as entry:
-        for _ in range(65):
-            entry.write(bytes(1 << 20))
-    with pytest.raises(CheckpointError, match="too large"):
-        scan(path)
-
-
-def test_other_zips_are_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
-        archive.writestr("readme.txt", "hello")
-    with pytest.raises(CheckpointError, match="not one that torch"):
-        scan(tmp_path / "a.bin")
-
-
-def test_a_torchscript_archive_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
-        archive.writestr("a/data.pkl", b"N.")
-        archive.writestr("a/constants.pkl", b"N.")
-    with pytest.raises(CheckpointError, match="TorchScript"):
+@pytest.mark.parametrize("kind", REFUSED)
+def test_zips_that_are_no_state_are_refused_unread(tmp_path: Path, kind: str) -> None:
+    records, compression, complaint = REFUSED[kind]
+    with zipfile.ZipFile(tmp_path / "a.pt", "w", compression) as archive:
+        for name, data in records.items():
+            archive.writestr(name, data)
+    with pytest.raises(CheckpointError, match=complaint):
         scan(tmp_path / "a.pt")
 
 

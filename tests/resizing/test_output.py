@@ -56,11 +56,18 @@ def kill_after(count: int, source: Path, out: Path) -> Path:
     return left
 
 
-def test_a_killed_run_is_resumed_and_gives_the_same_bytes(make_factored, tmp_path):
+@pytest.fixture
+def killed(make_factored, tmp_path) -> tuple[Path, Path, int]:
+    """A source of three shards, what a run left that was killed after the first, and the size of
+    that; ``fresh`` is the whole output."""
     source = make_factored([13, 11, 9], shards=3)
     realign(source, "minimal", tmp_path / "fresh")
     first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
-    left = kill_after(first + 1, source, tmp_path / "out")
+    return source, kill_after(first + 1, source, tmp_path / "out"), first
+
+
+def test_a_killed_run_is_resumed_and_gives_the_same_bytes(killed, tmp_path):
+    source, left, _ = killed
     assert "model-00001-of-00003.safetensors" in names(left)
     assert any(name.startswith(".model-00002-of-00003.safetensors.") for name in names(left))
     result = realign(source, "minimal", tmp_path / "out")
@@ -97,23 +104,17 @@ def test_factors_of_a_resumed_cut_come_from_one_decomposition(make_factored, tmp
     np.testing.assert_allclose(pairs[1][0] @ pairs[1][1], (u[:, :8] * s[:8]) @ vt[:8], atol=1e-5)
 
 
-def test_a_finished_file_that_was_damaged_meanwhile_is_written_again(make_factored, tmp_path):
-    source = make_factored([13, 11, 9], shards=3)
-    realign(source, "minimal", tmp_path / "fresh")
-    first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
-    left = kill_after(first + 1, source, tmp_path / "out")
+def test_a_finished_file_that_was_damaged_meanwhile_is_written_again(killed, tmp_path):
+    source, left, first = killed
     os.truncate(left / "model-00001-of-00003.safetensors", first - 4)
     result = realign(source, "minimal", tmp_path / "out")
     assert result.resumed == ()
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 
-def test_a_planted_workspace_is_not_taken_for_finished(make_factored, tmp_path):
+def test_a_planted_workspace_is_not_taken_for_finished(killed, tmp_path):
     """A copy of what a killed run left, record and times and all, with zeros for weights."""
-    source = make_factored([13, 11, 9], shards=3)
-    realign(source, "minimal", tmp_path / "fresh")
-    first = (tmp_path / "fresh" / "model-00001-of-00003.safetensors").stat().st_size
-    left = kill_after(first + 1, source, tmp_path / "out")
+    source, left, first = killed
     shutil.move(left, tmp_path / "moved")
     shutil.copytree(tmp_path / "moved", left)
     forged = left / "model-00001-of-00003.safetensors"
