@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from gacprof.cli.elsewhere import shown
 from gacprof.cli.options import grouped
 from gacprof.cli.printing import complain, print_json, print_table, say, say_notes
 from gacprof.core.errors import LintError
-from gacprof.core.formatting import percent
+from gacprof.core.formatting import counted, percent
 
 if TYPE_CHECKING:
     from gacprof.linting import Lint
@@ -162,19 +163,26 @@ def print_lint(found: Lint, every: bool = False, known: frozenset[str] = frozens
     say(one_line(f"{asked}{found.gpu}: {headline(found)}"))
     rows = found.products if every else (*found.findings, *found.misaligned)
     if rows:
+        timed = sorted({int(m) for r in rows for m in r.times_us or ()})
         columns = ["product", "N", "K", "verdict", "why"] + ["tier"] * any(r.tier for r in rows)
         cells = [
             (
-                r.name,
-                r.local["N"],
-                r.local["K"],
-                f"{_told(r, verdict(r))}{' (known)' if fingerprint(found, r) in known else ''}",
-                one_line(r.why) or None,
-                r.tier,
-            )[: len(columns)]
+                *(
+                    r.name,
+                    r.local["N"],
+                    r.local["K"],
+                    f"{_told(r, verdict(r))}{' (known)' if fingerprint(found, r) in known else ''}",
+                    one_line(r.why) or None,
+                    r.tier,
+                )[: len(columns)],
+                *(shown((r.times_us or {}).get(str(m))) for m in timed),
+            )
             for r in rows
         ]
+        columns += [f"{counted(m, 'token')} †" for m in timed]
         print_table("", columns, cells)
+        if timed:
+            say("† all layers, by others' measurements: see 'gacprof diagnose CONFIG --gpu GPU'")
     for row in found.findings:
         if row.source:
             since = f", since {row.since}" if row.since else ""

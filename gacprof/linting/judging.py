@@ -57,17 +57,21 @@ def tiers(gpu: Gpu) -> Tiers:
             return None
 
     def of(judged: Judged) -> int | None:
-        product, kind = judged.product, judged.scheme.kind
-        n = judged.padded.get("N", product.n.value)
-        k = judged.padded.get("K", product.k.value)
-        if product.kind == "vocab" and product.n.whole:
-            n = -(-judged.padded.get("global", product.n.whole) // product.n.parts)
-        is_product = product.kind == "dense" or product.role == "head"
-        if kind not in DTYPES or not is_product or not n or not k:
-            return None
-        return tier(n, k, kind)
+        shape, kind = padded_shape(judged), judged.scheme.kind
+        return tier(*shape, kind) if shape and kind in DTYPES else None
 
     return of
+
+
+def padded_shape(judged: Judged) -> tuple[int, int] | None:
+    """(N, K) of a dense product or the head as the engine pads it; None of experts and counts."""
+    product = judged.product
+    n = judged.padded.get("N", product.n.value)
+    k = judged.padded.get("K", product.k.value)
+    if product.kind == "vocab" and product.n.whole:
+        n = -(-judged.padded.get("global", product.n.whole) // product.n.parts)
+    is_product = product.kind == "dense" or product.role == "head"
+    return (n, k) if is_product and n and k else None
 
 
 def worst_tier(judged: Iterable[Judged], tier: Tiers) -> int | None:

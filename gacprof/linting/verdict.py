@@ -17,6 +17,7 @@ from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall,
 from gacprof.linting.reading import config_named
 from gacprof.linting.remedies import Remedy, fixed, remedies
 from gacprof.linting.request import LintRequest, Target, target_of
+from gacprof.linting.times import RowTimes, times
 from gacprof.rules.head_dims import judge, vision_kernel
 
 
@@ -28,6 +29,8 @@ class Row(Record):
     ``size`` is what was judged on the ``axis`` N, K or global, ``multiple`` what it has to be a
     multiple of to be ok, ``padded_to`` what each padded axis becomes, ``extra`` the share of
     arithmetic and bytes that this adds. ``since`` is the engine's first version that does so.
+    ``times_us`` are those of all layers at 1 and 1024 tokens, as others measured the engine on the
+    GPU; None where nobody did, or it is not installed.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Row(Record):
     fields: tuple[str, ...]
     missing: tuple[str, ...]
     tier: int | None
+    times_us: RowTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,10 @@ def lint(source: LintRequest | str | Path | Mapping[str, Any], **asked: Any) -> 
     named, config, target = _prepared(request)
     extra = extras(request, config)
     judged = judge_all(config, request, target, extra=extra)
-    tier = tiers(target.gpu)
+    tier, time = tiers(target.gpu), times(target.gpu, target.engine.name)
     table = tuple(degrees(config, request, target, extra, tier))
     rows = [
-        row_of(one, tier(each) if one is each else None)
+        row_of(one, tier(each) if one is each else None, time(each) if one is each else None)
         for each in judged
         for one in with_shards(each)
     ] + list(_vision(config, target))
@@ -146,7 +150,7 @@ def _prepared(request: LintRequest) -> tuple[str, Config, Target]:
     return named.name, named.config, target_of(request, named.config)
 
 
-def row_of(judged: Judged, tier: int | None) -> Row:
+def row_of(judged: Judged, tier: int | None, times_us: RowTimes | None = None) -> Row:
     product, worst = judged.product, judged.worst
     demand = worst.demand if worst else None
     axis, size, multiple = _judged_on(judged)
@@ -171,6 +175,7 @@ def row_of(judged: Judged, tier: int | None) -> Row:
         product.fields,
         tuple(dict.fromkeys((*product.n.missing, *product.k.missing))),
         tier,
+        times_us,
     )
 
 

@@ -39,10 +39,11 @@ def write(tmp_path: Path) -> Write:
 
     def write(
         rows: list[dict[str, Any]], gpu: str = "h100_sxm", engine: str = "vllm",
-        version: str = "0.24.0", operator: str = "gemm",
+        version: str = "0.24.0", operator: str = "gemm", name: str = "",
     ) -> Path:  # fmt: skip
-        path = tmp_path / "data" / gpu / operator / engine / version / f"{operator}_perf.parquet"
-        path.parent.mkdir(parents=True)
+        folder = tmp_path / "data" / gpu / operator / engine / version
+        path = folder / f"{name or operator}_perf.parquet"
+        folder.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pa.Table.from_pylist(rows), path)
         return tmp_path / "data"
 

@@ -1,0 +1,187 @@
+"""Attention and routed experts in whole steps: read at their own sizes, never guessed beside them;
+and no time of the real package is below what the data sheet allows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from planted_elsewhere import rows_of
+
+import gacprof
+from gacprof.devices.datasheet import sheet
+from gacprof.elsewhere import data
+from gacprof.elsewhere.data import Measurements
+from gacprof.elsewhere.model import StepTimes
+
+Run = Callable[..., tuple[int, str, str]]
+REAL = data.PACKAGE
+GQA = {
+    "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 16384,
+}  # fmt: skip
+MOE = GQA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+LATENT = {
+    "model_type": "deepseek_v3", "hidden_size": 512, "intermediate_size": 1024,
+    "num_hidden_layers": 2, "num_attention_heads": 16, "q_lora_rank": 512, "kv_lora_rank": 448,
+    "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 64, "vocab_size": 16384,
+    "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 128,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+def attention_rows(phase: str) -> list[dict[str, Any]]:
+    """One microsecond a token and head of a prefill; a tenth a head of a decode step."""
+    length = {"context": "isl", "generation": "step"}[phase]
+    return [
+        {
+            "batch_size": 1, "num_heads": heads, "num_key_value_heads": 4, "head_dim": 64,
+            "window_size": 0, "attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16",
+            "isl": size if length == "isl" else 1, "step": size if length == "step" else 0,
+            "latency": size * heads / (1e3 if length == "isl" else 1e4), "kernel_source": "made",
+        }
+        for size in (1, 16, 64, 256, 1023, 1024, 2048)
+        for heads in (2, 4, 8, 16)
+    ]  # fmt: skip
+
+
+ROUTINGS = {"balanced": 0.0004, "power_law_1.01": 0.0005, "power_law_1.2": 0.6}
+
+
+def expert_rows() -> list[dict[str, Any]]:
+    """Half a microsecond a token and 32 units of width by the median routing; ungated ones, which
+    are not these experts, a thousandth of that."""
+    return [
+        {
+            "moe_dtype": "bfloat16", "num_tokens": m, "hidden_size": 512, "inter_size": 1024,
+            "topk": 2, "num_experts": 8, "moe_tp_size": tp, "moe_ep_size": 1,
+            "distribution": routing, "kernel_source": kernel, "latency": ms * less * m * 32 / tp,
+        }
+        for m in (1, 16, 64, 256, 1024, 4096)
+        for tp in (1, 2, 4, 8)
+        for routing, ms in ROUTINGS.items()
+        for kernel, less in (("made", 1.0), ("made_nongated", 1e-3))
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def tables(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measurements:
+    root = write(rows_of())
+    for table, name, rows in (
+        ("attention", "context_attention", attention_rows("context")),
+        ("attention", "generation_attention", attention_rows("generation")),
+        ("moe", "moe", expert_rows()),
+    ):
+        write(rows, operator=table, name=name)
+    made = Measurements(root, "0.12.0", tmp_path / "cache")
+    monkeypatch.setattr("gacprof.elsewhere.data.installed", lambda: made)
+    return made
+
+
+def times_of(config: dict[str, Any], **asked: Any) -> StepTimes:
+    found = gacprof.diagnose(config, gacprof.open_source(gpu="h100"), **asked).times
+    assert found is not None
+    return found
+
+
+def part(times: StepTimes, name: str) -> Any:
+    return next(one for one in times.parts if one.need.name == name)
+
+
+def test_attention_is_a_prefill_by_its_length_or_a_decode_step_after_its_context(
+    tables: Measurements,
+) -> None:
+    attention = part(times_of(GQA, tokens=[1, 512, 1024]), "attention")
+    assert attention.need.shape == {"heads": 8, "kv_heads": 4, "head_dim": 64}
+    decode, between, whole = (cost.good.value for cost in attention.costs)
+    assert decode == pytest.approx(3 * 1023 * 8 / 10)
+    assert between == pytest.approx(3 * 512 * 8)
+    assert whole == pytest.approx(3 * 1024 * 8)
+
+
+def test_ranks_share_heads_and_experts_out(tables: Measurements) -> None:
+    times = times_of(MOE, tokens=[256], tp=2)
+    assert part(times, "routed experts").need.shape["width"] == 512
+    assert part(times, "routed experts").costs[0].good.value == pytest.approx(3 * 0.5 * 256 * 16)
+    assert "heads 4, kv_heads 2, head_dim 64 is not among what was measured" in str(times.left_out)
+
+
+@pytest.mark.parametrize(
+    ("change", "tokens", "says"),
+    [
+        ({"head_dim": 80}, 1024, "head_dim 80 is not among"),
+        ({"num_attention_heads": 64}, 1024, "N=64 is outside what was measured (2 to 16)"),
+        ({}, 8192, "M=8192 is outside what was measured (1 to 2048)"),
+        ({"sliding_window": 512}, 1024, "a sliding window of 512 tokens is not read"),
+    ],
+)
+def test_attention_that_was_not_measured_is_named_and_left_out(
+    tables: Measurements, change: dict[str, int], tokens: int, says: str
+) -> None:
+    times = times_of(GQA | change, tokens=[tokens])
+    assert says in str(times.left_out)
+    assert times.totals[0].unknown >= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"num_experts_per_tok": 4}, "topk 4 is not among"),
+        ({"intermediate_size": 1000}, "what a width of 1000 costs is not known"),
+        ({"num_experts_per_tok": None}, "lacks how many experts a token takes"),
+    ],
+)
+def test_experts_that_were_not_measured_are_named(
+    tables: Measurements, change: dict[str, Any], says: str
+) -> None:
+    assert says in str(times_of(MOE | change, tokens=[256]).left_out)
+
+
+def test_latent_attention_is_named_where_its_table_is_not_there(tables: Measurements) -> None:
+    said = str(times_of(LATENT, tokens=[256]).left_out)
+    assert "latent attention: heads 16 is not among" in said
+    assert "routed experts: hidden 512, width 128" in said
+
+
+def test_lint_shows_what_rows_take_where_the_engine_was_measured(
+    tables: Measurements, run: Run, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(GQA | {"architectures": ["LlamaForCausalLM"]}))
+    found = gacprof.lint(config, gpu="h100")
+    rows = {row.name: row for row in found.products}
+    assert rows["o"].times_us["1024"].value == pytest.approx(
+        part(times_of(GQA, tokens=[1024]), "o").costs[0].good.value
+    )
+    assert rows["lm_head"].times_us["1"] == rows["lm_head"].times_us["1024"]
+    assert rows["attention heads"].times_us is None
+    assert "1,024 tokens †" in run("lint", config, "--gpu", "h100", "--all")[1]
+    assert "†" not in run("lint", config, "--gpu", "h100", "--engine", "sglang", "--all")[1]
+    assert all(row.times_us is None for row in gacprof.lint(config).products)
+
+
+@pytest.mark.skipif(find_spec(REAL) is None, reason="needs gacprof[elsewhere]")
+@pytest.mark.parametrize("gpu", ["a100", "h100", "b200", "l40s"])
+def test_no_time_is_below_what_the_data_sheet_allows(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FLOPs over the peak rate; weights twice the L2 cache over the bandwidth."""
+    monkeypatch.setattr("gacprof.elsewhere.data.PACKAGE", REAL)
+    about = sheet(gpu)
+    for one in data.installed().surfaces(gpu):
+        if one.dtype != "bfloat16":
+            continue
+        m, n, k = np.meshgrid(one.m, one.n, one.k, indexing="ij")
+        cold = np.where(2.0 * n * k > 2 * about.values["l2_mib"] * 2**20, 2.0 * n * k, 0.0)
+        least = np.maximum(
+            2.0 * m * n * k / (about.rates["bfloat16"] * 1e6), cold / (about.values["gb_s"] * 1e3)
+        )
+        known = np.isfinite(one.latency_us)
+        below = (one.latency_us < least) & known
+        assert below.sum() <= known.sum() / 1000, (one.framework, below.sum())
+        assert (one.latency_us[known] > 0.8 * least[known]).all()
