@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,6 +57,8 @@ class Query:
         return [*dict.fromkeys(filter(None, named)), "latency"]
 
 
+ABSENT: Mapping[str, int] = {"window_size": 0}
+"""Columns that older tables lack, and what all of their rows are then: full attention."""
 PRODUCTS = Query("gemm", "gemm_perf", "gemm_dtype", "m", "n", "k")
 """y[m, n] = x[m, k] · W[n, k]ᵀ."""
 
@@ -168,11 +170,11 @@ class Measurements:
         return surfaces
 
     def _surfaces(self, path: Path, query: Query) -> list[Surface]:
-        table = self.read(path, query.columns)
-        rows = {name: table[name].to_numpy(zero_copy_only=False) for name in query.columns}
+        table = self.read(path, query.columns, ABSENT)
+        rows = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
         here = np.isfinite(rows["latency"]) & (rows["latency"] > 0)
         for name, size in query.fixed:
-            here &= rows[name] == size
+            here &= (rows[name] if name in rows else ABSENT[name]) == size
         if query.without:
             kernels = rows["kernel_source"].astype(str)
             here &= np.char.find(kernels, query.without) < 0
@@ -188,16 +190,18 @@ class Measurements:
             for dtype in np.unique(dtypes)
         ]  # fmt: skip
 
-    def read(self, path: Path, columns: Sequence[str]) -> pa.Table:
-        """These columns of a table. Raises :class:`MapError` where one is not there."""
+    def read(self, path: Path, columns: Sequence[str], optional: Collection[str] = ()) -> pa.Table:
+        """These columns of a table, the ``optional`` ones where they are there. Raises
+        :class:`MapError` where another is not."""
         from pyarrow import ArrowException, parquet
 
         try:
             file = parquet.ParquetFile(path)
+            columns = [c for c in columns if c in file.schema_arrow.names or c not in optional]
             absent = [name for name in columns if name not in file.schema_arrow.names]
             if absent:
                 raise MapError(self._refused(path, f"it has no column {', '.join(absent)}"))
-            return file.read(list(columns))
+            return file.read(columns)
         except (ArrowException, OSError) as error:
             raise MapError(self._refused(path, first_line(error))) from None
 

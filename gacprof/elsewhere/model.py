@@ -151,11 +151,11 @@ def _of_query(table: ElsewhereTable, need: Need, tokens: int, sources: set[str])
     width = need.shape.get("width", 0)
     if width % 32:
         return Estimate(None, f"what a width of {width} costs is not known; {MEASURE}")
-    surfaces = table.measured.surfaces(table.gpu, place.query)
     shape = ", ".join(f"{name} {size}" for name, size in need.shape.items())
-    if not surfaces:
-        return Estimate(None, f"{shape} is not among what was measured")
     try:
+        surfaces = table.measured.surfaces(table.gpu, place.query)
+        if not surfaces:
+            return Estimate(None, f"{shape} is not among what was measured")
         levels = Levels(surfaces, need.dtype, table.engine, table.repeated)
     except MapError as error:
         return Estimate(None, f"{shape}: {error}")

@@ -4,7 +4,6 @@ installed: at its padded sizes, in all of its layers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING
 
 from gacprof.core.errors import GacprofError, MapError
@@ -25,7 +24,6 @@ RowTimes = Mapping[str, "Interval"]
 Times = Callable[[Judged], "RowTimes | None"]
 
 
-@cache
 def times(gpu: Gpu, engine: str) -> Times:
     """What gives a row's times; None where nothing was measured of the GPU or the engine, where it
     is not installed, and for experts, which run together."""

@@ -104,6 +104,17 @@ def test_attention_is_a_prefill_by_its_length_or_a_decode_step_after_its_context
     assert whole == pytest.approx(3 * 1024 * 8)
 
 
+def test_tables_without_windows_hold_full_attention(tables: Measurements, write: Any) -> None:
+    rows = [
+        {name: value for name, value in row.items() if name != "window_size"}
+        for row in attention_rows("context")
+    ]
+    write(rows, operator="attention", name="context_attention", engine="sglang")
+    attention = part(times_of(GQA, tokens=[1024]), "attention")
+    assert attention.costs[0].good.value == pytest.approx(3 * 1024 * 8)
+    assert "sglang 0.24.0" in times_of(GQA, tokens=[1024]).sources
+
+
 def test_ranks_share_heads_and_experts_out(tables: Measurements) -> None:
     times = times_of(MOE, tokens=[256], tp=2)
     assert part(times, "routed experts").need.shape["width"] == 512
