@@ -209,6 +209,8 @@ def _verdict(check: Verification, a: str, b: str) -> str:
 
 
 def print_timings(timed: BenchResult) -> None:
+    from gacprof.evaluation.foretold import foretold
+
     for sentence in measured(timed.as_dict()):
         say(sentence)
     label = dict(zip(timed.models, labelled(timed.models), strict=True))
@@ -221,6 +223,8 @@ def print_timings(timed: BenchResult) -> None:
     ]  # fmt: skip
     columns = ("workload", "model", "latency", "tokens/s", "against first (95 %)", "verdict")
     print_table("", columns, rows)
+    for sentence in foretold(timed):
+        say(sentence)
     first = timed.models[0]
     for replicate in timed.replicates:
         say(

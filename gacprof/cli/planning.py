@@ -29,7 +29,7 @@ from gacprof.core.files import read_json, refuse_to_replace
 from gacprof.core.formatting import at_most, counted, microseconds, percent
 from gacprof.planning import ParetoRequest, PlanRequest
 from gacprof.report.grouping import group
-from gacprof.report.wording import planned
+from gacprof.report.wording import by_phase, planned
 
 if TYPE_CHECKING:
     from gacprof import Plan
@@ -117,7 +117,9 @@ def _print_plan(made: Plan, target: Path, checkpoint: str, every: bool, why: boo
     """What the plan comes to and what changes; ``why`` adds limits, verdicts, proof and notes."""
     from gacprof.diagnosing.fixed import UNCHANGED
 
-    say(planned(made.as_dict()))
+    told = made.as_dict()
+    for sentence in filter(None, (planned(told), "" if made.basis else by_phase(told))):
+        say(sentence)
     if every:
         _print_choices(made)
     else:

@@ -217,6 +217,11 @@ def workload_tokens(name: str) -> int | None:
     return None if read is None else int(read["prefill"] or read["decode"] or 1)
 
 
+def workload_name(tokens: int) -> str:
+    """What :func:`workload_tokens` reads."""
+    return "decode" if tokens == 1 else f"prefill:{tokens}"
+
+
 def multiple_of(text: str) -> int:
     """The multiple of ``rounded-8``. Raises :class:`PlanError` for another baseline."""
     read = re.fullmatch(r"rounded-([1-9]\d{0,4})", text) if isinstance(text, str) else None

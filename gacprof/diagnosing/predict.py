@@ -190,16 +190,16 @@ class Predictor:
         """What the dim's verdicts follow from: the same for equal layers."""
         return dim.size, dim.most, self.products(dim)
 
-    def weights(
+    def planned(
         self, changes: Mapping[str, int | None], modules: Sequence[Module] | None = None
-    ) -> Estimate:
-        """All products of the weights that have adjustable dims, or of these ``modules``, with
+    ) -> list[Gemm]:
+        """The products of the weights that have adjustable dims, or of these ``modules``, with
         these dims resized.
 
         A rank that becomes None is fused away: its module is one dense product.
         """
         near = self.with_sizes({name: size for name, size in changes.items() if size is not None})
-        total = NOTHING
+        found: list[Gemm] = []
         for module in self.inventory.modules if modules is None else modules:
             if not module.dims:
                 continue
@@ -208,9 +208,14 @@ class Predictor:
                 wide = module.out_features + gemms[-1].N - module.gemms[-1].N
                 deep = module.in_features + gemms[0].K - module.gemms[0].K
                 gemms = [Gemm(module.name, wide, deep, any(gemm.bias for gemm in gemms))]
-            for gemm in gemms:
-                total += self._one(gemm)
-        return total
+            found += gemms
+        return found
+
+    def weights(
+        self, changes: Mapping[str, int | None], modules: Sequence[Module] | None = None
+    ) -> Estimate:
+        """The time of all of these products."""
+        return sum((self._one(gemm) for gemm in self.planned(changes, modules)), NOTHING)
 
     def saved(self, changes: Mapping[str, int | None]) -> Interval | None:
         """How much less the weights take whose dims change, with bounds; None where a time or its

@@ -16,6 +16,7 @@ from gacprof.diagnosing.fixed import unchanged
 from gacprof.planning.coupled import Axis, share_kept
 from gacprof.planning.limits import Limits
 from gacprof.planning.memory import footprint, planned
+from gacprof.planning.phases import phase_times
 from gacprof.planning.problem import Problem
 from gacprof.planning.schema import (
     Budget,
@@ -89,6 +90,7 @@ def summary(problem: Problem, outcome: Outcome, limits: Limits) -> Plan:
         predicted_before_us=now.latency_us,
         predicted_after_us=after.latency_us,
         saved_us=None if saved is None else (saved.low, saved.value, saved.high),
+        phases=phase_times(problem, changes),
         energy_kept=_mean([c.energy_kept for c in choices]),
         warnings=warnings,
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from gacprof.checkpoint.inventory import Dim, Inventory, NewSizes
+from gacprof.checkpoint.inventory import Dim, Gemm, Inventory, NewSizes
 from gacprof.core.errors import PlanError
 from gacprof.core.points import MAX_DIM
 from gacprof.core.texts import LatencyLimit, Reference
-from gacprof.diagnosing.predict import Estimate, Predictor
+from gacprof.diagnosing.predict import Predictor
 from gacprof.planning.memory import dense_parameters, footprint, human_bytes, planned
 from gacprof.planning.request import PlanRequest, SizesRequest
 
@@ -97,7 +97,8 @@ def time_limit(
     if limit.of is None:
         return TimeLimit(predictor, limit.amount, "{:.1f} µs".format)
     of = known.given if limit.of == "given" else limit.of
-    reference = dense_time(predictor, known.dense) if of == "dense" else predictor.weights({})
+    products = dense_products(predictor, known.dense) if of == "dense" else predictor.planned({})
+    reference = predictor.gemms(products)
     if reference.latency_us is None:
         instead = "dense" if of == "own" else "own"
         raise PlanError(
@@ -114,17 +115,15 @@ def time_limit(
     return TimeLimit(predictor, most, within)
 
 
-def dense_time(predictor: Predictor, dense: Inventory | None) -> Estimate:
-    """The time of the planned weights in the uncompressed model."""
-    modules = [m for m in predictor.inventory.modules if m.dims]
+def dense_products(at: Predictor, dense: Inventory | None) -> list[Gemm]:
+    """The planned weights' products in the uncompressed model; pairs multiplied out where that is
+    not at hand."""
+    modules = [m for m in at.inventory.modules if m.dims]
     if dense is None:
-        dims = (predictor.inventory.dim(name) for m in modules for name in m.dims)
-        return predictor.weights({dim.name: None for dim in dims if dim.kind == "rank"})
+        dims = (at.inventory.dim(name) for m in modules for name in m.dims)
+        return at.planned({dim.name: None for dim in dims if dim.kind == "rank"})
     names = {module.name for module in modules}
-    uncompressed = Predictor(
-        predictor.source, dense, predictor.tokens, predictor.dtype, predictor.ranks.tp
-    )
-    return uncompressed.gemms([g for m in dense.modules if m.name in names for g in m.gemms])
+    return [g for m in dense.modules if m.name in names for g in m.gemms]
 
 
 def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:

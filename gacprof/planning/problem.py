@@ -13,6 +13,7 @@ from gacprof.core.errors import PlanError
 from gacprof.core.texts import LatencyLimit, latency_limits, multiple_of
 from gacprof.diagnosing.predict import NOTHING, Predictor
 from gacprof.diagnosing.profiles import CoupledDims, Offer
+from gacprof.diagnosing.whole import Whole, benched
 from gacprof.planning.bounds import Bounds, grouped
 from gacprof.planning.classes import DimClass, build_classes
 from gacprof.planning.coupled import Axis, Dims, Kept
@@ -37,7 +38,8 @@ from gacprof.planning.request import SizesRequest
 class Problem:
     """``kept`` are the shares of energy that each rank keeps, empty where no spectra were read;
     ``groups`` the dims that take one size, and their bounds; ``required`` what an engine asks;
-    ``limited`` the limits on time, and ``references`` what they may be relative to."""
+    ``limited`` the limits on time, ``references`` what they may be relative to, and ``whole`` a
+    bench of the model or of the uncompressed one."""
 
     request: SizesRequest
     predictor: Predictor
@@ -47,6 +49,7 @@ class Problem:
     required: Requirements
     limited: tuple[LatencyLimit, ...] = ()
     references: References = field(default_factory=References)
+    whole: Whole | None = None
 
     @property
     def inventory(self) -> Inventory:
@@ -106,14 +109,23 @@ class Problem:
         asked = self.request
         parameters, memory = ceilings(self.inventory, asked)
         times = [
-            time_limit(limit, self.phases.get(limit.tokens or 0, self.predictor), self.references)
+            time_limit(limit, at, self.references, self._rest_us(at))
             for limit in self.limited
+            for at in (self.phases.get(limit.tokens or 0, self.predictor),)
         ]
         if asked.dominate is not None:
             room, fast = self._dominated(asked.dominate)
             parameters = min(filter(None, (parameters, room)), key=lambda each: each.most)
             times += fast
         return Limits(parameters, memory, tuple(times), asked.least_kept, break_even=bool(times))
+
+    def _rest_us(self, at: Predictor) -> float | None:
+        """What the step takes besides the planned weights' products, where a bench tells."""
+        if self.whole is None or len(at.tokens) > 1:
+            return None
+        own = at.planned({})
+        step, products = self.whole.step_us(at, own), at.gemms(own).latency_us
+        return None if step is None or products is None else max(0.0, step - products)
 
     def _dominated(self, baseline: str) -> tuple[Ceiling, list[TimeLimit]]:
         """No larger than the baseline, and no slower at any token count of the workload."""
@@ -167,6 +179,7 @@ def problem_of(
     required = requirements(inventory, request.constraints.preset)
     tp = 1 if required.preset is None else required.preset.tp
     predictor = Predictor(source, inventory, request.tokens, request.dtype, tp)
+    whole = None if request.bench is None else benched(request.bench, inventory, predictor)
     free = [dim for dim in dims if dim.adjustable]
     if not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
@@ -177,5 +190,5 @@ def problem_of(
     if kept is None:
         kept = energy_kept(inventory, dims, reader) if spectra else {}
     return Problem(
-        request, predictor, goal, kept, groups, required, limited, references or References()
+        request, predictor, goal, kept, groups, required, limited, references or References(), whole
     )

@@ -134,6 +134,11 @@ class SizesRequest(OnWorkload):
         help="No larger than with all sizes rounded down to multiples, nor slower at any of "
         "--tokens.",
     )  # fmt: skip
+    bench: Path | None = option(
+        default=None, read=Path, metavar="FILE", group=LIMITS,
+        help="What 'bench --json' printed of this model or the uncompressed one: times and "
+        "relative limits are of whole steps then.",
+    )  # fmt: skip
     constraints: Constraints = nested(factory=Constraints)
     progress: Progress | None = hook(default=None)
 

@@ -121,6 +121,29 @@ class Workload(_Strict):
     dtype: str
 
 
+class StepChange(_Strict):
+    """What a whole step's time becomes against that of a model (``against`` is its fingerprint), as
+    a share: within ``low`` and ``high`` in 95 % of cases."""
+
+    against: str
+    low: float
+    value: float
+    high: float
+
+
+class PhaseTimes(_Strict):
+    """One token count by itself: predicted µs of the planned weights' products as they are, as
+    planned and uncompressed, null where the map lacks one. ``steps`` are changes of the whole step,
+    where a bench told what else it holds."""
+
+    workload: str
+    tokens: Annotated[int, Field(gt=0)]
+    before_us: float | None = None
+    after_us: float | None = None
+    dense_us: float | None = None
+    steps: list[StepChange] = Field(default_factory=list)
+
+
 class EngineDemand(_Strict):
     """The ``dims`` of which an engine wants multiples of ``multiple``, why, and who says so."""
 
@@ -157,6 +180,7 @@ class Plan(_Strict, Framed):
     saved_us: tuple[float, float, float] | None = None
     """(low, value, high) of what the changes save, where the times are estimates with errors of
     their own (``basis``); None where a time is not known."""
+    phases: list[PhaseTimes] = Field(default_factory=list)
     energy_kept: float | None = None
     basis: str = ""
     """``by rules …`` where the map is by rules: no time was measured here then."""

@@ -226,6 +226,25 @@ def gained(plan: Mapping[str, Any]) -> str:
     return f"of {microseconds(before)} their products should change by {change}{basis}"
 
 
+def by_phase(plan: Mapping[str, Any]) -> str:
+    """What a plan makes of each workload: of the whole step where that is known, else of the
+    planned weights' products; empty where no time is known."""
+    told, whole = [], True
+    for phase in plan.get("phases") or ():
+        steps = [s for s in phase["steps"] if s["against"] == plan["fingerprint"]]
+        before, after = phase["before_us"], phase["after_us"]
+        if steps:
+            low, value, high = (steps[0][each] for each in ("low", "value", "high"))
+            told.append(f"{phase['workload']} {formatting.interval(low, value, high)}")
+        elif before and after:
+            whole = False
+            told.append(f"{phase['workload']} {_signed(after / before - 1)} of the products")
+    if not told:
+        return ""
+    of = "of the whole step" if whole else "a bench of the model (--bench) tells of whole steps"
+    return f"By workload: {', '.join(told)}; {of}."
+
+
 def _sure(contents: Contents) -> list[str]:
     told = []
     if contents.cliff_map is not None:

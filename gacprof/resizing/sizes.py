@@ -161,7 +161,10 @@ def requested(inventory: Inventory, asked: Asked, *, in_memory: bool = False) ->
     _check_choices(plan, inventory)
     if not in_memory and plan.budget.checkpoint_after is not None:
         _check_costs(plan, inventory)
-    return Requested(plan.changes, {"plan": digest(plan.as_dict())})
+    origin: dict[str, Any] = {"plan": digest(plan.as_dict())}
+    if any(phase.steps for phase in plan.phases):
+        origin["phases"] = [phase.model_dump() for phase in plan.phases]
+    return Requested(plan.changes, origin)
 
 
 def digest(data: Any) -> str:

@@ -1,0 +1,188 @@
+"""Whole-model times: a step measured once, and what other sizes change of it.
+
+A map knows products. What else a step holds (attention, norms, Python) no size changes, so that one
+short bench of this model, or of the uncompressed one, tells it. Besides the products' own times a
+change of sizes changes how many calls there are and how many distinct shapes: a factor pair is two
+calls in place of one, and where layers differ in shape each finds less of its code and plans in
+caches than a product that is measured again and again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import hypot, sqrt
+from pathlib import Path
+from typing import Any
+
+from gacprof.checkpoint.inventory import Gemm, Inventory
+from gacprof.checkpoint.scanning import scan
+from gacprof.core.errors import CheckpointError, PlanError
+from gacprof.core.files import read_json
+from gacprof.diagnosing.predict import Predictor
+
+WITHIN = 1.96
+"""Standard errors on either side of a change: an interval of 95 %."""
+UNTOLD = 0.02
+"""Of a whole step: by how much sums of products were off beside the step itself, twice the root
+mean square of -0.6, +1.3 and +0.5 % (a prefill of two models and a decode step of one, SmolLM2-135M
+on two CPU threads), and of +0.9 % for the other decode step once its shapes are counted."""
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What every further call takes, in µs, and every further distinct shape, as a share of the
+    step: within 0 and these, the middle being what is expected."""
+
+    call_us: float
+    shape: float
+
+
+COSTS = {"cpu": StepCosts(6.0, 0.0023), "cuda": StepCosts(2.0, 0.0)}
+"""By kind of device. CPU: a call of ``nn.Linear`` takes 3 µs longer than the ``F.linear`` that a
+sweep times (5.0 and 2.2 µs, PyTorch 2.11, one thread of an EPYC); 16 more shapes cost a decode step
+of SmolLM2-135M 0.77 of 42 ms, 0.115 % each. CUDA: the gap between kernels of a graph, assumed."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A step's time against another's, as a share: within ``low`` and ``high`` in 95 % of cases."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A model that was benched: its steps (low, middle, high µs) by the rows of its products."""
+
+    name: str
+    inventory: Inventory
+    kind: str
+    steps: Mapping[int, tuple[float, float, float]]
+
+    def products(self, names: Sequence[str]) -> list[Gemm]:
+        """Those of the modules of these names."""
+        wanted = set(names)
+        return [g for m in self.inventory.modules if m.name in wanted for g in m.gemms]
+
+    def step_us(self, at: Predictor, products: Sequence[Gemm]) -> float | None:
+        """The step with these products in place of its own, at the predictor's one token count;
+        None where the bench or the map lacks it."""
+        (tokens,) = at.tokens
+        if tokens not in self.steps:
+            return None
+        own, step = (
+            self.products([m.name for m in at.inventory.modules if m.dims]),
+            self.steps[tokens],
+        )
+        moved = self._moved(at, own, products, step[1])
+        return None if moved is None else step[1] + moved[0]
+
+    def change(self, at: Predictor, before: Sequence[Gemm], after: Sequence[Gemm]) -> Change | None:
+        """What a step gains or loses where products change; None where that is not known."""
+        base = self.step_us(at, before)
+        if base is None or base <= 0:
+            return None
+        moved = self._moved(at, before, after, base)
+        if moved is None:
+            return None
+        if Counter(map(_shape, before)) == Counter(map(_shape, after)):
+            return Change(0.0, 0.0, 0.0)
+        low, middle, high = self.steps[next(iter(at.tokens))]
+        value = moved[0] / base
+        half = hypot(moved[1] / base, UNTOLD, value * (high - low) / 2 / middle)
+        return Change(value - half, value, value + half)
+
+    def _moved(
+        self, at: Predictor, before: Sequence[Gemm], after: Sequence[Gemm], step_us: float
+    ) -> tuple[float, float] | None:
+        """µs more of a step, and half the width of their interval. Equal products share the error
+        of one measurement, and those that stay cost nothing."""
+        counts = Counter(map(_shape, after))
+        counts.subtract(Counter(map(_shape, before)))
+        one = {_shape(gemm): gemm for gemm in (*before, *after)}
+        us, variance = 0.0, 0.0
+        for shape, count in counts.items():
+            time = at.gemms([one[shape]])
+            if count and time.latency_us is None:
+                return None
+            us += count * (time.latency_us or 0.0)
+            variance += count**2 * (time.variance or 0.0)
+        others = {_shape(g) for m in at.inventory.modules if not m.dims for g in m.gemms}
+        shapes = [len(others | set(map(_shape, each))) for each in (before, after)]
+        costs = COSTS.get(self.kind, COSTS["cpu"])
+        calls = (len(after) - len(before)) * costs.call_us / 2
+        distinct = (shapes[1] - shapes[0]) * costs.shape * step_us / 2
+        return us + calls + distinct, hypot(WITHIN * sqrt(variance), calls, distinct)
+
+
+def _shape(gemm: Gemm) -> tuple[int, int, bool]:
+    return gemm.N, gemm.K, gemm.bias
+
+
+def benched(path: str | Path, inventory: Inventory, predictor: Predictor) -> Whole:
+    """What ``bench --json`` printed, of the first model in it that is this one, or one of the same
+    architecture: the uncompressed model.
+
+    Raises :class:`PlanError` for a file that is none, a bench of another device or dtype than the
+    map's, and one of other models.
+    """
+    data = _read(Path(path))
+    place = predictor.source.environment
+    device = data["environment"].get("name")
+    if device != place.name or data["dtype"] != predictor.dtype:
+        raise PlanError(
+            f"{path} was timed on {device} in {data['dtype']}, the map is of {place.name} in "
+            f"{predictor.dtype}: bench the model there"
+        )
+    if any(m.role.startswith("expert_") for m in inventory.modules if m.dims):
+        raise PlanError(f"{path}: how many tokens each expert gets is not known to a bench")
+    found = [_scanned(name) for name in data["sources"]]
+    same = [i for i, each in enumerate(found) if each and each.fingerprint == inventory.fingerprint]
+    like = [i for i, each in enumerate(found) if each and _alike(each, inventory)]
+    if not (same or like):
+        raise PlanError(f"{path} times none of {inventory.path} and its uncompressed model")
+    first = (same or like)[0]
+    model = found[first]
+    assert model is not None
+    steps = {
+        data["batch"] * (t["tokens"] if t["kind"] == "prefill" else 1): (
+            t["low_us"], t["latency_us"], t["high_us"],
+        )
+        for t in data["timings"]
+        if t["model"] == data["models"][first]
+    }  # fmt: skip
+    return Whole(data["models"][first], model, place.kind, steps)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = read_json(path)
+        for name in ("environment", "dtype", "batch", "models", "sources", "timings"):
+            data[name]
+        for timing in data["timings"]:
+            known = [timing[name] for name in ("low_us", "latency_us", "high_us", "tokens")]
+            if not all(isinstance(each, int | float) and each > 0 for each in known):
+                raise ValueError("a timing is no positive number")
+        return dict(data)
+    except (OSError, ValueError, TypeError, KeyError, json.JSONDecodeError) as error:
+        raise PlanError(f"{path} is not what 'gacprof bench --json' prints: {error}") from None
+
+
+def _scanned(name: str) -> Inventory | None:
+    try:
+        return scan(name)
+    except CheckpointError:
+        return None
+
+
+def _alike(one: Inventory, other: Inventory) -> bool:
+    """Whether they have the same modules, of the same sides but for what compression changes."""
+    sides = [
+        {m.name: (m.out_features, m.in_features) for m in each.modules} for each in (one, other)
+    ]
+    return sides[0] == sides[1]

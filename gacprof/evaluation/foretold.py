@@ -1,0 +1,83 @@
+"""Whether the changes that plans foretold are those that a bench measures.
+
+A realigned or compressed folder keeps what its plan predicted of whole steps, against the model
+that the plan was made for and against the uncompressed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gacprof.checkpoint.scanning import scan
+from gacprof.core.errors import GacprofError
+from gacprof.core.files import read_json
+from gacprof.core.formatting import interval
+from gacprof.evaluation.summary import BenchResult, ModelTiming
+from gacprof.resizing.output import PROVENANCE
+
+PLAN = "plan.json"
+
+
+def foretold(timed: BenchResult) -> Iterator[str]:
+    """A sentence for each timing that a plan predicted: by how much, and whether that held.
+
+    It *held* where the measured change lies within the predicted interval, and was *missed* where
+    the two intervals have nothing in common; else the bench leaves it open.
+    """
+    try:
+        reference = scan(timed.sources[0]).fingerprint if timed.sources else ""
+    except GacprofError:
+        return
+    for name, source in list(zip(timed.models, timed.sources, strict=True))[1:]:
+        phases = _phases(Path(source))
+        for timing in (t for t in timed.timings if t.model == name):
+            rows = timed.batch * (timing.tokens if timing.kind == "prefill" else 1)
+            step = _step(phases, rows, reference)
+            if step is not None and timing.ratio is not None:
+                yield _sentence(timing, step, timing.ratio)
+
+
+def _sentence(
+    timing: ModelTiming, step: tuple[float, float, float], ratio: tuple[float, float, float]
+) -> str:
+    low, value, high = step
+    least, middle, most = (each - 1 for each in ratio)
+    if low <= middle <= high:
+        held = "it held"
+    elif most < low or least > high:
+        held = "it was missed"
+    else:
+        held = "whether it held is open"
+    return (
+        f"{timing.workload} of {timing.model}: predicted {interval(low, value, high)}, measured "
+        f"{interval(least, middle, most)}: {held}"
+    )
+
+
+def _phases(folder: Path) -> Sequence[Mapping[str, Any]]:
+    """What a plan predicted of the model in this folder; nothing where no plan is kept there."""
+    for name, keys in ((PROVENANCE, ("origin", "phases")), (PLAN, ("phases",))):
+        try:
+            found: Any = read_json(folder / name)
+            for key in keys:
+                found = found[key]
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+        if isinstance(found, list):
+            return [phase for phase in found if isinstance(phase, dict)]
+    return []
+
+
+def _step(
+    phases: Sequence[Mapping[str, Any]], rows: int, against: str
+) -> tuple[float, float, float] | None:
+    for phase in phases:
+        for step in phase.get("steps") or () if phase.get("tokens") == rows else ():
+            try:
+                if step["against"] == against:
+                    return float(step["low"]), float(step["value"]), float(step["high"])
+            except (TypeError, KeyError, ValueError):
+                continue
+    return None
