@@ -75,10 +75,8 @@ class Whole:
         (tokens,) = at.tokens
         if tokens not in self.steps:
             return None
-        own, step = (
-            self.products([m.name for m in at.inventory.modules if m.dims]),
-            self.steps[tokens],
-        )
+        own = self.products([m.name for m in at.inventory.modules if m.dims])
+        step = self.steps[tokens]
         moved = self._moved(at, own, products, step[1])
         return None if moved is None else step[1] + moved[0]
 
