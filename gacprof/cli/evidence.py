@@ -345,6 +345,7 @@ def report(
         Path | None, Option(help="The page's folder. Default: report-NAME, here.")
     ] = None,
     tokens: options.Tokens = None,
+    tp: options.Ranks = 1,
     diagnosis: Annotated[Path | None, Option(help="What diagnose --json printed.")] = None,
     plan: Annotated[Path | None, Option(help="A plan's file.")] = None,
     realigned: Annotated[Path | None, Option(help="What realign --json printed.")] = None,
@@ -358,7 +359,7 @@ def report(
 
     page = gacprof.write_report(
         out or Path(f"report-{slug(Path(model or source.cliff_map or 'page').stem)}"), model=model,
-        cliff_map=source.cliff_map, gpu=source.gpu, torch=source.torch, tokens=tokens,
+        cliff_map=source.cliff_map, gpu=source.gpu, torch=source.torch, tokens=tokens, tp=tp,
         diagnosis=diagnosis, plan=plan, realigned=realigned, verification=verified, bench=benched,
         title=title,
     )  # fmt: skip

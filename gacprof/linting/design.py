@@ -18,7 +18,7 @@ from gacprof.core.files import Record
 from gacprof.demands.configs import config_of
 from gacprof.demands.table import OUTCOMES, Outcome
 from gacprof.linting.judging import judge_all, overall, tiers, weight, worst_tier
-from gacprof.linting.remedies import parameters
+from gacprof.linting.moved import parameters
 from gacprof.linting.request import LintRequest, Target, target_of
 
 WORDS = {

@@ -11,11 +11,12 @@ from gacprof.core.errors import LintError
 from gacprof.core.files import Record
 from gacprof.demands.configs import Config
 from gacprof.demands.evaluate import Judged, with_shards
+from gacprof.demands.reading import config_named
 from gacprof.demands.table import Outcome
 from gacprof.demands.targets import version
 from gacprof.linting.judging import Degree, degrees, extras, judge_all, overall, tiers
-from gacprof.linting.reading import config_named
-from gacprof.linting.remedies import Remedy, fixed, remedies
+from gacprof.linting.moved import Remedy, fixed
+from gacprof.linting.remedies import remedies
 from gacprof.linting.request import LintRequest, Target, target_of
 from gacprof.linting.times import RowTimes, times
 from gacprof.rules.head_dims import judge, vision_kernel

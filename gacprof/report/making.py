@@ -32,6 +32,7 @@ def write_report(
     gpu: str | None = None,
     torch: str | None = None,
     tokens: Tokens | None = None,
+    tp: int = 1,
     diagnosis: str | Path | Mapping[str, Any] | None = None,
     plan: str | Path | Mapping[str, Any] | None = None,
     realigned: str | Path | Mapping[str, Any] | None = None,
@@ -43,7 +44,8 @@ def write_report(
     """One HTML page, with its figures, in the folder ``out``.
 
     A ``model`` is diagnosed and planned by a map or by the rules of a ``gpu``, at these
-    ``tokens``; a folder without a model gives the files that are in it. Else, or beside it, what
+    ``tokens``, with sizes as one of ``tp`` ranks holds them (planned as vLLM shares them out); a
+    folder without a model gives the files that are in it. Else, or beside it, what
     the other verbs left: a map, a plan, and the JSON that they printed, as a file or as
     ``as_dict()`` gives it. ``notes`` are lines of your own.
 
@@ -69,7 +71,7 @@ def write_report(
             f"say what judges {model}: --map, a map's name or file, or --gpu, for its rules"
         )
     if model is not None and not found:
-        parts |= _steps(model, open_source(source), tokens, parts)
+        parts |= _steps(model, open_source(source), tokens, tp, parts)
     if source is None and not any(parts.values()):
         raise ReportError("nothing to report: give a model, --map, --plan or another file")
     subject = source.environment.name if source else "a checkpoint"
@@ -93,19 +95,24 @@ def write_report(
 
 
 def _steps(
-    model: str | Path, source: SizeSource, tokens: Tokens | None, known: Mapping[str, Any]
+    model: str | Path,
+    source: SizeSource,
+    tokens: Tokens | None,
+    tp: int,
+    known: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Diagnosis and plan of a model, but for those that are known. Where no dim can change there
     is no plan, and the notes say why."""
     from gacprof.diagnosing import diagnose
-    from gacprof.planning import plan
+    from gacprof.planning import Constraints, plan
 
     made: dict[str, Any] = {}
     if known["diagnosis"] is None:
-        made["diagnosis"] = diagnose(model, source, tokens=tokens).as_dict()
+        made["diagnosis"] = diagnose(model, source, tokens=tokens, tp=tp).as_dict()
     if known["plan"] is None:
         try:
-            made["plan"] = plan(model, source, tokens=tokens).as_dict()
+            constraints = Constraints(preset=f"vllm,tp={tp}") if tp > 1 else Constraints()
+            made["plan"] = plan(model, source, tokens=tokens, constraints=constraints).as_dict()
         except PlanError as error:
             made["notes"] = [f"no plan: {error}"]
     return made

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gacprof
-from gacprof.core.errors import ReportError
+from gacprof.core.errors import GacprofError, ReportError
 
 MEASURED = Path(__file__).parents[2] / "reports/cpu-example"
 
@@ -83,3 +83,11 @@ def test_a_link_that_leads_nowhere_is_named(asvd: Path, tmp_path: Path, target: 
     (tmp_path / "link").symlink_to(tmp_path / target)
     with pytest.raises(ReportError, match="is a link that leads nowhere"):
         gacprof.write_report(tmp_path / "link", model=asvd, gpu="h100")
+
+
+def test_a_page_of_several_ranks_judges_what_one_holds(asvd: Path, tmp_path: Path) -> None:
+    """Factor pairs have no plan under tensor parallelism: the page says so, and is made."""
+    page = gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100", tp=2).read_text()
+    assert 'id="diagnosis"' in page and "no plan: " in page and "vllm,tp=2" in page
+    with pytest.raises(GacprofError, match="ranks cannot share"):
+        gacprof.write_report(tmp_path / "page", model=asvd, gpu="h100", tp=3)
