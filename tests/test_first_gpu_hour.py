@@ -112,7 +112,7 @@ def contents(archives, back):
 
 
 def ends(found):
-    return [line.split("\t")[1:3] for line in found["steps.tsv"].decode().splitlines()]
+    return [line.split("\t")[1:3] for line in found["steps-1.tsv"].decode().splitlines()]
 
 
 def test_n5_every_step_leaves_a_log_and_its_exit_code_and_the_next_one_runs(part):
@@ -180,3 +180,10 @@ def test_n5_an_archive_writes_nothing_outside_its_folder(tmp_path):
     with pytest.raises(tarfile.OutsideDestinationError):
         hour.unpack([tmp_path / "bad.tar.gz"], tmp_path / "in")
     assert not (tmp_path / "outside").exists()
+
+
+def test_n5_a_run_that_makes_no_map_is_a_row_of_its_own(part, tmp_path):
+    part(shell("swept", "mkdir broken && echo '{}' > broken/run.json"))
+    hour.read(list((tmp_path / "out").iterdir()), tmp_path / "read")
+    told = (tmp_path / "read" / "rows.md").read_text()
+    assert "| broken | no map: exit code 2 |" in told and "- part 1, swept: 0 after" in told

@@ -34,6 +34,8 @@ ENDING_S, SHORTEST_S = 10, 5
 CHUNK_BYTES = 15 << 20
 """Of an archive; a larger one is cut into files of this size."""
 GACPROF = (sys.executable, "-m", "gacprof")
+STEPS = "steps-{}.tsv"
+"""What a part says of its steps; archives of several parts are unpacked into one folder."""
 WITHOUT = "not counters and not worker"
 
 
@@ -145,7 +147,7 @@ def run_part(part: int, device: str, folder: Path, archives: Path, seconds: floa
             pack(folder, archives / f"part{part}.tar.gz")
     finally:
         pack(folder, archives / f"part{part}.tar.gz")
-    print((folder / "steps.tsv").read_text(), *sorted(archives.glob("part*")), sep="\n")
+    print((folder / STEPS.format(part)).read_text(), *sorted(archives.glob("part*")), sep="\n")
 
 
 def run(step: Step, folder: Path, limit_s: float) -> int | str:
@@ -184,7 +186,7 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _note(folder: Path, part: int, name: str, code: int | str, seconds: float) -> None:
-    with (folder / "steps.tsv").open("a") as file:
+    with (folder / STEPS.format(part)).open("a") as file:
         file.write(f"{part}\t{name}\t{code}\t{seconds:.1f}\n")
 
 
@@ -235,11 +237,12 @@ def read(archives: Sequence[Path], out: Path) -> None:
     for run_folder in sorted(path for path in raw.iterdir() if (path / "run.json").exists()):
         name = run_folder.name
         made = out / f"{name}.json"
+        made.unlink(missing_ok=True)
         built = subprocess.run(
             (*GACPROF, "map", "build", str(run_folder), "--out", str(made), "--json"),
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        if not built.stdout:
+        if not made.exists():
             rows.append(f"| {name} | no map: exit code {built.returncode} |")
             continue
         rows.append(row(name, run_folder, json.loads(built.stdout)))
@@ -320,7 +323,7 @@ def timers(raw: Path) -> Iterator[str]:
 
 def ended(raw: Path) -> Iterator[str]:
     """How each step ended."""
-    if (path := raw / "steps.tsv").exists():
+    for path in sorted(raw.glob(STEPS.format("*"))):
         for line in path.read_text().splitlines():
             part, name, code, seconds = line.split("\t")
             yield f"- part {part}, {name}: {code} after {seconds} s"

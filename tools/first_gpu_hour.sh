@@ -11,7 +11,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-python3}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
-if [[ ${1:-} = [123] ]] && compgen -G '.whl/*.whl' >/dev/null; then
+if [[ ${1:-} != wheels ]] && compgen -G '.whl/*.whl' >/dev/null; then
   packages=${TMPDIR:-/tmp}/gacprof-packages
   [ -d "$packages" ] || for wheel in .whl/*.whl; do
     # one by one: a wheel that does not fit this Python must not cost the others

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,9 @@ from gacprof.devices.nvml import Telemetry
 
 if TYPE_CHECKING:
     import torch
+
+Curve = tuple[Hashable, ...]
+"""All that the points of a curve have in common."""
 
 AUTO = "auto"
 L2_FACTOR = 2
@@ -69,6 +72,8 @@ class CudaDevice(Device):
         self.graphs: list[torch.cuda.CUDAGraph] = []
         self.nodes = 0
         """Of all these graphs."""
+        self._calls: dict[Curve, list[int]] = {}
+        """Of the runs captured, by curve."""
         self.open_sessions = 0
 
     @cached_property
@@ -137,23 +142,25 @@ class CudaDevice(Device):
         self.open_sessions += 1
         return found
 
+    def keep(self, key: Key, made: Captured) -> None:
+        self.captured[key] = made
+        for curve in _curves(key[0].point):
+            self._calls.setdefault(curve, []).append(made.calls)
+
     def calls_on_curve(self, slots: Sequence[Slot]) -> list[int]:
-        """How many calls the runs hold that were captured of these slots' curve: of points that
-        differ from the first and the last of them in the same dim alone."""
-        ends = {slots[0].point, slots[-1].point} if slots else set()
-        found: dict[str, list[int]] = {}
-        for (slot, *_), one in self.captured.items():
-            axes = {_only_difference(slot.point, end) for end in ends if end != slot.point}
-            if len(axes) == 1 and (axis := axes.pop()):
-                found.setdefault(axis, []).append(one.calls)
-        curves = [calls for calls in found.values() if len(calls) > 1]  # one is another curve's
-        return max(curves, key=len, default=[])
+        """How many calls the runs hold that were captured of these slots' curve, whichever of
+        their dims it is over: of most runs, and of more than one, which is another curve's."""
+        shared = (_curves(slot.point) for slot in slots)
+        curves = set.intersection(*map(set, shared)) if slots else set()
+        found = [calls for curve in curves if len(calls := self._calls.get(curve, [])) > 1]
+        return max(found, key=len, default=[])
 
     def forget(self) -> None:
         """Give back all graphs at once: the first that goes away may take what the others use."""
         import torch
 
         self.captured.clear()
+        self._calls.clear()
         for graph in self.graphs:
             graph.reset()
         self.graphs.clear()
@@ -230,11 +237,7 @@ class CudaDevice(Device):
         self.forget()
 
 
-def _only_difference(one: Point, other: Point) -> str:
-    """The dim in which two points of one kind differ; empty where that is not a single one."""
-    if (one.operator, one.dtype, one.flags) != (other.operator, other.dtype, other.flags):
-        return ""
-    names = [
-        name for (name, size), (_, twin) in zip(one.dims, other.dims, strict=True) if size != twin
-    ]
-    return names[0] if len(names) == 1 else ""
+def _curves(point: Point) -> list[Curve]:
+    """The curves that a point lies on: one over each of its dims, all else equal."""
+    what = (point.operator, point.dtype, point.flags)
+    return [(*what, name, tuple(d for d in point.dims if d[0] != name)) for name, _ in point.dims]

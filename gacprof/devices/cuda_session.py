@@ -120,15 +120,15 @@ class CudaSession(Session):
         if not before or self._device.nodes + nodes > DEVICE_NODES:
             calls = self._affordable(ready, calls)
         for place, one in ready.items():
-            halves = sum(known.half is not None for known in self._captured.values())
-            twice = TWICE_EVERY * halves <= len(self._captured)
+            twice = len(self._captured) % TWICE_EVERY == 0
             made = self._guarded(place, partial(self._capture, place, one, calls, twice))
             if self._context_lost:
                 return
             if made is None:
                 self._captured.pop(place, None)
             else:
-                self._captured[place] = self._device.captured[self._keys[place]] = made
+                self._captured[place] = made
+                self._device.keep(self._keys[place], made)
 
     def _reserve(self, ready: Ready, calls: int) -> None:
         """Cold weights that suffice for all calls of a run and the reuse distance."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WARM_UP_CALLS = 3
 ROUGH_CALLS = 4
-TARGET_US, LONGEST_US = 150.0, 3_000.0
+TARGET_US, LONGEST_US = 150.0, 1_000.0
 """Of all calls of a run: events step by half a microsecond, a third of a per cent of the first. A
 curve's longest run takes at most the second, unless a single call does."""
 MOST_CALLS = 64

@@ -30,7 +30,7 @@ from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, digamma, polygamma
+from scipy.special import betainc, chdtri, digamma, polygamma
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -47,6 +47,9 @@ scheduler: all dims then look alike, and nothing looks noisy."""
 QUARTILE_DEGREES = 1.2
 """Degrees of freedom of the estimated variance of a quartile of n values, over √n: of normal
 samples of 6 to 24 values 1.25 to 1.42, of 48 to 400 1.1 to 0.9 (from the variance of its log)."""
+LEAST_FREEDOM = 12
+"""Degrees of freedom below which the variance between processes has no bound: an effect that
+strikes single slots is not seen on few of them."""
 LEAST_EXCESS = 1e-4
 """Of the variance of log variances beyond chance: the prior's degrees of freedom are 20,000 there,
 as good as infinite."""
@@ -106,8 +109,8 @@ class Fit:
     its blocks), NaN for a slot that was never called. ``error`` are standard errors of differences
     *within* the curve, with their ``degrees`` of freedom; infinite for a slot of fewer than
     :data:`FEWEST_BLOCKS` calls and for one that no block ties to most others. ``between`` is the
-    variance of a slot between processes, ``residual`` what each call leaves, in the shape of the
-    input.
+    variance of a slot between processes, ``between_most`` its upper 95 % bound (infinite of
+    few slots or one process), ``residual`` what each call leaves, in the shape of the input.
     """
 
     effect: Floats
@@ -116,6 +119,7 @@ class Fit:
     counts: Ints
     residual: Floats
     between: float
+    between_most: float
 
     @property
     def latency_us(self) -> Floats:
@@ -136,19 +140,19 @@ def fit_blocks(log_us: Floats, process: Sequence[int] | Ints | None = None) -> F
     counts = np.sum(~np.isnan(log_us), axis=0)
     known = (counts >= FEWEST_BLOCKS) & _tied_together(~np.isnan(log_us))
     error, degrees = np.full(len(effect), np.inf), np.zeros(len(effect))
-    between = 0.0
+    between, most = 0.0, np.inf
     if known.any():
         within, own = moderated(
             quartile_variance(residual[:, known]), QUARTILE_DEGREES * np.sqrt(counts[known])
         )
-        between, freedom, shares = _between_processes(residual[:, known], processes, within)
+        between, most, freedom, shares = _between_processes(residual[:, known], processes, within)
         variance = within + between * shares
         error[known] = np.sqrt(variance)
         with np.errstate(divide="ignore", invalid="ignore"):
             sums = within**2 / own + (between * shares) ** 2 / freedom
             degrees[known] = np.where(variance > 0, variance**2 / sums, np.inf)
     level = float(np.nanquantile(block, QUARTILE))
-    return Fit(effect + level, error, degrees, counts, residual, between)
+    return Fit(effect + level, error, degrees, counts, residual, between, most)
 
 
 def _tied_together(held: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -272,12 +276,12 @@ def _trigamma_inverse(x: float) -> float:
 
 def _between_processes(
     residual: Floats, processes: Ints, within: Floats
-) -> tuple[float, float, Floats]:
-    """The variance of a slot between processes beyond what its blocks explain, its degrees of
-    freedom, and for each slot Σ share² of its calls over the processes.
+) -> tuple[float, float, float, Floats]:
+    """The variance of a slot between processes beyond what its blocks explain, its upper 95 %
+    bound, its degrees of freedom, and for each slot Σ share² of its calls over the processes.
 
-    One variance for all slots: the mean over them of what an analysis of variance finds. 0 for a
-    single process.
+    One variance for all slots: what an analysis of variance finds, the mean over those that several
+    processes called. 0 for a single process.
     """
     numbers = np.unique(processes)
     held = np.array([np.sum(~np.isnan(residual[processes == p]), axis=0) for p in numbers])
@@ -285,13 +289,17 @@ def _between_processes(
     squares = np.sum(share**2, axis=0)
     several = squares < 1
     if not several.any():
-        return 0.0, 1.0, squares
-    means = np.array([lower_quartile(residual[processes == p]) for p in numbers])
+        return 0.0, np.inf, 1.0, squares
+    means = np.array([lower_quartile(residual[processes == p][:, several]) for p in numbers])
     with gaps():
         means -= np.nanmedian(means, axis=1)[:, None]
-    means = np.nan_to_num(means)
+    means, share = np.nan_to_num(means), share[:, several]
     apart = np.sum(share * (means - np.sum(share * means, axis=0)) ** 2, axis=0)
-    groups = np.sum(held > 0, axis=0) - 1
-    each = (apart - within * groups)[several] / (1 - squares[several])
+    groups = np.sum(held > 0, axis=0)[several] - 1
+    chance, weight = within[several] * groups, 1 - squares[several]
     freedom = max(1.0, float(groups.sum()) - groups.max())
-    return max(0.0, float(np.mean(each))), freedom, squares
+    between = max(0.0, float(np.mean((apart - chance) / weight)))
+    if freedom < LEAST_FREEDOM:
+        return between, np.inf, freedom, squares
+    most = (apart.sum() * freedom / float(chdtri(freedom, 0.95)) - chance.sum()) / weight.sum()
+    return between, max(0.0, float(most)), freedom, squares

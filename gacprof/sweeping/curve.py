@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -41,10 +41,12 @@ GIVE_UP = 3
 
 @dataclass(frozen=True)
 class Decision:
-    """The share of a curve's dims without a verdict, and half the width of penalty intervals."""
+    """The share of a curve's dims without a verdict, half the width of penalty intervals, and what
+    a process may add to a dim at most (the bound of a standard deviation, log)."""
 
     open_share: float
     half_width: float
+    process_effect: float = inf
 
 
 class CurveState:
@@ -62,7 +64,10 @@ class CurveState:
         self._place: dict[Slot, int] = {}
         self._failures: dict[int, int] = {}
         self._rows: list[tuple[int, BlockRow]] = []
-        self._calls_in: Counter[int] = Counter()
+        self._calls_in: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        """By process and slot."""
+        self._sample: frozenset[int] = frozenset()
+        """The slots that this process calls of a decided curve; empty: all."""
         self.counts: list[int] = []
         self.kernels: Mapping[Point, tuple[str, ...]] = {}
         self._add(first)
@@ -73,7 +78,7 @@ class CurveState:
         """The standard error (log) that one block would leave, by the last look."""
         self.judged_in: int | None = None
         """The process after whose share it was judged."""
-        self.decision = Decision(1.0, float("inf"))
+        self.decision = Decision(1.0, inf)
 
     def _add(self, dims: Sequence[int]) -> None:
         """New dims with their A/A replicates: a share of them, a few at least, spread evenly."""
@@ -89,7 +94,28 @@ class CurveState:
 
     @property
     def callable_slots(self) -> list[int]:
-        return [i for i in range(len(self.slots)) if self._failures.get(i, 0) < GIVE_UP]
+        whole = range(len(self.slots))
+        if not self._failures:
+            return list(whole)
+        return [i for i in whole if self._failures.get(i, 0) < GIVE_UP]
+
+    @property
+    def live(self) -> list[int]:
+        """The slots that this process calls."""
+        return [i for i in self.callable_slots if not self._sample or i in self._sample]
+
+    def begin(self) -> None:
+        """Another process begins. Of a decided curve it calls a sample, A/A pairs first: enough to
+        tell what processes differ by, and little to prepare."""
+        self._sample = frozenset()
+        live = self.callable_slots
+        if not self.decided or len(live) <= FEWEST_SLOTS:
+            return
+        twins = [i for i in live if self.slots[i].replicate]
+        twins = self._draw.sample(twins, min(len(twins), FEWEST_SLOTS // 2))
+        pairs = {*twins, *(self._place[Slot(self.slots[i].point)] for i in twins)}
+        others = [i for i in live if i not in pairs]
+        self._sample = frozenset(pairs.union(self._draw.sample(others, FEWEST_SLOTS - len(pairs))))
 
     @property
     def blocks(self) -> int:
@@ -102,7 +128,7 @@ class CurveState:
 
     def order(self) -> list[int]:
         """The slots of the next block, in a fresh random order."""
-        live = self.callable_slots
+        live = self.live
         size = self._block_size()
         if len(live) <= size:
             return self._draw.sample(live, len(live))
@@ -129,7 +155,7 @@ class CurveState:
     def block_ms(self) -> float:
         """What the next block will take; infinite where none was measured."""
         typical_us = self.typical_us
-        size = min(len(self.callable_slots), self._block_size())
+        size = min(len(self.live), self._block_size())
         return float("inf") if typical_us is None else typical_us * size / 1e3
 
     def record(self, process: int, times: BlockTimes) -> None:
@@ -147,7 +173,7 @@ class CurveState:
     def _take(self, process: int, calls: Iterable[tuple[int, float, bool]]) -> None:
         row = block_row(calls)
         self._rows.append((process, row))
-        self._calls_in[process] += len(row)
+        self._calls_in[process].update(row.keys())
         for place in row:
             self.counts[place] += 1
 
@@ -216,14 +242,15 @@ class CurveState:
 
     @property
     def finished(self) -> bool:
-        """Whether it is decided after the share of as many processes as are asked for, or has
-        had all its blocks."""
+        """Whether it is decided after the share of as many processes as are asked for, or of two
+        that bound what a third would add, or has had all its blocks."""
         if not self.callable_slots or self.blocks >= self._timing.most_blocks:
             return True
         if not self.decided:
             return False
         whole = sum(self.blocks_in(process) >= self.share for process in self._calls_in)
-        return whole >= self._timing.processes
+        alike = whole > 1 and self.decision.process_effect <= self._timing.finest
+        return alike or whole >= self._timing.processes
 
     @property
     def blocks_left(self) -> float:
@@ -244,11 +271,13 @@ class CurveState:
         return self._timing.blocks / self._timing.processes
 
     def blocks_in(self, process: int) -> float:
-        """How many blocks it has had in a process, partial ones by their share."""
-        return self._calls_in[process] / max(1, len(self.callable_slots))
+        """How often a process has called each slot that it called, on average."""
+        calls = self._calls_in[process]
+        return calls.total() / max(1, len(calls))
 
     def look(self) -> None:
-        """Judge the curve as it is now."""
+        """Judge the curve as it is now. Where a sample leaves it undecided, the process calls all
+        slots, and it is judged again after that."""
         self.looked_at += 1
         own = [i for i, s in enumerate(self.slots) if not s.replicate and self.counts[i]]
         if len(own) < 2:  # nothing to compare it with
@@ -263,15 +292,19 @@ class CurveState:
             measured = [replace(m, error=inf) for m in measured]
         found = judge_curve(measured, self._timing.tolerance)
         width = (found.judged.high - found.judged.low)[found.comparable]
-        half = float(np.median(width)) / 2 if len(width) else 0.0
-        self.decision = Decision(found.undecided / max(1, len(measured)), half)
+        half = float(np.median(width)) / 2 if len(width) else inf
+        self.decision = Decision(
+            found.undecided / max(1, len(measured)), half, fit.between_most**0.5
+        )
+        if self._sample and not self.decided:
+            self._sample, self.judged_in = frozenset(), None
 
 
 class PartSession:
     """A session of some of a curve's slots, addressed by their places on the curve."""
 
     def __init__(self, session: Session, places: Sequence[int]) -> None:
-        self.session, self._places = session, list(places)
+        self.session, self.places = session, list(places)
         self._at = {place: i for i, place in enumerate(places)}
         self.failed = self._by_place(session.failed)
 
@@ -281,7 +314,7 @@ class PartSession:
 
     def by_place(self, times: BlockTimes) -> BlockTimes:
         """A block of the session's as one of the curve's places."""
-        calls = tuple(timed._replace(slot=self._places[timed.slot]) for timed in times.calls)
+        calls = tuple(timed._replace(slot=self.places[timed.slot]) for timed in times.calls)
         return replace(times, calls=calls, failed=self._by_place(times.failed))
 
     def kernels(self) -> Mapping[int, tuple[str, ...]]:
@@ -294,7 +327,7 @@ class PartSession:
         self.session.close()
 
     def _by_place(self, by_slot: Mapping[int, T]) -> dict[int, T]:
-        return {self._places[i]: value for i, value in by_slot.items()}
+        return {self.places[i]: value for i, value in by_slot.items()}
 
 
 def calls_of(slots: Sequence[Slot], times: BlockTimes) -> tuple[Call, ...]:

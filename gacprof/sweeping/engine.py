@@ -93,7 +93,7 @@ class Engine:
         self._sessions: dict[str, list[PartSession]] = {}
         self._noted: dict[Point, PointNote] = dict(notes or {})
         self._calls = self._blocks = self._next = self._process = 0
-        self._levelling_s, self._levelled = 0.0, 0
+        self._levelling_s, self._levelled, self._levels = 0.0, 0, True
         self._replay(blocks)
 
     def _replay(self, blocks: Iterable[Block]) -> None:
@@ -121,6 +121,8 @@ class Engine:
                 return
             if part > 1:
                 self._renew()
+            for state in self._states:
+                state.begin()
             self._device.burn_in()
             yield from self._part(part, parts)
             self._process += 1
@@ -144,7 +146,7 @@ class Engine:
                     return
                 self._interleaved(batch)
                 for state in batch:
-                    self._look(state, last=part == parts)
+                    self._look(state, added=part > 1)
                 yield
             self._level()
 
@@ -152,7 +154,8 @@ class Engine:
         """Whether a curve needs no more blocks in this process.
 
         Each process measures its share of the fewest blocks, even where earlier ones decided
-        everything: they may all have had the same quirk. Of an undecided curve it measures its
+        everything: they may all have had the same quirk. Of a decided curve these are blocks of a
+        sample of its slots (:meth:`.CurveState.begin`). Of an undecided curve it measures its
         share of the most blocks; with a budget, what fits into its share of the time.
         """
         if state.finished:
@@ -208,10 +211,10 @@ class Engine:
 
     def _level(self) -> None:
         """A level block: one dim of each curve at one number of tokens, in random order, up to
-        :data:`.curve.BLOCK_MS`."""
+        :data:`.curve.BLOCK_MS`. None on a device that does without."""
         begun = time.monotonic()
         enough = self._levelling_s > LEVEL_SHARE * (begun - self._started)
-        if enough and self._levelled >= FEWEST_LEVEL_BLOCKS:
+        if not self._levels or (enough and self._levelled >= FEWEST_LEVEL_BLOCKS):
             return
         chosen = self._drawn([s for s in self._states if s.plan.key in self._sessions])
         if len(chosen) < 2:
@@ -230,6 +233,7 @@ class Engine:
             return
         self._levelling_s += time.monotonic() - begun
         self._levelled += 1
+        self._levels = times is not None
         if times is not None and times.calls:
             slots = [state.slots[place] for state, place in chosen]
             self._sink.append(self._block(LEVEL, times, calls_of(slots, times)))
@@ -239,7 +243,8 @@ class Engine:
         chosen: list[tuple[CurveState, int]] = []
         tokens, left_us = None, BLOCK_MS * 1e3
         for state in self._draw.sample(states, len(states)):
-            places = state.callable_slots
+            held = {place for part in self._sessions[state.plan.key] for place in part.places}
+            places = [i for i in state.live if i in held]
             if tokens is not None:
                 places = [i for i in places if state.slots[i].point.tokens == tokens]
             if not places:
@@ -252,10 +257,10 @@ class Engine:
             chosen.append((state, place))
         return chosen
 
-    def _look(self, state: CurveState, last: bool) -> None:
-        """Judge the curve when that is due, and once the last process has added its share."""
-        added = last and state.judged_in != self._process
-        if added and state.blocks_in(self._process) >= state.share:
+    def _look(self, state: CurveState, added: bool) -> None:
+        """Judge the curve when that is due, and once a process after the first has ``added`` its
+        share."""
+        if added and state.judged_in != self._process and state.blocks_in(self._process) >= state.share:
             state.judged_in = self._process
             state.look()
         elif state.due:
@@ -285,7 +290,8 @@ class Engine:
         """The curve's sessions, with one opened now for slots that are in none. Slots that were
         given up are left out: they may have cost a process."""
         parts = self._sessions.setdefault(state.plan.key, [])
-        fresh = [i for i in state.callable_slots if not any(part.order([i]) for part in parts)]
+        held = {place for part in parts for place in part.places}
+        fresh = [place for place in state.live if place not in held]
         if fresh:
             self._note([PointNote(state.slots[i].point) for i in fresh])
             reuse = self._timing.reuse_mib << 20
@@ -307,7 +313,7 @@ class Engine:
     def _find_culprit(self, state: CurveState, why: str) -> None:
         """A block killed the worker: call its slots one by one, and leave out one that does so
         again."""
-        for place in state.callable_slots:
+        for place in state.live:
             slot = state.slots[place]
             try:
                 session = self._device.session([slot], self._timing.reuse_mib << 20)

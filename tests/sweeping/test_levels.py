@@ -43,8 +43,8 @@ class Caching(RecordedDevice):
         )
 
 
-def suite(**timing):
-    curve = {"operator": "linear", "axis": "K", "values": [96, 100, 104, 107, 112]}
+def suite(values=(96, 100, 104, 107, 112), **timing):
+    curve = {"operator": "linear", "axis": "K", "values": list(values)}
     return parse_suite(
         {"name": "t", "timing": timing, "sweep": [curve | {"dims": {"M": 1, "N": [64, 128, 256]}}]},
         "t",
@@ -66,6 +66,15 @@ def test_latencies_are_those_in_turn_with_other_curves(tmp_path, noise):
         assert list(curve.misaligned) == [100, 107]
     [check] = [check for check in found.file.checks if check.name == "levels"]
     assert check.passed and check.effect == pytest.approx(0.1, abs=0.03)
+
+
+def test_level_blocks_call_what_a_process_has_prepared(tmp_path):
+    """A later process prepares a sample of a decided curve's slots."""
+    run_sweep(suite(range(96, 128)), Caching(), tmp_path / "run")
+    levels = [block for block in read_blocks(tmp_path / "run") if block.axis == LEVEL]
+    assert {block.process for block in levels} == {0, 1}
+    for call in (call for block in levels for call in block.calls):
+        assert call.us == pytest.approx(own_us(call.point) * OUTSIDE[call.point.dim["N"]])
 
 
 def test_without_level_blocks_a_curve_is_at_its_own_level(tmp_path):

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from math import exp
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -57,7 +59,7 @@ def device(latency=lambda point: float(point.dim["K"]), **kwargs) -> RecordedDev
 
 
 def test_each_block_calls_every_slot_once_in_an_order_of_its_own(tmp_path):
-    summary = run_sweep(suite(range(64, 96)), device(), tmp_path / "run")
+    summary = run_sweep(suite(range(64, 96), processes=1), device(), tmp_path / "run")
     blocks = read_blocks(tmp_path / "run")
     assert (summary.curves, summary.points, summary.failed) == (1, 32, 0)
     assert (summary.blocks, summary.calls) == (len(blocks), sum(len(b.calls) for b in blocks))
@@ -70,16 +72,52 @@ def test_each_block_calls_every_slot_once_in_an_order_of_its_own(tmp_path):
     assert all(c.us == c.point.dim["K"] for b in blocks for c in b.calls)
 
 
+class Quirky(RecordedDevice):
+    """Every process favours other dims, by so much (a standard deviation)."""
+
+    def __init__(self, between: float) -> None:
+        self.renewed, self._between = 0, between
+        super().__init__(self._time)
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+    def _time(self, point):
+        return 5.0 * exp(Random(f"{self.renewed} {point.id}").gauss(0, self._between))
+
+
+def slots_by_process(folder):
+    found = {}
+    for block in read_blocks(folder):
+        called = found.setdefault(block.process, set())
+        called |= {(call.point, call.replicate) for call in block.calls}
+    return found
+
+
+def test_a_later_process_calls_a_sample_of_a_decided_curve_and_a_third_is_left_out(tmp_path):
+    """Two processes that agree on 16 slots bound what a third would add."""
+    run_sweep(suite(range(64, 128)), Quirky(0.0001), tmp_path / "run")
+    first, second = slots_by_process(tmp_path / "run").values()
+    assert (len(first), len(second)) == (80, 16)
+    assert sum((point, True) in second for point, _ in second) == 16  # eight A/A pairs
+    assert build_map_of(tmp_path / "run").file.noise.processes == 2
+
+
+def test_where_a_sample_leaves_a_curve_undecided_the_process_calls_it_all(tmp_path):
+    run_sweep(suite(range(64, 128), most_blocks=48), Quirky(0.02), tmp_path / "run")
+    assert [len(slots) for slots in slots_by_process(tmp_path / "run").values()] == [80] * 3
+
+
+def test_few_dims_do_not_spare_a_process(tmp_path):
+    run_sweep(suite(range(64, 68)), Quirky(0.0), tmp_path / "run")
+    assert list(slots_by_process(tmp_path / "run")) == [0, 1, 2]
+
+
 def test_blocks_are_spread_over_the_processes_that_the_suite_asks_for(tmp_path):
-    renewed = []
-
-    class Counting(RecordedDevice):
-        def renew(self):
-            renewed.append(1)
-
-    run_sweep(suite(processes=4), Counting(lambda p: 5.0), tmp_path / "run")
+    device = Quirky(0.005)
+    run_sweep(suite(processes=4), device, tmp_path / "run")
     blocks = read_blocks(tmp_path / "run")
-    assert len(renewed) == 3
+    assert device.renewed == 3
     assert {b.process for b in blocks} == {0, 1, 2, 3}
     assert [b.number for b in blocks] == list(range(len(blocks)))
 

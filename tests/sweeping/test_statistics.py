@@ -100,7 +100,7 @@ def test_what_one_process_favours_is_noise_to_a_sweep_of_several(tmp_path):
 def test_a_noisier_device_gets_more_blocks(tmp_path):
     quiet = run_sweep(suite(), RecordedDevice(lambda point: 5.0), tmp_path / "quiet")
     noisy = run_sweep(suite(), Shared(0), tmp_path / "noisy")
-    assert quiet.blocks == 20 and noisy.blocks > 40
+    assert quiet.blocks == 16 and noisy.blocks > 40
 
 
 def test_a_budget_shares_the_time_among_the_processes(tmp_path):
