@@ -43,16 +43,19 @@ USABLE = 0.9
 
 @dataclass(frozen=True)
 class Load:
-    """A curve: its points, how many A/A replicates they get, and its fewest blocks."""
+    """A curve: its points, how many A/A replicates they get, its fewest blocks, and how many slots
+    each process after the first calls."""
 
     points: tuple[Point, ...]
     replicates: int
     blocks: int
+    later: int
 
 
 @dataclass(frozen=True)
 class Forecast(Record):
-    """``seconds`` by part, of all processes together and of each curve's fewest blocks.
+    """``seconds`` by part, of all processes together and of each curve's fewest blocks; graphs,
+    nodes and plans are the first process's, which prepares every slot.
     ``too_large`` are points whose operands alone do not fit."""
 
     gpu: str
@@ -90,21 +93,20 @@ def forecast(loads: Sequence[Load], sheet: Sheet, reuse_bytes: int, processes: i
         _hold(held, largest, between)
         slots = len(load.points) + load.replicates
         share = slots / len(load.points)
+        prepared = 1 + (processes - 1) * min(1.0, load.later / slots)
         for point in load.points:
             if room is not None and _moved(point) > room:
                 too_large.append(str(point))
             output = max(output, _output_bytes(point))
-            planned += _planned(point, sheet.arch)
-        graphs += slots + -(-slots // TWICE_EVERY)
-        nodes += slots * (ASSUMED_KERNELS * calls + NODES_BESIDE)
-        seconds["warm up"] += slots * SLOT_S + share * sum(us) * _WARM / 1e6
+        plans = sum(_planned(point, sheet.arch) for point in load.points)
+        captured, inside = slots + -(-slots // TWICE_EVERY), ASSUMED_KERNELS * calls + NODES_BESIDE
+        planned, graphs, nodes = planned + plans, graphs + captured, nodes + slots * inside
+        seconds["warm up"] += prepared * (slots * SLOT_S + share * sum(us) * _WARM / 1e6)
+        seconds["plans"] += prepared * PLAN_S * plans
+        seconds["captures"] += prepared * (GRAPH_S * captured + NODE_S * slots * inside)
         seconds["traces"] += TRACE_S
         seconds["blocks"] += load.blocks * share * sum(u * (calls + 1) for u in us) / 1e6
-    seconds["start"] = START_S
-    seconds["plans"] = PLAN_S * planned
-    seconds["captures"] = GRAPH_S * graphs + NODE_S * nodes
-    for part in seconds.keys() - {"blocks"}:  # each process does them anew
-        seconds[part] *= processes
+    seconds["start"] = START_S * processes
     peak = sum(held.values()) + flushed + 2 * output + CONTEXT_BYTES + NODE_BYTES * nodes
     return Forecast(
         sheet.name, sum(len(load.points) for load in loads),

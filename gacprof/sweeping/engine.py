@@ -260,7 +260,8 @@ class Engine:
     def _look(self, state: CurveState, added: bool) -> None:
         """Judge the curve when that is due, and once a process after the first has ``added`` its
         share."""
-        if added and state.judged_in != self._process and state.blocks_in(self._process) >= state.share:
+        shared = state.blocks_in(self._process) >= state.share
+        if added and shared and state.judged_in != self._process:
             state.judged_in = self._process
             state.look()
         elif state.due:

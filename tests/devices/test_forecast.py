@@ -19,7 +19,7 @@ H100 = sheet("h100")
 
 def curve(operator, axis, values, dtype="float16", flags=None, **dims):
     points = [operators.point(operator, dims | {axis: v}, dtype, flags or {}) for v in values]
-    return Load(tuple(points), 0, 12)
+    return Load(tuple(points), 0, 12, 16)
 
 
 CURVES = [
@@ -46,10 +46,13 @@ def test_graphs_plans_and_memory_are_those_that_sessions_come_to():
     assert told.plans == sum(load.points[0].operator == "attention" for load in CURVES) * 32 / 8
 
 
-def test_every_process_pays_for_its_graphs_and_blocks_are_shared():
+def test_later_processes_prepare_a_sample_and_blocks_and_names_are_shared():
+    """Half of each curve's slots, in two more processes."""
     one, three = (forecast(CURVES, H100, 0, processes).seconds for processes in (1, 3))
-    assert three["blocks"] == one["blocks"]
-    assert all(three[k] == pytest.approx(3 * one[k], abs=0.2) for k in one if k != "blocks")
+    assert (three["blocks"], three["traces"]) == (one["blocks"], one["traces"])
+    assert three["start"] == 3 * one["start"]
+    for part in ("warm up", "plans", "captures"):
+        assert three[part] == pytest.approx(2 * one[part], abs=0.2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
