@@ -9,11 +9,11 @@ machine and far better than most on a busy one (benchmarks/estimators.py compare
 polish, Hodges–Lehmann, minimum and median).
 
 Errors have two components of variance. *Within* processes it is that of a sample quartile (Maritz
-and Jarrett 1978), moderated over the curve's slots by a prior that is estimated from them (Smyth
-2004, limma): few calls now and then lie close together by chance. *Between* processes it is one
-variance for all slots of the curve, by the moments of an analysis of variance. Each has its degrees
-of freedom, and their sum has Satterthwaite's (1946): whoever judges by these errors takes Student's
-t (:func:`gacprof.stats.judge.judge`).
+and Jarrett 1978), moderated over the curve's slots by a prior that is
+estimated from them (Smyth 2004, limma): few calls now and then lie close together by chance.
+*Between* processes it is one variance for all slots of the curve, by the moments of an analysis of
+variance. Each has its degrees of freedom, and their sum has Satterthwaite's (1946): whoever judges
+by these errors takes Student's t (:func:`gacprof.stats.judge.judge`).
 
 References: Tukey, *Exploratory Data Analysis* (1977), ch. 11, two-way fits by polishing; Maritz and
 Jarrett, JASA 73 (1978), 194; Smyth, Stat. Appl. Genet. Mol. Biol. 3 (2004), 1.
@@ -109,8 +109,9 @@ class Fit:
     its blocks), NaN for a slot that was never called. ``error`` are standard errors of differences
     *within* the curve, with their ``degrees`` of freedom; infinite for a slot of fewer than
     :data:`FEWEST_BLOCKS` calls and for one that no block ties to most others. ``between`` is the
-    variance of a slot between processes, ``between_most`` its upper 95 % bound (infinite of
-    few slots or one process), ``residual`` what each call leaves, in the shape of the input.
+    variance of a slot between processes, ``between_most`` its upper 95 % bound (all that processes
+    differ by taken for theirs; infinite of few slots or one process), ``residual`` what each call
+    leaves, in the shape of the input.
     """
 
     effect: Floats
@@ -301,5 +302,5 @@ def _between_processes(
     between = max(0.0, float(np.mean((apart - chance) / weight)))
     if freedom < LEAST_FREEDOM:
         return between, np.inf, freedom, squares
-    most = (apart.sum() * freedom / float(chdtri(freedom, 0.95)) - chance.sum()) / weight.sum()
-    return between, max(0.0, float(most)), freedom, squares
+    most = float(apart.sum() / weight.sum()) * freedom / float(chdtri(freedom, 0.95))
+    return between, most, freedom, squares
