@@ -9,11 +9,11 @@ machine and far better than most on a busy one (benchmarks/estimators.py compare
 polish, Hodges–Lehmann, minimum and median).
 
 Errors have two components of variance. *Within* processes it is that of a sample quartile (Maritz
-and Jarrett 1978), moderated over the curve's slots by a prior that is
-estimated from them (Smyth 2004, limma): few calls now and then lie close together by chance.
-*Between* processes it is one variance for all slots of the curve, by the moments of an analysis of
-variance. Each has its degrees of freedom, and their sum has Satterthwaite's (1946): whoever judges
-by these errors takes Student's t (:func:`gacprof.stats.judge.judge`).
+and Jarrett 1978), moderated over the curve's slots by a prior that is estimated from them (Smyth
+2004, limma): few calls now and then lie close together by chance. *Between* processes it is one
+variance for all slots of the curve, by the moments of an analysis of variance. Each has its degrees
+of freedom, and their sum has Satterthwaite's (1946): whoever judges by these errors takes Student's
+t (:func:`gacprof.stats.judge.judge`).
 
 References: Tukey, *Exploratory Data Analysis* (1977), ch. 11, two-way fits by polishing; Maritz and
 Jarrett, JASA 73 (1978), 194; Smyth, Stat. Appl. Genet. Mol. Biol. 3 (2004), 1.
