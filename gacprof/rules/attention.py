@@ -51,8 +51,10 @@ def serve(point: Point, target: Target) -> Served:
     rule = CLASSES[name]
     if not rule.source:
         rule = Rule(rule.says, f"libtorch_cuda.so, {target.templates.source}", rule.basis)
-    unknown = name == "cudnn" and point.dim["head_dim"] != CUDNN_KERNEL
-    return Served(1 + met.index(RANK[name]), mechanism, (rule,), open=unknown)
+    d = point.dim["head_dim"]
+    known = {"cudnn": d == CUDNN_KERNEL, "efficient": target.arch in EFFICIENT_STEP and d <= 128}
+    is_open = not known.get(name, True)
+    return Served(1 + met.index(RANK[name]), mechanism, (rule,), open=is_open)
 
 
 def step(point: Point, target: Target) -> Hashable:
