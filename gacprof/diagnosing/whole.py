@@ -122,9 +122,9 @@ def _shape(gemm: Gemm) -> tuple[int, int, bool]:
     return gemm.N, gemm.K, gemm.bias
 
 
-def benched(path: str | Path, inventory: Inventory, predictor: Predictor) -> Whole:
-    """What ``bench --json`` printed, of the first model in it that is this one, or one of the same
-    architecture: the uncompressed model.
+def benched(path: str | Path, models: Sequence[Inventory], predictor: Predictor) -> Whole:
+    """What ``bench --json`` printed, of the first model in it that is one of ``models``, or has the
+    same modules as the first of these: the uncompressed model.
 
     Raises :class:`PlanError` for a file that is none, a bench of another device or dtype than the
     map's, and one of other models.
@@ -137,10 +137,11 @@ def benched(path: str | Path, inventory: Inventory, predictor: Predictor) -> Who
             f"{path} was timed on {device} in {data['dtype']}, the map is of {place.name} in "
             f"{predictor.dtype}: bench the model there"
         )
+    inventory, known = models[0], {model.fingerprint for model in models}
     if any(m.role.startswith("expert_") for m in inventory.modules if m.dims):
         raise PlanError(f"{path}: how many tokens each expert gets is not known to a bench")
     found = [_scanned(name) for name in data["sources"]]
-    same = [i for i, each in enumerate(found) if each and each.fingerprint == inventory.fingerprint]
+    same = [i for i, each in enumerate(found) if each and each.fingerprint in known]
     like = [i for i, each in enumerate(found) if each and _alike(each, inventory)]
     if not (same or like):
         raise PlanError(f"{path} times none of {inventory.path} and its uncompressed model")

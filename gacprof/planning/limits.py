@@ -77,12 +77,25 @@ class Limits:
 @dataclass(frozen=True)
 class References:
     """What limits are relative to. ``given`` is which model the user gave; ``dense`` the
-    uncompressed one, where its sizes are known otherwise than by multiplying pairs out; ``rounded``
-    what a compressor's own rounding makes of its sizes, where that is not down."""
+    uncompressed one, where its sizes are known otherwise than by multiplying pairs out; ``own`` the
+    model of the compressor's own sizes, where that is not the plan's; ``rounded`` what the
+    compressor's own rounding makes of these, where that is not down."""
 
     given: Literal["own", "dense"] = "own"
     dense: Inventory | None = None
+    own: Inventory | None = None
     rounded: NewSizes | None = None
+
+    def products(self, at: Predictor, of: Literal["own", "dense"]) -> list[Gemm]:
+        """The planned weights' products in one of these models."""
+        model = self.dense if of == "dense" else self.own
+        modules = [m for m in at.inventory.modules if m.dims]
+        if model is not None:
+            names = {module.name for module in modules}
+            return [g for m in model.modules if m.name in names for g in m.gemms]
+        dims = (at.inventory.dim(name) for m in modules for name in m.dims)
+        fused = {dim.name: None for dim in dims if dim.kind == "rank" and of == "dense"}
+        return at.planned(fused)
 
 
 def time_limit(
@@ -97,8 +110,7 @@ def time_limit(
     if limit.of is None:
         return TimeLimit(predictor, limit.amount, "{:.1f} µs".format)
     of = known.given if limit.of == "given" else limit.of
-    products = dense_products(predictor, known.dense) if of == "dense" else predictor.planned({})
-    reference = predictor.gemms(products)
+    reference = predictor.gemms(known.products(predictor, of))
     if reference.latency_us is None:
         instead = "dense" if of == "own" else "own"
         raise PlanError(
@@ -113,17 +125,6 @@ def time_limit(
 
     most = (reference.latency_us + limit.amount * base) * (1 + ROUNDING)
     return TimeLimit(predictor, most, within)
-
-
-def dense_products(at: Predictor, dense: Inventory | None) -> list[Gemm]:
-    """The planned weights' products in the uncompressed model; pairs multiplied out where that is
-    not at hand."""
-    modules = [m for m in at.inventory.modules if m.dims]
-    if dense is None:
-        dims = (at.inventory.dim(name) for m in modules for name in m.dims)
-        return at.planned({dim.name: None for dim in dims if dim.kind == "rank"})
-    names = {module.name for module in modules}
-    return [g for m in dense.modules if m.name in names for g in m.gemms]
 
 
 def ceilings(inventory: Inventory, request: SizesRequest) -> tuple[Ceiling | None, Ceiling | None]:

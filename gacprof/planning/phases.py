@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from gacprof.checkpoint.inventory import Gemm, NewSizes
 from gacprof.core.texts import workload_name
 from gacprof.diagnosing.predict import Predictor
-from gacprof.planning.limits import dense_products
 from gacprof.planning.problem import Problem
 from gacprof.planning.schema import PhaseTimes, StepChange
 
@@ -18,8 +17,8 @@ def phase_times(problem: Problem, changes: NewSizes) -> list[PhaseTimes]:
         return []
     found = []
     for tokens, at in problem.phases.items():
-        own, planned = at.planned({}), at.planned(changes)
-        dense = dense_products(at, problem.references.dense)
+        own, dense = (problem.references.products(at, of) for of in ("own", "dense"))
+        planned = at.planned(changes)
         phase = PhaseTimes(
             workload=workload_name(tokens),
             tokens=tokens,

@@ -179,7 +179,9 @@ def problem_of(
     required = requirements(inventory, request.constraints.preset)
     tp = 1 if required.preset is None else required.preset.tp
     predictor = Predictor(source, inventory, request.tokens, request.dtype, tp)
-    whole = None if request.bench is None else benched(request.bench, inventory, predictor)
+    references = references or References()
+    models = [inventory, *([references.dense] if references.dense else [])]
+    whole = None if request.bench is None else benched(request.bench, models, predictor)
     free = [dim for dim in dims if dim.adjustable]
     if not free:
         raise PlanError(f"no dim of this checkpoint can be changed: {dims[0].why}")
@@ -189,6 +191,4 @@ def problem_of(
     spectra = all_spectra or goal.name in ("energy", "latency") or request.least_kept is not None
     if kept is None:
         kept = energy_kept(inventory, dims, reader) if spectra else {}
-    return Problem(
-        request, predictor, goal, kept, groups, required, limited, references or References(), whole
-    )
+    return Problem(request, predictor, goal, kept, groups, required, limited, references, whole)

@@ -95,13 +95,39 @@ class Constraints(Request, kw_only=False):
     dense: bool = field(default=False)
 
 
-class SizesRequest(OnWorkload):
+class OnTimes(Request):
+    """A request whose plan keeps to times. ``latency_limit_us`` is the most that workloads may take
+    in the planned weights' products, all of them resized together
+    (:func:`gacprof.core.texts.latency_limits`); ``dominate`` names a baseline that the plan is to
+    be no larger and no slower than; ``bench`` is what tells of whole steps."""
+
+    latency_limit_us: float | str | None = option(
+        default=None, name="--latency-limit", metavar="WORKLOAD=AMOUNT,…", group=LIMITS,
+        help="Most predicted time of the planned weights, by workload: prefill:256=-5%,decode=own "
+        "or decode=1.2ms; µs over --tokens where it is a number.",
+    )  # fmt: skip
+    dominate: str | None = option(
+        default=None, metavar="rounded-8", group=LIMITS,
+        help="No larger than with all sizes rounded down to multiples, nor slower at any of "
+        "--tokens.",
+    )  # fmt: skip
+    bench: Path | None = option(
+        default=None, read=Path, metavar="FILE", group=LIMITS,
+        help="What 'bench --json' printed of this model or the uncompressed one: times and "
+        "relative limits are of whole steps then.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        latency_limits(self.latency_limit_us)
+        if self.dominate is not None:
+            multiple_of(self.dominate)
+
+
+class SizesRequest(OnTimes, OnWorkload):
     """What ``plan`` and ``pareto`` are asked alike; all limits that are given hold.
 
-    ``quality_floor`` is the least mean share of energy kept, ``latency_limit_us`` the most time
-    that workloads may take in the planned weights' products, all of them resized together
-    (:func:`gacprof.core.texts.latency_limits`). ``dominate`` names a baseline that the plan is to
-    be no larger and no slower than.
+    ``quality_floor`` is the least mean share of energy kept.
     ``tokens`` and ``dtype`` are the workload; ``scores`` are importances by dim name, for the
     objective ``gac``. ``progress(value, bound, what)`` is called while the search goes on.
     """
@@ -124,29 +150,8 @@ class SizesRequest(OnWorkload):
         default=None, read=float, least=0, most=1, group=LIMITS,
         help="Least mean share of energy kept.",
     )  # fmt: skip
-    latency_limit_us: float | str | None = option(
-        default=None, name="--latency-limit", metavar="WORKLOAD=AMOUNT,…", group=LIMITS,
-        help="Most predicted time of the planned weights, by workload: prefill:256=-5%,decode=own "
-        "or decode=1.2ms; µs over --tokens where it is a number.",
-    )  # fmt: skip
-    dominate: str | None = option(
-        default=None, metavar="rounded-8", group=LIMITS,
-        help="No larger than with all sizes rounded down to multiples, nor slower at any of "
-        "--tokens.",
-    )  # fmt: skip
-    bench: Path | None = option(
-        default=None, read=Path, metavar="FILE", group=LIMITS,
-        help="What 'bench --json' printed of this model or the uncompressed one: times and "
-        "relative limits are of whole steps then.",
-    )  # fmt: skip
     constraints: Constraints = nested(factory=Constraints)
     progress: Progress | None = hook(default=None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        latency_limits(self.latency_limit_us)
-        if self.dominate is not None:
-            multiple_of(self.dominate)
 
     @property
     def has_budget(self) -> bool:

@@ -132,6 +132,41 @@ def test_a_limit_on_latency_is_kept(compress, own_map, tmp_path):
     assert held.energy_kept < free.energy_kept
 
 
+def test_limits_are_against_the_uncompressed_model_or_the_methods_own_sizes(
+    compress, own_map, tmp_path
+):
+    m = own_map("svd-llm")
+    free = compress("svd-llm", tmp_path / "free", cliff_map=m)
+    most = max(time.tokens for time in free.predicted)
+    at = {time.tokens: time for time in free.predicted}[most]
+    for of, us in (("dense", at.uncompressed_us), ("own", at.own_us)):
+        if us is None:
+            continue
+        share = 0.995 * at.written_us / us - 1
+        held = compress(
+            "svd-llm", tmp_path / of, cliff_map=m,
+            latency_limit_us=f"prefill:{most}={of}{100 * share:+.3f}%",
+        )  # fmt: skip
+        (phase,) = (p for p in held.plan.phases if p.tokens == most)
+        assert phase.after_us <= us * (1 + share + 1e-5)
+        assert held.energy_kept <= free.energy_kept
+
+
+def test_dominating_the_methods_own_rounding_is_no_slower_no_larger_and_keeps_more(
+    compress, own_map, tmp_path
+):
+    m = own_map("svd-llm")
+    rounded = compress("svd-llm", tmp_path / "rounded", round_to=8)
+    ours = compress("svd-llm", tmp_path / "ours", cliff_map=m, dominate="rounded-8")
+    assert ours.parameters_after <= rounded.parameters_after
+    assert ours.energy_kept >= rounded.energy_kept
+    for phase in ours.plan.phases:
+        took = gacprof.diagnose(tmp_path / "rounded", m, tokens={phase.tokens: 1.0})
+        names = {choice.dim.rpartition(":")[0] for choice in ours.plan.choices}
+        known = [w.latency_us for w in took.weights if w.name in names]
+        assert phase.after_us <= sum(known) * (1 + 1e-9)
+
+
 def test_what_the_map_predicts_is_told_for_each_count_of_tokens_by_itself(
     compress, own_map, tmp_path
 ):

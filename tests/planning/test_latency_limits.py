@@ -11,7 +11,7 @@ from gacprof.core.errors import GacprofError, PlanError
 from gacprof.core.texts import latency_limits
 from gacprof.diagnosing.predict import Predictor
 from gacprof.planning import Constraints, plan
-from gacprof.planning.limits import dense_products, rounded_down
+from gacprof.planning.limits import References, rounded_down
 from gacprof.planning.memory import footprint
 from gacprof.solver import InfeasibleBudget, solve
 
@@ -95,7 +95,7 @@ def test_a_change_is_against_the_model_as_it_is_or_the_uncompressed_one(asvd, pl
     prefill = at(inventory, planted_map, 64)
     own, dense = (
         prefill.weights({}).latency_us,
-        prefill.gemms(dense_products(prefill, None)).latency_us,
+        prefill.gemms(References().products(prefill, "dense")).latency_us,
     )
     assert own != pytest.approx(dense, rel=0.02)
     for text, most in (("-8%", 0.92 * own), ("own-10%", 0.9 * own), ("dense-5%", 0.95 * dense)):

@@ -23,6 +23,7 @@ from gacprof.diagnosing.profiles import LEAST_REACH
 from gacprof.diagnosing.sources import open_source
 from gacprof.extras.compress.methods.method import Target
 from gacprof.planning import Constraints, Plan, PlanRequest
+from gacprof.planning.limits import References
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.objectives import GAC_NEIGHBOURS, MAX_SCORE, Lost
 from gacprof.planning.request import WINDOW
@@ -70,9 +71,11 @@ def choose(
     lost: Lost | None,
     most: Mapping[str, int],
     scores: Mapping[str, float] | None,
+    references: References,
     fuse: bool = True,
 ) -> Plan:
-    """A safe size for every dim, within the budget, or within the request's limit on latency too.
+    """A safe size for every dim, within the budget, and within the request's limits on time too,
+    which may be relative to ``references``.
 
     ``inventory`` is that of the model as the method would write it; ``fuse`` says whether a dense
     weight may take the place of a factor pair. By what sizes add to the loss (``lost``) every size
@@ -91,6 +94,8 @@ def choose(
         tokens=request.tokens,
         window=window,
         latency_limit_us=request.latency_limit_us,
+        dominate=request.dominate,
+        bench=request.bench,
         scores=scores,
         constraints=Constraints(
             most={d.name: most[d.name] for d in inventory.dims},
@@ -100,7 +105,7 @@ def choose(
         ),
     )
     try:
-        plan = make_plan(asked, kept=kept, lost=lost)
+        plan = make_plan(asked, kept=kept, lost=lost, references=references)
     except PlanError as error:
         if NOTHING_KNOWN not in str(error):
             raise

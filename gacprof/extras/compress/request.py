@@ -13,7 +13,7 @@ from gacprof.core.request import Request, argument, hook, option
 from gacprof.core.tasks import Tasks
 from gacprof.diagnosing.request import OnSource
 from gacprof.extras.compress.calibration import LENGTH, WINDOWS
-from gacprof.planning.request import LIMITS
+from gacprof.planning.request import LIMITS, OnTimes
 
 if TYPE_CHECKING:
     import torch as pytorch
@@ -47,6 +47,7 @@ OF_THE_RUN = frozenset(
         "tokenizer",
         "device",
         "work",
+        "bench",
         *OWN,
     )
 )
@@ -68,7 +69,7 @@ class OnDense(Request):
     )
 
 
-class CompressRequest(OnSource, OnDense):
+class CompressRequest(OnTimes, OnSource, OnDense):
     """What :func:`gacprof.compress` is asked.
 
     ``ratio`` is the share of the parameters to be removed from the layers that the method
@@ -113,10 +114,6 @@ class CompressRequest(OnSource, OnDense):
         default=None, choices=OBJECTIVES, group=METHOD,
         help="loss (the default with a text): least loss added, by a backward pass; gscalar: the "
         "same by one number a layer; energy: most energy kept; gac: the paper's Eq. 4.",
-    )  # fmt: skip
-    latency_limit_us: float | None = option(
-        default=None, name="--latency-limit", read=float, above=0, group=LIMITS,
-        help="Most predicted time of the compressed weights, µs.",
     )  # fmt: skip
     preset: str | None = option(
         default=None, name=("--for", "--preset"), metavar="ENGINE[,…]", group=LIMITS,
@@ -186,7 +183,7 @@ class CompressRequest(OnSource, OnDense):
             raise CompressionError(
                 "an engine's preset chooses among good sizes: give --map or --gpu too"
             )
-        if self.latency_limit_us is not None and not self.has_source:
+        if (self.latency_limit_us or self.dominate or self.bench) and not self.has_source:
             raise CompressionError("a limit on latency needs a map, which predicts it")
 
     def recorded(self) -> dict[str, Any]:

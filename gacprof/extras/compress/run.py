@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from gacprof.core.errors import (
 )
 from gacprof.core.request import verb
 from gacprof.core.tasks import Tasks
+from gacprof.core.texts import multiple_of
 from gacprof.devices.device import present_device
 from gacprof.diagnosing.predict import Predictor
 from gacprof.extras.compress.calibration import calibration_of
@@ -46,6 +47,7 @@ from gacprof.extras.compress.request import BACKWARD, BY_LOSS, TAYLOR, CompressR
 from gacprof.extras.compress.state import Work, key_of, remove_leftovers, state_for
 from gacprof.extras.compress.writing import PLAN, inventory_of_output, write_folder
 from gacprof.planning import Plan
+from gacprof.planning.limits import References
 from gacprof.planning.memory import NewSizes
 from gacprof.planning.preset_text import parse_preset
 from gacprof.resizing.output import PROVENANCE
@@ -308,8 +310,21 @@ def _planned(
         most=family.most,
         scores=None if scores is None else {name: scores[name] for name in names},
         fuse=family.fuses,
+        references=References(
+            "dense", family.reader.inventory, wished, _rounded(family, request, wish, names)
+        ),
     )
     return plan, wished
+
+
+def _rounded(
+    family: Family, request: CompressRequest, wish: NewSizes, names: Sequence[str]
+) -> NewSizes | None:
+    """The method's own rounding that the model is to dominate; None where it is not asked for."""
+    if request.dominate is None:
+        return None
+    rounded = family.rounded(wish, multiple_of(request.dominate))
+    return {name: rounded[name] for name in names}
 
 
 def _loss_added(family: Family, sizes: NewSizes, work: Work) -> float | None:
